@@ -1,0 +1,308 @@
+"""The documents that stages hand on: small, frozen, canonical JSON, named by their own SHA-256.
+
+A document never holds wall time, a host name or an absolute path: equal inputs must give equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from data_contracts.digests import canonical_json, sha256_bytes
+from data_contracts.errors import IntegrityError
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Severity = Literal["critical", "warning", "info"]
+Json = Any
+"""A JSON value: a document stores a branch of configuration as it was, without knowing its model."""
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Link(Frozen):
+    """The name of a document: its kind and the SHA-256 of its canonical bytes."""
+
+    kind: str
+    sha256: Sha256
+
+    @property
+    def short(self) -> str:
+        return f"{self.kind} {self.sha256[:12]}"
+
+
+class StoredFile(Frozen):
+    """A file in the workspace, by relative POSIX path."""
+
+    path: str
+    size_bytes: int
+    sha256: Sha256
+
+
+class Document(Frozen):
+    kind: ClassVar[str]
+    format_version: int = 1
+
+    def to_bytes(self) -> bytes:
+        return canonical_json(self.model_dump(mode="json"))
+
+    @property
+    def sha256(self) -> str:
+        return sha256_bytes(self.to_bytes())
+
+    @property
+    def link(self) -> Link:
+        return Link(kind=self.kind, sha256=self.sha256)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, where: str) -> Self:
+        """Parse, strictly.
+
+        Raises:
+            IntegrityError: not JSON, not this kind of document, or a newer format.
+        """
+        try:
+            value = json.loads(data)
+            newest = cls.model_fields["format_version"].default
+            if isinstance(value, dict) and value.get("format_version", 0) > newest:
+                raise IntegrityError(
+                    f"format_version {value['format_version']} is newer than this Headway reads ({newest}).",
+                    where=where,
+                    advice="Upgrade Headway.",
+                )
+            return cls.model_validate(value)
+        except (ValueError, ValidationError) as error:
+            raise IntegrityError(f"not a readable {cls.kind} document.", where=where) from error
+
+
+class SourceFile(Frozen):
+    """One source file, relative to the base URI, which stays outside: data may move without being new."""
+
+    path: str
+    size_bytes: int
+    sha256: Sha256
+
+
+class Snapshot(Document):
+    kind = "snapshot"
+    format: str
+    """How rows come out of files, such as `text-files`."""
+    columns: dict[str, str]
+    """Column name to Arrow type of the rows that the source yields."""
+    num_rows: int
+    files: tuple[SourceFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+class ExpectationVerdict(Frozen):
+    rule_id: str
+    description: str
+    severity: Severity
+    passed: bool
+    observed: str
+    """Counts and bounds only: a receipt never echoes a value of the data."""
+
+
+class QuarantinedRow(Frozen):
+    """A row left out of training, by the file it came from and the rules it broke."""
+
+    path: str
+    rule_ids: tuple[str, ...]
+
+
+class ContractReceipt(Document):
+    kind = "receipt"
+    contract: StoredFile
+    """The contract's own text, kept in the workspace."""
+    contract_name: str
+    contract_version: str
+    snapshot: Link
+    passed: bool
+    num_rows: int
+    verdicts: tuple[ExpectationVerdict, ...]
+    quarantined: tuple[QuarantinedRow, ...]
+    metrics: dict[str, float]
+
+
+class FittedState(Document):
+    """What an encoder learnt from data: fitted once, versioned, refitted only by decision."""
+
+    kind = "fitted"
+    encoder: str
+    spec: Json
+    snapshot: Link
+    receipt: Link
+    files: tuple[StoredFile, ...]
+    libraries: dict[str, str]
+
+
+class PayloadColumn(Frozen):
+    """A FIXED_LEN_BYTE_ARRAY column: `dtype` values of `shape` a row."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class ColumnChunk(Frozen):
+    column: str
+    offset_bytes: int
+    """Where the row group's payload starts in the file."""
+    crc32: int
+
+
+class RowGroup(Frozen):
+    num_rows: int
+    chunks: tuple[ColumnChunk, ...]
+
+
+class Shard(Frozen):
+    file: StoredFile
+    num_rows: int
+    row_groups: tuple[RowGroup, ...]
+
+
+class ShardGroup(Frozen):
+    """The shards of one group and split: a pure function of the group's files, the spec and the fitted state."""
+
+    group: int
+    split: str
+    num_rows: int
+    num_samples: int
+    documents: tuple[str, ...]
+    """Paths of the source documents in packing order; a row's `document` column counts into this list."""
+    shards: tuple[Shard, ...]
+
+
+class ShardManifest(Document):
+    kind = "manifest"
+    snapshot: Link
+    receipt: Link
+    fitted: Link
+    spec: Json
+    columns: tuple[PayloadColumn, ...]
+    groups: tuple[ShardGroup, ...]
+    content_sha256: Sha256
+    """Digest over payload bytes and columns alone: comparable across writer versions."""
+    libraries: dict[str, str]
+
+    def num_rows(self, split: str) -> int:
+        return sum(group.num_rows for group in self.groups if group.split == split)
+
+
+class RunSpec(Document):
+    """Everything that decides the weights; its digest is the run's key."""
+
+    kind = "run"
+    pipeline: str
+    config: Json
+    manifest: Link
+    receipt: Link
+    fitted: Link
+    code: StoredFile
+    environment: StoredFile
+
+
+class TensorSlice(Frozen):
+    """A piece of a tensor: where it lies in the global tensor, and in which file."""
+
+    tensor: str
+    file: str
+    dtype: str
+    global_shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+class CheckpointFile(Frozen):
+    """A file beside the checkpoint's manifest, by bare name."""
+
+    name: str
+    size_bytes: int
+    sha256: Sha256
+
+
+class ProofBatch(Frozen):
+    """A small batch and the loss the model had on it when it was saved."""
+
+    file: str
+    loss_hex: str
+    """`float.hex()` of the loss, so that equality is exact."""
+
+
+class DeviceFingerprint(Frozen):
+    """What must agree for bits to agree."""
+
+    device: str
+    machine: str
+    cpu_capability: str
+    torch: str
+    num_threads: int
+
+
+class CheckpointManifest(Document):
+    kind = "checkpoint"
+    run: Link
+    step: int
+    num_samples: int
+    """Samples of the plan consumed so far: with the run's seed, the whole state of the sampler."""
+    world_size: int
+    parent: Sha256 | None
+    files: tuple[CheckpointFile, ...]
+    layout: tuple[TensorSlice, ...]
+    scalars: dict[str, float | int | str]
+    proof: ProofBatch
+    fingerprint: DeviceFingerprint
+
+
+class Interval(Frozen):
+    """A figure with its bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Comparison(Frozen):
+    """Challenger minus champion on the same examples, paired."""
+
+    champion: Link
+    metric: str
+    champion_value: float
+    difference: Interval
+
+
+class EvaluationReport(Document):
+    kind = "evaluation"
+    checkpoint: Link
+    manifest: Link
+    split: str
+    examples_sha256: Sha256
+    num_examples: int
+    metric: str
+    greater_is_better: bool
+    metrics: dict[str, Interval]
+    slices: dict[str, Interval]
+    baselines: dict[str, float]
+    """Figures a person compares with, same examples and unit, such as `xz -9` and a bigram model."""
+    gate_baseline: str
+    comparison: Comparison | None
+    libraries: dict[str, str] = Field(default_factory=dict)
+
+
+class Registration(Document):
+    """A registered model version and everything it stands on."""
+
+    kind = "registration"
+    model: str
+    run: Link
+    checkpoint: Link
+    evaluation: Link
+    artifacts: tuple[StoredFile, ...]
+    """The registered model's own files, as handed to the registry."""

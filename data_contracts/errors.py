@@ -1,0 +1,103 @@
+"""Every error a person can meet, with its cause, whether a retry can help, and the exit code of the command.
+
+    HeadwayError
+    ├── ConfigError            2   the pipeline file, an argument or a recipe is wrong
+    ├── DataError              3   a source is empty, unreadable or changes while it is read
+    ├── ContractViolation      4   the data break their contract, or carry no matching receipt
+    ├── IntegrityError         5   bytes differ from the digest that names them
+    ├── TrainingFailed         6   the retry budget is spent, or a rank failed for good
+    ├── EnvironmentProblem     8   workspace, disk, port or machine
+    ├── RegistryError          9   MLflow or a ref refused
+    │   └── RefConflict        9   another writer moved the ref first
+    └── RunStopped            75   asked to stop; a checkpoint was kept
+
+`0` is success, `70` a defect of Headway's own, `130` Ctrl-C, `143` SIGTERM.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+Cause = Literal[
+    "config",
+    "data",
+    "contract",
+    "integrity",
+    "training",
+    "environment",
+    "registry",
+    "stopped",
+    "infrastructure",
+]
+
+EXIT_OK = 0
+EXIT_DEFECT = 70
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+class HeadwayError(Exception):
+    """What happened, where, and what to do next.
+
+    Args:
+        what: one sentence, no trailing newline.
+        where: the file, key, rank or URI concerned.
+        advice: the next step for a person.
+    """
+
+    cause: ClassVar[Cause] = "infrastructure"
+    retryable: ClassVar[bool] = False
+    exit_code: ClassVar[int] = EXIT_DEFECT
+
+    def __init__(self, what: str, *, where: str = "", advice: str = "") -> None:
+        self.what, self.where, self.advice = what, where, advice
+        super().__init__(what, where, advice)
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{text} {self.advice}" if self.advice else text
+
+
+class ConfigError(HeadwayError):
+    cause = "config"
+    exit_code = 2
+
+
+class DataError(HeadwayError):
+    cause = "data"
+    exit_code = 3
+
+
+class ContractViolation(HeadwayError):
+    cause = "contract"
+    exit_code = 4
+
+
+class IntegrityError(HeadwayError):
+    cause = "integrity"
+    exit_code = 5
+
+
+class TrainingFailed(HeadwayError):
+    cause = "training"
+    exit_code = 6
+
+
+class EnvironmentProblem(HeadwayError):
+    cause = "environment"
+    exit_code = 8
+
+
+class RegistryError(HeadwayError):
+    cause = "registry"
+    retryable = True
+    exit_code = 9
+
+
+class RefConflict(RegistryError):
+    """Compare-and-set lost: read the ref again and decide anew."""
+
+
+class RunStopped(HeadwayError):
+    cause = "stopped"
+    exit_code = 75

@@ -1,0 +1,88 @@
+"""Refs: the only things that move. `refs/<name>/<n>.json` is appended to, never rewritten.
+
+Creating entry n exclusively is the compare-and-set: of two writers that both saw n-1, one wins.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from data_contracts.digests import canonical_json
+from data_contracts.documents import Link
+from data_contracts.errors import IntegrityError, RefConflict
+from data_contracts.publication import Workspace
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RefEntry:
+    number: int
+    target: Link
+    reason: str
+    unix_s: float
+    detail: dict[str, Any]
+
+
+def _entry_path(name: str, number: int) -> str:
+    return f"refs/{name}/{number:08d}.json"
+
+
+def current(workspace: Workspace, name: str) -> RefEntry | None:
+    """The newest entry, or None for a ref nobody made yet."""
+    numbers = [file for file in workspace.names(f"refs/{name}") if file.endswith(".json") and file[0] != "."]
+    return _read(workspace, name, int(numbers[-1].removesuffix(".json"))) if numbers else None
+
+
+def history(workspace: Workspace, name: str) -> list[RefEntry]:
+    """All entries, oldest first."""
+    newest = current(workspace, name)
+    return [] if newest is None else [_read(workspace, name, number) for number in range(1, newest.number + 1)]
+
+
+def move(
+    workspace: Workspace,
+    name: str,
+    target: Link,
+    *,
+    expected: RefEntry | None,
+    reason: str,
+    detail: dict[str, Any] | None = None,
+) -> RefEntry:
+    """Point the ref at `target`, provided that `expected` is still its newest entry.
+
+    Raises:
+        RefConflict: somebody moved it first; nothing was changed.
+    """
+    number = 1 if expected is None else expected.number + 1
+    value = {
+        "format_version": 1,
+        "target": target.model_dump(),
+        "reason": reason,
+        "unix_s": time.time(),
+        "detail": detail or {},
+    }
+    try:
+        workspace.publish(_entry_path(name, number), canonical_json(value), exclusive=True)
+    except FileExistsError as error:
+        raise RefConflict(
+            f"ref {name} was moved by another writer (entry {number}).",
+            advice="Read it again and decide anew.",
+        ) from error
+    return _read(workspace, name, number)
+
+
+def _read(workspace: Workspace, name: str, number: int) -> RefEntry:
+    where = _entry_path(name, number)
+    try:
+        value = json.loads(workspace.read(where))
+        return RefEntry(
+            number=number,
+            target=Link.model_validate(value["target"]),
+            reason=str(value["reason"]),
+            unix_s=float(value["unix_s"]),
+            detail=dict(value["detail"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise IntegrityError("not a readable ref entry.", where=where) from error

@@ -1,0 +1,41 @@
+"""The `headway` command's first step: make sure the four packages it stands on are Headway's own.
+
+`training` and `tasks` are common folder names. A project that has its own, put before Headway on the
+path, would be imported in our place; it is named here instead of failing somewhere deep.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+PACKAGES = ("data_contracts", "training", "tasks", "flows")
+HOME = Path(__file__).resolve().parent
+
+
+def intruders() -> list[str]:
+    """Folders that would be imported in place of Headway's own packages."""
+    found = []
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        places = [Path(place).resolve() for place in (spec.submodule_search_locations or [])] if spec else []
+        found += [str(place) for place in places if place != HOME / package]
+    return found
+
+
+def main() -> None:
+    if strangers := intruders():
+        print(
+            f"headway: {', '.join(strangers)} hides Headway's own package of that name. "
+            "Take that project's folder off PYTHONPATH, or start `headway` from another folder.",
+            file=sys.stderr,
+        )
+        sys.exit(2)
+    from flows.command_line import run
+
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()
