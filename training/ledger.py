@@ -59,12 +59,23 @@ class Ledger:
                 }
             )
 
+    def elapsed(self, name: str, since_unix_s: float, **fields: Any) -> Event:
+        """Record something that began before there was a ledger, or elsewhere, and ends now."""
+        duration_s = max(time.time() - since_unix_s, 0.0)
+        return self._append(
+            {"event": name, "unix_s": since_unix_s, "duration_s": duration_s, "outcome": "ok", **self._common, **fields}
+        )
+
     def _append(self, event: Event) -> Event:
         # One write call a line: O_APPEND keeps lines of several threads whole.
         os.write(self._descriptor, json.dumps(event, separators=(",", ":"), default=str).encode() + b"\n")
+        self.relay(event)
+        return event
+
+    def relay(self, event: Event) -> None:
+        """Show listeners an event that another process has already written down."""
         for listener in self.listeners:
             listener(event)
-        return event
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -1,0 +1,108 @@
+"""Stages: a key of every input names the document a stage made, so that work is found instead of done again.
+
+`stages/<stage>/<key>.json` holds the link of the document and the files it stands on. A hit is only a hit
+when those still carry their digests; otherwise the stage runs again and heals what was damaged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from data_contracts.digests import canonical_json, sha256_of
+from data_contracts.documents import Frozen, Json, Link, StoredFile
+from data_contracts.errors import IntegrityError
+from data_contracts.publication import Workspace, document_path
+
+
+class FileDigests(Protocol):
+    """Remembers digests of local files by their stat identity."""
+
+    def digest(self, path: Path) -> tuple[str, int]: ...
+
+
+class StageRecord(Frozen):
+    format_version: int = 1
+    stage: str
+    key: str
+    inputs: Json
+    """What the key was made of, readable, so that `why did it run again` has an answer."""
+    document: Link
+    files: tuple[StoredFile, ...]
+    provenance: dict[str, str | float]
+    """Wall time, duration, commit: facts about the making that are no part of the key."""
+
+
+def stage_key(stage: str, inputs: Mapping[str, Any]) -> str:
+    return sha256_of({"stage": stage, **inputs})
+
+
+def record_path(stage: str, key: str) -> str:
+    return f"stages/{stage}/{key}.json"
+
+
+def find(workspace: Workspace, stage: str, key: str, digests: FileDigests) -> StageRecord | None:
+    """The record under this key, its document and files proved intact; None when it was never made.
+
+    Raises:
+        IntegrityError: it was made, and what it names is damaged or gone.
+    """
+    where = record_path(stage, key)
+    if not workspace.exists(where):
+        return None
+    try:
+        record = StageRecord.model_validate(json.loads(workspace.read(where)))
+    except (ValueError, ValidationError) as error:
+        raise IntegrityError("not a readable stage record.", where=where) from error
+    check_document(workspace, record.document, digests)
+    for file in record.files:
+        check_file(workspace, file, digests)
+    return record
+
+
+def check_document(workspace: Workspace, link: Link, digests: FileDigests) -> None:
+    _check(workspace, document_path(link), link.sha256, digests)
+
+
+def check_file(workspace: Workspace, file: StoredFile, digests: FileDigests) -> None:
+    _check(workspace, file.path, file.sha256, digests)
+
+
+def _check(workspace: Workspace, relative: str, sha256: str, digests: FileDigests) -> None:
+    """Compare digests, reading only what changed since it was last read."""
+    if not workspace.is_local:
+        workspace.verify(StoredFile(path=relative, size_bytes=0, sha256=sha256))
+        return
+    path = workspace.local_path(relative)
+    if not path.is_file():
+        raise IntegrityError("the file is gone.", where=relative)
+    actual, _ = digests.digest(path)
+    if actual != sha256:
+        raise IntegrityError(f"sha256 is {actual[:12]}, its document says {sha256[:12]}.", where=relative)
+
+
+def record(
+    workspace: Workspace,
+    stage: str,
+    inputs: Mapping[str, Any],
+    document: Link,
+    *,
+    files: tuple[StoredFile, ...] = (),
+    provenance: Mapping[str, str | float] | None = None,
+) -> StageRecord:
+    """Write down what the stage made, last of all."""
+    key = stage_key(stage, inputs)
+    made = StageRecord(
+        stage=stage,
+        key=key,
+        inputs=dict(inputs),
+        document=document,
+        files=files,
+        provenance=dict(provenance or {}),
+    )
+    workspace.publish(record_path(stage, key), canonical_json(made.model_dump(mode="json")))
+    return made

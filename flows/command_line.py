@@ -1,0 +1,166 @@
+"""The command `headway`. Heavy imports happen inside the commands that need them.
+
+Exit codes: 0 done · 2 configuration · 3 data · 4 contract · 5 integrity · 6 training · 8 environment ·
+9 registry · 70 a defect of Headway · 75 stopped on request, the same command continues · 130 Ctrl-C · 143 SIGTERM
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from data_contracts.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_TERMINATED, HeadwayError
+from flows.environment import prepare
+from flows.request import RetrainRequest, default_workspace
+
+app = typer.Typer(
+    help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+
+Pipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
+WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
+
+
+@app.command()
+def retrain(
+    pipeline: Pipeline,
+    workspace: WorkspaceUri = "",
+    promote: Annotated[bool, typer.Option(help="May the new model become champion?")] = True,
+    note: Annotated[str, typer.Option(help="Why; kept in the ledger.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Run every stage that is not found, and register what comes out."""
+    import psutil
+
+    began_unix_s = psutil.Process().create_time()
+    from flows.preflight import check_request
+
+    request = RetrainRequest(
+        pipeline=pipeline, workspace=workspace or default_workspace(), may_promote=promote, note=note
+    )
+    # A user's mistake should cost a moment, not the start of a server.
+    check_request(request)
+    from flows.retrain import retrain as retrain_flow
+    from flows.session import command_began_unix_s, watchers
+    from flows.terminal import JsonLines, Terminal
+
+    view = JsonLines() if as_json else Terminal()
+    watchers.set((view,))
+    command_began_unix_s.set(began_unix_s)
+    view.summary(retrain_flow(request))
+
+
+@app.command()
+def plan(pipeline: Pipeline, workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
+    """Say what a retrain would run, find, read and take, without spending it."""
+    from flows.plan import make_plan, print_plan
+
+    made = make_plan(RetrainRequest(pipeline=pipeline, workspace=workspace or default_workspace()))
+    if as_json:
+        print(json.dumps(made.model_dump(mode="json")))
+    else:
+        print_plan(made)
+
+
+@app.command()
+def verify(
+    model_uri: Annotated[str, typer.Argument(help="models:/NAME@champion or models:/NAME/VERSION")],
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """Re-hash everything a model version stands on, offline; name the first broken link."""
+    from flows.verify import verify_model
+
+    sys.exit(verify_model(model_uri, workspace or default_workspace(), as_json=as_json))
+
+
+@app.command()
+def status(workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
+    """Runs that are going on, models and their champions, the last results."""
+    from flows.status import print_status, read_status
+
+    found = read_status(workspace or default_workspace())
+    if as_json:
+        print(json.dumps(found.model_dump(mode="json")))
+    else:
+        print_status(found)
+
+
+@app.command()
+def stop(
+    run: Annotated[str, typer.Argument(help="A run's id, as `headway status` shows it; a beginning is enough.")],
+    workspace: WorkspaceUri = "",
+    reason: Annotated[str, typer.Option(help="Why; kept with the run.")] = "",
+) -> None:
+    """Ask a run to keep a checkpoint and end; the same `retrain` continues it."""
+    from flows.status import request_stop
+
+    print(request_stop(workspace or default_workspace(), run, reason))
+
+
+@app.command()
+def ui(
+    workspace: WorkspaceUri = "",
+    prefect_port: Annotated[int, typer.Option(help="Port of the Prefect UI.")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(help="Port of the MLflow UI.")] = 5000,
+) -> None:
+    """Start the Prefect server and the MLflow UI on loopback, until Ctrl-C."""
+    from flows.serve import serve
+
+    serve(workspace or default_workspace(), prefect_port, mlflow_port)
+
+
+def run() -> int:
+    """Run the command line; every error becomes one message and its exit code."""
+    prepare()
+    try:
+        app(standalone_mode=False)
+    except HeadwayError as error:
+        print(f"headway: {error}", file=sys.stderr)
+        return error.exit_code
+    except typer.Exit as error:
+        return int(error.exit_code)
+    except typer.Abort:
+        return EXIT_INTERRUPTED
+    except KeyboardInterrupt:
+        print(
+            "headway: interrupted; finished stages and checkpoints are kept, the same command continues.",
+            file=sys.stderr,
+        )
+        return EXIT_INTERRUPTED
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else EXIT_DEFECT
+    except BaseException as error:
+        return _unexpected(error)
+    return 0
+
+
+def _unexpected(error: BaseException) -> int:
+    import click
+
+    if isinstance(error, click.ClickException):
+        error.show()
+        return 2
+    if type(error).__name__ == "TerminationSignal":
+        print(
+            "headway: terminated; finished stages and checkpoints are kept, the same command continues.",
+            file=sys.stderr,
+        )
+        return EXIT_TERMINATED
+    descriptor, name = tempfile.mkstemp(prefix="headway-defect-", suffix=".txt")
+    with os.fdopen(descriptor, "w") as file:
+        traceback.print_exception(error, file=file)
+    print(
+        f"headway: a defect of Headway's own ({type(error).__name__}: {error}). The traceback is in {Path(name)}; "
+        "please report it.",
+        file=sys.stderr,
+    )
+    return EXIT_DEFECT

@@ -1,0 +1,66 @@
+"""A pipeline file says everything about one model. Each layer owns its branch; here they are joined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from data_contracts.sources import SourceSpec
+from data_contracts.strict_yaml import parse_yaml_model
+from pydantic import Field
+
+from data_contracts.documents import Frozen
+from data_contracts.errors import ConfigError
+from tasks.evaluate import EvaluationSpec
+from tasks.register import RegistrySpec
+from training.config import TrainingSpec, replicas_per_rank
+from training.data.spec import ShardSpec
+from training.launch.spec import LaunchSpec
+
+
+class PipelineSpec(Frozen):
+    pipeline: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="Name of the pipeline: lower case and dashes.")
+    source: SourceSpec = Field(description="Where the data lie.")
+    contract: str = Field(description="The data contract's file, relative to this file.")
+    shards: ShardSpec = Field(default_factory=ShardSpec, description="How files become shards.")
+    training: TrainingSpec = Field(default_factory=TrainingSpec, description="What is trained, and how.")
+    launch: LaunchSpec = Field(default_factory=LaunchSpec, description="Where it runs; changes no bit of the model.")
+    evaluation: EvaluationSpec = Field(default_factory=EvaluationSpec, description="How it is judged.")
+    registry: RegistrySpec = Field(description="Where it is registered.")
+
+
+def find_pipeline_file(name: str, folder: Path) -> Path:
+    """A path to a pipeline file, or the bare name of one in `deployments/`.
+
+    Raises:
+        ConfigError: no such file; names what there is.
+    """
+    for candidate in (folder / name, folder / "deployments" / f"{name}.yaml"):
+        if candidate.is_file():
+            return candidate.resolve()
+    known = sorted(path.stem for path in (folder / "deployments").glob("*.yaml") if path.stem != "prefect")
+    raise ConfigError(
+        "no such pipeline file.",
+        where=str(folder / name),
+        advice=f"Give the path of one, or a name in deployments/: {', '.join(known) or 'there is none here'}.",
+    )
+
+
+def load_pipeline(path: Path) -> PipelineSpec:
+    """Read and check a pipeline file, before anything is spent.
+
+    Raises:
+        ConfigError: unreadable, malformed, an unknown key (the nearest one is named), or impossible arithmetic.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("the pipeline file cannot be read.", where=str(path), advice=str(error)) from error
+    spec = parse_yaml_model(PipelineSpec, text, where=str(path))
+    replicas_per_rank(spec.training, spec.launch.nodes * spec.launch.ranks_per_node)
+    if not (path.parent / spec.contract).is_file():
+        raise ConfigError(
+            "the contract's file does not exist.",
+            where=f"{path}: contract",
+            advice=f"Looked for {(path.parent / spec.contract).resolve()}.",
+        )
+    return spec

@@ -1,0 +1,136 @@
+"""`headway status` and `headway stop`: what goes on in a workspace, and the hand on its brake."""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+
+from data_contracts import refs
+from data_contracts.errors import ConfigError
+from data_contracts.publication import Workspace
+from tasks import model_refs
+from training.launch import run_lock, stop_request
+from training.ledger import read_events
+
+
+class ModelStatus(BaseModel):
+    model: str
+    num_versions: int
+    champion: str | None
+    challenger: str | None
+    champion_since: str | None
+    reason: str
+
+
+class RunStatus(BaseModel):
+    run: str
+    going_on: bool
+    owner: str
+    step: int | None
+    num_checkpoints: int
+    finished: bool
+    folder: str
+
+
+class Status(BaseModel):
+    workspace: str
+    models: list[ModelStatus]
+    runs: list[RunStatus]
+
+
+def read_status(workspace_uri: str) -> Status:
+    """Raises `ConfigError` when there is no workspace."""
+    workspace = Workspace(workspace_uri)
+    if not workspace.fs.exists(workspace.root):
+        raise ConfigError("there is no workspace here.", where=workspace.uri, advice="Run `headway retrain` first.")
+    models = [_model(workspace, name) for name in workspace.names("refs/models")]
+    runs = [_run(workspace.local_path(f"runs/{name}")) for name in workspace.names("runs")]
+    return Status(workspace=workspace.uri, models=models, runs=runs)
+
+
+def _model(workspace: Workspace, name: str) -> ModelStatus:
+    champion = refs.current(workspace, model_refs.alias_ref(name, "champion"))
+    challenger = refs.current(workspace, model_refs.alias_ref(name, "challenger"))
+    since = None
+    if champion is not None:
+        since = datetime.datetime.fromtimestamp(champion.unix_s, datetime.UTC).isoformat(timespec="seconds")
+    return ModelStatus(
+        model=name,
+        num_versions=len(refs.history(workspace, model_refs.versions_ref(name))),
+        champion=None if champion is None else str(champion.detail["version"]),
+        challenger=None if challenger is None else str(challenger.detail["version"]),
+        champion_since=since,
+        reason="" if champion is None else champion.reason,
+    )
+
+
+def _run(folder: Path) -> RunStatus:
+    owner = _owner(folder)
+    return RunStatus(
+        run=folder.name,
+        going_on=owner is not None,
+        owner=owner or "",
+        step=max((int(event["step"]) for event in _steps(folder)), default=None),
+        num_checkpoints=len(list(folder.glob("checkpoints/step-*/manifest.json"))),
+        finished=(folder / "result.json").is_file(),
+        folder=str(folder),
+    )
+
+
+def _steps(folder: Path) -> Iterator[dict[str, object]]:
+    spools = sorted(folder.glob("attempts/*/ledger/rank-0.jsonl"))
+    return (event for spool in spools[-1:] for event in read_events(spool) if event["event"] == "step")
+
+
+def _owner(folder: Path) -> str | None:
+    """Who holds the run's lock; None when nobody does."""
+    lock = folder / run_lock.NAME
+    if not lock.is_file():
+        return None
+    with lock.open("rb") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = json.loads(stream.read() or b"{}")
+            return f"pid {owner.get('pid')} on {owner.get('host')}"
+        return None
+
+
+def request_stop(workspace_uri: str, run: str, reason: str) -> str:
+    """Leave the request where the run's owner finds it.
+
+    Raises:
+        ConfigError: no such run going on, or several that begin so.
+    """
+    going_on = [status for status in read_status(workspace_uri).runs if status.going_on]
+    matching = [status for status in going_on if status.run.startswith(run)]
+    if len(matching) != 1:
+        known = ", ".join(status.run for status in going_on) or "none"
+        raise ConfigError(f"{run!r} names {len(matching)} runs that are going on.", advice=f"Going on: {known}.")
+    stop_request.request_stop(Path(matching[0].folder), reason or "asked by `headway stop`")
+    return f"{matching[0].run} is asked to keep a checkpoint and end; the same retrain continues it."
+
+
+def print_status(status: Status) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"workspace  {status.workspace}\n")
+    models = Table("model", "versions", "champion", "challenger", "since", "why", box=None, padding=(0, 2))
+    for model in status.models:
+        champion, challenger = (f"v{number}" if number else "none" for number in (model.champion, model.challenger))
+        models.add_row(
+            model.model, str(model.num_versions), champion, challenger, model.champion_since or "", model.reason
+        )
+    console.print(models if status.models else "no models yet")
+    runs = Table("run", "state", "step", "checkpoints", "owner", box=None, padding=(0, 2))
+    for run in status.runs:
+        state = "going on" if run.going_on else "finished" if run.finished else "unfinished"
+        runs.add_row(run.run, state, str(run.step or "-"), str(run.num_checkpoints), run.owner)
+    console.print()
+    console.print(runs if status.runs else "no runs yet")

@@ -1,0 +1,114 @@
+"""What a retrain came to: the model, its figure beside the champion's, where to look, where the time went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from data_contracts.documents import EvaluationReport, Link
+from flows.pipeline_spec import PipelineSpec
+from flows.time_account import TimeAccount, account
+from tasks.artifacts import artifact_key, show_markdown, show_table
+from tasks.context import RunContext
+from tasks.evaluate import report_path as evaluation_path
+from tasks.register import Outcome
+from tasks.validate import report_path as contract_path
+from training.ledger import Event, read_events
+
+
+class RetrainSummary(BaseModel):
+    pipeline: str
+    model: str
+    version: str
+    is_champion: bool
+    promoted: bool
+    reason: str
+    metric: str
+    value: float
+    low: float
+    high: float
+    champion_value: float | None
+    baselines: dict[str, float]
+    registration: str
+    stages_found: list[str]
+    stages_made: list[str]
+    reports: dict[str, str]
+    logs: str
+    wall_s: float
+    time_s: dict[str, float]
+    unattributed_ratio: float
+
+
+def summarise(
+    context: RunContext, pipeline: PipelineSpec, receipt: Link, evaluation: Link, outcome: Outcome
+) -> RetrainSummary:
+    """Derive the summary from documents and ledger, and show it in the Prefect UI."""
+    workspace = context.workspace
+    report = workspace.load(evaluation, EvaluationReport)
+    spool = workspace.local_path(f"ledger/{context.budget_scope}/flow.jsonl")
+    events = read_events(spool)
+    spent = spent_time(events)
+    found = {str(e["event"])[6:]: bool(e["found"]) for e in events if e["event"].startswith("stage.") and "found" in e}
+    own = report.metrics[report.metric]
+    summary = RetrainSummary(
+        pipeline=context.pipeline,
+        model=pipeline.registry.model,
+        version=outcome.version,
+        is_champion=outcome.is_champion,
+        promoted=outcome.promoted,
+        reason=outcome.reason,
+        metric=report.metric,
+        value=own.value,
+        low=own.low,
+        high=own.high,
+        champion_value=report.comparison.champion_value if report.comparison is not None else None,
+        baselines=report.baselines,
+        registration=outcome.registration.sha256,
+        stages_found=[name for name, was_found in found.items() if was_found],
+        stages_made=[name for name, was_found in found.items() if not was_found],
+        reports={
+            "contract": workspace.path(contract_path(receipt)),
+            "evaluation": workspace.path(evaluation_path(evaluation)),
+        },
+        logs=str(spool.parent),
+        wall_s=spent.wall_s,
+        time_s={name: round(seconds, 3) for name, seconds in spent.parts_s.items()},
+        unattributed_ratio=spent.unattributed_ratio,
+    )
+    workspace.publish_json(f"ledger/{context.budget_scope}/summary.json", summary.model_dump(mode="json"))
+    rows = [
+        {"part": name, "seconds": round(seconds, 2), "share": f"{100 * seconds / spent.wall_s:.1f} %"}
+        for name, seconds in spent.parts_s.items()
+    ]
+    show_table(artifact_key(context.pipeline, "time"), rows, "Where the time went")
+    show_markdown(artifact_key(context.pipeline, "summary"), markdown(summary), "Summary")
+    return summary
+
+
+def spent_time(flow_events: list[Event]) -> TimeAccount:
+    """The account of a flow run so far, its ranks' records included."""
+    began = next(float(event["began_unix_s"]) for event in flow_events if event["event"] == "flow.begin")
+    events = [*flow_events, *rank_events(flow_events)]
+    return account(events, began, time.time())
+
+
+def rank_events(flow_events: list[Event]) -> Iterator[Event]:
+    """Records of rank 0 of every attempt that this flow run supervised."""
+    for event in flow_events:
+        if event["event"] == "attempt" and "folder" in event:
+            yield from read_events(Path(event["folder"]) / "ledger" / "rank-0.jsonl")
+
+
+def markdown(summary: RetrainSummary) -> str:
+    standing = "champion" if summary.is_champion else "challenger"
+    baselines = ", ".join(f"{name} {value:.4f}" for name, value in summary.baselines.items())
+    return (
+        f"## {summary.model} version {summary.version}: {standing}\n\n"
+        f"{summary.metric} **{summary.value:.4f}** [{summary.low:.4f}, {summary.high:.4f}] ({baselines})\n\n"
+        f"{summary.reason}\n\n"
+        f"found: {', '.join(summary.stages_found) or 'nothing'}; made: {', '.join(summary.stages_made) or 'nothing'}\n\n"
+        f"Prove it: `headway verify models:/{summary.model}/{summary.version}`\n"
+    )

@@ -1,0 +1,144 @@
+"""What a person sees while a retrain runs: a line a stage, a line a step, then the summary.
+
+On a terminal the newest step stays on one line; elsewhere plain lines, one every few seconds; with
+`--json` nothing but JSON lines.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
+
+from flows.summary import RetrainSummary
+from training.ledger import Event
+
+PLAIN_STEP_EVERY_S = 5.0
+STAGE_WIDTH = 10
+
+NOTICES = {
+    "stage.damaged": "damaged",
+    "alias.moved": "alias",
+    "rank.lost": "rank",
+    "attempt.failed": "attempt",
+    "attempt.retry": "retry",
+    "checkpoint.quarantined": "quarantine",
+}
+
+
+def step_line(event: Event, rate_tokens_per_s: float, remaining_s: float) -> str:
+    """One step, fixed columns, units."""
+    step, last = int(event["step"]), int(event.get("max_steps", 0))
+    return (
+        f"{'step':<{STAGE_WIDTH}} {step:>5}/{last:<6} loss {event['loss']:.4f}   lr {event['lr']:.1e}   "
+        f"tok/s {rate_tokens_per_s:>9,.0f}   sync {100 * event['sync_s'] / max(event['duration_s'], 1e-9):>3.0f} %   "
+        f"ETA {remaining_s:>4.0f} s"
+    )
+
+
+def stage_line(event: Event) -> str:
+    name = str(event["event"]).removeprefix("stage.")
+    if event.get("outcome") != "ok":
+        return f"{name:<{STAGE_WIDTH}} FAILED  {event['duration_s']:>7.2f} s"
+    state = "found" if event.get("found") else "made"
+    return f"{name:<{STAGE_WIDTH}} {state:<6} {event['duration_s']:>8.2f} s   {event.get('shown', '')}".rstrip()
+
+
+class Rate:
+    """Tokens a second and seconds to go, smoothed over the recent steps."""
+
+    def __init__(self) -> None:
+        self._tokens_per_s = 0.0
+        self._step_s = 0.0
+
+    def update(self, event: Event) -> tuple[float, float]:
+        duration_s = max(float(event["duration_s"]), 1e-9)
+        weight = 0.1 if self._step_s else 1.0
+        self._step_s += weight * (duration_s - self._step_s)
+        self._tokens_per_s += weight * (event["tokens"] / duration_s - self._tokens_per_s)
+        return self._tokens_per_s, (int(event.get("max_steps", 0)) - int(event["step"])) * self._step_s
+
+
+class Terminal:
+    """A ledger listener that prints for people."""
+
+    def __init__(self, stream: TextIO = sys.stdout) -> None:
+        self._stream, self._live, self._rate = stream, stream.isatty(), Rate()
+        self._printed_s, self._open_line = 0.0, False
+
+    def __call__(self, event: Event) -> None:
+        name = str(event["event"])
+        if name == "step":
+            self._step(event)
+        elif name == "checkpoint" and event.get("relayed") and not self._live:
+            return
+        elif name.startswith("stage.") and "duration_s" in event:
+            self._line(stage_line(event))
+        elif name in NOTICES:
+            self._line(f"{NOTICES[name]:<{STAGE_WIDTH}} {event.get('message') or event.get('why') or ''}")
+
+    def _step(self, event: Event) -> None:
+        line = step_line(event, *self._rate.update(event))
+        if self._live:
+            self._stream.write(f"\r\x1b[K{line}")
+            self._stream.flush()
+            self._open_line = True
+        elif time.monotonic() - self._printed_s >= PLAIN_STEP_EVERY_S or event["step"] == event.get("max_steps"):
+            self._line(line)
+            self._printed_s = time.monotonic()
+
+    def _line(self, text: str) -> None:
+        if self._open_line:
+            self._stream.write("\n")
+            self._open_line = False
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def summary(self, summary: RetrainSummary) -> None:
+        console = Console(file=self._stream, highlight=False, soft_wrap=True)
+        standing = "champion" if summary.is_champion else "challenger"
+        console.print(f"\n[bold]{summary.model} version {summary.version}[/bold]: {standing}")
+        console.print(f"  {summary.reason}")
+        console.print(f"  {comparison_line(summary)}")
+        console.print(f"  reports    {summary.reports['evaluation']}\n             {summary.reports['contract']}")
+        console.print(f"  ledger     {summary.logs}")
+        console.print(f"  prove it   headway verify models:/{summary.model}@{standing}")
+        console.print(time_table(summary))
+
+
+def comparison_line(summary: RetrainSummary) -> str:
+    figures = [f"{summary.metric} {summary.value:.4f} [{summary.low:.4f}, {summary.high:.4f}]"]
+    if summary.champion_value is not None:
+        figures.append(f"champion {summary.champion_value:.4f}")
+    return "   ".join([*figures, *(f"{name} {value:.4f}" for name, value in summary.baselines.items())])
+
+
+def time_table(summary: RetrainSummary) -> Table:
+    table = Table(box=None, padding=(0, 2), show_header=False)
+    shown = {name: seconds for name, seconds in summary.time_s.items() if seconds >= 0.005 * summary.wall_s}
+    rest = summary.wall_s - sum(shown.values())
+    for name, seconds in shown.items():
+        table.add_row(name, f"{seconds:.1f} s", f"{100 * seconds / summary.wall_s:.1f} %")
+    if rest > 0.05:
+        table.add_row("the rest, each under 0.5 %", f"{rest:.1f} s", f"{100 * rest / summary.wall_s:.1f} %")
+    table.add_row(
+        "[bold]wall[/bold]", f"{summary.wall_s:.1f} s", f"unattributed {100 * summary.unattributed_ratio:.2f} %"
+    )
+    return table
+
+
+class JsonLines:
+    """A ledger listener for machines: every event as it happens, the summary last."""
+
+    def __init__(self, stream: TextIO = sys.stdout) -> None:
+        self._stream = stream
+
+    def __call__(self, event: Event) -> None:
+        print(json.dumps(event, default=str), file=self._stream, flush=True)
+
+    def summary(self, summary: RetrainSummary) -> None:
+        self({"event": "summary", **summary.model_dump(mode="json")})

@@ -1,0 +1,42 @@
+"""`headway verify`: the chain of proof, link by link, on a terminal or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from data_contracts.documents import Link, Snapshot
+from data_contracts.errors import IntegrityError
+from data_contracts.publication import Workspace
+from tasks.prove import Proof, prove, source_proof
+from tasks.snapshot import known_place
+
+MARKS = {"proved": "proved", "gone": "gone  ", "broken": "BROKEN"}
+
+
+def verify_model(model_uri: str, workspace_uri: str, *, as_json: bool) -> int:
+    """Print every link; 0 when the chain holds, the exit code of an integrity error when one is broken."""
+    workspace = Workspace(workspace_uri)
+
+    def read_source(link: Link) -> Iterator[Proof]:
+        base = known_place(workspace, link)
+        snapshot = workspace.load(link, Snapshot)
+        if base is None:
+            yield Proof(what="source", standing="gone", detail="nobody recorded where it lies; the shards prove it")
+        else:
+            yield from source_proof(snapshot, base, lambda path: (base / path).read_bytes())
+
+    proofs = []
+    for proof in prove(workspace, model_uri, read_source):
+        proofs.append(proof)
+        if not as_json:
+            print(f"{MARKS[proof.standing]}  {proof.what:<34} {proof.detail}", flush=True)
+    broken = [proof for proof in proofs if proof.standing == "broken"]
+    gone = any(proof.standing == "gone" for proof in proofs)
+    verdict = "broken" if broken else "source gone, shards prove it" if gone else "proved"
+    if as_json:
+        links = [{"what": p.what, "standing": p.standing, "detail": p.detail} for p in proofs]
+        print(json.dumps({"model": model_uri, "verdict": verdict, "links": links}))
+    else:
+        print(f"\n{model_uri}: {verdict}" + (f" at {broken[0].what}: {broken[0].detail}" if broken else ""))
+    return IntegrityError.exit_code if broken else 0

@@ -1,0 +1,26 @@
+"""What every task of one flow run shares: where it writes, what it remembers, and whom it tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_contracts.digest_cache import DigestCache
+
+from data_contracts.publication import Workspace
+from training.ledger import Ledger
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunContext:
+    pipeline: str
+    workspace: Workspace
+    base: Path
+    """The pipeline file's folder: relative paths in it start here, and a user's recipe is found here."""
+    ledger: Ledger
+    digests: DigestCache
+    scratch: Path
+    """A local folder that goes with the flow run."""
+    budget_scope: str
+    """One retry budget for all attempts that serve the same flow run."""
+    may_promote: bool = True

@@ -1,0 +1,141 @@
+"""Stage *launch*: train under the supervisor, and watch what the ranks write down."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from data_contracts.documents import CheckpointManifest, Link, RunSpec, ShardManifest, StoredFile
+from data_contracts.errors import IntegrityError
+from tasks.artifacts import ProgressBar
+from tasks.context import RunContext
+from tasks.stage import Made, find_or_make, stage_task
+from tasks.track import SeriesShipper
+from training.checkpoint.layout import checkpoint_path
+from training.code_archive import freeze_code, freeze_environment
+from training.config import TrainingSpec
+from training.launch.spec import Gang, LaunchSpec
+from training.launch.supervisor import supervise
+from training.ledger import Event, SpoolTail
+
+
+def run_folder(run: Link) -> str:
+    return f"runs/{run.sha256[:16]}"
+
+
+@stage_task(name="launch", task_run_name="train {context.pipeline}")
+def launch(context: RunContext, training: TrainingSpec, spec: LaunchSpec, manifest: Link, tracking_uri: str) -> Link:
+    """Train to the last step, over as many attempts as the budget allows; each resumes from a verified checkpoint.
+
+    Raises:
+        TrainingFailed: the budget is spent, or a rank failed for good.
+        RunStopped: a stop was asked for; a checkpoint was kept and the same command continues.
+    """
+    run = describe_run(context, training, manifest)
+    link = context.workspace.publish_document(run)
+    return find_or_make(
+        context, "launch", {"run": link.sha256}, lambda: _train(context, training, spec, run, tracking_uri)
+    )
+
+
+def describe_run(context: RunContext, training: TrainingSpec, manifest: Link) -> RunSpec:
+    """Freeze code and environment, and write down everything that decides the weights."""
+    shards = context.workspace.load(manifest, ShardManifest)
+    return RunSpec(
+        pipeline=context.pipeline,
+        config=training.model_dump(mode="json"),
+        manifest=manifest,
+        receipt=shards.receipt,
+        fitted=shards.fitted,
+        code=freeze_code(context.workspace, training.recipe.name, (str(context.base),)),
+        environment=freeze_environment(context.workspace),
+    )
+
+
+def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, run: RunSpec, tracking_uri: str) -> Made:
+    workspace = context.workspace
+    run_dir = workspace.local_path(run_folder(run.link))
+    run_dir.mkdir(parents=True, exist_ok=True)
+    context.ledger.event("run.folder", run=run.sha256, path=str(run_dir))
+    gang = gang_for(context, run, "training.worker", run_dir, spec.nodes, spec.ranks_per_node)
+    shipper = SeriesShipper(workspace, tracking_uri, context.pipeline, run)
+    watch = TrainingWatch(context, run_dir, training.max_steps, shipper)
+    with shipper:
+        supervise(spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=watch.poll)
+        watch.poll()
+    return Made(document=run, files=result_files(context, run.link))
+
+
+def gang_for(
+    context: RunContext, run: RunSpec, module: str, run_dir: Path, nodes: int, ranks_per_node: int, *arguments: str
+) -> Gang:
+    """Ranks import the run's frozen code first, whatever lies on disk now."""
+    workspace = context.workspace
+    workspace.verify(run.code)
+    return Gang(
+        module=module,
+        arguments=("--workspace", workspace.uri, "--run", run.sha256, "--run-dir", str(run_dir), *arguments),
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        import_path=(str(workspace.local_path(run.code.path)),),
+        run_dir=run_dir,
+        environment={},
+    )
+
+
+def final_checkpoint(context: RunContext, run: Link) -> tuple[str, CheckpointManifest]:
+    """The workspace folder and manifest of the run's last checkpoint.
+
+    Raises:
+        IntegrityError: the run has no result, or its manifest was altered.
+    """
+    result = json.loads(context.workspace.read(f"{run_folder(run)}/result.json"))
+    folder = checkpoint_path(run_folder(run), result["step"])
+    data = context.workspace.read(f"{folder}/manifest.json")
+    manifest = CheckpointManifest.from_bytes(data, where=f"{folder}/manifest.json")
+    if manifest.sha256 != result["manifest_sha256"]:
+        raise IntegrityError("the manifest is not the one the run ended with.", where=f"{folder}/manifest.json")
+    return folder, manifest
+
+
+def result_files(context: RunContext, run: Link) -> tuple[StoredFile, ...]:
+    folder, manifest = final_checkpoint(context, run)
+    files = [
+        StoredFile(path=f"{folder}/{file.name}", size_bytes=file.size_bytes, sha256=file.sha256)
+        for file in manifest.files
+    ]
+    data = manifest.to_bytes()
+    files.append(StoredFile(path=f"{folder}/manifest.json", size_bytes=len(data), sha256=manifest.sha256))
+    return tuple(files)
+
+
+class TrainingWatch:
+    """Tails the ranks' ledgers: the newest step for the supervisor, rank 0's records for people and MLflow."""
+
+    def __init__(self, context: RunContext, run_dir: Path, max_steps: int, shipper: SeriesShipper) -> None:
+        self._context, self._attempts, self._max_steps = context, run_dir / "attempts", max_steps
+        self._shipper = shipper
+        self._tails: dict[Path, SpoolTail] = {}
+        self._bar = ProgressBar(f"{context.pipeline}: training steps")
+        self._old = set(self._spools())
+        self._step: int | None = None
+
+    def _spools(self) -> list[Path]:
+        return sorted(self._attempts.glob("*/ledger/rank-0.jsonl"))
+
+    def poll(self) -> int | None:
+        for spool in self._spools():
+            if spool in self._old:
+                continue
+            for event in self._tails.setdefault(spool, SpoolTail(spool)).poll():
+                self._observe(event)
+        return self._step
+
+    def _observe(self, event: Event) -> None:
+        self._context.ledger.relay({**event, "relayed": True, "max_steps": self._max_steps})
+        if event["event"] != "step":
+            return
+        self._step = int(event["step"])
+        self._shipper.add(event)
+        self._bar.move(100 * self._step / self._max_steps, time.monotonic())

@@ -1,0 +1,145 @@
+"""How Headway reaches MLflow: offline defaults, bounded waits, and one tracking run for one Headway run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_contracts.documents import EvaluationReport, RunSpec
+from data_contracts.errors import RegistryError
+from data_contracts.publication import Workspace
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+RUN_TAG = "headway.run"
+
+
+def default_tracking_uri(workspace: Workspace) -> str:
+    """MLflow's own SQLite database inside the workspace."""
+    return f"sqlite:///{workspace.local_path('mlflow.db')}"
+
+
+def artifact_root(workspace: Workspace) -> str:
+    return Path(workspace.path("mlartifacts")).as_uri() if workspace.is_local else workspace.path("mlartifacts")
+
+
+def connect(tracking_uri: str) -> MlflowClient:
+    """A client that gives up after seconds, says nothing home, and never unpickles a model.
+
+    Raises:
+        RegistryError: the store does not answer; retryable.
+    """
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("DO_NOT_TRACK", "true")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    os.environ.setdefault("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+    import logging
+
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
+    try:
+        client.search_experiments(max_results=1)
+    except (MlflowException, OSError) as error:
+        raise RegistryError(
+            f"MLflow does not answer ({type(error).__name__}).",
+            where=tracking_uri,
+            advice="Start it, or correct `registry.tracking_uri`; the trained model is kept and found next time.",
+        ) from error
+    return client
+
+
+def find_run(client: MlflowClient, pipeline: str, run: RunSpec) -> Run | None:
+    experiment = client.get_experiment_by_name(pipeline)
+    if experiment is None:
+        return None
+    found = client.search_runs([experiment.experiment_id], f"tags.`{RUN_TAG}` = '{run.sha256}'", max_results=1)
+    return found[0] if found else None
+
+
+def find_or_create_run(client: MlflowClient, workspace: Workspace | None, pipeline: str, run: RunSpec) -> Run:
+    """The tracking run of a Headway run: made once, however often the flow is retried."""
+    if (found := find_run(client, pipeline, run)) is not None:
+        return found
+    experiment = client.get_experiment_by_name(pipeline)
+    if experiment is not None:
+        experiment_id = experiment.experiment_id
+    else:
+        root = f"{artifact_root(workspace)}/{pipeline}" if workspace is not None else None
+        experiment_id = client.create_experiment(pipeline, artifact_location=root)
+    return client.create_run(experiment_id, run_name=f"{pipeline} {run.sha256[:8]}", tags={RUN_TAG: run.sha256})
+
+
+def alias_version(client: MlflowClient, model: str, alias: str) -> str | None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return str(client.get_model_version_by_alias(model, alias).version)
+    except MlflowException:
+        return None
+
+
+def flattened(value: Any, prefix: str = "") -> dict[str, str]:
+    """A config tree as MLflow's flat parameters, dotted."""
+    if isinstance(value, dict):
+        pairs: dict[str, str] = {}
+        for name, item in value.items():
+            pairs |= flattened(item, f"{prefix}{name}.")
+        return pairs
+    return {prefix.rstrip("."): str(value)[:500]}
+
+
+def log_result(
+    client: MlflowClient, run_id: str, run: RunSpec, report: EvaluationReport, lineage: dict[str, str]
+) -> None:
+    """Parameters, evaluation metrics and lineage of a finished run; logging them again changes nothing."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag
+
+    metrics = []
+    for name, interval in report.metrics.items():
+        values = {"": interval.value, "_low": interval.low, "_high": interval.high}
+        metrics += [Metric(f"heldout_{name}{end}", value, 0, 0) for end, value in values.items()]
+    metrics += [Metric(f"baseline_{metric_key(name)}", value, 0, 0) for name, value in report.baselines.items()]
+    client.log_batch(
+        run_id,
+        metrics=metrics,
+        params=[Param(name, value) for name, value in flattened(run.config).items()],
+        tags=[RunTag(name, value) for name, value in lineage.items()],
+    )
+    dataset = Dataset(
+        name=run.pipeline,
+        # MLflow takes 36 characters; the full digest is a tag.
+        digest=lineage["headway.snapshot"][:32],
+        source_type="headway",
+        source=lineage["headway.snapshot"],
+    )
+    client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("contract", lineage["headway.contract"])])])
+
+
+def metric_key(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name)
+
+
+def version_tags_and_files(client: MlflowClient, model: str, version: str) -> tuple[dict[str, str], Path]:
+    """Tags of a registered version, and a local folder with its files.
+
+    Raises:
+        RegistryError: no such version, or its files cannot be had.
+    """
+    import mlflow.artifacts
+    from mlflow.exceptions import MlflowException
+
+    try:
+        found = client.get_model_version(model, version)
+        uri = client.get_model_version_download_uri(model, version)
+        folder = mlflow.artifacts.download_artifacts(artifact_uri=uri, tracking_uri=client.tracking_uri)
+    except (MlflowException, OSError) as error:
+        raise RegistryError(f"the version or its files are gone ({error}).", where=f"{model} {version}") from error
+    return dict(found.tags), Path(folder)

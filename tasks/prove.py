@@ -1,0 +1,183 @@
+"""`headway verify`: re-hash everything a model version stands on, and name the first link that is broken.
+
+registration ─ evaluation ─ checkpoint ─ run ─┬─ code, environment
+     │                                        └─ shards ─ fitted state ─ receipt ─ contract, snapshot ─ source files
+     └─ registered files, MLflow's copy and tags
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from data_contracts.digests import sha256_bytes, sha256_file
+from data_contracts.documents import (
+    CheckpointManifest,
+    ContractReceipt,
+    EvaluationReport,
+    FittedState,
+    Link,
+    Registration,
+    RunSpec,
+    ShardManifest,
+    Snapshot,
+    StoredFile,
+)
+from data_contracts.errors import DataError, HeadwayError, IntegrityError
+from data_contracts.publication import Workspace
+from tasks import mlflow_store, model_refs
+
+Standing = Literal["proved", "gone", "broken"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Proof:
+    """One link of the chain."""
+
+    what: str
+    standing: Standing
+    detail: str
+
+
+def prove(workspace: Workspace, model_uri: str, read_source: Callable[[Link], Iterator[Proof]]) -> Iterator[Proof]:
+    """Every link of the chain, in order, each as soon as it is known.
+
+    Args:
+        read_source: proves the source files behind a snapshot; only the caller knows where they lie.
+
+    Raises:
+        ConfigError: no such model.
+    """
+    name, version, registration_link = model_refs.resolve(workspace, model_uri)
+    try:
+        yield from _chain(workspace, name, version, registration_link, read_source)
+    except IntegrityError as error:
+        yield Proof(what=error.where or "chain", standing="broken", detail=error.what)
+
+
+def _chain(
+    workspace: Workspace, name: str, version: str, link: Link, read_source: Callable[[Link], Iterator[Proof]]
+) -> Iterator[Proof]:
+    registration = workspace.load(link, Registration)
+    yield _document(f"registration of {name} version {version}", link)
+    yield from _files(workspace, "registered model", registration.artifacts)
+    yield from _in_mlflow(workspace, name, version, link, registration)
+    workspace.load(registration.evaluation, EvaluationReport)
+    yield _document("evaluation", registration.evaluation)
+    checkpoint = workspace.load(registration.checkpoint, CheckpointManifest)
+    yield _document("checkpoint manifest", registration.checkpoint)
+    yield from _checkpoint(workspace, checkpoint, registration.run)
+    run = workspace.load(registration.run, RunSpec)
+    yield _document("run", registration.run)
+    yield from _files(workspace, "code", (run.code,))
+    yield from _files(workspace, "environment", (run.environment,))
+    shards = workspace.load(run.manifest, ShardManifest)
+    yield _document("shard manifest", run.manifest)
+    yield from _files(workspace, "shards", tuple(shard.file for group in shards.groups for shard in group.shards))
+    fitted = workspace.load(run.fitted, FittedState)
+    yield _document("fitted state", run.fitted)
+    yield from _files(workspace, "encoder", fitted.files)
+    receipt = workspace.load(run.receipt, ContractReceipt)
+    yield _document("contract receipt", run.receipt)
+    yield from _files(workspace, "contract", (receipt.contract,))
+    workspace.load(shards.snapshot, Snapshot)
+    yield _document("snapshot", shards.snapshot)
+    yield from _bound(receipt, shards, run, checkpoint, registration)
+    yield from read_source(shards.snapshot)
+
+
+def _document(what: str, link: Link) -> Proof:
+    return Proof(what=what, standing="proved", detail=link.short)
+
+
+def _files(workspace: Workspace, what: str, files: tuple[StoredFile, ...]) -> Iterator[Proof]:
+    for file in files:
+        workspace.verify(file)
+    size_bytes = sum(file.size_bytes for file in files)
+    yield Proof(what=what, standing="proved", detail=f"{len(files)} files, {size_bytes / 1e6:,.1f} MB re-hashed")
+
+
+def _checkpoint(workspace: Workspace, manifest: CheckpointManifest, run: Link) -> Iterator[Proof]:
+    """The files beside the manifest, and the manifest's own copy there."""
+    folder = f"runs/{run.sha256[:16]}/checkpoints/step-{manifest.step:08d}"
+    if sha256_bytes(workspace.read(f"{folder}/manifest.json")) != manifest.sha256:
+        raise IntegrityError("differs from the manifest that was registered.", where=f"{folder}/manifest.json")
+    files = tuple(
+        StoredFile(path=f"{folder}/{file.name}", size_bytes=file.size_bytes, sha256=file.sha256)
+        for file in manifest.files
+    )
+    yield from _files(workspace, "checkpoint", files)
+
+
+def _in_mlflow(
+    workspace: Workspace, name: str, version: str, link: Link, registration: Registration
+) -> Iterator[Proof]:
+    """MLflow's own copy carries the same bytes and names the same registration."""
+    where = f"MLflow {name} version {version}"
+    try:
+        client = mlflow_store.connect(tracking_uri_of(workspace, name, link))
+        tags, folder = mlflow_store.version_tags_and_files(client, name, version)
+    except HeadwayError as error:
+        yield Proof(what=where, standing="broken", detail=error.what)
+        return
+    if tags.get("headway.registration") != link.sha256:
+        yield Proof(what=where, standing="broken", detail="its tags name another registration")
+        return
+    expected = {"/".join(file.path.split("/")[3:]): file.sha256 for file in registration.artifacts}
+    for relative, sha256 in expected.items():
+        copy = folder / relative
+        if not copy.is_file() or sha256_file(copy) != sha256:
+            yield Proof(what=where, standing="broken", detail=f"its copy of {relative} is gone or altered: {copy}")
+            return
+    yield Proof(what=where, standing="proved", detail=f"{len(expected)} files equal to the registered ones")
+
+
+def tracking_uri_of(workspace: Workspace, model: str, registration: Link) -> str:
+    detail = model_refs.registration_detail(workspace, model, registration)
+    return str(detail.get("tracking_uri") or mlflow_store.default_tracking_uri(workspace))
+
+
+def _bound(
+    receipt: ContractReceipt,
+    shards: ShardManifest,
+    run: RunSpec,
+    checkpoint: CheckpointManifest,
+    registration: Registration,
+) -> Iterator[Proof]:
+    """The documents must also name each other: each alone could be whole and belong to another model."""
+    bonds = {
+        "the receipt passed": receipt.passed,
+        "the receipt names the snapshot of the shards": receipt.snapshot == shards.snapshot,
+        "the shards name the receipt of the run": shards.receipt == run.receipt,
+        "the shards name the fitted state of the run": shards.fitted == run.fitted,
+        "the checkpoint belongs to the run": checkpoint.run == registration.run,
+    }
+    for bond, holds in bonds.items():
+        if not holds:
+            yield Proof(what="chain", standing="broken", detail=f"it is not true that {bond}")
+            return
+    yield Proof(what="chain", standing="proved", detail=f"{len(bonds)} bonds between documents hold")
+
+
+def source_proof(snapshot: Snapshot, base: Path, read: Callable[[str], bytes]) -> Iterator[Proof]:
+    """Re-hash the source itself. Sources may move on: the shards prove the model without them."""
+    if not base.exists():
+        yield Proof(what="source", standing="gone", detail=f"{base} is not here; the shards prove what it was")
+        return
+    changed, missing = [], 0
+    for file in snapshot.files:
+        try:
+            data = read(file.path)
+        except (OSError, DataError):
+            missing += 1
+            continue
+        if sha256_bytes(data) != file.sha256:
+            changed.append(file.path)
+    if changed or missing:
+        example = f", such as {changed[0]}" if changed else ""
+        detail = f"{len(changed)} files changed{example}, {missing} gone since; the shards prove what they were"
+        yield Proof(what="source", standing="gone", detail=detail)
+        return
+    yield Proof(what="source", standing="proved", detail=f"{len(snapshot.files):,} files re-hashed where they lie")

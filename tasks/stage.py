@@ -1,0 +1,85 @@
+"""The one idea that gives caching, idempotent retries, lineage and proof: look the key up, else make and record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from data_contracts import stages
+from data_contracts.digests import source_digest
+from data_contracts.documents import Document, Link, StoredFile
+from data_contracts.errors import IntegrityError
+from tasks.context import RunContext
+from tasks.retry_policy import is_transient
+
+stage_task = partial(
+    task,
+    # Prefect's cache knows nothing of the bytes a result stands on; ours re-checks them.
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    log_prints=False,
+    retries=2,
+    retry_delay_seconds=[1, 5],
+    retry_condition_fn=is_transient,
+)
+"""A thin Prefect task over a plain function; `.fn` is that function."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """What a stage made: its document, and the workspace files that the document stands on."""
+
+    document: Document
+    files: tuple[StoredFile, ...] = ()
+
+
+def find_or_make(
+    context: RunContext, stage: str, inputs: Mapping[str, Any], make: Callable[[], Made], *, shown: str = ""
+) -> Link:
+    """The document of a stage, found under the key of all its inputs or made now.
+
+    A record whose files are damaged is made again, and the ledger says what was wrong with it.
+    """
+    with context.ledger.span(f"stage.{stage}", shown=shown) as fields:
+        found = find_intact(context, stage, inputs)
+        fields["found"] = found is not None
+        if found is not None:
+            return found.document
+        started = time.perf_counter()
+        made = make()
+        link = context.workspace.publish_document(made.document)
+        stages.record(
+            context.workspace,
+            stage,
+            inputs,
+            link,
+            files=made.files,
+            provenance={"unix_s": time.time(), "duration_s": round(time.perf_counter() - started, 3)},
+        )
+        return link
+
+
+def find_intact(context: RunContext, stage: str, inputs: Mapping[str, Any]) -> stages.StageRecord | None:
+    try:
+        return stages.find(context.workspace, stage, stages.stage_key(stage, inputs), context.digests)
+    except IntegrityError as error:
+        context.ledger.event("stage.damaged", stage=stage, message=str(error))
+        return None
+
+
+def code_version(*modules: str) -> str:
+    """Digest of the named modules' source: a stage made by other code is another stage."""
+    paths = {}
+    for name in modules:
+        spec = find_spec(name)
+        assert spec is not None and spec.origin is not None, name
+        paths[name] = Path(spec.origin)
+    return source_digest(paths)

@@ -1,0 +1,95 @@
+"""Step records to MLflow: in batches, from the flow, behind training's back. A tracking outage stalls nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from data_contracts.documents import RunSpec
+from data_contracts.publication import Workspace
+from tasks import mlflow_store
+from training.ledger import Event
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+log = logging.getLogger(__name__)
+
+SERIES = ("loss", "lr", "grad_norm", "tokens_per_s", "duration_s", "data_s", "compute_s", "sync_s", "optimizer_s")
+FLUSH_EVERY_S = 5.0
+CLOSE_WITHIN_S = 30.0
+MAX_METRICS_PER_BATCH = 1000
+"""MLflow's own limit on `log_batch`."""
+
+
+class SeriesShipper:
+    """A thread that ships step records in batches; used as a context manager around training.
+
+    Records of a resumed run that MLflow has already are not sent again.
+    """
+
+    def __init__(self, workspace: Workspace, tracking_uri: str, pipeline: str, run: RunSpec) -> None:
+        self._workspace, self._tracking_uri, self._pipeline, self._run = workspace, tracking_uri, pipeline, run
+        self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._ship, name="mlflow-series", daemon=True)
+
+    def add(self, step: Event) -> None:
+        self._queue.put(step)
+
+    def __enter__(self) -> SeriesShipper:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._queue.put(None)
+        self._thread.join(CLOSE_WITHIN_S)
+
+    def _ship(self) -> None:
+        try:
+            client = mlflow_store.connect(self._tracking_uri)
+            run_id = mlflow_store.find_or_create_run(client, self._workspace, self._pipeline, self._run).info.run_id
+            last_step = max((m.step for m in client.get_metric_history(run_id, "loss")), default=-1)
+            while True:
+                steps, ended = self._collect()
+                last_step = _log_steps(client, run_id, steps, last_step)
+                if ended:
+                    return
+        except Exception as error:
+            # The ledger keeps every record; MLflow's copy is a convenience and must not cost the run.
+            log.warning("MLflow takes no series, the ledger keeps them: %s", error)
+
+    def _collect(self) -> tuple[list[Event], bool]:
+        """What arrived within the flush interval, and whether that was the last of it."""
+        with contextlib.suppress(queue.Empty):
+            steps: list[Event] = []
+            while True:
+                item = self._queue.get(timeout=FLUSH_EVERY_S if not steps else 0.5)
+                if item is None:
+                    return steps, True
+                steps.append(item)
+                if len(steps) * len(SERIES) >= MAX_METRICS_PER_BATCH:
+                    break
+        return steps, False
+
+
+def _log_steps(client: MlflowClient, run_id: str, steps: list[Event], last_step: int) -> int:
+    from mlflow.entities import Metric
+
+    metrics: list[Any] = []
+    for event in steps:
+        step = int(event["step"])
+        if step <= last_step:
+            continue
+        last_step = step
+        values = {**event, "tokens_per_s": event["tokens"] / max(event["duration_s"], 1e-9)}
+        millis = int(event["unix_s"] * 1000)
+        metrics += [Metric(name, float(values[name]), millis, step) for name in SERIES if name in values]
+    for start in range(0, len(metrics), MAX_METRICS_PER_BATCH):
+        client.log_batch(run_id, metrics=metrics[start : start + MAX_METRICS_PER_BATCH])
+    return last_step

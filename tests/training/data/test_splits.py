@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_contracts.errors import DataError
+from training.data.spec import HELDOUT, TRAIN, ShardSpec
+from training.data.splits import SourceDocument, group_of, grouped, split_of
+
+PATHS = [f"folder/file_{number}.py" for number in range(4000)]
+
+
+def some(paths: list[str]) -> list[SourceDocument]:
+    return [SourceDocument(path, "0" * 64, 0, lambda: b"") for path in paths]
+
+
+def test_the_share_of_held_out_files_is_as_asked() -> None:
+    spec = ShardSpec(heldout_fraction=0.1)
+    assert sum(split_of(path, spec) == HELDOUT for path in PATHS) / len(PATHS) == pytest.approx(0.1, abs=0.02)
+
+
+@given(st.text(), st.floats(0, 0.99), st.floats(0, 0.99))
+def test_holding_out_more_never_moves_a_held_out_file_into_training(path: str, one: float, two: float) -> None:
+    less, more = sorted((one, two))
+    if split_of(path, ShardSpec(heldout_fraction=less)) == HELDOUT:
+        assert split_of(path, ShardSpec(heldout_fraction=more)) == HELDOUT
+
+
+def test_groups_are_used_evenly_and_independently_of_the_split() -> None:
+    spec = ShardSpec(num_groups=4, heldout_fraction=0.5)
+    for group in range(4):
+        members = [path for path in PATHS if group_of(path, spec) == group]
+        assert len(members) == pytest.approx(1000, abs=120)
+        assert sum(split_of(path, spec) == HELDOUT for path in members) == pytest.approx(500, abs=90)
+
+
+def test_the_listing_order_of_files_does_not_matter() -> None:
+    turned = PATHS.copy()
+    random.Random(0).shuffle(turned)
+    spec = ShardSpec()
+    one, two = grouped(some(PATHS), spec), grouped(some(turned), spec)
+    assert list(one) == list(two) == sorted(one)
+    assert [[member.path for member in group] for group in one.values()] == [
+        [member.path for member in group] for group in two.values()
+    ]
+
+
+def test_the_salt_alone_changes_who_is_held_out() -> None:
+    one, two = ({path for path in PATHS if split_of(path, ShardSpec(split_salt=salt)) == HELDOUT} for salt in "ab")
+    assert one != two
+    assert one == {path for path in PATHS if split_of(path, ShardSpec(split_salt="a", seed=9)) == HELDOUT}
+
+
+def test_a_path_listed_twice_is_refused_by_name() -> None:
+    with pytest.raises(DataError, match=r"file_3\.py: the path is listed twice"):
+        grouped(some([*PATHS, PATHS[3]]), ShardSpec())
+
+
+@pytest.mark.parametrize("split", [TRAIN, HELDOUT])
+def test_a_split_that_stays_empty_is_refused_with_advice(split: str) -> None:
+    spec = ShardSpec(heldout_fraction=0.5)
+    paths = [path for path in PATHS if split_of(path, spec) != split][:3]
+    with pytest.raises(DataError, match=f"none of 3 files falls into split '{split}'.*heldout_fraction"):
+        grouped(some(paths), spec)
+
+
+def test_without_a_held_out_share_there_is_no_held_out_split(documents_of: Callable[..., list[SourceDocument]]) -> None:
+    groups = grouped(documents_of({"a": b"", "b": b""}), ShardSpec(heldout_fraction=0))
+    assert {split for _, split in groups} == {TRAIN}

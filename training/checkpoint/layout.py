@@ -1,0 +1,112 @@
+"""Which tensor lies where: spreading tensors over files, and proving that slices make up whole tensors.
+
+Names, shapes and numbers only: a flow reads checkpoints' places from here without importing torch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from data_contracts.documents import TensorSlice
+from data_contracts.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MANIFEST_NAME = "manifest.json"
+SEAL_NAME = "manifest.sha256"
+PROOF_NAME = "proof.safetensors"
+STEP_DIGITS = 8
+
+DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
+
+
+def directory_name(step: int) -> str:
+    return f"step-{step:0{STEP_DIGITS}d}"
+
+
+def step_of(directory_name: str) -> int | None:
+    """The step in a checkpoint folder's name; None for anything else."""
+    digits = directory_name.removeprefix("step-")
+    is_step = directory_name.startswith("step-") and digits.isascii() and digits.isdigit()
+    return int(digits) if is_step and len(digits) == STEP_DIGITS else None
+
+
+def checkpoint_path(run_folder: str, step: int) -> str:
+    """A checkpoint's folder below a run's."""
+    return f"{run_folder}/checkpoints/{directory_name(step)}"
+
+
+def file_name(index: int, num_files: int) -> str:
+    return f"tensors-{index:05d}-of-{num_files:05d}.safetensors"
+
+
+def partition(sizes_bytes: Mapping[str, int], num_files: int) -> tuple[tuple[str, ...], ...]:
+    """Spread tensors over files so that the largest file is small: largest tensor first, to the emptiest file."""
+    files: list[list[str]] = [[] for _ in range(num_files)]
+    loads_bytes = [0] * num_files
+    for name in sorted(sizes_bytes, key=lambda name: (-sizes_bytes[name], name)):
+        emptiest = loads_bytes.index(min(loads_bytes))
+        files[emptiest].append(name)
+        loads_bytes[emptiest] += sizes_bytes[name]
+    return tuple(tuple(sorted(names)) for names in files)
+
+
+def whole_slices(tensors: Mapping[str, Tensor], file: str) -> tuple[TensorSlice, ...]:
+    """The slices of tensors that lie in one file undivided."""
+    return tuple(
+        TensorSlice(
+            tensor=name,
+            file=file,
+            dtype=str(value.dtype).removeprefix("torch."),
+            global_shape=tuple(value.shape),
+            offsets=(0,) * value.dim(),
+            shape=tuple(value.shape),
+        )
+        for name, value in sorted(tensors.items())
+    )
+
+
+def by_tensor(layout: Sequence[TensorSlice]) -> dict[str, list[TensorSlice]]:
+    grouped: dict[str, list[TensorSlice]] = {}
+    for piece in layout:
+        grouped.setdefault(piece.tensor, []).append(piece)
+    return grouped
+
+
+def check_layout(layout: Sequence[TensorSlice], file_names: Collection[str]) -> None:
+    """Prove that the slices of every tensor fill it exactly, from files that the manifest lists.
+
+    Raises:
+        IntegrityError: a gap, an overlap, a foreign file or an unknown type.
+    """
+    for name, pieces in by_tensor(layout).items():
+        first = pieces[0]
+        if any((piece.global_shape, piece.dtype) != (first.global_shape, first.dtype) for piece in pieces):
+            raise IntegrityError("its slices disagree on shape or type.", where=f"tensor {name}")
+        if first.dtype not in DTYPES or any(piece.file not in file_names for piece in pieces):
+            raise IntegrityError("it has an unknown type, or an unlisted file.", where=f"tensor {name}")
+        if not all(_lies_inside(piece) for piece in pieces) or _overlap(pieces):
+            raise IntegrityError("its slices overlap or stick out.", where=f"tensor {name}")
+        if sum(math.prod(piece.shape) for piece in pieces) != math.prod(first.global_shape):
+            raise IntegrityError("its slices leave a gap.", where=f"tensor {name}")
+
+
+def _lies_inside(piece: TensorSlice) -> bool:
+    return len(piece.global_shape) == len(piece.offsets) == len(piece.shape) and all(
+        offset >= 0 and length >= 0 and offset + length <= whole
+        for whole, offset, length in zip(piece.global_shape, piece.offsets, piece.shape, strict=True)
+    )
+
+
+def _overlap(pieces: Sequence[TensorSlice]) -> bool:
+    return any(
+        all(
+            max(start_a, start_b) < min(start_a + length_a, start_b + length_b)
+            for start_a, length_a, start_b, length_b in zip(a.offsets, a.shape, b.offsets, b.shape, strict=True)
+        )
+        for a, b in itertools.combinations(pieces, 2)
+    )

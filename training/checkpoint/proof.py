@@ -1,0 +1,76 @@
+"""The proof batch: a model put back together must reproduce the loss that was written down when it was saved."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from data_contracts.documents import CheckpointManifest, DeviceFingerprint
+from data_contracts.errors import IntegrityError
+from training.recipes.protocol import Recipe
+
+CLOSE_RELATIVE = 1e-3
+"""How far apart the loss may be where bits may differ: other processor, library or number of threads."""
+
+
+class Proof(NamedTuple):
+    recorded: float
+    measured: float
+    same_fingerprint: bool
+    """Whether equal bits were asked for."""
+
+
+def fingerprint(device: torch.device) -> DeviceFingerprint:
+    """What decides the bits of this process's arithmetic."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    return DeviceFingerprint(
+        device=device.type,
+        machine=f"{platform.machine()} {name}",
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        torch=torch.__version__,
+        num_threads=torch.get_num_threads(),
+    )
+
+
+def proof_loss(recipe: Recipe, model: nn.Module, batch: Mapping[str, Tensor]) -> float:
+    """Mean loss a token in nats, in evaluation mode, whatever mode the model is in."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            losses = recipe.token_losses(model, batch)
+            return float(losses.nats.double().sum()) / max(1, int(losses.valid.sum()))
+    finally:
+        model.train(was_training)
+
+
+def check_proof(manifest: CheckpointManifest, measured: float, here: DeviceFingerprint) -> Proof:
+    """Compare the loss just measured with the recorded one: equal bits on an equal machine, close ones elsewhere.
+
+    Raises:
+        IntegrityError: it differs.
+    """
+    recorded = float.fromhex(manifest.proof.loss_hex)
+    same = manifest.fingerprint == here
+    agrees = measured == recorded if same else math.isclose(measured, recorded, rel_tol=CLOSE_RELATIVE)
+    if not agrees:
+        raise IntegrityError(
+            f"on its proof batch the model's loss is {measured!r}, recorded was {recorded!r}"
+            f"{'' if same else ' (on another kind of machine)'}.",
+            where=f"checkpoint of step {manifest.step}",
+            advice="Recipe or libraries changed since it was saved, or the checkpoint is not this run's.",
+        )
+    return Proof(recorded=recorded, measured=measured, same_fingerprint=same)
+
+
+def _processor() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())

@@ -1,0 +1,105 @@
+"""What is trained and how: one frozen tree, whose dump is `RunSpec.config`.
+
+World size is absent on purpose: the weights do not depend on it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from data_contracts.documents import Frozen
+from data_contracts.errors import ConfigError
+
+
+def is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
+class RecipeSpec(Frozen):
+    name: str = Field(default="language-model", description="A built-in recipe, or `package.module:Class` of your own.")
+    model: dict[str, bool | int | float | str] = Field(
+        default_factory=dict, description="The recipe's own fields, such as width, depth and heads."
+    )
+
+
+class OptimizerSpec(Frozen):
+    kind: Literal["muon", "adamw"] = Field(
+        default="muon", description="How hidden matrices are updated; all other parameters use AdamW."
+    )
+    matrix_lr: float = Field(default=0.02, gt=0, description="Muon's peak learning rate, for hidden matrices.")
+    matrix_momentum: float = Field(default=0.95, ge=0, lt=1, description="Muon's momentum.")
+    lr: float = Field(default=0.003, gt=0, description="AdamW's peak learning rate.")
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW's decay of the mean gradient.")
+    beta2: float = Field(default=0.95, ge=0, lt=1, description="AdamW's decay of the mean squared gradient.")
+    epsilon: float = Field(default=1e-8, gt=0, description="AdamW's epsilon.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Decoupled decay of hidden matrices.")
+    gradient_clip: float = Field(default=1.0, gt=0, description="Largest norm of the whole gradient.")
+
+
+class ScheduleSpec(Frozen):
+    kind: Literal["wsd", "cosine"] = Field(
+        default="wsd", description="`wsd`: warm up, stay, decay to zero. `cosine`: warm up, then half a cosine to zero."
+    )
+    warmup_steps: int = Field(default=20, ge=0, description="Steps of linear warm-up.")
+    decay_fraction: float = Field(default=0.4, gt=0, le=1, description="Part of the steps that `wsd` decays over.")
+
+
+class TrainingSpec(Frozen):
+    recipe: RecipeSpec = RecipeSpec()
+    optimizer: OptimizerSpec = OptimizerSpec()
+    schedule: ScheduleSpec = ScheduleSpec()
+    max_steps: int = Field(default=300, gt=0, description="Optimizer steps in all.")
+    global_batch_sequences: int = Field(default=16, gt=0, description="Rows of one optimizer step.")
+    micro_batch_sequences: int = Field(
+        default=8, gt=0, description="Rows of one logical replica. It decides bits; the number of workers does not."
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of initial weights, sample order and every random stream.")
+    precision: Literal["fp32"] = Field(default="fp32", description="Arithmetic of model and optimizer.")
+    num_threads: int = Field(default=1, gt=0, description="Threads of a rank. More cores: more ranks, not threads.")
+    checkpoint_every_steps: int = Field(default=50, gt=0, description="Steps between checkpoints.")
+    keep_last_checkpoints: int = Field(default=3, ge=2, description="Checkpoints to keep; two at least.")
+
+    @model_validator(mode="after")
+    def _batch_is_whole_replicas(self) -> Self:
+        replicas, rest = divmod(self.global_batch_sequences, self.micro_batch_sequences)
+        if rest or not is_power_of_two(replicas):
+            raise ValueError(
+                f"global batch {self.global_batch_sequences} / micro batch {self.micro_batch_sequences} = "
+                f"{self.global_batch_sequences / self.micro_batch_sequences:g} replicas, "
+                "which must be a power of two (1, 2, 4, 8, ...)"
+            )
+        return self
+
+    @property
+    def num_replicas(self) -> int:
+        """V, the logical replicas of one global batch: each is one micro-batch."""
+        return self.global_batch_sequences // self.micro_batch_sequences
+
+
+def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
+    """How many logical replicas a rank runs in turn.
+
+    Raises:
+        ConfigError: the world is no power of two, or larger than the number of replicas.
+    """
+    if not is_power_of_two(world_size) or spec.num_replicas % world_size:
+        possible = [2**i for i in range(spec.num_replicas.bit_length())]
+        raise ConfigError(
+            f"{world_size} ranks cannot share {spec.num_replicas} replicas (global batch "
+            f"{spec.global_batch_sequences} / micro batch {spec.micro_batch_sequences}) evenly.",
+            where="world size",
+            advice=f"Start {' or '.join(map(str, possible))} ranks, or change micro_batch_sequences.",
+        )
+    return spec.num_replicas // world_size
+
+
+def batch_line(spec: TrainingSpec, *, world_size: int, context_tokens: int) -> str:
+    """The batch arithmetic in one line, for a person."""
+    accumulation = replicas_per_rank(spec, world_size)
+    tokens = spec.global_batch_sequences * context_tokens
+    return (
+        f"tokens/step  {spec.micro_batch_sequences} micro x {context_tokens} seq x {world_size} ranks "
+        f"x {accumulation} accumulation = {tokens:,}"
+    )

@@ -1,0 +1,85 @@
+"""The gang: the ranks of one attempt, which meet, agree and exchange over gloo (CPU) or NCCL (CUDA)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+COLLECTIVE_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gang:
+    rank: int
+    world_size: int
+    device: torch.device
+
+    @property
+    def leads(self) -> bool:
+        return self.rank == 0
+
+    def gather(self, values: Tensor) -> Tensor:
+        """The rows (n, ...) of all ranks, (world_size * n, ...), in rank order, on every rank."""
+        if self.world_size == 1:
+            return values
+        values = values.to(self.device)
+        gathered = values.new_empty((self.world_size * values.shape[0], *values.shape[1:]))
+        dist.all_gather_single(gathered, values)
+        return gathered.cpu()
+
+    def from_leader(self, value: bytes) -> bytes:
+        """Rank 0's bytes, on every rank; all must pass a value of the same length."""
+        if self.world_size == 1:
+            return value
+        buffer = torch.tensor(list(value), dtype=torch.uint8, device=self.device)
+        dist.broadcast(buffer, src=0)
+        return bytes(buffer.tolist())
+
+    def barrier(self) -> None:
+        if self.world_size > 1:
+            dist.barrier()
+
+
+def choose_device() -> torch.device:
+    """This rank's GPU where there is one, else the CPU."""
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        return device
+    return torch.device("cpu")
+
+
+def be_deterministic(num_threads: int) -> None:
+    """Ask torch for the same bits each time; threads split reductions, so their number is fixed too."""
+    torch.set_num_threads(num_threads)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time; we read nothing uninitialised
+    torch.backends.cudnn.benchmark = False
+
+
+@contextlib.contextmanager
+def meet(*, rank: int, world_size: int) -> Iterator[Gang]:
+    """Join the process group that the launcher's environment describes, and leave it at the end.
+
+    A world of one needs no process group and makes none.
+    """
+    device = choose_device()
+    if world_size > 1:
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+        )
+    try:
+        yield Gang(rank=rank, world_size=world_size, device=device)
+        if world_size > 1:
+            dist.barrier()  # nobody leaves while another still needs it
+    finally:
+        if world_size > 1:
+            dist.destroy_process_group()

@@ -1,0 +1,59 @@
+"""What an exception in a rank means for the run: its cause decides whether another attempt can help.
+
+Standard library and error classes only: torch's own exceptions are known by name, since this is imported before torch.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from typing import Any
+
+from data_contracts.errors import HeadwayError
+
+TRACEBACK_CHARACTERS = 4000
+
+_NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|cannot allocate memory", re.IGNORECASE)
+_PEER_GONE = re.compile(
+    r"connection (was )?(closed|reset|refused)|connectFullMesh|timed? ?out waiting|timed out after|"
+    r"wait timeout|broken pipe|socket (closed|timeout)|peer (is )?(gone|dead)",
+    re.IGNORECASE,
+)
+_PEER_ERRORS = frozenset({"DistNetworkError", "DistStoreError", "DistBackendError"})
+
+
+def cause_of(error: BaseException) -> str:
+    """`oom`, `infrastructure` (a peer or the network went away), `training`, or the cause an error of ours carries."""
+    if isinstance(error, HeadwayError):
+        return error.cause
+    names = {base.__name__ for base in type(error).__mro__}
+    text = str(error)
+    if isinstance(error, MemoryError) or "OutOfMemoryError" in names:
+        return "oom"
+    if isinstance(error, RuntimeError) and _NO_MEMORY.search(text):
+        return "oom"
+    if isinstance(error, ConnectionError) or names & _PEER_ERRORS:
+        return "infrastructure"
+    if isinstance(error, RuntimeError) and _PEER_GONE.search(text):
+        return "infrastructure"
+    return "training"
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """Fields of a rank's marker."""
+    cause = cause_of(error)
+    if isinstance(error, HeadwayError):
+        words = {"what": error.what, "where": error.where, "advice": error.advice}
+        code, retryable = error.exit_code, error.retryable
+    else:
+        words = {"what": _one_line(error)}
+        code, retryable = 1, cause in ("infrastructure", "training")
+    text = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
+    return {"cause": cause, "error": type(error).__name__, "exit_code": code, "retryable": retryable} | words | {
+        "traceback": text
+    }
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

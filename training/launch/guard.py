@@ -1,0 +1,256 @@
+"""The guard of one node: parent and only owner of one torchrun agent, and of all that descends from it.
+
+    owner ──lifeline (pipe) and pidfd──► guard ──death signal──► agent ──death signal──► ranks
+
+When the owner goes, the pipe ends and the pidfd fires; when the guard or the agent goes, the kernel kills what is
+below; what a rank started for itself comes to the guard as an orphan and is killed at the end. Single-threaded and
+standard library only. The guard stands in a session of its own, so that no terminal or process group reaches it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from training.launch import protocol
+from training.launch.process_tree import (
+    adopt_orphans,
+    descendants,
+    die_with_parent,
+    kill_if,
+    send_signal,
+)
+from training.launch.protocol import AttemptFiles, Command, NodePlan, NodeStatus, RankMarker, read_json, write_json
+from training.ledger import Ledger
+
+TICK_S = 0.1
+CHILDLESS_S = 1.0
+"""While stopping: how long an agent without ranks may linger in its own teardown."""
+LIFELINE = 0
+
+
+class Guard:
+    def __init__(self, plan: NodePlan) -> None:
+        self._plan = plan
+        self._files = AttemptFiles(Path(plan.attempt_dir))
+        self._ledger = Ledger(self._files.node_spool(plan.node), node=plan.node, attempt=plan.attempt)
+        self._poll = select.poll()
+        self._status: NodeStatus
+        self._deadline: float | None = None
+        self._stopping_since = 0.0
+        self._childless_since: float | None = None
+        self._is_childless = False
+        self._swept: set[int] = set()
+        self._signals: list[int] = []
+
+    def run(self) -> int:
+        """Start the agent, watch it to its end, leave nobody behind.
+
+        Returns:
+            0 when the agent ended well, 1 otherwise; the status file says more.
+        """
+        adopt_orphans()
+        self._listen()
+        agent_pid = self._start_agent()
+        self._status = NodeStatus(node=self._plan.node, guard_pid=os.getpid(), agent_pid=agent_pid, state="running")
+        self._publish()
+        self._ledger.event("agent.begin", pid=agent_pid)
+        while not self._is_childless:
+            self._hear()
+            self._reap()
+            self._watch_ranks()
+            self._hurry_a_childless_agent()
+            if self._status.agent_exit is not None or self._is_over_deadline():
+                self._kill_descendants()
+        self._say_goodbye()
+        return 0 if self._status.agent_exit == 0 else 1
+
+    def _listen(self) -> None:
+        receiver, sender = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda number, _frame: self._signals.append(number))
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        self._wakeup = receiver
+        os.set_blocking(LIFELINE, False)
+        self._owner = _watch_parent(self._plan.owner_pid)
+        for descriptor in (self._wakeup, LIFELINE, self._owner):
+            if descriptor is not None:
+                self._poll.register(descriptor, select.POLLIN)
+
+    def _start_agent(self) -> int:
+        guard_pid = os.getpid()
+
+        def tie_to_guard() -> None:
+            die_with_parent()
+            if os.getppid() != guard_pid:
+                os._exit(1)
+
+        environment = os.environ | {
+            protocol.GUARD_PID: str(guard_pid),
+            "PYTHONPATH": self._plan.rank_python_path,
+        }
+        # The guard has one thread, so running code between fork and exec is safe.
+        return subprocess.Popen(
+            self._plan.argv,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=tie_to_guard,
+        ).pid
+
+    def _hear(self) -> None:
+        """Wait a tick for signals, commands and the owner's end."""
+        if self._owner is None and self._status.state == "running":
+            self._stop("the owner was gone before the guard stood", self._plan.lost_grace_s)
+        for descriptor, _ in self._poll.poll(TICK_S * 1000):
+            if descriptor == self._wakeup:
+                os.read(descriptor, 4096)
+            elif descriptor == LIFELINE:
+                self._read_lifeline()
+            else:
+                self._poll.unregister(descriptor)
+                self._stop("the owner ended", self._plan.lost_grace_s)
+        while self._signals:
+            self._stop(f"{signal.Signals(self._signals.pop()).name} came", self._plan.stop_grace_s)
+
+    def _read_lifeline(self) -> None:
+        try:
+            data = os.read(LIFELINE, 64)
+        except BlockingIOError:
+            return
+        if not data:
+            self._poll.unregister(LIFELINE)
+            self._stop("the owner let go of the lifeline", self._plan.lost_grace_s)
+        for byte in data:
+            self._obey(Command(bytes([byte])))
+
+    def _obey(self, command: Command) -> None:
+        if command is Command.STOP:
+            self._stop("stop", self._plan.stop_grace_s)
+        elif command is Command.PEER_LOST:
+            self._stop("a peer was lost", self._plan.peer_grace_s)
+        elif command is Command.KILL:
+            self._stop("kill", 0.0)
+        else:
+            living = descendants(os.getpid())
+            for marker in self._own_ranks():
+                if marker.pid in living:
+                    send_signal(marker.pid, signal.SIGUSR2)
+
+    def _stop(self, why: str, grace_s: float) -> None:
+        """Ask the agent, which asks its ranks; a later reason may shorten the grace, never lengthen it."""
+        now = time.monotonic()
+        self._deadline = min(self._deadline or now + grace_s, now + grace_s)
+        if self._status.state != "running" or self._status.agent_exit is not None:
+            return
+        self._stopping_since = now
+        self._change(state="stopping", why=why)
+        self._ledger.event("agent.stop", why=why, grace_s=grace_s)
+        send_signal(self._status.agent_pid, signal.SIGTERM)
+
+    def _watch_ranks(self) -> None:
+        """A rank that vanished or failed breaks the gang: its peers wait for nothing."""
+        if self._status.state != "running" or self._status.agent_exit is not None:
+            return
+        lost = self._note_lost_ranks()
+        if lost:
+            self._stop(f"rank {lost[0]} vanished", self._plan.peer_grace_s)
+        elif failed := [marker.rank for marker in self._own_ranks() if marker.state == "failed"]:
+            self._stop(f"rank {failed[0]} failed", self._plan.peer_grace_s)
+
+    def _own_ranks(self) -> list[RankMarker]:
+        agent_pid = self._status.agent_pid
+        return [marker for marker in self._files.read_markers().values() if marker.parent_pid == agent_pid]
+
+    def _note_lost_ranks(self) -> tuple[int, ...]:
+        unfinished = [marker for marker in self._own_ranks() if not marker.has_ended]
+        living = set(descendants(os.getpid())) if unfinished else set()
+        lost = tuple(marker.rank for marker in unfinished if marker.pid not in living)
+        # A rank may have ended between the two looks.
+        lost = tuple(rank for rank in lost if rank in {marker.rank for marker in self._own_ranks() if not marker.has_ended})
+        if lost:
+            self._change(lost_ranks=lost)
+            self._ledger.event("rank.lost", ranks=lost)
+        return lost
+
+    def _reap(self) -> None:
+        while not self._is_childless:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._is_childless = True
+                return
+            if pid == 0:
+                return
+            if pid == self._status.agent_pid:
+                self._change(agent_exit=os.waitstatus_to_exitcode(status))
+                if self._status.state == "running":
+                    self._note_lost_ranks()
+
+    def _hurry_a_childless_agent(self) -> None:
+        if self._deadline is None or self._status.agent_exit is not None:
+            return
+        now = time.monotonic()
+        if descendants(self._status.agent_pid):
+            self._childless_since = None
+        else:
+            self._childless_since = self._childless_since or now
+            if now - self._childless_since > CHILDLESS_S:
+                self._deadline = now
+
+    def _is_over_deadline(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def _kill_descendants(self) -> None:
+        me = os.getpid()
+        for pid in descendants(me):
+            if kill_if(pid, lambda pid=pid: pid in descendants(me)):  # type: ignore[misc]
+                self._swept.add(pid)
+
+    def _change(self, **changes: object) -> None:
+        self._status = dataclasses.replace(self._status, **changes)  # type: ignore[arg-type]
+        self._publish()
+
+    def _publish(self) -> None:
+        # A full disk must not cost the guard its duty.
+        with contextlib.suppress(OSError):
+            write_json(self._files.status(self._plan.node), dataclasses.asdict(self._status))
+
+    def _say_goodbye(self) -> None:
+        stop_s = time.monotonic() - self._stopping_since if self._stopping_since else 0.0
+        self._change(state="ended", swept=tuple(sorted(self._swept)), stop_s=round(stop_s, 3))
+        with contextlib.suppress(OSError):
+            self._ledger.event(
+                "agent.end", exit=self._status.agent_exit, why=self._status.why, swept=len(self._swept), stop_s=stop_s
+            )
+
+
+def _watch_parent(pid: int) -> int | None:
+    """A descriptor that fires when the parent ends, or None when it already has."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return None
+    if os.getppid() == pid:
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def main(plan_path: str) -> int:
+    plan = read_json(Path(plan_path))
+    if plan is None:
+        return 2
+    return Guard(NodePlan.from_json(plan)).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,111 @@
+"""Deadlines of an attempt, and who was late when one has passed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from training.launch.process_tree import process_state
+from training.launch.protocol import AttemptFiles, RankMarker
+from training.launch.spec import LaunchSpec
+from training.ledger import read_events
+
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>\S+)$', re.MULTILINE)
+_WATCH = "_stand_watch"
+"""The rank's own watch thread, which stands in every dump and explains nothing."""
+
+
+class ProgressClock:
+    """Says when an attempt is overdue: no first step, or no further step, in time.
+
+    Args:
+        step: what the caller's newest step is before the attempt begins; only a change counts.
+        now_s: a monotonic time.
+    """
+
+    def __init__(self, spec: LaunchSpec, step: int | None, now_s: float) -> None:
+        self._spec = spec
+        self._step = step
+        self._states: Mapping[int, tuple[str, int | None]] = {}
+        self._moved_s = now_s
+        self.step: int | None = None
+        """The newest step of this attempt, None before its first."""
+
+    def observe(self, step: int | None, markers: Mapping[int, RankMarker], now_s: float) -> None:
+        if step is not None and step != self._step:
+            self.step = self._step = step
+            self._moved_s = now_s
+        states = {rank: (marker.state, marker.step) for rank, marker in markers.items()}
+        if states != self._states:
+            self._states = states
+            # Ranks that come up before the first step are not yet progress.
+            self._moved_s = now_s if self.step is not None else self._moved_s
+
+    def overdue(self, now_s: float) -> str:
+        """What is overdue, in words, or the empty string."""
+        waited_s = now_s - self._moved_s
+        if self.step is None:
+            limit_s, what = self._spec.start_deadline_s, "no first step"
+        else:
+            limit_s, what = self._spec.progress_deadline_s, f"no step after step {self.step}"
+        return f"{what} within {limit_s:g} s" if waited_s > limit_s else ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankPosition:
+    rank: int
+    step: int | None
+    state: str
+    """The kernel's state letter; `X` for a rank that is gone or never came up."""
+    doing: str = ""
+    """Innermost frame of the main thread, from its stacks."""
+
+
+def positions(files: AttemptFiles, world_size: int) -> list[RankPosition]:
+    markers = files.read_markers()
+    return [_position(files, rank, markers.get(rank)) for rank in range(world_size)]
+
+
+def _position(files: AttemptFiles, rank: int, marker: RankMarker | None) -> RankPosition:
+    if marker is None:
+        return RankPosition(rank=rank, step=None, state="X")
+    steps = [event["step"] for event in read_events(files.rank_spool(rank)) if isinstance(event.get("step"), int)]
+    step = max([*steps, *([] if marker.step is None else [marker.step])], default=None)
+    stacks = files.stacks(rank)
+    text = stacks.read_text(errors="replace") if stacks.exists() else ""
+    return RankPosition(rank=rank, step=step, state=process_state(marker.pid), doing=innermost_frame(text))
+
+
+def late_ranks(ranks: list[RankPosition]) -> tuple[int, ...]:
+    """The odd ones: gone or halted first, then those a step behind; all of them when none differs."""
+    halted = tuple(rank.rank for rank in ranks if rank.state in "XTZ")
+    if halted:
+        return halted
+    steps = [-1 if rank.step is None else rank.step for rank in ranks]
+    return tuple(rank.rank for rank, step in zip(ranks, steps, strict=True) if step == min(steps))
+
+
+def innermost_frame(stacks: str) -> str:
+    """`function (file:line)` where a rank's main thread was, from what faulthandler wrote; empty when unknown."""
+    for block in reversed(re.split(r"\n\n|(?=^(?:Current t|T)hread )", stacks, flags=re.MULTILINE)):
+        frames = list(_FRAME.finditer(block))
+        if frames and not any(frame["function"] == _WATCH for frame in frames):
+            frame = frames[0]
+            return f"{frame['function']} ({Path(frame['file']).name}:{frame['line']})"
+    return ""
+
+
+def describe_lateness(overdue: str, ranks: list[RankPosition]) -> str:
+    late = late_ranks(ranks)
+    details = "; ".join(_describe(rank) for rank in ranks)
+    names = "rank " + ", ".join(map(str, late)) if len(late) < len(ranks) else "all ranks"
+    return f"{overdue}; late: {names} ({details})."
+
+
+def _describe(rank: RankPosition) -> str:
+    state = {"X": "gone or never up", "T": "halted", "Z": "dead"}.get(rank.state, "")
+    step = "" if rank.step is None else f"at step {rank.step}"
+    where = f"in {rank.doing}" if rank.doing else ""
+    return f"rank {rank.rank} " + (" ".join(filter(None, (state, step, where))) or "silent")

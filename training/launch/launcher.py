@@ -1,0 +1,90 @@
+"""What every launcher can do, whichever engine places the processes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Protocol
+
+from training.launch.protocol import Command, NodeStatus, read_json, write_json
+from training.launch.spec import Attempt, Gang
+
+HANDLE_NAME = "launch.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Handle:
+    """Enough to find an attempt's processes again after their owner is gone; kept in the run's folder."""
+
+    launcher: str
+    host: str
+    owner_pid: int
+    token: str
+    attempt: int
+
+    def save(self, run_dir: Path) -> None:
+        write_json(run_dir / HANDLE_NAME, asdict(self))
+
+    @classmethod
+    def load(cls, run_dir: Path) -> Handle | None:
+        value = read_json(run_dir / HANDLE_NAME)
+        if value is None or value.keys() != {field.name for field in fields(cls)}:
+            return None
+        return cls(**value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeCommand:
+    """What is started on one node."""
+
+    node: int
+    agent_argv: tuple[str, ...]
+    environment: dict[str, str]
+    rank_python_path: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeReport:
+    """What is known of one node now."""
+
+    node: int
+    status: NodeStatus | None
+    guard_exit: int | None
+    """None while the guard lives; negative for a signal."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.guard_exit is not None
+
+    @property
+    def guard_was_lost(self) -> bool:
+        return self.has_ended and (self.status is None or self.status.state != "ended")
+
+
+class Launcher(Protocol):
+    def render(self, gang: Gang, attempt: Attempt) -> tuple[NodeCommand, ...]:
+        """What would be started; starts nothing."""
+
+    def submit(self, gang: Gang, attempt: Attempt) -> Handle:
+        """Start the attempt, its handle written down before its first process."""
+
+    def poll(self, handle: Handle, *, wait_s: float) -> tuple[NodeReport, ...]:
+        """Reports of all nodes, after at most `wait_s`, sooner when a node ends."""
+
+    def logs(self, handle: Handle) -> tuple[Path, ...]:
+        """Log files of nodes and ranks written so far."""
+
+    def signal(self, handle: Handle, command: Command) -> None:
+        """Tell all nodes at once; one that is gone is passed over."""
+
+    def cancel(self, handle: Handle, *, grace_s: float) -> None:
+        """Stop in order within the grace, then by force; returns when nothing is left."""
+
+    def close(self, handle: Handle) -> list[int]:
+        """End what is left by force and let go; returns the processes that had to be killed."""
+
+    def reattach(self, run_dir: Path) -> Handle | None:
+        """The attempt of a former owner, if it still runs and may go on.
+
+        An owned launcher's attempts may not: what is left of one is ended first, and None returned.
+        """

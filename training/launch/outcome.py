@@ -1,0 +1,192 @@
+"""How an attempt ended, judged from what ranks and guards wrote down: exit codes say nothing under torchrun.
+
+Pure. When one rank fails, its peers fail after it with torn connections; the judgement names the first, not the echo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from training.launch.launcher import NodeReport
+from training.launch.protocol import RankMarker
+
+State = Literal["done", "stopped", "failed"]
+ECHO = "infrastructure"
+"""The cause a rank reports when a peer or the network went away."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptOutcome:
+    """The end of an attempt; `rank` and `log` name the first rank that failed."""
+
+    state: State
+    cause: str = ""
+    error: str = ""
+    """Class of the error that the rank raised."""
+    what: str = ""
+    where: str = ""
+    advice: str = ""
+    traceback: str = ""
+    rank: int | None = None
+    node: int | None = None
+    log: str = ""
+    retryable: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """All that is known when an attempt is over."""
+
+    world_size: int
+    markers: Mapping[int, RankMarker]
+    nodes: Sequence[NodeReport]
+    stop_requested: bool = False
+    overdue: str = ""
+    """What the supervisor said when a deadline passed; empty when none did."""
+    overdue_ranks: tuple[int, ...] = ()
+    first_words: Mapping[int, str] = field(default_factory=dict)
+    """By node, the last line on stderr of a rank that never came up."""
+
+
+def judge(evidence: Evidence) -> AttemptOutcome:
+    """The outcome of an attempt that is over; the earliest cause wins, whatever it tore down after it."""
+    markers = evidence.markers
+    if len(markers) == evidence.world_size and all(marker.state == "done" for marker in markers.values()):
+        # A process may still abort while it is torn down; what it was started for is done.
+        return AttemptOutcome(state="done")
+    return (
+        _overdue(evidence)
+        or _own_failure(evidence)
+        or _stopped_on_request(evidence)
+        or _lost_owner_below(evidence)
+        or _stopped_by_itself(evidence)
+        or _echo(evidence)
+        or _never_came_up(evidence)
+    )
+
+
+def _overdue(evidence: Evidence) -> AttemptOutcome | None:
+    if not evidence.overdue:
+        return None
+    first = evidence.overdue_ranks[0] if evidence.overdue_ranks else None
+    return AttemptOutcome(
+        state="failed",
+        cause="infrastructure",
+        what=evidence.overdue,
+        rank=first,
+        log=_log_of(evidence, first),
+        retryable=True,
+    )
+
+
+def _own_failure(evidence: Evidence) -> AttemptOutcome | None:
+    own = [marker for marker in evidence.markers.values() if marker.state == "failed" and marker.cause != ECHO]
+    return _from_marker(min(own, key=lambda marker: marker.unix_s)) if own else None
+
+
+def _stopped_on_request(evidence: Evidence) -> AttemptOutcome | None:
+    if not evidence.stop_requested:
+        return None
+    late = [rank for rank in range(evidence.world_size) if not _ended_in_order(evidence.markers.get(rank))]
+    if late:
+        names = ", ".join(map(str, late))
+        return AttemptOutcome(
+            state="stopped", cause="stopped", what=f"stopped, but without a word from rank {names}.", rank=late[0]
+        )
+    return AttemptOutcome(state="stopped", cause="stopped", what="stopped on request.")
+
+
+def _stopped_by_itself(evidence: Evidence) -> AttemptOutcome | None:
+    everyone = [evidence.markers.get(rank) for rank in range(evidence.world_size)]
+    if not all(_ended_in_order(marker) for marker in everyone):
+        return None
+    first = min((marker for marker in evidence.markers.values() if marker.state == "stopped"), key=lambda m: m.unix_s)
+    return AttemptOutcome(
+        state="stopped", cause="stopped", what=first.what, where=first.where, advice=first.advice, rank=first.rank
+    )
+
+
+def _ended_in_order(marker: RankMarker | None) -> bool:
+    return marker is not None and marker.state in ("done", "stopped")
+
+
+def _lost_owner_below(evidence: Evidence) -> AttemptOutcome | None:
+    """A guard, an agent or a rank that was killed; what hung below it fell with it."""
+    for node in evidence.nodes:
+        if node.guard_was_lost:
+            return _lost(evidence, f"the guard of node {node.node} ended ({_exit(node.guard_exit)}).", node=node.node)
+    for node in evidence.nodes:
+        status = node.status
+        if status is not None and not status.why and status.agent_exit is not None and status.agent_exit < 0:
+            return _lost(evidence, f"the agent of node {node.node} ended ({_exit(status.agent_exit)}).", node=node.node)
+    for node in evidence.nodes:
+        if node.status is not None and node.status.lost_ranks:
+            rank = node.status.lost_ranks[0]
+            what = f"rank {rank} was killed, perhaps for want of memory; it left no word."
+            return _lost(evidence, what, rank=rank, node=node.node)
+    for node in evidence.nodes:
+        if node.status is not None and node.status.why.endswith("came"):
+            return _lost(evidence, f"the guard of node {node.node} was told to end ({node.status.why}).", node=node.node)
+    return None
+
+
+def _lost(evidence: Evidence, what: str, *, node: int, rank: int | None = None) -> AttemptOutcome:
+    return AttemptOutcome(
+        state="failed",
+        cause="infrastructure",
+        what=what,
+        rank=rank,
+        node=node,
+        log=_log_of(evidence, rank),
+        retryable=True,
+    )
+
+
+def _echo(evidence: Evidence) -> AttemptOutcome | None:
+    failed = [marker for marker in evidence.markers.values() if marker.state == "failed"]
+    return _from_marker(min(failed, key=lambda marker: marker.unix_s)) if failed else None
+
+
+def _never_came_up(evidence: Evidence) -> AttemptOutcome:
+    missing = [rank for rank in range(evidence.world_size) if rank not in evidence.markers]
+    if missing and evidence.first_words:
+        node, line = min(evidence.first_words.items())
+        return AttemptOutcome(state="failed", cause="training", what=line, rank=missing[0], node=node, retryable=True)
+    unfinished = missing or [rank for rank, marker in evidence.markers.items() if not marker.has_ended]
+    names = ", ".join(map(str, unfinished)) or "none"
+    return AttemptOutcome(
+        state="failed",
+        cause="infrastructure",
+        what=f"the agents ended before every rank had done its work (unfinished: {names}).",
+        rank=unfinished[0] if unfinished else None,
+        retryable=True,
+    )
+
+
+def _from_marker(marker: RankMarker) -> AttemptOutcome:
+    return AttemptOutcome(
+        state="failed",
+        cause=marker.cause or "training",
+        error=marker.error,
+        what=marker.what,
+        where=marker.where,
+        advice=marker.advice,
+        traceback=marker.traceback,
+        rank=marker.rank,
+        node=marker.node,
+        log=marker.log,
+        retryable=marker.retryable or marker.cause == ECHO,
+    )
+
+
+def _log_of(evidence: Evidence, rank: int | None) -> str:
+    marker = evidence.markers.get(rank) if rank is not None else None
+    return marker.log if marker is not None else ""
+
+
+def _exit(code: int | None) -> str:
+    if code is None:
+        return "alive"
+    return f"signal {-code}" if code < 0 else f"exit status {code}"

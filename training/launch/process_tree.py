@@ -1,0 +1,123 @@
+"""Processes and who owns them, on Linux: death signals, descendants, and the sweep by token.
+
+Standard library only. Sources: prctl(2), pidfd_open(2), proc(5).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+PROC = Path("/proc")
+ALREADY_DEAD = "ZX"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when the parent *thread* that made it ends.
+
+    The parent may already be gone: callers compare `os.getppid()` afterwards.
+    """
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _pids() -> Iterator[int]:
+    for entry in os.listdir(PROC):
+        if entry.isdigit():
+            yield int(entry)
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """State letter and parent, or None when the process is gone."""
+    try:
+        # The name, in brackets, may hold blanks and brackets itself.
+        after_name = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        return after_name[0], int(after_name[1])
+    except (OSError, IndexError):
+        return None
+
+
+def process_state(pid: int) -> str:
+    """The kernel's state letter (`R`, `S`, `D`, `T`, `Z`), or `X` when the process is gone."""
+    stat = _stat(pid)
+    return "X" if stat is None else stat[0]
+
+
+def descendants(root: int) -> list[int]:
+    """Living processes below `root`, through dead parents in between too."""
+    children: dict[int, list[tuple[int, str]]] = {}
+    for pid in _pids():
+        if (stat := _stat(pid)) is not None:
+            children.setdefault(stat[1], []).append((pid, stat[0]))
+    found, unseen = [], [root]
+    while unseen:
+        for pid, state in children.get(unseen.pop(), ()):
+            unseen.append(pid)
+            if state not in ALREADY_DEAD:
+                found.append(pid)
+    return found
+
+
+def processes_with(variable: str, value: str) -> list[int]:
+    """Living processes of this user that were started with `variable=value` in their environment."""
+    wanted = f"{variable}={value}".encode()
+    return [pid for pid in _pids() if pid != os.getpid() and _was_started_with(pid, wanted)]
+
+
+def _was_started_with(pid: int, wanted: bytes) -> bool:
+    try:
+        environment = (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return False
+    return wanted in environment.split(b"\0") and process_state(pid) not in ALREADY_DEAD
+
+
+def kill_if(pid: int, still_meant: Callable[[], bool]) -> bool:
+    """SIGKILL `pid` unless the number has passed to another process meanwhile."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if not still_meant():
+            return False
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def sweep(variable: str, value: str, *, patience_s: float = 5.0) -> list[int]:
+    """Kill every process started with `variable=value`, until none is left or patience ends.
+
+    Returns:
+        The processes killed.
+    """
+    wanted = f"{variable}={value}".encode()
+    killed: list[int] = []
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline and (left := processes_with(variable, value)):
+        killed += [pid for pid in left if kill_if(pid, lambda pid=pid: _was_started_with(pid, wanted))]  # type: ignore[misc]
+        time.sleep(0.02)
+    return sorted(set(killed))
+
+
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """Signal a process that may be gone."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)

@@ -1,0 +1,177 @@
+"""What a launcher, its guards and its ranks tell each other, and where: small JSON files, renamed into place.
+
+    <run_dir>/attempts/<NNN>/
+        rank-N.json          marker: how rank N is or how it ended (torchrun hides exit codes)
+        rank-N.stacks        stacks of all threads of rank N, once somebody asked
+        node-N.json          status: how the guard of node N is or how it ended
+        node-N.plan.json     what the guard of node N was told to do
+        node-N.log           what guard and agent of node N wrote
+        logs/node-N/         stdout and stderr of each rank
+        ledger/              spools of ranks and guards
+
+Standard library only: guards import nothing else, and ranks import this before torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any, Self
+
+TOKEN = "HEADWAY_RUN_TOKEN"
+"""Environment variable that every process of a run inherits, whoever its parent becomes."""
+ATTEMPT = "HEADWAY_ATTEMPT"
+ATTEMPT_DIR = "HEADWAY_ATTEMPT_DIR"
+NODE = "HEADWAY_NODE"
+GUARD_PID = "HEADWAY_GUARD_PID"
+STOP_GRACE_S = "HEADWAY_STOP_GRACE_S"
+
+ENDED = frozenset({"done", "stopped", "failed"})
+"""States a rank's marker does not leave."""
+
+
+class Command(Enum):
+    """One byte down a guard's lifeline; the lifeline's end means that the owner is gone."""
+
+    STOP = b"s"
+    """End in order: ranks have the whole grace to keep a checkpoint."""
+    PEER_LOST = b"p"
+    """The gang is broken: whoever waits for a peer waits in vain."""
+    STACKS = b"d"
+    """Let every rank write its stacks."""
+    KILL = b"k"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A reader sees the old file or the new one, never a part."""
+    staging = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+    staging.write_text(json.dumps(value, default=str))
+    staging.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(OSError, ValueError):
+        value = json.loads(path.read_text())
+        return value if isinstance(value, dict) else None
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Record:
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Unknown fields are left out: a frozen worker may be older or newer than its supervisor."""
+        known = {field.name for field in fields(cls)}
+        return cls(
+            **{name: tuple(item) if isinstance(item, list) else item for name, item in value.items() if name in known}
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankMarker(_Record):
+    """How a rank is (`running`) or how it ended (`done`, `stopped`, `failed`), in its own words."""
+
+    rank: int
+    pid: int
+    parent_pid: int
+    state: str
+    unix_s: float
+    node: int = 0
+    step: int | None = None
+    cause: str = ""
+    error: str = ""
+    """Class of the error."""
+    exit_code: int = 1
+    retryable: bool = False
+    what: str = ""
+    where: str = ""
+    advice: str = ""
+    traceback: str = ""
+    log: str = ""
+    """The file behind the rank's stderr, if it is one."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeStatus(_Record):
+    """How a guard is (`running`, `stopping`) or how it ended (`ended`)."""
+
+    node: int
+    guard_pid: int
+    agent_pid: int
+    state: str
+    why: str = ""
+    """Why the guard stopped the agent; empty when the agent ended by itself."""
+    agent_exit: int | None = None
+    """Exit status of the agent, negative for a signal."""
+    lost_ranks: tuple[int, ...] = ()
+    """Ranks that were gone without a word before anybody was told to stop."""
+    swept: tuple[int, ...] = ()
+    """Processes that had to be killed at the end."""
+    stop_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodePlan(_Record):
+    """What one guard has to do."""
+
+    node: int
+    attempt: int
+    attempt_dir: str
+    owner_pid: int
+    argv: tuple[str, ...]
+    """The torchrun agent's command."""
+    rank_python_path: str
+    stop_grace_s: float
+    lost_grace_s: float
+    peer_grace_s: float
+
+
+class AttemptFiles:
+    """Names of an attempt's files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def marker(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}.json"
+
+    def stacks(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}.stacks"
+
+    def status(self, node: int) -> Path:
+        return self.folder / f"node-{node}.json"
+
+    def plan(self, node: int) -> Path:
+        return self.folder / f"node-{node}.plan.json"
+
+    def node_log(self, node: int) -> Path:
+        return self.folder / f"node-{node}.log"
+
+    def rank_logs(self, node: int) -> Path:
+        return self.folder / "logs" / f"node-{node}"
+
+    def rank_spool(self, rank: int) -> Path:
+        return self.folder / "ledger" / f"rank-{rank}.jsonl"
+
+    def node_spool(self, node: int) -> Path:
+        return self.folder / "ledger" / f"node-{node}.jsonl"
+
+    def read_markers(self) -> dict[int, RankMarker]:
+        """Markers of all ranks that have come up, by rank."""
+        found = [read_json(path) for path in sorted(self.folder.glob("rank-*.json"))]
+        markers = [RankMarker.from_json(value) for value in found if value is not None]
+        return {marker.rank: marker for marker in markers}
+
+    def read_status(self, node: int) -> NodeStatus | None:
+        value = read_json(self.status(node))
+        return None if value is None else NodeStatus.from_json(value)

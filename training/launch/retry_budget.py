@@ -1,0 +1,122 @@
+"""One retry budget for everything that starts an attempt: flow retries and lost ranks draw on the same records.
+
+`<run_dir>/attempts.jsonl` has a line when an attempt begins and another when it ends; one that never ended lost its
+owner. The decision is pure: an error's cause decides, and progress earns patience.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from training.launch.spec import LaunchSpec
+from training.ledger import read_events
+
+RECORDS_NAME = "attempts.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptRecord:
+    attempt: int
+    scope: str
+    """Attempts of one scope share a budget."""
+    state: str = "failed"
+    cause: str = "infrastructure"
+    what: str = "its owner was lost."
+    retryable: bool = True
+    step: int | None = None
+    """The newest step it reached, None before its first."""
+    begin_unix_s: float = 0.0
+    end_unix_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    reason: str
+
+
+def decide(attempts: Sequence[AttemptRecord], spec: LaunchSpec) -> Retry | GiveUp:
+    """Whether another attempt can help, given all attempts of this scope, oldest first, the last just ended badly.
+
+    * Data, contract, configuration, integrity, memory: the next attempt would meet the same; give up.
+    * Lost ranks and machines, and crashes, which may come from either: try again, at once after progress and with doubling
+      waits otherwise, until `max_attempts`, or `max_cycles_without_progress` failures in a row came no further.
+    * Stopped attempts are free.
+    """
+    counted = [attempt for attempt in attempts if attempt.state != "stopped"]
+    if not counted:
+        return Retry(0.0)
+    last = counted[-1]
+    if not last.retryable:
+        return GiveUp(f"another attempt cannot help against a problem of kind {last.cause!r}.")
+    cycles = cycles_without_progress(counted)
+    if cycles >= spec.max_cycles_without_progress:
+        return GiveUp(f"{_times(cycles)} in a row it came no further{_up_to(counted)}.")
+    if len(counted) >= spec.max_attempts:
+        return GiveUp(f"all {spec.max_attempts} attempts are spent.")
+    return Retry(min(spec.backoff_s * 2 ** (cycles - 1), spec.max_backoff_s) if cycles else 0.0)
+
+
+def cycles_without_progress(attempts: Sequence[AttemptRecord]) -> int:
+    """How many of the newest attempts came no further than the furthest before them."""
+    best, cycles = -1, 0
+    for attempt in attempts:
+        step = -1 if attempt.step is None else attempt.step
+        cycles = 0 if step > best else cycles + 1
+        best = max(best, step)
+    return cycles
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _up_to(attempts: Sequence[AttemptRecord]) -> str:
+    steps = [attempt.step for attempt in attempts if attempt.step is not None]
+    return f" than step {max(steps)}" if steps else ", not even to a first step"
+
+
+class AttemptRecords:
+    """The records of a run, over all its owners."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._path = run_dir / RECORDS_NAME
+
+    def begin(self, record: AttemptRecord) -> None:
+        self._append({"attempt": record.attempt, "scope": record.scope, "begin_unix_s": record.begin_unix_s})
+
+    def end(self, record: AttemptRecord) -> None:
+        self._append(asdict(record))
+
+    def all(self) -> list[AttemptRecord]:
+        """Every attempt, oldest first; the newest line of an attempt wins."""
+        known = {field.name for field in fields(AttemptRecord)}
+        lines: dict[int, dict[str, Any]] = {}
+        for line in read_events(self._path):
+            if isinstance(line.get("attempt"), int) and "scope" in line:
+                lines.setdefault(line["attempt"], {}).update({k: v for k, v in line.items() if k in known})
+        return [AttemptRecord(**lines[attempt]) for attempt in sorted(lines)]
+
+    def in_scope(self, scope: str) -> list[AttemptRecord]:
+        return [record for record in self.all() if record.scope == scope]
+
+    def next_attempt(self) -> int:
+        """A number that neither a record nor a folder carries yet."""
+        folders = [int(path.name) for path in (self._run_dir / "attempts").glob("*") if path.name.isdigit()]
+        return max([0, *folders, *(record.attempt for record in self.all())]) + 1
+
+    def _append(self, line: dict[str, Any]) -> None:
+        with self._path.open("ab") as stream:
+            stream.write(json.dumps(line).encode() + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())

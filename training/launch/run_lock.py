@@ -1,0 +1,47 @@
+"""One owner a run: the kernel drops the lock with the process, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_contracts.errors import EnvironmentProblem
+
+NAME = "owner.lock"
+
+
+@contextlib.contextmanager
+def owning(run_dir: Path) -> Iterator[None]:
+    """Hold the run's folder exclusively.
+
+    Raises:
+        EnvironmentProblem: another process holds it; the message names it.
+    """
+    # Children must not inherit the descriptor: the lock would live as long as they do. Python opens it close-on-exec.
+    descriptor = os.open(run_dir / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise EnvironmentProblem(
+                f"another process trains this run already ({_owner(descriptor)}).",
+                where=str(run_dir),
+                advice="Wait for it, or end it with `headway stop`.",
+            ) from error
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _owner(descriptor: int) -> str:
+    with contextlib.suppress(ValueError, KeyError):
+        owner = json.loads(os.pread(descriptor, 4096, 0))
+        return f"pid {owner['pid']} on {owner['host']}"
+    return "its pid is unknown"

@@ -1,0 +1,142 @@
+"""What is launched, and how: the `launch` branch of the pipeline file, and the pure functions that render a gang."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from data_contracts.documents import Frozen
+from training.launch import protocol
+
+LOOPBACK = "127.0.0.1"
+AGENT_SHUTDOWN_S = 3600
+"""The guard keeps the grace; the agent's own shorter limit would cut it."""
+
+_NOT_INHERITED = ("PREFECT_", "MLFLOW_", "HEADWAY_", "TORCHELASTIC_", "PET_")
+_NOT_INHERITED_NAMES = frozenset(
+    {"RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"}
+    | {"ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "PYTHONHOME", "PYTHONSTARTUP"}
+)
+
+
+class LaunchSpec(Frozen):
+    """How a run is launched; nothing here changes what is learnt."""
+
+    launcher: Literal["local"] = Field("local", description="Where agents run; `local` starts them on this machine.")
+    nodes: int = Field(2, ge=1, description="Number of torchrun agents.")
+    ranks_per_node: int = Field(1, ge=1, description="Worker processes of each agent.")
+    max_attempts: int = Field(5, ge=1, description="Attempts before lost ranks or machines fail the run.")
+    max_cycles_without_progress: int = Field(
+        3, ge=1, description="Failed attempts in a row that came no further than an earlier one, before giving up."
+    )
+    stop_grace_s: float = Field(20.0, ge=0, description="Seconds that ranks have to keep a checkpoint when told to stop.")
+    lost_grace_s: float = Field(5.0, ge=0, description="The same when the launching process is gone.")
+    peer_grace_s: float = Field(2.0, ge=0, description="The same when another rank was lost, so that no collective ends.")
+    start_deadline_s: float = Field(120.0, gt=0, description="Seconds from an attempt's start to its first step.")
+    progress_deadline_s: float = Field(120.0, gt=0, description="Seconds without a new step before an attempt is ended.")
+    backoff_s: float = Field(1.0, ge=0, description="Wait before another attempt after one without progress; doubles.")
+    max_backoff_s: float = Field(30.0, ge=0, description="Longest wait between attempts.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gang:
+    """Ranks that run one module together."""
+
+    module: str
+    arguments: tuple[str, ...]
+    nodes: int
+    ranks_per_node: int
+    import_path: tuple[str, ...]
+    """What ranks import from, first wins: the frozen code archive, then the user's project."""
+    run_dir: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    num_threads: int = 1
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One fresh gang: its membership is fixed, its rendezvous its own."""
+
+    number: int
+    folder: Path
+    token: str
+    rendezvous_id: str
+    rendezvous_port: int
+    owner_pid: int
+
+
+def attempt_folder(run_dir: Path, number: int) -> Path:
+    return run_dir / "attempts" / f"{number:03d}"
+
+
+def torchrun_argv(gang: Gang, attempt: Attempt, spec: LaunchSpec, node: int) -> tuple[str, ...]:
+    """The agent's command on one node. Node 0 hosts the rendezvous; restarts are the supervisor's alone."""
+    conf = {
+        "is_host": int(node == 0),
+        "join_timeout": max(1, round(spec.start_deadline_s)),
+        "read_timeout": max(1, round(spec.start_deadline_s)),
+    }
+    return (
+        *(sys.executable, "-m", "torch.distributed.run"),
+        f"--nnodes={gang.nodes}",
+        f"--nproc-per-node={gang.ranks_per_node}",
+        "--max-restarts=0",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={LOOPBACK}:{attempt.rendezvous_port}",
+        f"--rdzv-id={attempt.rendezvous_id}",
+        "--rdzv-conf=" + ",".join(f"{key}={value}" for key, value in conf.items()),
+        # Without it the agent asks DNS for its own name, which takes 10 s where no resolver answers.
+        f"--local-addr={LOOPBACK}",
+        f"--shutdown-timeout={AGENT_SHUTDOWN_S}",
+        "--monitor-interval=0.1",
+        f"--log-dir={protocol.AttemptFiles(attempt.folder).rank_logs(node)}",
+        "--redirects=3",
+        "-m",
+        gang.module,
+        *gang.arguments,
+    )
+
+
+def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What of the owner's environment ranks may see: no tracker's or orchestrator's keys, no outer gang's place."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _NOT_INHERITED_NAMES and not name.startswith(_NOT_INHERITED)
+    }
+
+
+def rank_environment(
+    gang: Gang, attempt: Attempt, spec: LaunchSpec, node: int, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """The whole environment of guard, agent and ranks of one node, except `PYTHONPATH`; see `rank_python_path`."""
+    return {
+        **inherited_environment(environ),
+        **gang.environment,
+        "OMP_NUM_THREADS": str(gang.num_threads),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONSAFEPATH": "1",
+        # Otherwise a second rendezvous in one agent reads the addresses of the first.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        protocol.TOKEN: attempt.token,
+        protocol.ATTEMPT: str(attempt.number),
+        protocol.ATTEMPT_DIR: str(attempt.folder),
+        protocol.NODE: str(node),
+        protocol.STOP_GRACE_S: f"{spec.stop_grace_s:g}",
+    }
+
+
+def rank_python_path(gang: Gang, environ: Mapping[str, str]) -> str:
+    inherited = environ.get("PYTHONPATH", "")
+    return os.pathsep.join((*gang.import_path, *filter(None, inherited.split(os.pathsep))))

@@ -1,0 +1,90 @@
+"""The training loop, one screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from data_contracts.errors import RunStopped
+from training.learner import Batch, Learner
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepRecord:
+    """One optimizer step; its parts make up its duration. `step` counts from 1."""
+
+    step: int
+    loss: float
+    lr: float
+    grad_norm: float
+    tokens: int
+    unix_s: float
+    duration_s: float
+    data_s: float
+    compute_s: float
+    sync_s: float
+    optimizer_s: float
+
+
+def train(
+    learner: Learner,
+    batches: Iterator[Sequence[Batch]],
+    *,
+    first_step: int,
+    max_steps: int,
+    checkpoint_every_steps: int,
+    stop_requested: Callable[[], bool],
+    on_step: Callable[[StepRecord], None],
+    save: Callable[[int], None],
+) -> None:
+    """Train until `max_steps` steps are done, `first_step` of which are done already.
+
+    Args:
+        batches: per step, the batches of this rank's replicas.
+        save: keeps a checkpoint after that many steps; called on all ranks at once.
+
+    Raises:
+        RunStopped: a rank was asked to stop; a checkpoint was kept.
+        TrainingFailed: the loss or gradient is not finite.
+    """
+    for done in range(first_step + 1, max_steps + 1):
+        watch = _Stopwatch()
+        replicas = next(batches)
+        data_s = watch.lap()
+        own_sums = learner.backward(done - 1, replicas)
+        compute_s = watch.lap()
+        total, sums = learner.exchange(own_sums, stop=stop_requested())
+        sync_s = watch.lap()
+        lr, grad_norm = learner.update(done - 1, total, sums)
+        optimizer_s = watch.lap()
+        on_step(
+            StepRecord(
+                step=done,
+                loss=sums.nats / max(1, sums.num_tokens),
+                lr=lr,
+                grad_norm=grad_norm,
+                tokens=sums.num_tokens,
+                unix_s=watch.started_unix_s,
+                duration_s=data_s + compute_s + sync_s + optimizer_s,
+                data_s=data_s,
+                compute_s=compute_s,
+                sync_s=sync_s,
+                optimizer_s=optimizer_s,
+            )
+        )
+        if sums.stop or done == max_steps or done % checkpoint_every_steps == 0:
+            save(done)
+        if sums.stop and done < max_steps:
+            raise RunStopped(f"stopped as asked, at step {done} of {max_steps}; a checkpoint was kept.")
+
+
+class _Stopwatch:
+    def __init__(self) -> None:
+        self.started_unix_s = time.time()
+        self._last = time.perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since the last lap, or since the start."""
+        last, self._last = self._last, time.perf_counter()
+        return self._last - last

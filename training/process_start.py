@@ -1,0 +1,30 @@
+"""When this process began: its first second belongs into the account of time too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from training.ledger import Ledger
+
+
+def started_unix_s() -> float:
+    """Wall-clock time at which the kernel started this process, to a clock tick (10 ms); now where it does not say."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        uptime_s = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return time.time()
+    return time.time() - (uptime_s - ticks / os.sysconf("SC_CLK_TCK"))
+
+
+@contextlib.contextmanager
+def record_imports(ledger: Ledger) -> Iterator[None]:
+    """Record `rank.start`, and `rank.imports` from the process's start to the body's end."""
+    started = started_unix_s()
+    ledger.event("rank.start", unix_s=started, pid=os.getpid())
+    yield
+    ledger.event("rank.imports", unix_s=started, duration_s=time.time() - started, outcome="ok")

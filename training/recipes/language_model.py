@@ -1,0 +1,160 @@
+"""A small modern decoder-only transformer over packed token sequences.
+
+RMSNorm (Zhang and Sennrich, 2019), rotary positions (Su et al., 2021), SwiGLU (Shazeer, 2020), normalised queries and
+keys (Henry et al., 2020), and output projections that start at zero, so that every block starts as the identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from data_contracts.documents import Frozen
+from training.recipes.protocol import DataShape, TokenLosses
+
+NORM_EPSILON = 1e-6
+PAD_TOKEN = 1
+
+
+class LanguageModelSpec(Frozen):
+    """The model's own fields; vocabulary and context length come with the data."""
+
+    width: int = Field(default=128, gt=0, description="Width of the residual stream.")
+    depth: int = Field(default=4, gt=0, description="Number of transformer blocks.")
+    heads: int = Field(default=2, gt=0, description="Attention heads; width / heads must be even.")
+    hidden: int = Field(default=384, gt=0, description="Width of the gated hidden layer of a block.")
+    tied_embeddings: bool = Field(default=False, description="Share one matrix between embedding and output.")
+    rotary_base: float = Field(default=10_000.0, gt=0, description="Longest rotary wavelength, in positions.")
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        if self.width % (2 * self.heads):
+            raise ValueError(f"width {self.width} is not a multiple of 2 x heads = {2 * self.heads}")
+        return self
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), self.gain, NORM_EPSILON)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn pairs (i, i + d/2) of the last axis of `x` (batch, heads, positions, d) by their position's angle."""
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+
+
+class Attention(nn.Module):
+    def __init__(self, spec: LanguageModelSpec) -> None:
+        super().__init__()
+        self.heads, self.head_width = spec.heads, spec.width // spec.heads
+        self.query_key_value = nn.Linear(spec.width, 3 * spec.width, bias=False)
+        self.output = nn.Linear(spec.width, spec.width, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        batch, positions, width = x.shape
+        projected = self.query_key_value(x).view(batch, positions, 3, self.heads, self.head_width)
+        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)
+        query = rotate(F.rms_norm(query, (self.head_width,), eps=NORM_EPSILON), cos, sin)
+        key = rotate(F.rms_norm(key, (self.head_width,), eps=NORM_EPSILON), cos, sin)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self.output(mixed.transpose(1, 2).reshape(batch, positions, width))  # type: ignore[no-any-return]
+
+
+class GatedLayer(nn.Module):
+    def __init__(self, spec: LanguageModelSpec) -> None:
+        super().__init__()
+        self.gate_and_value = nn.Linear(spec.width, 2 * spec.hidden, bias=False)
+        self.output = nn.Linear(spec.hidden, spec.width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, value = self.gate_and_value(x).chunk(2, dim=-1)
+        return self.output(F.silu(gate) * value)  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    def __init__(self, spec: LanguageModelSpec) -> None:
+        super().__init__()
+        self.attention_norm, self.attention = RMSNorm(spec.width), Attention(spec)
+        self.layer_norm, self.layer = RMSNorm(spec.width), GatedLayer(spec)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), cos, sin)
+        return x + self.layer(self.layer_norm(x))  # type: ignore[no-any-return]
+
+
+class Transformer(nn.Module):
+    """Tokens, int64 (batch, positions), to logits, float32 (batch, positions, vocabulary)."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, spec: LanguageModelSpec, shape: DataShape) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(shape.vocab_size, spec.width)
+        self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.depth))
+        self.norm = RMSNorm(spec.width)
+        self.head = nn.Linear(spec.width, shape.vocab_size, bias=False)
+        self._initialise()
+        if spec.tied_embeddings:
+            self.head.weight = self.embedding.weight
+        half = spec.width // spec.heads // 2
+        rates = spec.rotary_base ** (-torch.arange(half, dtype=torch.float64) / half)
+        angles = torch.outer(torch.arange(shape.context_tokens, dtype=torch.float64), rates)
+        self.register_buffer("cos", angles.cos().float(), persistent=False)
+        self.register_buffer("sin", angles.sin().float(), persistent=False)
+
+    def _initialise(self) -> None:
+        for name, parameter in self.named_parameters():
+            if name.endswith("output.weight"):
+                nn.init.zeros_(parameter)
+            elif parameter.dim() == 2:
+                nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5)
+        # Small logits at the start: the first loss is then close to log(vocabulary).
+        nn.init.normal_(self.head.weight, std=0.1 * self.head.weight.shape[1] ** -0.5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        positions = tokens.shape[1]
+        cos, sin = self.cos[:positions], self.sin[:positions]
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x, cos, sin)
+        return self.head(self.norm(x))  # type: ignore[no-any-return]
+
+
+class LanguageModel:
+    """The recipe: next-token prediction on rows of context + 1 tokens; padding has no loss."""
+
+    spec_type = LanguageModelSpec
+
+    def __init__(self, spec: LanguageModelSpec, shape: DataShape) -> None:
+        self.spec, self.shape = spec, shape
+
+    def build(self) -> nn.Module:
+        return Transformer(self.spec, self.shape)
+
+    def token_losses(self, model: nn.Module, batch: Mapping[str, Tensor]) -> TokenLosses:
+        tokens = batch["tokens"]
+        targets = tokens[:, 1:]
+        logits = model(tokens[:, :-1])
+        nats = F.cross_entropy(
+            logits.flatten(0, 1), targets.flatten(), ignore_index=PAD_TOKEN, reduction="none"
+        ).view_as(targets)
+        return TokenLosses(nats=nats, valid=targets != PAD_TOKEN)
+
+    def hidden_matrices(self, model: nn.Module) -> tuple[str, ...]:
+        parameters = model.named_parameters()
+        return tuple(name for name, value in parameters if name.startswith("blocks.") and value.dim() == 2)
+
+    def example_input(self) -> Tensor:
+        positions = min(8, self.shape.context_tokens)
+        return torch.arange(2 * positions, dtype=torch.int64).view(2, positions) % self.shape.vocab_size

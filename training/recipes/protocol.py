@@ -1,0 +1,78 @@
+"""What a recipe brings: a model, its loss, and what an optimizer and an exporter need to know of it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, cast
+
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from data_contracts.documents import Frozen
+from data_contracts.errors import ConfigError
+
+BUILT_IN = {"language-model": "training.recipes.language_model:LanguageModel"}
+
+
+class DataShape(Frozen):
+    """What the encoded data decide about a model."""
+
+    vocab_size: int
+    context_tokens: int
+
+
+class TokenLosses(NamedTuple):
+    """Loss of every target, in nats, (rows, context) float32 with 0 at padding; and which targets count, bool."""
+
+    nats: Tensor
+    valid: Tensor
+
+
+class Recipe(Protocol):
+    """Constructed as `Recipe(spec, shape)`, where `spec` is an instance of its `spec_type`."""
+
+    spec_type: type[Frozen]
+
+    def build(self) -> nn.Module:
+        """A new model on the CPU; the draws come from torch's global generator, which the caller seeded."""
+
+    def token_losses(self, model: nn.Module, batch: Mapping[str, Tensor]) -> TokenLosses:
+        """Losses of one micro-batch of rows; column names are the manifest's, `tokens` (rows, context + 1) int64."""
+
+    def hidden_matrices(self, model: nn.Module) -> tuple[str, ...]:
+        """Names of the matrices between hidden layers, which an orthogonalising optimizer may treat as such."""
+
+    def example_input(self) -> Tensor:
+        """A small input of the built model, for exporting it."""
+
+
+def load_recipe(name: str, model: Mapping[str, Any], shape: DataShape) -> Recipe:
+    """Import a recipe and hand it its model fields.
+
+    Args:
+        name: a built-in recipe, or `package.module:Class`.
+        model: the recipe's own fields.
+
+    Raises:
+        ConfigError: no such recipe, not a recipe, or fields that it does not accept.
+    """
+    path, _, attribute = BUILT_IN.get(name, name).partition(":")
+    try:
+        recipe_type = getattr(importlib.import_module(path), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"cannot import the recipe ({error}).",
+            where=f"recipe.name {name!r}",
+            advice=f"Use one of {', '.join(sorted(BUILT_IN))}, or package.module:Class.",
+        ) from error
+    try:
+        spec = recipe_type.spec_type.model_validate(dict(model))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in ("recipe", "model", *first["loc"]))
+        known = ", ".join(recipe_type.spec_type.model_fields)
+        raise ConfigError(f"{first['msg']}.", where=field, advice=f"Its fields are {known}.") from error
+    except AttributeError as error:
+        raise ConfigError("the class is not a recipe: it has no spec_type.", where=f"recipe.name {name!r}") from error
+    return cast(Recipe, recipe_type(spec, shape))

@@ -1,0 +1,153 @@
+"""One rank's life: through the gate, to the gang, from the newest good checkpoint to the last step."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from pathlib import Path
+
+from data_contracts.documents import CheckpointManifest, Link
+from data_contracts.errors import IntegrityError
+from data_contracts.publication import Workspace
+from training.batches import proof_batch, rank_batches
+from training.checkpoint.proof import fingerprint, proof_loss
+from training.checkpoint.restore import restore_newest
+from training.checkpoint.retention import discard_expired
+from training.checkpoint.save import Content, save_checkpoint
+from training.checkpoint.verify import Verified
+from training.config import replicas_per_rank
+from training.data.loader import ShardReader
+from training.data.prefetch import Prefetcher
+from training.data.spec import TRAIN
+from training.distributed import Gang, be_deterministic, meet
+from training.launch.rank import Rank
+from training.learner import Learner
+from training.loop import StepRecord, train
+from training.result import finished_checkpoint, publish_result
+from training.run_documents import RunDocuments, load_receipt, load_run_documents, require_passing_receipt
+
+
+def train_run(rank: Rank, workspace: Workspace, run: Link, run_dir: Path) -> None:
+    """Train a run to its last step and publish its result; at once when that is done already.
+
+    Raises:
+        ContractViolation: the shards carry no passing receipt of their own.
+        IntegrityError: a shard differs from its manifest.
+        RunStopped: asked to stop; a checkpoint was kept.
+    """
+    ledger = rank.ledger
+    with ledger.span("run.open"):
+        documents = load_run_documents(workspace, run)
+        require_passing_receipt(documents.run, documents.manifest, load_receipt(workspace, documents.run.receipt))
+        replicas_per_rank(documents.training, rank.world_size)
+        be_deterministic(documents.training.num_threads)
+        if finished_checkpoint(run_dir, run) is not None:
+            ledger.event("run.already_finished")
+            return
+    with ledger.span("data.open"):
+        reader = ShardReader(workspace, documents.manifest, TRAIN)
+    with contextlib.ExitStack() as gang_stack:
+        with ledger.span("rendezvous"):
+            gang = gang_stack.enter_context(meet(rank=rank.rank, world_size=rank.world_size))
+        _Session(rank, documents, run, run_dir, reader, gang).run_to_the_end()
+        with ledger.span("teardown"):
+            gang_stack.close()
+
+
+class _Session:
+    def __init__(
+        self, rank: Rank, documents: RunDocuments, run: Link, run_dir: Path, reader: ShardReader, gang: Gang
+    ) -> None:
+        self._rank, self._run, self._gang, self._reader = rank, run, gang, reader
+        self._run_dir, self._checkpoints = run_dir, run_dir / "checkpoints"
+        self._spec = documents.training
+        self._replicas_per_rank = replicas_per_rank(self._spec, gang.world_size)
+        self._recipe = documents.recipe()
+        self._fingerprint = fingerprint(gang.device)
+        self._tokens_seen, self._inexact_resumes = 0, 0
+        self._newest: CheckpointManifest | None = None
+        self._known_good: set[int] = set()
+
+    def run_to_the_end(self) -> None:
+        with self._rank.ledger.span("restore") as fields:
+            self._learner = Learner(self._recipe, self._spec, self._gang, replicas_per_rank=self._replicas_per_rank)
+            self._proof_batch = proof_batch(self._reader, self._spec, self._gang.device)
+            first_step = fields["step"] = self._restore()
+        produce = rank_batches(
+            self._reader,
+            self._spec,
+            rank=self._gang.rank,
+            replicas_per_rank=self._replicas_per_rank,
+            device=self._gang.device,
+        )
+        with Prefetcher(produce, start=first_step, stop=self._spec.max_steps) as batches:
+            train(
+                self._learner,
+                batches,
+                first_step=first_step,
+                max_steps=self._spec.max_steps,
+                checkpoint_every_steps=self._spec.checkpoint_every_steps,
+                stop_requested=lambda: self._rank.stop_requested,
+                on_step=self._record,
+                save=self._save,
+            )
+        if self._gang.leads and self._newest is not None:
+            publish_result(self._run_dir, self._run, self._newest, self._learner.tensors())
+
+    def _restore(self) -> int:
+        """Take up the newest good checkpoint. Returns how many steps are done."""
+        self._checkpoints.mkdir(parents=True, exist_ok=True)
+        verified = restore_newest(self._run_dir, self._run, self._gang, on_quarantine=self._report_quarantine)
+        if verified is None:
+            return 0
+        manifest = self._newest = verified.manifest
+        self._learner.load(verified.tensors, num_steps=manifest.step)
+        self._tokens_seen = int(manifest.scalars["tokens_seen"])
+        self._inexact_resumes = int(manifest.scalars["inexact_resumes"]) + self._is_inexact(verified)
+        self._known_good.add(manifest.step)
+        return manifest.step
+
+    def _is_inexact(self, verified: Verified) -> bool:
+        """Whether this machine's bits may differ from those of the one that saved."""
+        saved, here = verified.manifest.fingerprint.model_dump(), self._fingerprint.model_dump()
+        changed = {name: [saved[name], here[name]] for name in saved if saved[name] != here[name]}
+        if changed:
+            self._rank.ledger.event("restore.inexact", changed=changed)
+        return bool(changed)
+
+    def _report_quarantine(self, directory: Path, error: IntegrityError) -> None:
+        self._rank.ledger.event("checkpoint.quarantined", checkpoint=directory.name, problem=str(error))
+
+    def _record(self, record: StepRecord) -> None:
+        self._tokens_seen += record.tokens
+        self._rank.ledger.event("step", **dataclasses.asdict(record))
+        self._rank.mark("running", step=record.step)
+
+    def _save(self, step: int) -> None:
+        if self._newest is not None and self._newest.step == step:
+            return
+        with self._rank.ledger.span("checkpoint", step=step) as fields:
+            self._newest = save_checkpoint(self._checkpoints, self._content(step), self._gang)
+            fields["size_bytes"] = sum(file.size_bytes for file in self._newest.files)
+            self._known_good.add(step)
+            if self._gang.leads:
+                discard_expired(
+                    self._checkpoints, known_good=self._known_good, keep_last=self._spec.keep_last_checkpoints
+                )
+
+    def _content(self, step: int) -> Content:
+        return Content(
+            run=self._run,
+            step=step,
+            num_samples=step * self._spec.global_batch_sequences,
+            parent=None if self._newest is None else self._newest.sha256,
+            tensors=self._learner.tensors(),
+            scalars={
+                "optimizer_step": step,
+                "tokens_seen": self._tokens_seen,
+                "inexact_resumes": self._inexact_resumes,
+            },
+            proof_batch=self._proof_batch,
+            proof_loss=proof_loss(self._recipe, self._learner.model, self._proof_batch),
+            fingerprint=self._fingerprint,
+        )
