@@ -94,7 +94,8 @@ def make_plan(request: RetrainRequest) -> Plan:
 
 def _look_up(context: RunContext, pipeline: PipelineSpec, taken: Snapshot) -> dict[str, str]:
     """Stage to what is known of it, as far as each key follows from the stages before."""
-    workspace, found = context.workspace, {}
+    workspace = context.workspace
+    found: dict[str, str] = {}
     snapshot_inputs = {"source": pipeline.source.model_dump(mode="json"), "content": taken.sha256}
     if (record := find_intact(context, "snapshot", snapshot_inputs)) is None:
         return found

@@ -17,7 +17,7 @@ from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from tasks import model_refs
 from training.launch import run_lock, stop_request
-from training.ledger import read_events
+from training.ledger import Event, read_events
 
 
 class ModelStatus(BaseModel):
@@ -84,7 +84,7 @@ def _run(folder: Path) -> RunStatus:
     )
 
 
-def _steps(folder: Path) -> Iterator[dict[str, object]]:
+def _steps(folder: Path) -> Iterator[Event]:
     spools = sorted(folder.glob("attempts/*/ledger/rank-0.jsonl"))
     return (event for spool in spools[-1:] for event in read_events(spool) if event["event"] == "step")
 

@@ -51,7 +51,8 @@ def summarise(
     spool = workspace.local_path(f"ledger/{context.budget_scope}/flow.jsonl")
     events = read_events(spool)
     spent = spent_time(events)
-    found = {str(e["event"])[6:]: bool(e["found"]) for e in events if e["event"].startswith("stage.") and "found" in e}
+    ended = [event for event in events if str(event["event"]).startswith("stage.") and "found" in event]
+    found = {str(event["event"]).removeprefix("stage."): bool(event["found"]) for event in ended}
     own = report.metrics[report.metric]
     summary = RetrainSummary(
         pipeline=context.pipeline,

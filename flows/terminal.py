@@ -79,7 +79,7 @@ class Terminal:
         elif name.startswith("stage.") and "duration_s" in event:
             self._line(stage_line(event))
         elif name in NOTICES:
-            self._line(f"{NOTICES[name]:<{STAGE_WIDTH}} {event.get('message') or event.get('why') or ''}")
+            self._line(f"{NOTICES[name]:<{STAGE_WIDTH}} {event.get('message') or event.get('what') or ''}")
 
     def _step(self, event: Event) -> None:
         line = step_line(event, *self._rate.update(event))

@@ -6,7 +6,9 @@ import json
 import lzma
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypedDict
 
+from data_contracts.errors import IntegrityError
 from data_contracts.sources import SourceSpec
 from pydantic import Field
 
@@ -29,15 +31,21 @@ from tasks.launch import final_checkpoint, gang_for, run_folder
 from tasks.register import RegistrySpec, registration_inputs
 from tasks.shard import accepted_documents, shards_under
 from tasks.stage import Made, code_version, find_intact, find_or_make, stage_task
-from training.data.spec import ShardSpec
+from training.data.spec import HELDOUT, ShardSpec
+from training.data.splits import SourceDocument
 from training.evaluation import DocumentScores, merge
 from training.launch.spec import LaunchSpec
 from training.launch.supervisor import supervise
 from training.statistics import paired_difference, ratio_interval
 
-CODE = ("training.evaluation", "training.statistics", "training.recipes.language_model")
+CODE = ("training.evaluation", "training.statistics", "training.bigram")
 METRIC = "bits_per_byte"
-SPLIT = "heldout"
+
+
+class Resampling(TypedDict):
+    resamples: int
+    confidence: float
+    seed: int
 
 
 class EvaluationSpec(Frozen):
@@ -45,6 +53,10 @@ class EvaluationSpec(Frozen):
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Width of the intervals.")
     seed: int = Field(0, description="Seed of the resampling.")
     xz_baseline: bool = Field(True, description="Also compress the held-out documents with `xz -9`, for scale.")
+
+    @property
+    def resampling(self) -> Resampling:
+        return Resampling(resamples=self.bootstrap_resamples, confidence=self.confidence, seed=self.seed)
 
 
 @stage_task(name="evaluate", task_run_name="evaluate {context.pipeline}")
@@ -77,7 +89,7 @@ def evaluate(
         "evaluate",
         inputs,
         lambda: _evaluate(context, spec, launch, shards, source, checkpoint, champion),
-        shown=SPLIT,
+        shown=HELDOUT,
     )
     report = workspace.load(link, EvaluationReport)
     show_markdown(artifact_key(context.pipeline, "evaluation"), render_markdown(report), "Evaluation")
@@ -101,58 +113,58 @@ def _evaluate(
     manifest = workspace.load(checkpoint, CheckpointManifest)
     run = workspace.load(manifest.run, RunSpec)
     own = _score(context, launch, manifest.run, run.manifest, baselines=True)
-    comparison = None
-    if champion is not None:
-        theirs = _score_champion(context, launch, shards, source, run, champion)
-        difference = paired_difference(
-            own.nats,
-            theirs.nats,
-            own.size_bytes,
-            resamples=spec.bootstrap_resamples,
-            confidence=spec.confidence,
-            seed=spec.seed,
-        )
-        comparison = Comparison(
-            champion=champion, metric=METRIC, champion_value=theirs.bits_per_byte, difference=difference
-        )
-    held_out = {path: index for index, path in enumerate(own.documents)}
-    documents = [
-        document
-        for document in accepted_documents(
-            context, source, workspace.load(run.manifest, ShardManifest).snapshot, run.receipt
-        )
-        if document.path in held_out
-    ]
+    theirs = None if champion is None else _score_champion(context, launch, shards, source, run, champion)
+    examples = _examples(context, source, run, own.documents)
     baselines = dict(own.baselines)
     if spec.xz_baseline:
         with context.ledger.span("evaluate.xz"):
-            baselines["xz -9"] = xz_bits_per_byte([document.read() for document in documents])
-    interval = dict(resamples=spec.bootstrap_resamples, confidence=spec.confidence, seed=spec.seed)
+            baselines["xz -9"] = xz_bits_per_byte([document.read() for document in examples])
     report = EvaluationReport(
         checkpoint=checkpoint,
         manifest=run.manifest,
-        split=SPLIT,
-        examples_sha256=sha256_of([[document.path, document.sha256] for document in documents]),
-        num_examples=len(documents),
+        split=HELDOUT,
+        examples_sha256=sha256_of([[document.path, document.sha256] for document in examples]),
+        num_examples=len(examples),
         metric=METRIC,
         greater_is_better=False,
-        metrics={METRIC: ratio_interval(own.nats, own.size_bytes, **interval)},
+        metrics={METRIC: ratio_interval(own.bits, own.size_bytes, **spec.resampling)},
         slices={
-            name: ratio_interval(own.nats[chosen], own.size_bytes[chosen], **interval)
-            for name, chosen in slices_of(own.documents).items()
+            name: ratio_interval(own.bits[chosen], own.size_bytes[chosen], **spec.resampling)
+            for name, chosen in slices_of(own).items()
         },
         baselines=baselines,
         gate_baseline="bigram",
-        comparison=comparison,
+        comparison=None if theirs is None or champion is None else _compare(spec, own, theirs, champion),
     )
     page = workspace.publish(report_path(report.link), render_html(report, context.pipeline).encode())
     return Made(document=report, files=(page,))
 
 
-def slices_of(documents: tuple[str, ...]) -> dict[str, list[int]]:
-    """Documents by their top-level folder; folders of fewer than five documents together."""
+def _examples(context: RunContext, source: SourceSpec, run: RunSpec, paths: tuple[str, ...]) -> list[SourceDocument]:
+    """The held-out documents themselves, sorted by path."""
+    snapshot = context.workspace.load(run.manifest, ShardManifest).snapshot
+    documents = {document.path: document for document in accepted_documents(context, source, snapshot, run.receipt)}
+    return [documents[path] for path in paths]
+
+
+def _compare(spec: EvaluationSpec, own: DocumentScores, theirs: DocumentScores, champion: Link) -> Comparison:
+    """Paired, document by document.
+
+    Raises:
+        IntegrityError: the two were scored on different documents.
+    """
+    if own.documents != theirs.documents or own.size_bytes.tolist() != theirs.size_bytes.tolist():
+        raise IntegrityError("champion and challenger were scored on different documents.", where=champion.short)
+    difference = paired_difference(own.bits, theirs.bits, own.size_bytes, **spec.resampling)
+    return Comparison(champion=champion, metric=METRIC, champion_value=theirs.bits_per_byte, difference=difference)
+
+
+def slices_of(scores: DocumentScores) -> dict[str, list[int]]:
+    """Documents by their top-level folder, empty files aside; folders of fewer than five documents together."""
     folders: dict[str, list[int]] = {}
-    for index, path in enumerate(documents):
+    for index, (path, size_bytes) in enumerate(zip(scores.documents, scores.size_bytes, strict=True)):
+        if not size_bytes:
+            continue
         folders.setdefault(path.partition("/")[0] + "/" if "/" in path else "(top level)", []).append(index)
     large = {name: members for name, members in folders.items() if len(members) >= 5}
     rest = sorted(index for name, members in folders.items() if name not in large for index in members)
@@ -160,7 +172,7 @@ def slices_of(documents: tuple[str, ...]) -> dict[str, list[int]]:
 
 
 def xz_bits_per_byte(documents: list[bytes]) -> float:
-    """What `xz -9` needs for all documents in one stream: what a person can reproduce with `cat ... | xz -9 | wc -c`."""
+    """What `cat ... | xz -9 | wc -c` says, in bits per byte."""
     joined = b"".join(documents)
     return 8 * len(lzma.compress(joined, preset=9)) / max(len(joined), 1)
 
@@ -195,7 +207,7 @@ def _score(context: RunContext, launch: LaunchSpec, run: Link, manifest: Link, *
                 "checkpoint": str(workspace.local_path(folder)),
                 "run": run.sha256,
                 "manifest": manifest.sha256,
-                "split": SPLIT,
+                "split": HELDOUT,
                 "baselines": baselines,
             }
         )

@@ -41,14 +41,24 @@ def render_markdown(report: EvaluationReport) -> str:
 
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1c2330; --quiet: #667085; --line: #d8dde6; --paper: #fff; --own: #2563eb; --bar: #b6c2d4; --good: #15803d; --hold: #b45309; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf2; --quiet: #98a2b3; --line: #323b4b; --paper: #12161e; --own: #6ea8fe; --bar: #3d4a60; --good: #4ade80; --hold: #fbbf24; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 860px; margin: 40px auto; padding: 0 20px; }
-h1 { font-size: 22px; margin: 0 0 4px; } h2 { font-size: 16px; margin: 32px 0 8px; } .quiet { color: var(--quiet); }
-.verdict { border-left: 4px solid var(--good); padding: 8px 14px; margin: 20px 0; } .verdict.hold { border-color: var(--hold); }
-table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: 6px 8px; border-bottom: 1px solid var(--line); }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; } td.bar { width: 45%; }
-.bar i { display: block; height: 12px; border-radius: 3px; background: var(--bar); } .own .bar i { background: var(--own); } .own { font-weight: 600; }
+:root { color-scheme: light dark; --ink: #1c2330; --quiet: #667085; --line: #d8dde6; --paper: #fff;
+  --own: #2563eb; --bar: #b6c2d4; --good: #15803d; --hold: #b45309; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf2; --quiet: #98a2b3; --line: #323b4b; --paper: #12161e;
+  --own: #6ea8fe; --bar: #3d4a60; --good: #4ade80; --hold: #fbbf24; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+  max-width: 860px; margin: 40px auto; padding: 0 20px; }
+h1 { font-size: 22px; margin: 0 0 4px; }
+h2 { font-size: 16px; margin: 32px 0 8px; }
+.quiet { color: var(--quiet); }
+.verdict { border-left: 4px solid var(--good); padding: 8px 14px; margin: 20px 0; }
+.verdict.hold { border-color: var(--hold); }
+table { border-collapse: collapse; width: 100%; }
+td { text-align: left; padding: 6px 8px; border-bottom: 1px solid var(--line); }
+td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.bar { width: 45%; }
+.bar i { display: block; height: 12px; border-radius: 3px; background: var(--bar); }
+.own { font-weight: 600; }
+.own .bar i { background: var(--own); }
 code { font-size: 12px; color: var(--quiet); }
 """
 
@@ -59,9 +69,11 @@ def render_html(report: EvaluationReport, pipeline: str) -> str:
     widest = max(value for _, value, _ in rows) or 1.0
     bars = "".join(
         f'<tr class="{"own" if name == "this model" else ""}"><td>{escape(name)}</td>'
-        f'<td class="bar"><i style="width:{100 * value / widest:.1f}%"></i></td><td class="number">{escape(text)}</td></tr>'
+        f'<td class="bar"><i style="width:{100 * value / widest:.1f}%"></i></td>'
+        f'<td class="number">{escape(text)}</td></tr>'
         for name, value, text in rows
     )
+    headline = "Promote" if verdict.promote else "Do not promote"
     slices = "".join(
         f'<tr><td>{escape(name)}</td><td class="number">{shown(interval)}</td></tr>'
         for name, interval in report.slices.items()
@@ -71,7 +83,7 @@ def render_html(report: EvaluationReport, pipeline: str) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head><body>
 <h1>{escape(pipeline)}: {escape(report.metric.replace("_", " "))}</h1>
 <p class="quiet">{report.num_examples} held-out documents, {direction}, intervals by bootstrap over documents.</p>
-<div class="verdict{"" if verdict.promote else " hold"}"><b>{"Promote" if verdict.promote else "Do not promote"}</b><br>{escape(verdict.reason)}</div>
+<div class="verdict{"" if verdict.promote else " hold"}"><b>{headline}</b><br>{escape(verdict.reason)}</div>
 <h2>Beside what it must beat</h2><table>{bars}</table>
 <h2>By slice</h2><table>{slices}</table>
 <h2>What this stands on</h2><table>

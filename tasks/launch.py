@@ -75,7 +75,7 @@ def gang_for(
     workspace.verify(run.code)
     return Gang(
         module=module,
-        arguments=("--workspace", workspace.uri, "--run", run.sha256, "--run-dir", str(run_dir), *arguments),
+        arguments=("--workspace", workspace.uri, "--run-spec", run.sha256, "--run-dir", str(run_dir), *arguments),
         nodes=nodes,
         ranks_per_node=ranks_per_node,
         import_path=(str(workspace.local_path(run.code.path)),),

@@ -148,7 +148,7 @@ def accepted_documents(context: RunContext, source: SourceSpec, snapshot: Link, 
     ]
 
 
-def _rows(manifest: ShardManifest) -> list[dict[str, str | int]]:
+def _rows(manifest: ShardManifest) -> list[dict[str, str | int | float]]:
     return [
         {
             "split": group.split,

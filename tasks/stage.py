@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from prefect import task
+from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 
 from data_contracts import stages
@@ -20,17 +19,23 @@ from data_contracts.errors import IntegrityError
 from tasks.context import RunContext
 from tasks.retry_policy import is_transient
 
-stage_task = partial(
-    task,
-    # Prefect's cache knows nothing of the bytes a result stands on; ours re-checks them.
-    cache_policy=NO_CACHE,
-    persist_result=False,
-    log_prints=False,
-    retries=2,
-    retry_delay_seconds=[1, 5],
-    retry_condition_fn=is_transient,
-)
-"""A thin Prefect task over a plain function; `.fn` is that function."""
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def stage_task(*, name: str, task_run_name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
+    """A thin Prefect task over a plain function; `.fn` is that function."""
+    made: Callable[[Callable[P, R]], Task[P, R]] = task(
+        name=name,
+        task_run_name=task_run_name,
+        # Prefect's cache knows nothing of the bytes a result stands on; ours re-checks them.
+        cache_policy=NO_CACHE,
+        persist_result=False,
+        retries=2,
+        retry_delay_seconds=[1, 5],
+        retry_condition_fn=is_transient,
+    )
+    return made
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -60,8 +60,9 @@ def be_deterministic(num_threads: int) -> None:
     """Ask torch for the same bits each time; threads split reductions, so their number is fixed too."""
     torch.set_num_threads(num_threads)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs time; we read nothing uninitialised
+    # Not torch.use_deterministic_algorithms, which imports the compiler to tell it, for more than a second.
+    torch._C._set_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time
     torch.backends.cudnn.benchmark = False
 
 

@@ -18,21 +18,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
+from data_contracts.digests import canonical_json
 from data_contracts.documents import FittedState, Frozen, Link, RunSpec, Sha256, ShardManifest
 from data_contracts.errors import ConfigError, IntegrityError, TrainingFailed
 from data_contracts.publication import Workspace
+from training.bigram import Bigram
+from training.data.byte_pair import TOKENIZER_FILE, token_bytes
+from training.data.encoders import fitted_file
+from training.data.loader import ShardReader
+from training.data.packing import PAD_ID, document_of_positions
+from training.data.spec import HELDOUT, TRAIN
+from training.launch.rank import Rank, arm
+from training.process_ends import leave, record_imports
 
 if TYPE_CHECKING:
     from torch import nn
 
     from training.checkpoint.verify import Verified
-    from training.data.loader import ShardReader
-    from training.launch.rank import Rank
     from training.recipes.protocol import Recipe
 
 BLOCK_ROWS = 16
-Losses = Callable[[Mapping[str, NDArray[Any]]], NDArray[np.float64]]
+Columns = Mapping[str, NDArray[Any]]
+Losses = Callable[[Columns], NDArray[np.float64]]
 """From rows by column to nats of every target, (rows, context), 0 at padding."""
 
 
@@ -41,22 +50,22 @@ class EvaluationRequest(Frozen):
     """The checkpoint's folder."""
     run: Sha256
     manifest: Sha256
-    """The shards to evaluate on, encoded by the same fitted state as the run's own."""
-    split: str = "heldout"
+    """The shards to evaluate on, encoded by the fitted state that the run was trained with."""
+    split: str = HELDOUT
     baselines: bool = True
     """Also score a bigram model, fitted on the manifest's training split."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DocumentScores:
-    """Per document, sorted by path: what the model paid and for how many bytes."""
+    """Per document, sorted by path: what the model paid, and for how many bytes."""
 
     documents: tuple[str, ...]
     nats: NDArray[np.float64]
     num_tokens: NDArray[np.int64]
     size_bytes: NDArray[np.int64]
     baselines: dict[str, float]
-    """Bits per byte of other models on the same documents."""
+    """Bits per byte of simpler models on the same documents."""
 
     @property
     def bits(self) -> NDArray[np.float64]:
@@ -64,27 +73,169 @@ class DocumentScores:
 
     @property
     def bits_per_byte(self) -> float:
-        return math.fsum(self.bits.tolist()) / int(self.size_bytes.sum())
+        return math.fsum(self.nats.tolist()) / math.log(2) / int(self.size_bytes.sum())
+
+
+class Scorer:
+    """Sums losses of a split's rows by document."""
+
+    def __init__(self, reader: ShardReader, manifest: ShardManifest, token_sizes_bytes: NDArray[np.int64]) -> None:
+        groups = [group for group in manifest.groups if group.split == reader.split]
+        self._reader, self._sizes_bytes = reader, token_sizes_bytes
+        self._documents = [path for group in groups for path in group.documents]
+        self._last_rows = np.cumsum([group.num_rows for group in groups])
+        num_documents = np.array([len(group.documents) for group in groups])
+        self._first_documents = np.cumsum(num_documents) - num_documents
+        self.num_blocks = -(-reader.num_rows // BLOCK_ROWS)
+
+    def score(self, block: int, losses: Losses) -> dict[str, Any]:
+        """One block: by document's path, nats, tokens and bytes of the targets that lie in it."""
+        rows = np.arange(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, self._reader.num_rows))
+        columns = self._reader.gather(rows)
+        targets = columns["tokens"][:, 1:]
+        first = self._first_documents[np.searchsorted(self._last_rows, rows, side="right")]
+        documents = document_of_positions(columns["tokens"], columns["document"])[:, 1:] + first[:, None]
+        valid = targets != PAD_ID
+        present, place = np.unique(documents[valid], return_inverse=True)
+        sums = {
+            "nats": np.bincount(place, weights=losses(columns)[valid]).tolist(),
+            "tokens": np.bincount(place).tolist(),
+            "bytes": np.bincount(place, weights=self._sizes_bytes[targets[valid]]).astype(np.int64).tolist(),
+        }
+        return {"block": block, "documents": [self._documents[index] for index in present], **sums}
+
+
+def part_name(rank: int) -> str:
+    return f"rank-{rank}.json"
 
 
 def merge(folder: Path, num_ranks: int) -> DocumentScores:
     """Put the ranks' parts together.
 
     Raises:
-        TrainingFailed: a rank's part is missing, or blocks are missing or doubled.
+        TrainingFailed: a part is missing or unreadable, or blocks are missing or doubled.
     """
-    parts = [_read_part(folder / part_name(rank)) for rank in range(num_ranks)]
+    try:
+        parts = [json.loads((folder / part_name(rank)).read_bytes()) for rank in range(num_ranks)]
+    except (OSError, ValueError) as error:
+        raise TrainingFailed(f"a rank left no readable scores ({error}).", where=str(folder)) from error
     blocks = sorted((block for part in parts for block in part["blocks"]), key=lambda block: int(block["block"]))
     if [block["block"] for block in blocks] != list(range(parts[0]["num_blocks"])):
-        raise TrainingFailed("the ranks' parts do not make up the whole split.", where=str(folder))
-    scores = _by_document(blocks, "nats")
-    documents = tuple(sorted(scores))
-    sizes = {path: sum(block["documents"][path]["bytes"] for block in blocks if path in block["documents"]) for path in documents}
-    tokens = {path: sum(block["documents"][path]["tokens"] for block in blocks if path in block["documents"]) for path in documents}
+        raise TrainingFailed("the ranks' scores do not make up the whole split.", where=str(folder))
+    by_document: dict[str, list[tuple[float, int, int]]] = {}
+    for block in blocks:
+        for path, *sums in zip(block["documents"], block["nats"], block["tokens"], block["bytes"], strict=True):
+            by_document.setdefault(path, []).append((sums[0], sums[1], sums[2]))
+    scores = sorted(by_document.items())
     return DocumentScores(
-        documents=documents,
-        nats=np.array([scores[path] for path in documents]),
-        num_tokens=np.array([tokens[path] for path in documents]),
-        size_bytes=np.array([sizes[path] for path in documents]),
-        baselines={},
+        documents=tuple(path for path, _ in scores),
+        nats=np.array([math.fsum(nats for nats, _, _ in rows) for _, rows in scores]),
+        num_tokens=np.array([sum(tokens for _, tokens, _ in rows) for _, rows in scores]),
+        size_bytes=np.array([sum(size_bytes for _, _, size_bytes in rows) for _, rows in scores]),
+        baselines={name: value for part in parts for name, value in part["baselines"].items()},
     )
+
+
+def restored_model(
+    workspace: Workspace, run: RunSpec, shards: ShardManifest, checkpoint: Verified
+) -> tuple[Recipe, nn.Module]:
+    """A verified checkpoint's model, in evaluation mode on the CPU, and its recipe.
+
+    Raises:
+        ConfigError: the shards were encoded by another fitted state than the run's.
+        IntegrityError: the checkpoint is another run's, or does not fit the recipe's model.
+    """
+    from training.learner import load_model_tensors
+    from training.recipes.protocol import load_recipe
+    from training.run_documents import data_shape, training_spec
+
+    if shards.fitted != run.fitted:
+        raise ConfigError("the shards were encoded by another fitted state than the run's.", where=shards.link.short)
+    if checkpoint.manifest.run != run.link:
+        raise IntegrityError("it belongs to another run.", where=str(checkpoint.directory))
+    spec = training_spec(run)
+    shape = data_shape(shards, workspace.load(run.fitted, FittedState))
+    recipe = load_recipe(spec.recipe.name, spec.recipe.model, shape)
+    model = recipe.build()
+    load_model_tensors(model, checkpoint.tensors)
+    return recipe, model.eval()
+
+
+def evaluate_share(rank: Rank, workspace: Workspace, request: EvaluationRequest) -> dict[str, Any]:
+    """This rank's blocks. Rank 0 also fits and scores the baselines."""
+    from training.checkpoint.verify import load_checkpoint
+    from training.distributed import be_deterministic, choose_device
+    from training.run_documents import training_spec
+
+    run = workspace.load(Link(kind="run", sha256=request.run), RunSpec)
+    manifest = workspace.load(Link(kind="manifest", sha256=request.manifest), ShardManifest)
+    with rank.ledger.span("restore"):
+        be_deterministic(training_spec(run).num_threads)
+        recipe, model = restored_model(workspace, run, manifest, load_checkpoint(Path(request.checkpoint)))
+        model.to(choose_device())
+    with rank.ledger.span("data.open"):
+        sizes_bytes = token_sizes_bytes(workspace, run.fitted)
+        scorer = Scorer(ShardReader(workspace, manifest, request.split), manifest, sizes_bytes)
+    with rank.ledger.span("evaluate.model"):
+        own = range(rank.rank, scorer.num_blocks, rank.world_size)
+        losses = model_losses(recipe, model)
+        blocks = [scorer.score(block, losses) for block in own]
+    baselines = {}
+    if request.baselines and rank.rank == 0:
+        with rank.ledger.span("evaluate.bigram"):
+            baselines["bigram"] = bigram_bits_per_byte(workspace, manifest, scorer, len(sizes_bytes))
+    return {"format_version": 1, "num_blocks": scorer.num_blocks, "blocks": blocks, "baselines": baselines}
+
+
+def token_sizes_bytes(workspace: Workspace, fitted: Link) -> NDArray[np.int64]:
+    """Bytes that each token stands for, by token id."""
+    table = token_bytes(fitted_file(workspace, workspace.load(fitted, FittedState), TOKENIZER_FILE))
+    return np.array([len(text) for text in table], dtype=np.int64)
+
+
+def model_losses(recipe: Recipe, model: nn.Module) -> Losses:
+    import torch
+
+    from training.batches import to_tensors
+
+    device = next(model.parameters()).device
+
+    def losses(columns: Columns) -> NDArray[np.float64]:
+        with torch.inference_mode():
+            nats = recipe.token_losses(model, to_tensors(columns, device)).nats
+        return nats.double().cpu().numpy()
+
+    return losses
+
+
+def bigram_bits_per_byte(workspace: Workspace, manifest: ShardManifest, scorer: Scorer, vocab_size: int) -> float:
+    """Fit on the whole training split, score on the scorer's."""
+    training = ShardReader(workspace, manifest, TRAIN, ("tokens",))
+    bigram = Bigram(training.gather(np.arange(training.num_rows))["tokens"], vocab_size)
+    blocks = [scorer.score(block, lambda columns: bigram.nats(columns["tokens"])) for block in range(scorer.num_blocks)]
+    nats = math.fsum(nats for block in blocks for nats in block["nats"])
+    num_bytes: int = sum(size_bytes for block in blocks for size_bytes in block["bytes"])
+    return nats / math.log(2) / num_bytes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m training.evaluation", description=__doc__)
+    parser.add_argument("--workspace", required=True, metavar="URI")
+    parser.add_argument("--request", required=True, metavar="FILE", type=Path)
+    parser.add_argument("--out", required=True, metavar="DIR", type=Path)
+    arguments, _ = parser.parse_known_args()  # a gang's common arguments, --run and --run-dir, say nothing new here
+    rank = arm(arguments.out / "attempt")
+    with rank.outcome():
+        with record_imports(rank.ledger):
+            import torch  # noqa: F401  (named in the time account)
+        try:
+            request = EvaluationRequest.model_validate_json(arguments.request.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise ConfigError(f"not an evaluation request ({error}).", where=str(arguments.request)) from error
+        part = evaluate_share(rank, Workspace(arguments.workspace), request)
+        Workspace(str(arguments.out)).publish(part_name(rank.rank), canonical_json(part))
+    leave()
+
+
+if __name__ == "__main__":
+    main()

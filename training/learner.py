@@ -98,8 +98,8 @@ class Learner:
             **{f"optimizer.{name}": value for name, value in self._optimizer.tensors().items()},
         }
 
-    def load(self, tensors: Mapping[str, Tensor], *, num_steps: int) -> None:
-        """Take over the state that `tensors()` gave after `num_steps` steps.
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over the state that `tensors()` gave.
 
         Raises:
             IntegrityError: a tensor is missing or has another shape.
@@ -107,7 +107,7 @@ class Learner:
         load_model_tensors(self.model, tensors)
         prefix = "optimizer."
         moments = {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
-        self._optimizer.load(moments, num_steps=num_steps)
+        self._optimizer.load(moments)
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:

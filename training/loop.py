@@ -12,7 +12,10 @@ from training.learner import Batch, Learner
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepRecord:
-    """One optimizer step; its parts make up its duration. `step` counts from 1."""
+    """One optimizer step; its parts make up its duration. `step` counts from 1.
+
+    `data_s` is what the step waited for its rows, and what it took to write down the step before.
+    """
 
     step: int
     loss: float
@@ -48,8 +51,9 @@ def train(
         RunStopped: a rank was asked to stop; a checkpoint was kept.
         TrainingFailed: the loss or gradient is not finite.
     """
+    watch = _Stopwatch()
     for done in range(first_step + 1, max_steps + 1):
-        watch = _Stopwatch()
+        started_unix_s = watch.last_unix_s
         replicas = next(batches)
         data_s = watch.lap()
         own_sums = learner.backward(done - 1, replicas)
@@ -65,7 +69,7 @@ def train(
                 lr=lr,
                 grad_norm=grad_norm,
                 tokens=sums.num_tokens,
-                unix_s=watch.started_unix_s,
+                unix_s=started_unix_s,
                 duration_s=data_s + compute_s + sync_s + optimizer_s,
                 data_s=data_s,
                 compute_s=compute_s,
@@ -75,16 +79,20 @@ def train(
         )
         if sums.stop or done == max_steps or done % checkpoint_every_steps == 0:
             save(done)
+            watch = _Stopwatch()
         if sums.stop and done < max_steps:
             raise RunStopped(f"stopped as asked, at step {done} of {max_steps}; a checkpoint was kept.")
 
 
 class _Stopwatch:
+    """Laps without gaps: each begins where the last one ended."""
+
     def __init__(self) -> None:
-        self.started_unix_s = time.time()
-        self._last = time.perf_counter()
+        self._last_s, self.last_unix_s = time.perf_counter(), time.time()
 
     def lap(self) -> float:
         """Seconds since the last lap, or since the start."""
-        last, self._last = self._last, time.perf_counter()
-        return self._last - last
+        lap_s = time.perf_counter() - self._last_s
+        self._last_s += lap_s
+        self.last_unix_s += lap_s
+        return lap_s

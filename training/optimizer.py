@@ -1,9 +1,13 @@
-"""Learning-rate schedule, and Muon for hidden matrices beside AdamW for the rest."""
+"""Learning-rate schedule, and Muon for hidden matrices beside AdamW for the rest.
+
+Written out, because building one of torch's own optimizers imports its compiler: 1.5 s for every rank and attempt.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +17,18 @@ from training.config import OptimizerSpec, ScheduleSpec
 
 # Quintic whose iteration drives singular values towards 1 (Jordan et al., "Muon", 2024).
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+NEWTON_SCHULZ_ITERATIONS = 5
+
+Parameters = Mapping[str, nn.Parameter]
+Moments = dict[str, dict[str, Tensor]]
+"""By moment, then by parameter."""
+
+
+class UpdateRule(Protocol):
+    moments: Moments
+
+    def update(self, lr_factor: float, num_steps: int) -> None:
+        """Move the parameters along their gradients; `num_steps` counts this step."""
 
 
 def lr_factor(schedule: ScheduleSpec, step: int, max_steps: int) -> float:
@@ -23,122 +39,124 @@ def lr_factor(schedule: ScheduleSpec, step: int, max_steps: int) -> float:
     return warm * min(1.0, (max_steps - step) / (schedule.decay_fraction * max_steps))
 
 
-def orthogonalise(matrices: Tensor, iterations: int = 5) -> Tensor:
+def orthogonalise(matrices: Tensor) -> Tensor:
     """Approximate U V^T of each (n, m) matrix of a (count, n, m) stack, by Newton-Schulz iteration."""
     a, b, c = NEWTON_SCHULZ
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
     x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
-    for _ in range(iterations):
+    for _ in range(NEWTON_SCHULZ_ITERATIONS):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
     result: Tensor = x.mT if tall else x
     return result
 
 
-class Muon(torch.optim.Optimizer):
+class Muon:
     """Momentum whose update of a matrix is orthogonalised, with decoupled weight decay.
 
     The update is scaled by sqrt(max(1, rows / columns)), so that one learning rate suits every shape.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], *, lr: float, momentum: float, weight_decay: float) -> None:
-        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+    def __init__(self, parameters: Parameters, spec: OptimizerSpec) -> None:
+        self._parameters, self._spec = dict(parameters), spec
+        self.moments: Moments = {"momentum": _zeros_like(parameters)}
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            by_shape: dict[torch.Size, list[Tensor]] = {}
-            for parameter in group["params"]:
-                by_shape.setdefault(parameter.shape, []).append(parameter)
-            for parameters in by_shape.values():
-                self._update(parameters, group["lr"], group["momentum"], group["weight_decay"])
+    def update(self, lr_factor: float, num_steps: int) -> None:
+        by_shape: dict[torch.Size, list[str]] = {}
+        for name, parameter in self._parameters.items():
+            by_shape.setdefault(parameter.shape, []).append(name)
+        for (rows, columns), names in by_shape.items():
+            lr = self._spec.matrix_lr * lr_factor
+            updates = orthogonalise(torch.stack([self._momentum(name) for name in names]))
+            for name, update in zip(names, updates, strict=True):
+                parameter = self._parameters[name]
+                parameter.mul_(1 - lr * self._spec.weight_decay)
+                parameter.add_(update, alpha=-lr * math.sqrt(max(1.0, rows / columns)))
 
-    def _update(self, parameters: list[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
-        updates = []
-        for parameter in parameters:
-            buffer = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
-            assert parameter.grad is not None
-            buffer.lerp_(parameter.grad, 1 - momentum)
-            updates.append(parameter.grad.lerp(buffer, momentum))
-        rows, columns = parameters[0].shape
-        scale = math.sqrt(max(1.0, rows / columns))
-        for parameter, update in zip(parameters, orthogonalise(torch.stack(updates)), strict=True):
-            parameter.mul_(1 - lr * weight_decay).add_(update, alpha=-lr * scale)
+    def _momentum(self, name: str) -> Tensor:
+        """Nesterov's: the gradient as it will look once this step's is part of the mean."""
+        gradient, mean = _gradient(self._parameters[name]), self.moments["momentum"][name]
+        mean.lerp_(gradient, 1 - self._spec.matrix_momentum)
+        return gradient.lerp(mean, self._spec.matrix_momentum)
+
+
+class AdamW:
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019)."""
+
+    def __init__(self, parameters: Parameters, spec: OptimizerSpec, *, weight_decay: float) -> None:
+        self._parameters, self._spec, self._weight_decay = dict(parameters), spec, weight_decay
+        self.moments: Moments = {"mean": _zeros_like(parameters), "mean_square": _zeros_like(parameters)}
+
+    @torch.no_grad()
+    def update(self, lr_factor: float, num_steps: int) -> None:
+        spec, lr = self._spec, self._spec.lr * lr_factor
+        step_size = lr / (1 - spec.beta1**num_steps)
+        square_bias = math.sqrt(1 - spec.beta2**num_steps)
+        for name, parameter in self._parameters.items():
+            gradient = _gradient(parameter)
+            mean = self.moments["mean"][name].lerp_(gradient, 1 - spec.beta1)
+            mean_square = self.moments["mean_square"][name]
+            mean_square.mul_(spec.beta2).addcmul_(gradient, gradient, value=1 - spec.beta2)
+            parameter.mul_(1 - lr * self._weight_decay)
+            parameter.addcdiv_(mean, mean_square.sqrt().div_(square_bias).add_(spec.epsilon), value=-step_size)
 
 
 class ScheduledOptimizer:
-    """The optimizers of one model on one schedule; its whole state is a set of named tensors and the step."""
+    """The update rules of one model on one schedule; its whole state is a set of named tensors and the step."""
 
     def __init__(
         self,
-        parameters: Mapping[str, nn.Parameter],
+        parameters: Parameters,
         hidden_matrices: Collection[str],
         *,
         spec: OptimizerSpec,
         schedule: ScheduleSpec,
         max_steps: int,
     ) -> None:
-        self._parameters, self._schedule, self._max_steps = dict(parameters), schedule, max_steps
-        matrices = [value for name, value in parameters.items() if name in hidden_matrices]
-        others = [value for name, value in parameters.items() if name not in hidden_matrices]
-        self._optimizers: list[torch.optim.Optimizer] = []
-        if matrices and spec.kind == "muon":
-            self._optimizers.append(
-                Muon(matrices, lr=spec.matrix_lr, momentum=spec.matrix_momentum, weight_decay=spec.weight_decay)
-            )
-            matrices = []
-        self._optimizers.append(_adamw(matrices, others, spec))
-        self._peak_lrs = [[group["lr"] for group in optimizer.param_groups] for optimizer in self._optimizers]
+        self._schedule, self._max_steps, self._peak_lr = schedule, max_steps, spec.lr
+        matrices = {name: value for name, value in parameters.items() if name in hidden_matrices}
+        others = {name: value for name, value in parameters.items() if name not in hidden_matrices}
+        for_matrices: UpdateRule = (
+            Muon(matrices, spec) if spec.kind == "muon" else AdamW(matrices, spec, weight_decay=spec.weight_decay)
+        )
+        self._rules = (for_matrices, AdamW(others, spec, weight_decay=0.0))
 
     def step(self, step: int) -> float:
         """Update the parameters from their gradients; the first step is 0. Returns AdamW's learning rate."""
         factor = lr_factor(self._schedule, step, self._max_steps)
-        for optimizer, peak_lrs in zip(self._optimizers, self._peak_lrs, strict=True):
-            for group, peak_lr in zip(optimizer.param_groups, peak_lrs, strict=True):
-                group["lr"] = peak_lr * factor
-            optimizer.step()
-        return float(self._optimizers[-1].param_groups[0]["lr"])
+        for rule in self._rules:
+            rule.update(factor, step + 1)
+        return self._peak_lr * factor
 
     def tensors(self) -> dict[str, Tensor]:
-        """State by `<moment>.<parameter>`. AdamW's own step count is the training step, so it is left out."""
+        """State by `<moment>.<parameter>`; the tensors themselves, not copies."""
         return {
             f"{moment}.{name}": value
-            for optimizer in self._optimizers
-            for name, parameter in self._parameters.items()
-            for moment, value in optimizer.state.get(parameter, {}).items()
-            if moment != "step"
+            for rule in self._rules
+            for moment, values in rule.moments.items()
+            for name, value in values.items()
         }
 
-    def load(self, tensors: Mapping[str, Tensor], *, num_steps: int) -> None:
-        """Take over the state that `tensors()` gave after `num_steps` steps.
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take over the state that `tensors()` gave.
 
         Raises:
-            IntegrityError: a moment is missing, or has another shape than its parameter.
+            IntegrityError: one is missing or unknown, or has another shape than its parameter.
         """
-        name_of = {parameter: name for name, parameter in self._parameters.items()}
-        for optimizer in self._optimizers:
-            moments = ("momentum",) if isinstance(optimizer, Muon) else ("exp_avg", "exp_avg_sq")
-            for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-                state = {moment: _like(parameter, tensors, f"{moment}.{name_of[parameter]}") for moment in moments}
-                if not isinstance(optimizer, Muon):
-                    state["step"] = torch.tensor(float(num_steps))
-                optimizer.state[parameter] = state
+        own = self.tensors()
+        for name in sorted(own.keys() | tensors.keys()):
+            if name not in own or name not in tensors or own[name].shape != tensors[name].shape:
+                raise IntegrityError(f"tensor optimizer.{name} does not fit the optimizer.", where="checkpoint")
+        for name, value in own.items():
+            value.copy_(tensors[name])
 
 
-def _adamw(matrices: list[nn.Parameter], others: list[nn.Parameter], spec: OptimizerSpec) -> torch.optim.AdamW:
-    groups = [{"params": others, "weight_decay": 0.0}, {"params": matrices, "weight_decay": spec.weight_decay}]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=spec.lr,
-        betas=(spec.beta1, spec.beta2),
-        eps=spec.epsilon,
-        foreach=True,
-    )
+def _zeros_like(parameters: Parameters) -> dict[str, Tensor]:
+    return {name: torch.zeros_like(parameter, requires_grad=False) for name, parameter in parameters.items()}
 
 
-def _like(parameter: Tensor, tensors: Mapping[str, Tensor], name: str) -> Tensor:
-    value = tensors.get(name)
-    if value is None or value.shape != parameter.shape:
-        raise IntegrityError(f"optimizer state {name} is missing or has another shape.", where="checkpoint")
-    return value.to(parameter.device, copy=True)
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad

@@ -38,7 +38,7 @@ def load_run_documents(workspace: Workspace, run: Link) -> RunDocuments:
     manifest = workspace.load(spec.manifest, ShardManifest)
     fitted = workspace.load(spec.fitted, FittedState)
     return RunDocuments(
-        run=spec, manifest=manifest, fitted=fitted, training=_training(spec), shape=data_shape(manifest, fitted)
+        run=spec, manifest=manifest, fitted=fitted, training=training_spec(spec), shape=data_shape(manifest, fitted)
     )
 
 
@@ -85,9 +85,14 @@ def require_passing_receipt(run: RunSpec, manifest: ShardManifest, receipt: Cont
     raise ContractViolation(problem, where=receipt.link.short, advice=GATE_ADVICE)
 
 
-def _training(spec: RunSpec) -> TrainingSpec:
+def training_spec(run: RunSpec) -> TrainingSpec:
+    """A run's configuration.
+
+    Raises:
+        ConfigError: it is not one that this Headway understands.
+    """
     try:
-        return TrainingSpec.model_validate(spec.config)
+        return TrainingSpec.model_validate(run.config)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in ("training", *first["loc"]))

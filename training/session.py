@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from pathlib import Path
 
 from data_contracts.documents import CheckpointManifest, Link
@@ -25,6 +26,9 @@ from training.learner import Learner
 from training.loop import StepRecord, train
 from training.result import finished_checkpoint, publish_result
 from training.run_documents import RunDocuments, load_receipt, load_run_documents, require_passing_receipt
+
+MARK_EVERY_S = 1.0
+"""The ledger has every step; the marker's step only shows that the rank moves, and costs a rename."""
 
 
 def train_run(rank: Rank, workspace: Workspace, run: Link, run_dir: Path) -> None:
@@ -67,6 +71,7 @@ class _Session:
         self._tokens_seen, self._inexact_resumes = 0, 0
         self._newest: CheckpointManifest | None = None
         self._known_good: set[int] = set()
+        self._marked_s = 0.0
 
     def run_to_the_end(self) -> None:
         with self._rank.ledger.span("restore") as fields:
@@ -92,7 +97,8 @@ class _Session:
                 save=self._save,
             )
         if self._gang.leads and self._newest is not None:
-            publish_result(self._run_dir, self._run, self._newest, self._learner.tensors())
+            with self._rank.ledger.span("result"):
+                publish_result(self._run_dir, self._run, self._newest, self._learner.tensors())
 
     def _restore(self) -> int:
         """Take up the newest good checkpoint. Returns how many steps are done."""
@@ -101,7 +107,7 @@ class _Session:
         if verified is None:
             return 0
         manifest = self._newest = verified.manifest
-        self._learner.load(verified.tensors, num_steps=manifest.step)
+        self._learner.load(verified.tensors)
         self._tokens_seen = int(manifest.scalars["tokens_seen"])
         self._inexact_resumes = int(manifest.scalars["inexact_resumes"]) + self._is_inexact(verified)
         self._known_good.add(manifest.step)
@@ -121,7 +127,9 @@ class _Session:
     def _record(self, record: StepRecord) -> None:
         self._tokens_seen += record.tokens
         self._rank.ledger.event("step", **dataclasses.asdict(record))
-        self._rank.mark("running", step=record.step)
+        if time.monotonic() - self._marked_s > MARK_EVERY_S:
+            self._rank.mark("running", step=record.step)
+            self._marked_s = time.monotonic()
 
     def _save(self, step: int) -> None:
         if self._newest is not None and self._newest.step == step:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 from pathlib import Path
 
 from training.launch.rank import Rank, arm
-from training.process_start import record_imports
+from training.process_ends import leave, record_imports
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.worker", description=__doc__)
     parser.add_argument("--workspace", required=True, metavar="URI")
-    parser.add_argument("--run", required=True, metavar="SHA256", help="digest of the RunSpec document")
+    parser.add_argument("--run-spec", required=True, dest="run", metavar="SHA256", help="digest of the RunSpec document")
     parser.add_argument("--run-dir", required=True, metavar="DIR", type=Path)
     arguments = parser.parse_args()
     # Before torch is imported: from here on this process dies with its owner and hears SIGTERM.
@@ -30,13 +28,6 @@ def _train(rank: Rank, arguments: argparse.Namespace) -> None:
         from data_contracts.publication import Workspace
         from training.session import train_run
     train_run(rank, Workspace(arguments.workspace), Link(kind="run", sha256=arguments.run), arguments.run_dir)
-
-
-def leave() -> None:
-    """End now. All that matters is on disk, and unloading torch only takes time, or aborts in gloo's threads."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 if __name__ == "__main__":

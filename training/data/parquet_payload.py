@@ -61,14 +61,19 @@ def shard_bytes(
         for part in parts:
             arrays = [_arrow_array(part[column.name]) for column in columns]
             writer.write_table(pa.Table.from_arrays(arrays, schema=schema), row_group_size=rows_per_row_group)
+        writer.add_key_value_metadata({LAYOUT_KEY: _layout(columns)})
     data: bytes = sink.getvalue().to_pybytes()
     return data, _located(data, columns, parts)
 
 
 def _schema(columns: Sequence[PayloadColumn]) -> Any:
     fields = [pa.field(column.name, pa.binary(width_bytes(column)), nullable=False) for column in columns]
-    layout = canonical_json([column.model_dump(mode="json") for column in columns]).strip()
-    return pa.schema(fields, metadata={LAYOUT_KEY: layout})
+    return pa.schema(fields)
+
+
+def _layout(columns: Sequence[PayloadColumn]) -> bytes:
+    """What the blobs mean, kept in the file for a reader without the manifest."""
+    return canonical_json([column.model_dump(mode="json") for column in columns]).strip()
 
 
 def _writer(sink: Any, schema: Any) -> Any:

@@ -49,9 +49,11 @@ def describe(error: BaseException) -> dict[str, Any]:
         words = {"what": _one_line(error)}
         code, retryable = 1, cause in ("infrastructure", "training")
     text = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
-    return {"cause": cause, "error": type(error).__name__, "exit_code": code, "retryable": retryable} | words | {
-        "traceback": text
-    }
+    return (
+        {"cause": cause, "error": type(error).__name__, "exit_code": code, "retryable": retryable}
+        | words
+        | {"traceback": text}
+    )
 
 
 def _one_line(error: BaseException) -> str:

@@ -171,11 +171,9 @@ class Guard:
         return [marker for marker in self._files.read_markers().values() if marker.parent_pid == agent_pid]
 
     def _note_lost_ranks(self) -> tuple[int, ...]:
-        unfinished = [marker for marker in self._own_ranks() if not marker.has_ended]
-        living = set(descendants(os.getpid())) if unfinished else set()
-        lost = tuple(marker.rank for marker in unfinished if marker.pid not in living)
-        # A rank may have ended between the two looks.
-        lost = tuple(rank for rank in lost if rank in {marker.rank for marker in self._own_ranks() if not marker.has_ended})
+        living = set(descendants(os.getpid()))
+        # Markers are read after the processes: a rank that ended in between has left its last word.
+        lost = tuple(marker.rank for marker in self._own_ranks() if not marker.has_ended and marker.pid not in living)
         if lost:
             self._change(lost_ranks=lost)
             self._ledger.event("rank.lost", ranks=lost)

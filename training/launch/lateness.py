@@ -28,29 +28,40 @@ class ProgressClock:
     def __init__(self, spec: LaunchSpec, step: int | None, now_s: float) -> None:
         self._spec = spec
         self._step = step
-        self._states: Mapping[int, tuple[str, int | None]] = {}
+        self._signs: Mapping[int, object] = {}
         self._moved_s = now_s
         self.step: int | None = None
         """The newest step of this attempt, None before its first."""
 
-    def observe(self, step: int | None, markers: Mapping[int, RankMarker], now_s: float) -> None:
+    def observe(self, step: int | None, signs: Mapping[int, object], now_s: float) -> None:
+        """Take in the newest step, and any sign of life by rank: before the first step, a change of one counts too."""
         if step is not None and step != self._step:
             self.step = self._step = step
             self._moved_s = now_s
-        states = {rank: (marker.state, marker.step) for rank, marker in markers.items()}
-        if states != self._states:
-            self._states = states
-            # Ranks that come up before the first step are not yet progress.
-            self._moved_s = now_s if self.step is not None else self._moved_s
+        if signs != self._signs:
+            self._signs = dict(signs)
+            self._moved_s = now_s if self.step is None else self._moved_s
 
     def overdue(self, now_s: float) -> str:
         """What is overdue, in words, or the empty string."""
         waited_s = now_s - self._moved_s
         if self.step is None:
-            limit_s, what = self._spec.start_deadline_s, "no first step"
+            limit_s, what = self._spec.start_deadline_s, "no first step and no sign of life"
         else:
             limit_s, what = self._spec.progress_deadline_s, f"no step after step {self.step}"
         return f"{what} within {limit_s:g} s" if waited_s > limit_s else ""
+
+
+def signs_of_life(files: AttemptFiles, markers: Mapping[int, RankMarker]) -> dict[int, object]:
+    """By rank: its state, the step it marked, and how much it has written into its ledger."""
+    return {rank: (marker.state, marker.step, _size_bytes(files.rank_spool(rank))) for rank, marker in markers.items()}
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

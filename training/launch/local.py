@@ -51,12 +51,8 @@ class LocalLauncher:
             attempt=attempt.number,
         )
         handle.save(gang.run_dir)
-        try:
-            for command in self.render(gang, attempt):
-                self._guards.append(self._start_guard(command, attempt))
-        except BaseException:
-            self.close(handle)
-            raise
+        for command in self.render(gang, attempt):
+            self._guards.append(self._start_guard(command, attempt))
         return handle
 
     def _start_guard(self, command: NodeCommand, attempt: Attempt) -> subprocess.Popen[bytes]:
@@ -127,7 +123,7 @@ class LocalLauncher:
         if left is None or left.host != socket.gethostname():
             return None
         # The guards of a dead owner are ending their ranks already, which may be keeping a checkpoint.
-        deadline = time.monotonic() + self._spec.lost_grace_s + CANCEL_MARGIN_S
+        deadline = time.monotonic() + self._spec.lost_grace_s + 1.0
         while time.monotonic() < deadline and processes_with(TOKEN, left.token):
             time.sleep(0.05)
         sweep(TOKEN, left.token, patience_s=SWEEP_S)

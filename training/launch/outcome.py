@@ -128,7 +128,8 @@ def _lost_owner_below(evidence: Evidence) -> AttemptOutcome | None:
             return _lost(evidence, what, rank=rank, node=node.node)
     for node in evidence.nodes:
         if node.status is not None and node.status.why.endswith("came"):
-            return _lost(evidence, f"the guard of node {node.node} was told to end ({node.status.why}).", node=node.node)
+            what = f"the guard of node {node.node} was told to end ({node.status.why})."
+            return _lost(evidence, what, node=node.node)
     return None
 
 

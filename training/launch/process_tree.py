@@ -35,9 +35,9 @@ def adopt_orphans() -> None:
 
 
 def _pids() -> Iterator[int]:
-    for entry in os.listdir(PROC):
-        if entry.isdigit():
-            yield int(entry)
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            yield int(entry.name)
 
 
 def _stat(pid: int) -> tuple[str, int] | None:

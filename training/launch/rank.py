@@ -56,7 +56,7 @@ class Rank:
         return self._stop_requested
 
     def mark(self, state: str, **fields: Any) -> None:
-        """Write the marker: `state` is `running`, `done`, `stopped` or `failed`; other fields are kept till overwritten."""
+        """Write the marker: `state` is `running`, `done`, `stopped` or `failed`; other fields stay till overwritten."""
         self.has_ended = state in ENDED
         self._facts.update(fields)
         identity = {"rank": self.rank, "node": self.node, "attempt": self.attempt, "log": _log_file()}

@@ -48,8 +48,8 @@ def decide(attempts: Sequence[AttemptRecord], spec: LaunchSpec) -> Retry | GiveU
     """Whether another attempt can help, given all attempts of this scope, oldest first, the last just ended badly.
 
     * Data, contract, configuration, integrity, memory: the next attempt would meet the same; give up.
-    * Lost ranks and machines, and crashes, which may come from either: try again, at once after progress and with doubling
-      waits otherwise, until `max_attempts`, or `max_cycles_without_progress` failures in a row came no further.
+    * Lost ranks and machines, and crashes, which may come from either: try again, at once after progress and with
+      doubling waits otherwise, until `max_attempts`, or `max_cycles_without_progress` failures in a row without it.
     * Stopped attempts are free.
     """
     counted = [attempt for attempt in attempts if attempt.state != "stopped"]

@@ -35,11 +35,11 @@ class LaunchSpec(Frozen):
     max_cycles_without_progress: int = Field(
         3, ge=1, description="Failed attempts in a row that came no further than an earlier one, before giving up."
     )
-    stop_grace_s: float = Field(20.0, ge=0, description="Seconds that ranks have to keep a checkpoint when told to stop.")
+    stop_grace_s: float = Field(20.0, ge=0, description="Seconds for ranks to keep a checkpoint when told to stop.")
     lost_grace_s: float = Field(5.0, ge=0, description="The same when the launching process is gone.")
-    peer_grace_s: float = Field(2.0, ge=0, description="The same when another rank was lost, so that no collective ends.")
-    start_deadline_s: float = Field(120.0, gt=0, description="Seconds from an attempt's start to its first step.")
-    progress_deadline_s: float = Field(120.0, gt=0, description="Seconds without a new step before an attempt is ended.")
+    peer_grace_s: float = Field(2.0, ge=0, description="The same when another rank was lost.")
+    start_deadline_s: float = Field(120.0, gt=0, description="Seconds without a sign of life before the first step.")
+    progress_deadline_s: float = Field(120.0, gt=0, description="Seconds without a new step that end an attempt.")
     backoff_s: float = Field(1.0, ge=0, description="Wait before another attempt after one without progress; doubles.")
     max_backoff_s: float = Field(30.0, ge=0, description="Longest wait between attempts.")
 

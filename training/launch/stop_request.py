@@ -1,4 +1,4 @@
-"""A request to stop a run, left in its folder: whoever owns the run finds it there, on any machine that sees the folder."""
+"""A request to stop a run, left in its folder, where whoever owns the run finds it."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ class Built(NamedTuple):
 
 def make_documents(files: dict[str, bytes]) -> list[SourceDocument]:
     return [
-        SourceDocument(path, hashlib.sha256(data).hexdigest(), len(data), lambda data=data: data)
+        SourceDocument(path, hashlib.sha256(data).hexdigest(), len(data), BytesIO(data).getvalue)
         for path, data in files.items()
     ]
 

@@ -1,9 +1,10 @@
-"""When this process began: its first second belongs into the account of time too."""
+"""A rank process's two ends: its first second belongs into the account of time, and its last is cut short."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,4 +28,11 @@ def record_imports(ledger: Ledger) -> Iterator[None]:
     started = started_unix_s()
     ledger.event("rank.start", unix_s=started, pid=os.getpid())
     yield
-    ledger.event("rank.imports", unix_s=started, duration_s=time.time() - started, outcome="ok")
+    ledger.elapsed("rank.imports", started)
+
+
+def leave() -> None:
+    """End now. All that matters is on disk, and unloading torch only takes time, or aborts in gloo's threads."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

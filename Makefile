@@ -1,0 +1,27 @@
+# Two commands, each from a fresh clone: `make retrain` (the main job) and `make test`.
+PYTHON ?= python3.11
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: retrain test lint clean
+.DEFAULT_GOAL := retrain
+
+retrain: $(INSTALLED)
+	$(BIN)/headway retrain deployments/stdlib-lm.yaml
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv workspace

@@ -1,0 +1,49 @@
+"""Every second of a run stands under one name, and the names sum to wall time."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.time_account import UNNAMED, account
+
+
+def span(name: str, begin: float, duration: float, **fields: float) -> dict[str, object]:
+    return {"event": name, "unix_s": begin, "duration_s": duration, **fields}
+
+
+times = st.floats(0, 100, allow_nan=False)
+spans = st.lists(st.builds(span, st.sampled_from(["a", "b", "stage.c", "step"]), times, times), max_size=12)
+
+
+@given(spans)
+def test_parts_sum_to_wall_time_whatever_overlaps(events: list[dict[str, object]]) -> None:
+    spent = account(events, 10.0, 90.0)
+    assert sum(spent.parts_s.values()) == pytest.approx(spent.wall_s)
+    assert all(seconds >= 0 for seconds in spent.parts_s.values())
+
+
+def test_a_second_belongs_to_the_innermost_span() -> None:
+    spent = account([span("stage.launch", 0, 10), span("restore", 2, 3)], 0, 10)
+    assert spent.parts_s == pytest.approx({"launch.other": 7, "restore": 3})
+
+
+def test_a_step_is_broken_up_into_its_parts() -> None:
+    step = span("step", 0, 10, data_s=1, compute_s=5, sync_s=2, optimizer_s=1)
+    expected = {"train.data": 1, "train.compute": 5, "train.sync": 2, "train.optimizer": 1, "train.other": 1}
+    assert account([step], 0, 10).parts_s == pytest.approx(expected)
+
+
+def test_what_nothing_covers_is_called_unattributed() -> None:
+    spent = account([span("stage.shard", 0, 4)], 0, 5)
+    assert spent.parts_s[UNNAMED] == pytest.approx(1)
+    assert spent.unattributed_ratio == pytest.approx(0.2)
+
+
+def test_an_injected_loss_appears_under_its_own_name() -> None:
+    quiet = [span("stage.launch", 0, 20), span("checkpoint", 5, 1)]
+    slow = [span("stage.launch", 0, 25), span("checkpoint", 5, 6)]
+    before, after = account(quiet, 0, 20).parts_s, account(slow, 0, 25).parts_s
+    assert after["checkpoint"] - before["checkpoint"] == pytest.approx(5)
+    assert after["launch.other"] == pytest.approx(before["launch.other"])

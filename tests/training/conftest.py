@@ -1,0 +1,220 @@
+"""A tiny project: a dozen documents, sharded for real, and worker processes that train on them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.digests import sha256_bytes
+from data_contracts.documents import (
+    ContractReceipt,
+    FittedState,
+    Link,
+    RunSpec,
+    ShardManifest,
+    Snapshot,
+    SourceFile,
+    StoredFile,
+)
+from data_contracts.publication import Workspace
+from training.config import RecipeSpec, ScheduleSpec, TrainingSpec
+from training.data.sharding import SourceDocument, fit, write_shards
+from training.data.spec import BytePairSpec, ShardSpec
+from training.ledger import Event, read_events
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DEADLINE_S = 120.0
+
+TINY = TrainingSpec(
+    recipe=RecipeSpec(model={"width": 16, "depth": 2, "heads": 2, "hidden": 24}),
+    schedule=ScheduleSpec(warmup_steps=2),
+    max_steps=6,
+    global_batch_sequences=8,
+    micro_batch_sequences=2,
+    checkpoint_every_steps=2,
+    keep_last_checkpoints=3,
+)
+
+
+def texts() -> dict[str, bytes]:
+    words = "def return self value for in range if not None import from class import yield".split()
+    return {
+        f"folder{number % 3}/file{number:02d}.py": " ".join(
+            words[(number * 7 + place * place) % len(words)] for place in range(150 + 10 * number)
+        ).encode()
+        + b"\n"
+        for number in range(24)
+    }
+
+
+@dataclass
+class TinyProject:
+    workspace: Workspace
+    documents: dict[str, bytes]
+    snapshot: Link
+    receipt: ContractReceipt
+    fitted: FittedState
+    manifest: ShardManifest
+    file: StoredFile
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def publish_run(self, training: TrainingSpec = TINY, **changes: Any) -> RunSpec:
+        run = RunSpec(
+            pipeline="tiny",
+            config=training.model_dump(mode="json"),
+            manifest=self.manifest.link,
+            receipt=self.manifest.receipt,
+            fitted=self.manifest.fitted,
+            code=self.file,
+            environment=self.file,
+        ).model_copy(update=changes)
+        self.workspace.publish_document(run)
+        return run
+
+    def start(self, run: RunSpec, run_dir: Path, *, world_size: int) -> list[subprocess.Popen[bytes]]:
+        """Start the ranks of one attempt, each a `python -m training.worker`."""
+        arguments = ["--workspace", self.workspace.uri, "--run", run.sha256, "--run-dir", str(run_dir)]
+        return self.start_ranks("training.worker", arguments, run_dir, world_size=world_size)
+
+    def start_ranks(
+        self, module: str, arguments: Sequence[str], run_dir: Path, *, world_size: int
+    ) -> list[subprocess.Popen[bytes]]:
+        attempt_dir = run_dir / "attempts" / f"{len(list(run_dir.glob('attempts/*'))):03d}"
+        attempt_dir.mkdir(parents=True)
+        port = _free_port()
+        ranks = []
+        for rank in range(world_size):
+            environment = {
+                **{name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "TORCHELASTIC"))},
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(world_size),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+                "OMP_NUM_THREADS": "1",
+                "HEADWAY_ATTEMPT_DIR": str(attempt_dir),
+                "PYTHONPATH": str(REPOSITORY),
+            }
+            log = (attempt_dir / f"rank-{rank}.log").open("wb")
+            ranks.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", module, *arguments],
+                    env=environment,
+                    cwd=run_dir,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+        self.started += ranks
+        return ranks
+
+    def train(self, run: RunSpec, run_dir: Path, *, world_size: int) -> list[int]:
+        """Run one attempt to its end. Returns the ranks' exit codes."""
+        return [rank.wait(DEADLINE_S) for rank in self.start(run, run_dir, world_size=world_size)]
+
+    @staticmethod
+    def log(run_dir: Path, rank: int = 0) -> str:
+        """What a rank of the newest attempt wrote."""
+        return (max(run_dir.glob("attempts/*")) / f"rank-{rank}.log").read_text()
+
+    @staticmethod
+    def events(run_dir: Path, rank: int = 0) -> list[Event]:
+        """Ledger events of a rank in its newest attempt."""
+        return read_events(max(run_dir.glob("attempts/*")) / "ledger" / f"rank-{rank}.jsonl")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], *, what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {DEADLINE_S:g} s"
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="session")
+def until() -> Callable[..., None]:
+    return wait_until
+
+
+@pytest.fixture(scope="session")
+def tiny_training() -> TrainingSpec:
+    return TINY
+
+
+@pytest.fixture(scope="session")
+def shared_project(tmp_path_factory: pytest.TempPathFactory) -> TinyProject:
+    """For tests that only read it, or write runs of their own."""
+    return make_project(tmp_path_factory.mktemp("workspace"))
+
+
+@pytest.fixture
+def project(shared_project: TinyProject) -> Iterator[TinyProject]:
+    yield shared_project
+    _kill(shared_project)
+
+
+@pytest.fixture
+def own_project(tmp_path: Path) -> Iterator[TinyProject]:
+    """For tests that damage it."""
+    made = make_project(tmp_path / "workspace")
+    yield made
+    _kill(made)
+
+
+def _kill(project: TinyProject) -> None:
+    for process in project.started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    project.started.clear()
+
+
+def make_project(folder: Path) -> TinyProject:
+    workspace = Workspace.create(str(folder))
+    documents = texts()
+    sources = [
+        SourceDocument(path, sha256_bytes(data), len(data), lambda data=data: data) for path, data in documents.items()
+    ]
+    snapshot = Snapshot(
+        format="text-files",
+        columns={"text": "string"},
+        num_rows=len(sources),
+        files=tuple(SourceFile(path=s.path, size_bytes=s.size_bytes, sha256=s.sha256) for s in sources),
+    )
+    file = workspace.publish("frozen/nothing", b"nothing")
+    receipt = ContractReceipt(
+        contract=file,
+        contract_name="tiny",
+        contract_version="1.0.0",
+        snapshot=workspace.publish_document(snapshot),
+        passed=True,
+        num_rows=len(sources),
+        verdicts=(),
+        quarantined=(),
+        metrics={},
+    )
+    receipt_link = workspace.publish_document(receipt)
+    spec = ShardSpec(
+        encoder=BytePairSpec(vocab_size=300, sequence_tokens=16), num_groups=3, heldout_fraction=0.3, rows_per_row_group=8
+    )
+    fitted = fit(spec, sources, workspace, snapshot=snapshot.link, receipt=receipt_link)
+    workspace.publish_document(fitted)
+    manifest = write_shards(spec, fitted, sources, workspace, snapshot=snapshot.link, receipt=receipt_link)
+    workspace.publish_document(manifest)
+    return TinyProject(workspace, documents, snapshot.link, receipt, fitted, manifest, file)

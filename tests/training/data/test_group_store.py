@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training.data.group_store import find_group, record_path
+
+
+def keys(built: Any) -> list[str]:
+    return sorted(path.parent.name for path in Path(built.workspace.root).glob("shards/*/group.json"))
+
+
+def test_a_finished_group_is_found_by_its_key(shared: Any) -> None:
+    found = [find_group(shared.workspace, key) for key in keys(shared)]
+    assert all(found)
+    assert {record.group.model_dump_json() for record in found if record} == {
+        group.model_dump_json() for group in shared.manifest.groups
+    }
+
+
+def test_an_unknown_key_finds_nothing(shared: Any) -> None:
+    assert find_group(shared.workspace, "f" * 64) is None
+
+
+def test_no_flipped_bit_of_a_record_is_believed(built: Any) -> None:
+    key = keys(built)[0]
+    path = built.workspace.local_path(record_path(key))
+    good = path.read_bytes()
+    for position in range(0, len(good), 37):
+        bad = bytearray(good)
+        bad[position] ^= 1 << position % 8
+        path.write_bytes(bad)
+        assert find_group(built.workspace, key) is None, position
+    path.write_bytes(good)
+    assert find_group(built.workspace, key)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"record": {}, "sha256": ""}', "null"])
+def test_a_record_of_another_shape_is_not_believed(built: Any, text: str) -> None:
+    key = keys(built)[0]
+    built.workspace.local_path(record_path(key)).write_text(text)
+    assert find_group(built.workspace, key) is None
+
+
+def test_a_record_moved_under_another_key_is_not_believed(built: Any) -> None:
+    one, two = keys(built)[:2]
+    held = built.workspace.read(record_path(one))
+    assert json.loads(held)["record"]["key"] == one
+    built.workspace.publish(record_path(two), held)
+    assert find_group(built.workspace, two) is None

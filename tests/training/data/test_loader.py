@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_contracts.documents import Link, ShardManifest
+from data_contracts.errors import ConfigError, IntegrityError
+from data_contracts.publication import document_path
+from training.data.loader import ShardReader
+from training.data.spec import SPLITS, TRAIN
+
+
+def as_arrow_reads(built: Any, split: str) -> dict[str, np.ndarray]:
+    files = [shard.file.path for group in built.manifest.groups if group.split == split for shard in group.shards]
+    tables = [pq.read_table(built.workspace.local_path(path), page_checksum_verification=True) for path in files]
+    found = {}
+    for column in built.manifest.columns:
+        data = b"".join(b"".join(table[column.name].to_pylist()) for table in tables)
+        found[column.name] = np.frombuffer(data, dtype=column.dtype).reshape(-1, *column.shape)
+    return found
+
+
+def shard_path(built: Any, number: int = 0) -> Path:
+    path: Path = built.workspace.local_path(built.manifest.groups[number].shards[0].file.path)
+    return path
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_rows_are_those_that_arrow_reads_in_manifest_order(shared: Any, split: str) -> None:
+    reader, expected = ShardReader(shared.workspace, shared.manifest, split), as_arrow_reads(shared, split)
+    found = reader.gather(np.arange(reader.num_rows))
+    assert list(found) == ["tokens", "document"]
+    for name, values in found.items():
+        assert values.dtype == expected[name].dtype
+        assert np.array_equal(values, expected[name])
+
+
+@given(st.data())
+def test_any_rows_in_any_order_are_gathered(shared: Any, data: st.DataObject) -> None:
+    reader = opened(shared)
+    rows = np.array(data.draw(st.lists(st.integers(0, reader.num_rows - 1), max_size=300)), dtype=np.int64)
+    expected = as_arrow_reads_once(shared)
+    for name, values in reader.gather(rows).items():
+        assert np.array_equal(values, expected[name][rows])
+
+
+_kept: dict[str, Any] = {}
+
+
+def opened(built: Any) -> ShardReader:
+    reader: ShardReader = _kept.setdefault("reader", ShardReader(built.workspace, built.manifest, TRAIN))
+    return reader
+
+
+def as_arrow_reads_once(built: Any) -> dict[str, np.ndarray]:
+    if "arrow" not in _kept:
+        _kept["arrow"] = as_arrow_reads(built, TRAIN)
+    held: dict[str, np.ndarray] = _kept["arrow"]
+    return held
+
+
+def test_gathered_arrays_belong_to_the_caller(shared: Any) -> None:
+    reader = ShardReader(shared.workspace, shared.manifest, TRAIN)
+    one = reader.gather(np.arange(5))["tokens"]
+    one[:] = 9
+    assert one.flags.c_contiguous
+    assert not np.array_equal(reader.gather(np.arange(5))["tokens"], one)
+
+
+def test_arrays_outlive_their_reader(shared: Any) -> None:
+    reader = ShardReader(shared.workspace, shared.manifest, TRAIN)
+    found, gather = reader.gather(np.arange(3))["tokens"], reader.gather
+    del reader
+    assert np.array_equal(gather(np.arange(3))["tokens"], found)
+
+
+@pytest.mark.parametrize("rows", [[-1], [0, -5], [10**6], [2**62], [-(2**62)]])
+def test_a_row_out_of_range_is_refused(shared: Any, rows: list[int]) -> None:
+    reader = ShardReader(shared.workspace, shared.manifest, TRAIN)
+    with pytest.raises(IndexError, match=rf"a row outside range\({reader.num_rows}\)"):
+        reader.gather(np.array(rows))
+    with pytest.raises(IndexError):
+        reader.gather(np.array([0, reader.num_rows]))
+
+
+def test_columns_can_be_chosen(shared: Any) -> None:
+    reader = ShardReader(shared.workspace, shared.manifest, TRAIN, ["document"])
+    assert list(reader.gather(np.arange(2))) == ["document"]
+    with pytest.raises(ConfigError, match=r"no column 'tokns' in the shards; there are tokens, document"):
+        ShardReader(shared.workspace, shared.manifest, TRAIN, ["tokns"])
+
+
+def test_an_unknown_split_is_refused_by_name(shared: Any) -> None:
+    with pytest.raises(ConfigError, match=r"no split 'test' in the shards; there is heldout, train"):
+        ShardReader(shared.workspace, shared.manifest, "test")
+
+
+def test_every_flipped_bit_is_caught_when_the_shard_is_opened(built: Any) -> None:
+    path, group = shard_path(built), built.manifest.groups[0]
+    good = path.read_bytes()
+    positions = [*range(40), *range(len(good) - 260, len(good)), *random.Random(0).sample(range(len(good)), 100)]
+    for position in positions:
+        bad = bytearray(good)
+        bad[position] ^= 1 << position % 8
+        path.write_bytes(bad)
+        with pytest.raises(IntegrityError, match=rf"{path.name}: the shard is corrupt.*Run the pipeline again"):
+            ShardReader(built.workspace, built.manifest, group.split)
+    path.write_bytes(good)
+    ShardReader(built.workspace, built.manifest, group.split)
+
+
+@pytest.mark.parametrize("change", ["truncated", "extended", "emptied", "gone"])
+def test_a_shard_of_another_size_is_refused_by_name(built: Any, change: str) -> None:
+    path, group = shard_path(built), built.manifest.groups[0]
+    good = path.read_bytes()
+    path.write_bytes({"truncated": good[:-1], "extended": good + b"\0"}.get(change, b""))
+    if change == "gone":
+        path.unlink()
+    with pytest.raises(IntegrityError, match=r"shards/[0-9a-f]{64}/00000\.parquet: the shard (has \d+ bytes|is gone)"):
+        ShardReader(built.workspace, built.manifest, group.split)
+
+
+def with_shard(manifest: ShardManifest, **changes: Any) -> tuple[ShardManifest, str]:
+    """The manifest with its first shard changed, and that shard's split."""
+    group = manifest.groups[0]
+    shard = group.shards[0]
+    if "path" in changes:
+        changes = {"file": shard.file.model_copy(update=changes)}
+    shards = (shard.model_copy(update=changes), *group.shards[1:])
+    return manifest.model_copy(
+        update={"groups": (group.model_copy(update={"shards": shards}), *manifest.groups[1:])}
+    ), group.split
+
+
+@pytest.mark.parametrize("path", ["../outside.parquet", "/etc/passwd", "shards/../../x", "", "shards//x", "shards/./x"])
+def test_a_manifest_cannot_point_out_of_the_workspace(shared: Any, path: str) -> None:
+    manifest, split = with_shard(shared.manifest, path=path)
+    with pytest.raises(IntegrityError, match="leaves the workspace"):
+        ShardReader(shared.workspace, manifest, split)
+
+
+def test_a_link_out_of_the_workspace_is_not_followed(built: Any, tmp_path: Path) -> None:
+    path, group = shard_path(built), built.manifest.groups[0]
+    path.rename(tmp_path / "elsewhere.parquet")
+    path.symlink_to(tmp_path / "elsewhere.parquet")
+    with pytest.raises(IntegrityError, match="leads out of the workspace"):
+        ShardReader(built.workspace, built.manifest, group.split)
+
+
+def test_a_manifest_that_contradicts_itself_is_refused(shared: Any) -> None:
+    shard = shared.manifest.groups[0].shards[0]
+    manifest, split = with_shard(shared.manifest, row_groups=shard.row_groups[:-1])
+    with pytest.raises(IntegrityError, match="row counts contradict"):
+        ShardReader(shared.workspace, manifest, split)
+    far = shard.row_groups[0].chunks[0].model_copy(update={"offset_bytes": shard.file.size_bytes - 10})
+    row_group = shard.row_groups[0].model_copy(update={"chunks": (far, shard.row_groups[0].chunks[1])})
+    manifest, split = with_shard(shared.manifest, row_groups=(row_group, *shard.row_groups[1:]))
+    with pytest.raises(IntegrityError, match="places column tokens outside the file"):
+        ShardReader(shared.workspace, manifest, split)
+
+
+def test_a_manifest_is_opened_by_its_link_or_not_at_all(built: Any) -> None:
+    link = built.workspace.publish_document(built.manifest)
+    assert ShardReader.open(built.workspace, link, TRAIN).manifest_link == link
+    with pytest.raises(IntegrityError, match="gone"):
+        ShardReader.open(built.workspace, Link(kind="manifest", sha256="0" * 64), TRAIN)
+    with pytest.raises(IntegrityError, match="is a run, not a manifest"):
+        ShardReader.open(built.workspace, Link(kind="run", sha256=link.sha256), TRAIN)
+    other = built.manifest.model_copy(update={"content_sha256": "0" * 64})
+    built.workspace.publish(document_path(link), other.to_bytes())
+    with pytest.raises(IntegrityError, match="differ from the digest in its name"):
+        ShardReader.open(built.workspace, link, TRAIN)
+
+
+def test_a_rank_loads_without_any_parquet_reader_tokenizer_or_torch() -> None:
+    code = (
+        "import sys, training.data.loader, training.data.order, training.data.prefetch, training.data.packing, "
+        "training.data.spec; print([name for name in ('pyarrow', 'tokenizers', 'torch', 'prefect', 'mlflow', 'pandas', "
+        "'duckdb') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

@@ -1,0 +1,77 @@
+"""A run of toy workers, and a look at who is still alive."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from training.launch.launcher import Handle
+from training.launch.process_tree import processes_with
+from training.launch.protocol import TOKEN, AttemptFiles
+from training.launch.spec import Gang, attempt_folder
+from training.ledger import Ledger, read_events
+
+TOYS = Path(__file__).parent / "toys"
+
+
+def wait_until(condition: Callable[[], object], within_s: float = 10.0) -> float:
+    """Seconds until the condition held; fails the test when it never did."""
+    begin = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begin < within_s, f"not within {within_s} s"
+        time.sleep(0.02)
+    return time.monotonic() - begin
+
+
+@dataclass
+class ToyRun:
+    folder: Path
+    ledger: Ledger = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.folder / "owner.jsonl")
+
+    def gang(self, *arguments: str, nodes: int = 2, module: str = "toy_worker") -> Gang:
+        return Gang(
+            module=module,
+            arguments=("--run-dir", str(self.folder), *arguments),
+            nodes=nodes,
+            ranks_per_node=1,
+            import_path=(str(TOYS),),
+            run_dir=self.folder,
+        )
+
+    def attempt(self, number: int) -> AttemptFiles:
+        return AttemptFiles(attempt_folder(self.folder, number))
+
+    def num_attempts(self) -> int:
+        return len(list((self.folder / "attempts").glob("*")))
+
+    def newest_step(self) -> int | None:
+        for number in range(self.num_attempts(), 0, -1):
+            spools = self.attempt(number).folder.glob("ledger/rank-*.jsonl")
+            steps = [event["step"] for spool in spools for event in read_events(spool) if event["event"] == "step"]
+            if steps:
+                return max(steps)
+        return None
+
+    def events(self, name: str) -> list[dict[str, object]]:
+        return [event for event in read_events(self.folder / "owner.jsonl") if event["event"] == name]
+
+    def survivors(self) -> list[int]:
+        handle = Handle.load(self.folder)
+        return [] if handle is None else processes_with(TOKEN, handle.token)
+
+
+@pytest.fixture
+def toy_run(tmp_path: Path) -> ToyRun:
+    return ToyRun(tmp_path)
+
+
+@pytest.fixture(name="wait_until")
+def _wait_until() -> Callable[..., float]:
+    return wait_until

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from training.launch.lateness import ProgressClock, RankPosition, describe_lateness, innermost_frame, late_ranks
+from training.launch.spec import LaunchSpec
+
+SPEC = LaunchSpec(start_deadline_s=30, progress_deadline_s=10)
+
+STACKS = """\
+Thread 0x00007f01 (most recent call first):
+  File "/code/training/launch/rank.py", line 140 in _stand_watch
+  File "/usr/lib/python3.11/threading.py", line 982 in run
+
+Current thread 0x00007f02 (most recent call first):
+  File "/site-packages/torch/distributed/distributed_c10d.py", line 2900 in all_reduce
+  File "/code/training/loop.py", line 57 in train
+"""
+
+
+def position(rank: int, step: int | None, state: str = "S", doing: str = "") -> RankPosition:
+    return RankPosition(rank=rank, step=step, state=state, doing=doing)
+
+
+def test_the_first_step_has_a_deadline_of_its_own() -> None:
+    clock = ProgressClock(SPEC, None, now_s=0)
+    assert clock.overdue(29) == ""
+    assert clock.overdue(31) == "no first step and no sign of life within 30 s"
+
+
+def test_before_the_first_step_a_sign_of_life_is_progress_and_after_it_only_a_step_is() -> None:
+    clock = ProgressClock(SPEC, None, now_s=0)
+    clock.observe(None, {0: "running"}, now_s=25)
+    assert clock.overdue(50) == ""
+    clock.observe(1, {0: "running"}, now_s=50)
+    clock.observe(1, {0: "something else"}, now_s=59)
+    assert clock.overdue(61) == "no step after step 1 within 10 s"
+
+
+def test_the_step_of_an_earlier_attempt_is_no_progress() -> None:
+    clock = ProgressClock(SPEC, 50, now_s=0)
+    clock.observe(50, {}, now_s=20)
+    assert clock.step is None
+    assert clock.overdue(31)
+    clock.observe(41, {}, now_s=32)
+    assert clock.step == 41
+
+
+def test_the_odd_rank_is_named() -> None:
+    assert late_ranks([position(0, 7), position(1, 6)]) == (1,)
+    assert late_ranks([position(0, 7), position(1, None)]) == (1,)
+    assert late_ranks([position(0, 6), position(1, 7, state="T")]) == (1,)
+    assert late_ranks([position(0, 7), position(1, 7)]) == (0, 1)
+
+
+def test_the_frame_named_is_the_main_threads() -> None:
+    assert innermost_frame(STACKS) == "all_reduce (distributed_c10d.py:2900)"
+    assert innermost_frame("") == ""
+
+
+def test_the_message_says_who_was_late_and_what_each_was_doing() -> None:
+    ranks = [position(0, 7, doing="all_reduce (distributed_c10d.py:2900)"), position(1, 6, state="T")]
+    assert describe_lateness("no step after step 7 within 10 s", ranks) == (
+        "no step after step 7 within 10 s; late: rank 1 "
+        "(rank 0 at step 7 in all_reduce (distributed_c10d.py:2900); rank 1 halted at step 6)."
+    )

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from typing import Any
+
+from training.launch.launcher import NodeReport
+from training.launch.outcome import Evidence, judge
+from training.launch.protocol import Command, NodeStatus, RankMarker
+from training.launch.watch import answer
+
+
+def marker(rank: int, state: str, **fields: Any) -> RankMarker:
+    return RankMarker(
+        **{"rank": rank, "node": rank, "pid": 1, "parent_pid": 1, "state": state, "unix_s": float(rank)} | fields
+    )
+
+
+def node(number: int, guard_exit: int | None = 1, **fields: Any) -> NodeReport:
+    values = {"node": number, "guard_pid": 1, "agent_pid": 2, "state": "ended", "agent_exit": 1} | fields
+    return NodeReport(node=number, status=NodeStatus(**values), guard_exit=guard_exit)
+
+
+def evidence(*ranks: RankMarker, nodes: tuple[NodeReport, ...] = (), **fields: Any) -> Evidence:
+    return Evidence(
+        world_size=2, markers={rank.rank: rank for rank in ranks}, nodes=nodes or (node(0), node(1)), **fields
+    )
+
+
+def test_done_counts_even_when_a_process_aborts_while_it_is_torn_down() -> None:
+    torn = node(0, agent_exit=-6)
+    assert judge(evidence(marker(0, "done"), marker(1, "done"), nodes=(torn, node(1)))).state == "done"
+
+
+def test_one_rank_done_is_not_done() -> None:
+    assert judge(evidence(marker(0, "done"), marker(1, "running"))).state == "failed"
+
+
+def test_the_first_failure_is_named_and_not_its_echo() -> None:
+    # Clocks of two hosts differ: the echo carries the earlier time.
+    echo = marker(0, "failed", cause="infrastructure", what="Connection closed by peer", unix_s=1.0)
+    own = marker(1, "failed", cause="training", what="ValueError: boom", retryable=True, unix_s=2.0)
+    outcome = judge(evidence(echo, own))
+    assert (outcome.cause, outcome.rank, outcome.what) == ("training", 1, "ValueError: boom")
+
+
+def test_of_two_failures_the_earlier_is_named() -> None:
+    later = marker(0, "failed", cause="training", what="later", unix_s=9.0)
+    earlier = marker(1, "failed", cause="data", what="earlier", unix_s=8.0)
+    outcome = judge(evidence(later, earlier))
+    assert (outcome.rank, outcome.cause, outcome.retryable) == (1, "data", False)
+
+
+def test_a_vanished_rank_is_named_and_not_the_peers_it_left() -> None:
+    left = marker(0, "failed", cause="infrastructure", what="Connection closed by peer")
+    outcome = judge(evidence(left, marker(1, "running"), nodes=(node(0), node(1, lost_ranks=(1,)))))
+    assert (outcome.rank, outcome.cause, outcome.retryable) == (1, "infrastructure", True)
+    assert "rank 1 was killed" in outcome.what
+
+
+def test_a_lost_guard_or_agent_explains_the_ranks_below_it() -> None:
+    ranks = (marker(0, "stopped"), marker(1, "running"))
+    without_guard = NodeReport(node=1, status=None, guard_exit=-9)
+    assert judge(evidence(*ranks, nodes=(node(0), without_guard))).what == "the guard of node 1 ended (signal 9)."
+    without_agent = node(1, agent_exit=-9, lost_ranks=(1,))
+    assert judge(evidence(*ranks, nodes=(node(0), without_agent))).what == "the agent of node 1 ended (signal 9)."
+
+
+def test_a_stop_that_was_asked_for_is_no_failure_whatever_it_tears() -> None:
+    torn = marker(1, "failed", cause="infrastructure", what="Connection closed by peer")
+    outcome = judge(evidence(marker(0, "stopped"), torn, stop_requested=True))
+    assert (outcome.state, outcome.rank) == ("stopped", 1)
+    assert judge(evidence(marker(0, "stopped"), marker(1, "done"), stop_requested=True)).rank is None
+
+
+def test_damage_found_while_stopping_is_still_a_failure() -> None:
+    damaged = marker(1, "failed", cause="integrity", what="bytes differ", error="IntegrityError")
+    assert judge(evidence(marker(0, "stopped"), damaged, stop_requested=True)).cause == "integrity"
+
+
+def test_ranks_that_stop_by_themselves_stop_the_run() -> None:
+    outcome = judge(evidence(marker(0, "stopped", what="the window closes."), marker(1, "stopped")))
+    assert (outcome.state, outcome.what) == ("stopped", "the window closes.")
+
+
+def test_a_passed_deadline_explains_the_rest() -> None:
+    ranks = (marker(0, "failed", cause="infrastructure", what="timed out"), marker(1, "running"))
+    outcome = judge(evidence(*ranks, overdue="no step after step 3 within 2 s; late: rank 1.", overdue_ranks=(1,)))
+    assert (outcome.rank, outcome.cause, outcome.retryable) == (1, "infrastructure", True)
+
+
+def test_a_rank_that_never_came_up_is_quoted_from_its_log() -> None:
+    outcome = judge(evidence(marker(0, "stopped"), first_words={1: "No module named nothing"}))
+    assert (outcome.rank, outcome.cause, outcome.what) == (1, "training", "No module named nothing")
+    assert judge(evidence()).cause == "infrastructure"
+
+
+def test_peers_of_a_lost_rank_are_ended_soon_and_peers_of_a_stopping_one_get_the_whole_grace() -> None:
+    living = node(0, guard_exit=None, state="running", agent_exit=None)
+    running, stopped, failed = marker(1, "running"), marker(1, "stopped"), marker(1, "failed")
+    assert answer((living, living), {1: running}) is None
+    assert answer((living, node(1, lost_ranks=(1,))), {1: running}) is Command.PEER_LOST
+    assert answer((living, living), {1: failed}) is Command.PEER_LOST
+    assert answer((living, node(1)), {1: stopped}) is Command.STOP
+    assert answer((living, NodeReport(node=1, status=None, guard_exit=-9)), {1: stopped}) is Command.PEER_LOST
+    assert answer((living, node(1, guard_exit=0, agent_exit=0)), {1: marker(1, "done")}) is None

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from training.launch.retry_budget import AttemptRecord, AttemptRecords, GiveUp, Retry, decide
+from training.launch.spec import LaunchSpec
+
+SPEC = LaunchSpec(max_attempts=5, max_cycles_without_progress=3, backoff_s=1, max_backoff_s=3)
+
+
+def attempts(*steps: int | None, **last: object) -> list[AttemptRecord]:
+    records = [AttemptRecord(attempt=number, scope="one", step=step) for number, step in enumerate(steps, 1)]
+    return [*records[:-1], AttemptRecord(attempt=len(steps), scope="one", step=steps[-1], **last)]  # type: ignore[arg-type]
+
+
+def test_a_lost_rank_after_progress_is_retried_at_once() -> None:
+    assert decide(attempts(10), SPEC) == Retry(0.0)
+    assert decide(attempts(10, 20), SPEC) == Retry(0.0)
+
+
+@pytest.mark.parametrize("cause", ["data", "contract", "config", "integrity", "oom", "environment"])
+def test_what_would_fail_again_is_never_retried(cause: str) -> None:
+    decision = decide(attempts(10, cause=cause, retryable=False), SPEC)
+    assert isinstance(decision, GiveUp)
+    assert cause in decision.reason
+
+
+def test_waits_double_without_progress_and_are_capped() -> None:
+    spec = SPEC.model_copy(update={"max_cycles_without_progress": 9, "max_attempts": 9})
+    waits = [decide(attempts(10, *[10] * cycles), spec) for cycles in range(1, 5)]
+    assert waits == [Retry(1), Retry(2), Retry(3), Retry(3)]
+
+
+def test_a_crash_at_the_same_step_ends_the_run() -> None:
+    assert isinstance(decide(attempts(50, 50, 50, cause="training"), SPEC), Retry)
+    decision = decide(attempts(50, 50, 50, 50, cause="training"), SPEC)
+    assert isinstance(decision, GiveUp)
+    assert "3 times in a row it came no further than step 50" in decision.reason
+
+
+def test_a_run_that_never_makes_a_step_ends() -> None:
+    decision = decide(attempts(None, None, None), SPEC)
+    assert isinstance(decision, GiveUp)
+    assert "not even to a first step" in decision.reason
+
+
+def test_progress_resets_the_cycles_but_not_the_attempts() -> None:
+    assert isinstance(decide(attempts(10, 10, 10, 30), SPEC), Retry)
+    assert decide(attempts(1, 2, 3, 4, 5), SPEC) == GiveUp("all 5 attempts are spent.")
+
+
+def test_stopped_attempts_are_free() -> None:
+    stopped = [AttemptRecord(attempt=number, scope="one", state="stopped") for number in range(9)]
+    assert decide(stopped, SPEC) == Retry(0.0)
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 50)), min_size=1, max_size=20))
+def test_every_run_of_failures_ends(steps: list[int | None]) -> None:
+    assert isinstance(decide(attempts(*steps, *[None] * SPEC.max_attempts), SPEC), GiveUp)
+
+
+def test_a_later_owner_draws_on_the_same_budget_and_one_that_died_is_counted(tmp_path: Path) -> None:
+    first = AttemptRecords(tmp_path)
+    first.begin(AttemptRecord(attempt=1, scope="one"))
+    first.end(AttemptRecord(attempt=1, scope="one", step=7))
+    first.begin(AttemptRecord(attempt=2, scope="one"))  # and its owner is killed
+    first.begin(AttemptRecord(attempt=3, scope="another"))
+
+    later = AttemptRecords(tmp_path)
+
+    assert [(record.attempt, record.step, record.what) for record in later.in_scope("one")] == [
+        (1, 7, "its owner was lost."),
+        (2, None, "its owner was lost."),
+    ]
+    assert later.next_attempt() == 4
+
+
+def test_a_number_is_not_given_twice_even_when_records_are_gone(tmp_path: Path) -> None:
+    (tmp_path / "attempts" / "006").mkdir(parents=True)
+    assert AttemptRecords(tmp_path).next_attempt() == 7

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from training.launch.spec import Attempt, Gang, LaunchSpec, rank_environment, rank_python_path, torchrun_argv
+
+GANG = Gang(
+    module="training.worker",
+    arguments=("--run", "abc"),
+    nodes=2,
+    ranks_per_node=3,
+    import_path=("/code.zip", "/project"),
+    run_dir=Path("/run"),
+    environment={"PALETTE": "warm"},
+    num_threads=2,
+)
+ATTEMPT = Attempt(
+    number=4, folder=Path("/run/attempts/004"), token="t", rendezvous_id="t-4", rendezvous_port=4711, owner_pid=1
+)
+
+
+def test_an_attempt_is_one_fresh_gang_with_its_own_rendezvous_on_loopback() -> None:
+    argv = torchrun_argv(GANG, ATTEMPT, LaunchSpec(), node=1)
+    assert argv[1:3] == ("-m", "torch.distributed.run")
+    assert {"--nnodes=2", "--nproc-per-node=3", "--max-restarts=0", "--rdzv-backend=c10d"} <= set(argv)
+    assert {"--rdzv-endpoint=127.0.0.1:4711", "--rdzv-id=t-4", "--local-addr=127.0.0.1"} <= set(argv)
+    assert argv[-4:] == ("-m", "training.worker", "--run", "abc")
+
+
+def test_only_node_0_hosts_the_rendezvous() -> None:
+    hosts = [" ".join(torchrun_argv(GANG, ATTEMPT, LaunchSpec(), node)) for node in (0, 1)]
+    assert ["is_host=1" in argv for argv in hosts] == [True, False]
+
+
+def test_ranks_see_no_key_of_tracker_or_orchestrator_and_no_place_in_an_outer_gang() -> None:
+    outer = {
+        "PATH": "/bin",
+        "PREFECT_API_KEY": "secret",
+        "MLFLOW_TRACKING_TOKEN": "secret",
+        "RANK": "7",
+        "TORCHELASTIC_RUN_ID": "outer",
+        "HEADWAY_RUN_TOKEN": "outer",
+    }
+    environment = rank_environment(GANG, ATTEMPT, LaunchSpec(), 1, outer)
+    assert environment["PATH"] == "/bin"
+    assert "secret" not in environment.values()
+    assert not {"RANK", "TORCHELASTIC_RUN_ID"} & environment.keys()
+    assert environment["HEADWAY_RUN_TOKEN"] == "t"
+
+
+def test_ranks_get_their_threads_their_place_and_the_working_rendezvous() -> None:
+    environment = rank_environment(GANG, ATTEMPT, LaunchSpec(), 1, {})
+    assert environment["OMP_NUM_THREADS"] == "2"
+    assert environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+    assert environment["PYTHONSAFEPATH"] == "1"
+    assert (environment["HEADWAY_NODE"], environment["HEADWAY_ATTEMPT"]) == ("1", "4")
+    assert environment["PALETTE"] == "warm"
+
+
+def test_frozen_code_comes_before_everything_else() -> None:
+    assert rank_python_path(GANG, {"PYTHONPATH": "/elsewhere"}) == "/code.zip:/project:/elsewhere"
+    assert rank_python_path(GANG, {}) == "/code.zip:/project"
+
+
+def test_an_unknown_key_is_refused() -> None:
+    with pytest.raises(ValidationError, match="max_attemps"):
+        LaunchSpec.model_validate({"max_attemps": 3})

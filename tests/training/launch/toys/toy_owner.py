@@ -1,0 +1,30 @@
+"""A process that owns a run of toy workers, to be killed by a test."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from training.launch.spec import Gang, LaunchSpec
+from training.launch.supervisor import supervise
+from training.ledger import Ledger
+
+
+def main(run_dir: str, spec: str, *arguments: str) -> None:
+    gang = Gang(
+        module="toy_worker",
+        arguments=("--run-dir", run_dir, *arguments),
+        nodes=2,
+        ranks_per_node=1,
+        import_path=(str(Path(__file__).parent),),
+        run_dir=Path(run_dir),
+    )
+    ledger = Ledger(Path(run_dir) / "owner.jsonl")
+    supervise(
+        LaunchSpec(**json.loads(spec)), gang, ledger=ledger, budget_scope="one", poll=lambda: None, stop=lambda: False
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,83 @@
+"""A worker without torch: counts steps, remembers where it was, and misbehaves when told to.
+
+python -m toy_worker --run-dir DIR --steps 20 --trouble '{"kind": "kill", "rank": 1, "attempt": 1, "step": 3}'
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from data_contracts.errors import ContractViolation, RunStopped, TrainingFailed
+from training.launch.rank import Rank, arm
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--step-s", type=float, default=0.05)
+    parser.add_argument("--trouble", type=json.loads, default={})
+    parser.add_argument("--deaf", action="store_true", help="ignores requests to stop")
+    parser.add_argument("--children", action="store_true", help="starts processes of its own")
+    arguments = parser.parse_args()
+    if arguments.trouble.get("kind") == "early exit":
+        sys.stderr.write("the early bird\n")
+        raise SystemExit(3)
+    rank = arm(arguments.run_dir / "by-hand")
+    with rank.outcome():
+        count(rank, arguments)
+
+
+def count(rank: Rank, arguments: argparse.Namespace) -> None:
+    checkpoint = arguments.run_dir / f"checkpoint-{rank.rank}.txt"
+    if arguments.children:
+        subprocess.Popen(["sleep", "600"], start_new_session=True)
+        subprocess.run(["sh", "-c", "setsid sleep 601 & exit 0"], check=True)
+    first = int(checkpoint.read_text()) if checkpoint.exists() else 0
+    for step in range(first + 1, arguments.steps + 1):
+        time.sleep(arguments.step_s)
+        rank.ledger.event("step", step=step)
+        if rank.stop_requested and not arguments.deaf:
+            checkpoint.write_text(str(step))
+            raise RunStopped(f"stopped at step {step}.")
+        misbehave(rank, arguments.trouble, step)
+
+
+def misbehave(rank: Rank, trouble: dict[str, object], step: int) -> None:
+    if trouble.get("rank", 0) != rank.rank or trouble.get("attempt", rank.attempt) != rank.attempt:
+        return
+    if trouble.get("step") != step:
+        return
+    kind = trouble["kind"]
+    if kind == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif kind == "halt":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif kind == "hang":
+        hang_here()
+    elif kind == "raise":
+        raise ValueError("the dog ate it")
+    elif kind == "contract":
+        raise ContractViolation("no receipt.", where="here", advice="Validate first.")
+    elif kind == "not finite":
+        raise TrainingFailed("the loss is not finite.", where="step 3")
+    elif kind == "memory":
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+    elif kind == "stop":
+        raise RunStopped("the window closes.")
+
+
+def hang_here() -> None:
+    while True:
+        time.sleep(1000)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""A run's code is frozen: the archive is a function of the code alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import ConfigError
+from data_contracts.publication import Workspace
+from training.code_archive import freeze_code, pack, rank_sources, recipe_sources
+
+
+def test_packing_twice_gives_the_same_bytes_whatever_the_files_times(tmp_path: Path) -> None:
+    first = tmp_path / "a.py"
+    first.write_text("x = 1\n")
+    before = pack({"a.py": first})
+    os.utime(first, (1, 1))
+    assert pack({"a.py": first}) == before
+
+
+def test_an_edit_gives_another_archive(tmp_path: Path) -> None:
+    file = tmp_path / "a.py"
+    file.write_text("x = 1\n")
+    before = pack({"a.py": file})
+    file.write_text("x = 2\n")
+    assert pack({"a.py": file}) != before
+
+
+def test_the_archive_holds_what_a_rank_imports_and_no_orchestrator() -> None:
+    names = set(rank_sources())
+    assert "training/worker.py" in names
+    assert "data_contracts/documents.py" in names
+    assert not any(name.startswith(("flows/", "tasks/", "tests/")) for name in names)
+
+
+def test_a_users_own_recipe_travels_in_the_archive(tmp_path: Path) -> None:
+    package = tmp_path / "my_recipes"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "tiny.py").write_text("class Tiny: pass\n")
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    stored = freeze_code(workspace, "my_recipes.tiny:Tiny", (str(tmp_path),))
+    with zipfile.ZipFile(BytesIO(workspace.read(stored.path))) as archive:
+        assert "my_recipes/tiny.py" in archive.namelist()
+    probe = "import my_recipes.tiny as t; print(t.__file__)"
+    environment = {**os.environ, "PYTHONPATH": workspace.path(stored.path), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run([sys.executable, "-c", probe], env=environment, capture_output=True, text=True, check=True)
+    assert stored.path in done.stdout
+
+
+def test_a_recipe_in_a_package_named_like_ours_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'training' has the name of one of Headway's own"):
+        recipe_sources("training.mine:Recipe", (str(tmp_path),))
+
+
+def test_a_recipe_that_cannot_be_found_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no package 'nowhere_to_be_found'"):
+        recipe_sources("nowhere_to_be_found.x:Y", (str(tmp_path),))

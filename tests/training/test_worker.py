@@ -1,0 +1,212 @@
+"""A worker trains behind its gate, and ends with the same bits however it got there."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.documents import Link
+from training.checkpoint.verify import committed_steps, verify_checkpoint
+from training.config import TrainingSpec
+
+pytestmark = pytest.mark.slow
+
+
+def result(run_dir: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((run_dir / "result.json").read_bytes())
+    return value
+
+
+@pytest.fixture(scope="module")
+def undisturbed(shared_project, tmp_path_factory) -> Path:
+    """A run to its end on two ranks."""
+    run_dir: Path = tmp_path_factory.mktemp("undisturbed")
+    assert shared_project.train(shared_project.publish_run(), run_dir, world_size=2) == [0, 0]
+    return run_dir
+
+
+@pytest.mark.parametrize("world_size", [1, 4])
+def test_one_two_and_four_ranks_end_with_the_same_bits_and_losses(project, undisturbed, tmp_path, world_size):
+    assert project.train(project.publish_run(), tmp_path, world_size=world_size) == [0] * world_size
+
+    assert result(tmp_path)["tensors_sha256"] == result(undisturbed)["tensors_sha256"]
+    assert _losses(project, tmp_path) == _losses(project, undisturbed)
+
+
+def test_two_runs_from_scratch_write_the_same_checkpoint_byte_for_byte(project, undisturbed, tmp_path):
+    assert project.train(project.publish_run(), tmp_path, world_size=2) == [0, 0]
+
+    assert result(tmp_path) == result(undisturbed)
+    assert result(tmp_path)["step"] == 6
+
+
+def test_a_run_stopped_by_sigterm_exits_75_with_a_checkpoint_and_continues_to_the_same_bits(
+    project, until, tiny_training: TrainingSpec, tmp_path
+):
+    training = tiny_training.model_copy(update={"max_steps": 400, "checkpoint_every_steps": 1000})
+    run = project.publish_run(training)
+    assert project.train(run, tmp_path / "whole", world_size=1) == [0]
+    ranks = project.start(run, tmp_path / "stopped", world_size=2)
+    until(lambda: _last_step(project, tmp_path / "stopped") > 3, what="step 4")
+
+    ranks[1].send_signal(signal.SIGTERM)
+
+    assert [rank.wait(60) for rank in ranks] == [75, 75], "one rank's wish is everybody's"
+    (stopped_at,) = committed_steps(tmp_path / "stopped" / "checkpoints")
+    assert 3 < stopped_at < 400
+    assert project.train(run, tmp_path / "stopped", world_size=2) == [0, 0]
+    assert _restored_at(project, tmp_path / "stopped") == stopped_at
+    assert result(tmp_path / "stopped")["tensors_sha256"] == result(tmp_path / "whole")["tensors_sha256"]
+
+
+def test_a_rank_killed_at_a_random_step_costs_time_and_no_bits(project, until, tiny_training, tmp_path):
+    run = project.publish_run(tiny_training.model_copy(update={"max_steps": 300, "checkpoint_every_steps": 10}))
+    assert project.train(run, tmp_path / "whole", world_size=2) == [0, 0]
+    ranks = project.start(run, tmp_path / "killed", world_size=2)
+    step = random.randrange(15, 200)
+    until(lambda: _last_step(project, tmp_path / "killed") >= step, what=f"step {step}")
+
+    os.kill(ranks[1].pid, signal.SIGKILL)
+
+    assert ranks[0].wait(60) not in (0, 75)
+    assert project.train(run, tmp_path / "killed", world_size=2) == [0, 0]
+    assert _restored_at(project, tmp_path / "killed") >= step - step % 10 - 10
+    assert result(tmp_path / "killed") == result(tmp_path / "whole"), "the last checkpoint's very bytes"
+
+
+def test_a_run_goes_on_with_another_number_of_ranks_to_the_same_bits(project, tiny_training, undisturbed, tmp_path):
+    run = project.publish_run()
+    assert project.train(run, tmp_path, world_size=4) == [0] * 4
+    _forget_after(tmp_path, step=2)
+
+    assert project.train(run, tmp_path, world_size=1) == [0]
+
+    assert _restored_at(project, tmp_path) == 2
+    assert result(tmp_path)["tensors_sha256"] == result(undisturbed)["tensors_sha256"]
+
+
+def test_a_corrupt_newest_checkpoint_is_put_aside_and_the_older_one_gives_the_same_bits(project, undisturbed, tmp_path):
+    run = project.publish_run()
+    assert project.train(run, tmp_path, world_size=2) == [0, 0]
+    _forget_after(tmp_path, step=4)
+    _flip_a_bit(next((tmp_path / "checkpoints" / "step-00000004").glob("tensors-*")))
+
+    assert project.train(run, tmp_path, world_size=2) == [0, 0]
+
+    assert _restored_at(project, tmp_path) == 2
+    assert [path.name for path in (tmp_path / "quarantine").iterdir()] == ["step-00000004.0"]
+    assert "step-00000004" in str([e for e in project.events(tmp_path) if e["event"] == "checkpoint.quarantined"])
+    assert result(tmp_path) == result(undisturbed)
+
+
+def test_a_finished_run_returns_at_once(project, undisturbed):
+    assert project.train(project.publish_run(), undisturbed, world_size=2) == [0, 0]
+
+    names = [event["event"] for event in project.events(undisturbed)]
+    assert "run.already_finished" in names
+    assert "step" not in names and "rendezvous" not in names
+
+
+def test_every_checkpoint_verifies_names_its_parent_and_only_the_last_ones_are_kept(undisturbed, tiny_training):
+    manifests = [verify_checkpoint(path) for path in sorted((undisturbed / "checkpoints").iterdir())]
+
+    assert [manifest.step for manifest in manifests] == [2, 4, 6]
+    assert [manifest.parent for manifest in manifests] == [None, manifests[0].sha256, manifests[1].sha256]
+    assert [manifest.num_samples for manifest in manifests] == [16, 32, 48]
+    assert {manifest.world_size for manifest in manifests} == {2}
+
+
+def test_nobody_trains_without_the_receipt_that_names_these_very_shards(project, own_project, tmp_path):
+    foreign = own_project.receipt.model_copy(update={"metrics": {"other": 1.0}})
+    project.workspace.publish_document(foreign)
+    runs = {
+        "another receipt": project.publish_run(receipt=foreign.link),
+        "a missing receipt": project.publish_run(receipt=Link(kind="receipt", sha256="0" * 64)),
+    }
+    for name, run in runs.items():
+        run_dir = tmp_path / name
+        assert project.train(run, run_dir, world_size=1) == [4], name
+        assert "ContractViolation" in project.log(run_dir)
+        assert not (run_dir / "checkpoints").exists()
+
+
+def test_a_shard_with_one_flipped_bit_is_refused_by_name(own_project, tmp_path):
+    shard = next(group.shards[0] for group in own_project.manifest.groups if group.split == "train")
+    _flip_a_bit(own_project.workspace.local_path(shard.file.path))
+
+    assert own_project.train(own_project.publish_run(), tmp_path, world_size=1) == [5]
+    assert shard.file.path in own_project.log(tmp_path)
+
+
+def test_an_impossible_world_is_refused_with_the_numbers(project, tmp_path):
+    assert project.train(project.publish_run(), tmp_path, world_size=8) == [2] * 8
+    assert "8 ranks cannot share 4 replicas" in project.log(tmp_path)
+
+
+def test_the_ledger_accounts_for_the_workers_life(project, tiny_training, tmp_path):
+    run = project.publish_run(tiny_training.model_copy(update={"max_steps": 200, "checkpoint_every_steps": 50}))
+    assert project.train(run, tmp_path, world_size=1) == [0]
+
+    events = project.events(tmp_path)
+    spans = sorted((e["unix_s"], e["unix_s"] + e["duration_s"]) for e in events if "duration_s" in e)
+    started = next(e["unix_s"] for e in events if e["event"] == "rank.start")
+    ended = events[-1]["unix_s"]
+    reached, unaccounted_s = started, 0.0
+    for begin, end in spans:
+        unaccounted_s += max(0.0, begin - reached)
+        reached = max(reached, end)
+    assert unaccounted_s + max(0.0, ended - reached) < 0.02 * (ended - started)
+    for step in (e for e in events if e["event"] == "step"):
+        parts = (step[name] for name in ("data_s", "compute_s", "sync_s", "optimizer_s"))
+        assert sum(parts) == pytest.approx(step["duration_s"])
+
+
+def test_a_rank_imports_no_orchestrator_tracker_or_compiler(project):
+    code = (
+        "import sys, training.session, training.evaluation, training.checkpoint.verify_worker;"
+        "print([m for m in ('prefect', 'mlflow', 'great_expectations', 'duckdb', 'pyarrow', 'torch._dynamo')"
+        " if m in sys.modules])"
+    )
+    import subprocess
+    import sys
+
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def _losses(project: Any, run_dir: Path) -> list[float]:
+    first = min(run_dir.glob("attempts/*")) / "ledger" / "rank-0.jsonl"
+    events = [json.loads(line) for line in first.read_text().splitlines()]
+    return [event["loss"] for event in events if event["event"] == "step"]
+
+
+def _last_step(project: Any, run_dir: Path) -> int:
+    return max((event["step"] for event in project.events(run_dir) if event["event"] == "step"), default=0)
+
+
+def _restored_at(project: Any, run_dir: Path) -> int:
+    return next(int(event["step"]) for event in project.events(run_dir) if event["event"] == "restore")
+
+
+def _forget_after(run_dir: Path, *, step: int) -> None:
+    """Make the run look as it did after `step`."""
+    import shutil
+
+    (run_dir / "result.json").unlink()
+    for path in (run_dir / "checkpoints").iterdir():
+        if path.name > f"step-{step:08d}":
+            shutil.rmtree(path)
+
+
+def _flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+

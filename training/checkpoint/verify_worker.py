@@ -1,0 +1,68 @@
+"""A rank of its own that proves a checkpoint: digests, finite weights, and the proof batch's loss.
+
+`python -m training.checkpoint.verify_worker --workspace URI --checkpoint DIR --out FILE`
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from data_contracts.documents import RunSpec, ShardManifest
+from data_contracts.publication import Workspace
+from training.launch.rank import Rank, arm
+from training.process_ends import leave, record_imports
+
+
+def prove(rank: Rank, workspace: Workspace, checkpoint: Path) -> dict[str, Any]:
+    """Verify a checkpoint and recompute the loss of its proof batch.
+
+    Raises:
+        IntegrityError: naming the file or tensor; or the loss differs.
+    """
+    from training.checkpoint.proof import check_proof, fingerprint, proof_loss
+    from training.checkpoint.verify import load_checkpoint
+    from training.distributed import be_deterministic, choose_device
+    from training.evaluation import restored_model
+    from training.run_documents import training_spec
+
+    with rank.ledger.span("restore"):
+        verified = load_checkpoint(checkpoint)
+        run = workspace.load(verified.manifest.run, RunSpec)
+        be_deterministic(training_spec(run).num_threads)
+        device = choose_device()
+        recipe, model = restored_model(workspace, run, workspace.load(run.manifest, ShardManifest), verified)
+        model.to(device)
+    with rank.ledger.span("proof"):
+        batch = {name: value.to(device) for name, value in verified.proof_batch.items()}
+        proof = check_proof(verified.manifest, proof_loss(recipe, model, batch), fingerprint(device))
+    return {
+        "format_version": 1,
+        "checkpoint": checkpoint.name,
+        "manifest_sha256": verified.manifest.sha256,
+        "num_tensors": len(verified.tensors),
+        "proof_holds": True,
+        "proof_is_exact": proof.same_fingerprint,
+        "proof_loss": proof.measured,
+        "recorded_loss": proof.recorded,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m training.checkpoint.verify_worker", description=__doc__)
+    parser.add_argument("--workspace", required=True, metavar="URI")
+    parser.add_argument("--checkpoint", required=True, metavar="DIR", type=Path)
+    parser.add_argument("--out", required=True, metavar="FILE", type=Path)
+    arguments, _ = parser.parse_known_args()  # a gang's common arguments, --run and --run-dir, say nothing new here
+    rank = arm(arguments.out.parent / "attempt")
+    with rank.outcome():
+        with record_imports(rank.ledger):
+            import torch  # noqa: F401  (named in the time account)
+        result = prove(rank, Workspace(arguments.workspace), arguments.checkpoint)
+        Workspace(str(arguments.out.parent)).publish_json(arguments.out.name, result)
+    leave()
+
+
+if __name__ == "__main__":
+    main()

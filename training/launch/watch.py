@@ -1,0 +1,199 @@
+"""One attempt under watch, from its first process to its last."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from training.launch.lateness import ProgressClock, describe_lateness, late_ranks, positions, signs_of_life
+from training.launch.launcher import Handle, Launcher, NodeReport
+from training.launch.logs import last_lines
+from training.launch.outcome import AttemptOutcome, Evidence, judge
+from training.launch.protocol import AttemptFiles, Command, RankMarker
+from training.launch.spec import Attempt, Gang, LaunchSpec
+from training.ledger import Ledger
+
+POLL_S = 0.2
+STACKS_S = 1.0
+TEARDOWN_S = 3.0
+"""How long agents may linger after all ranks are done."""
+GUARD_MARGIN_S = 5.0
+"""Beyond a guard's own grace, before the supervisor ends the guard itself."""
+
+
+class Watch:
+    """One attempt, from its first process to its last."""
+
+    def __init__(
+        self,
+        spec: LaunchSpec,
+        gang: Gang,
+        launcher: Launcher,
+        ledger: Ledger,
+        attempt: Attempt,
+        poll: Callable[[], int | None],
+        stop_reason: Callable[[], str | None],
+    ) -> None:
+        self._spec, self._gang, self._launcher, self._ledger = spec, gang, launcher, ledger
+        self._attempt, self._poll, self._stop_reason = attempt, poll, stop_reason
+        self._files = AttemptFiles(attempt.folder)
+        self._clock = ProgressClock(spec, poll(), time.monotonic())
+        self._sent: set[Command] = set()
+        self._force_at_s: float | None = None
+        self._begin_unix_s = 0.0
+        self._ending_since_unix_s: float | None = None
+        self._is_up = False
+        self._done_since_s: float | None = None
+        self._stop_requested = False
+        self._overdue = ""
+        self._overdue_ranks: tuple[int, ...] = ()
+
+    @property
+    def step(self) -> int | None:
+        return self._clock.step
+
+    def run(self) -> AttemptOutcome:
+        """Raises whatever interrupts it, once nothing of the attempt is left."""
+        self._begin_unix_s = time.time()
+        try:
+            handle = self._launcher.submit(self._gang, self._attempt)
+            reports = self._until_the_end(handle)
+            self._launcher.close(handle)
+        except BaseException:
+            # The interrupt may have come before `submit` returned: the handle on disk is the older friend.
+            left = Handle.load(self._gang.run_dir)
+            if left is not None and left.attempt == self._attempt.number:
+                self._launcher.cancel(left, grace_s=self._spec.stop_grace_s)
+            raise
+        finally:
+            if self._ending_since_unix_s is not None:
+                self._ledger.elapsed("attempt.ending", self._ending_since_unix_s, attempt=self._attempt.number)
+        self._clock.observe(self._poll(), {}, time.monotonic())
+        return judge(self._evidence(reports))
+
+    def _until_the_end(self, handle: Handle) -> Sequence[NodeReport]:
+        while True:
+            reports = self._launcher.poll(handle, wait_s=POLL_S)
+            markers = self._files.read_markers()
+            self._clock.observe(self._poll(), signs_of_life(self._files, markers), time.monotonic())
+            if all(report.has_ended for report in reports) or self._is_past_force():
+                return reports
+            self._note_coming_up(markers)
+            self._stop_if_asked(handle)
+            self._end_if_broken(handle, reports, markers)
+            self._end_if_done(handle, markers)
+            self._end_if_overdue(handle)
+
+    def _note_coming_up(self, markers: Mapping[int, RankMarker]) -> None:
+        if not self._is_up and len(markers) == self._gang.world_size:
+            self._is_up = True
+            self._ledger.elapsed("attempt.start", self._begin_unix_s, attempt=self._attempt.number)
+
+    def _stop_if_asked(self, handle: Handle) -> None:
+        if self._stop_requested or self._sent:
+            return
+        reason = self._stop_reason()
+        if reason is not None:
+            self._stop_requested = True
+            self._ledger.event("attempt.stop", attempt=self._attempt.number, reason=reason)
+            self._tell(handle, Command.STOP)
+
+    def _end_if_broken(self, handle: Handle, reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> None:
+        command = answer(reports, markers)
+        if command is not None and self._tell(handle, command):
+            what = describe_break(reports, markers)
+            self._ledger.event("rank.lost", attempt=self._attempt.number, what=what, command=command.name)
+
+    def _end_if_done(self, handle: Handle, markers: Mapping[int, RankMarker]) -> None:
+        if len(markers) < self._gang.world_size or not all(marker.state == "done" for marker in markers.values()):
+            return
+        now_s = time.monotonic()
+        self._done_since_s = self._done_since_s or now_s
+        if now_s - self._done_since_s > TEARDOWN_S:
+            self._tell(handle, Command.PEER_LOST)
+
+    def _end_if_overdue(self, handle: Handle) -> None:
+        overdue = self._clock.overdue(time.monotonic())
+        if not overdue or self._overdue or self._sent:
+            return
+        self._launcher.signal(handle, Command.STACKS)
+        self._wait_for_stacks()
+        ranks = positions(self._files, self._gang.world_size)
+        self._overdue, self._overdue_ranks = describe_lateness(overdue, ranks), late_ranks(ranks)
+        self._ledger.event(
+            "attempt.overdue", attempt=self._attempt.number, what=self._overdue, ranks=self._overdue_ranks
+        )
+        self._tell(handle, Command.PEER_LOST)
+
+    def _wait_for_stacks(self) -> None:
+        deadline = time.monotonic() + STACKS_S
+        paths = [self._files.stacks(rank) for rank in self._files.read_markers()]
+        while time.monotonic() < deadline and not all(path.exists() and path.stat().st_size for path in paths):
+            time.sleep(0.02)
+
+    def _tell(self, handle: Handle, command: Command) -> bool:
+        """Send a command once; returns whether it was news."""
+        if command in self._sent or Command.PEER_LOST in self._sent:
+            return False
+        self._sent.add(command)
+        self._ending_since_unix_s = self._ending_since_unix_s or time.time()
+        grace_s = self._spec.stop_grace_s if command is Command.STOP else self._spec.peer_grace_s
+        force_at_s = time.monotonic() + grace_s + GUARD_MARGIN_S
+        self._force_at_s = min(self._force_at_s or force_at_s, force_at_s)
+        self._launcher.signal(handle, command)
+        return True
+
+    def _is_past_force(self) -> bool:
+        return self._force_at_s is not None and time.monotonic() > self._force_at_s
+
+    def _evidence(self, reports: Sequence[NodeReport]) -> Evidence:
+        return Evidence(
+            world_size=self._gang.world_size,
+            markers=self._files.read_markers(),
+            nodes=reports,
+            stop_requested=self._stop_requested,
+            overdue=self._overdue,
+            overdue_ranks=self._overdue_ranks,
+            first_words=self._first_words(),
+        )
+
+    def _first_words(self) -> dict[int, str]:
+        words = {}
+        for node in range(self._gang.nodes):
+            for log in sorted(self._files.rank_logs(node).glob("**/stderr.log")):
+                if lines := last_lines(log, 1):
+                    words[node] = lines[0]
+        return words
+
+
+def answer(reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> Command | None:
+    """What to tell the nodes that still run, seeing how the others fare; None while all is well.
+
+    Ranks that ended in order leave their peers the whole grace, for they are keeping the same checkpoint.
+    """
+    failed = any(marker.state == "failed" for marker in markers.values())
+    lost = any(report.guard_was_lost or (report.status is not None and report.status.lost_ranks) for report in reports)
+    if failed or lost:
+        return Command.PEER_LOST
+    broken = [report for report in reports if _ended_badly(report)]
+    if not broken:
+        return None
+    in_order = {marker.node for marker in markers.values() if marker.state in ("stopped", "done")}
+    told = all(report.status is not None and report.status.why in ("stop", "SIGTERM came") for report in broken)
+    return Command.STOP if told or all(report.node in in_order for report in broken) else Command.PEER_LOST
+
+
+def describe_break(reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> str:
+    """What was seen first of an attempt that breaks; the judgement comes when it has ended."""
+    lost = sorted(rank for report in reports if report.status for rank in report.status.lost_ranks)
+    failed = sorted(marker.rank for marker in markers.values() if marker.state == "failed")
+    nodes = sorted(report.node for report in reports if _ended_badly(report))
+    for name, numbers in (("rank", lost), ("rank", failed), ("node", nodes)):
+        if numbers:
+            return f"{name} {', '.join(map(str, numbers))} was lost; the attempt is ended."
+    return "the attempt is ended."
+
+
+def _ended_badly(report: NodeReport) -> bool:
+    status = report.status
+    return bool(report.guard_exit) or (status is not None and (bool(status.why) or bool(status.agent_exit)))
