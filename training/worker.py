@@ -1,4 +1,4 @@
-"""What torchrun starts, once a rank: `python -m training.worker --workspace URI --run SHA256 --run-dir DIR`."""
+"""What torchrun starts, once a rank: `python -m training.worker --workspace URI --run-spec SHA256 --run-dir DIR`."""
 
 from __future__ import annotations
 

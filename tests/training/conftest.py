@@ -83,7 +83,7 @@ class TinyProject:
 
     def start(self, run: RunSpec, run_dir: Path, *, world_size: int) -> list[subprocess.Popen[bytes]]:
         """Start the ranks of one attempt, each a `python -m training.worker`."""
-        arguments = ["--workspace", self.workspace.uri, "--run", run.sha256, "--run-dir", str(run_dir)]
+        arguments = ["--workspace", self.workspace.uri, "--run-spec", run.sha256, "--run-dir", str(run_dir)]
         return self.start_ranks("training.worker", arguments, run_dir, world_size=world_size)
 
     def start_ranks(

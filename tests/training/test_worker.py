@@ -145,8 +145,8 @@ def test_a_shard_with_one_flipped_bit_is_refused_by_name(own_project, tmp_path):
 
 
 def test_an_impossible_world_is_refused_with_the_numbers(project, tmp_path):
-    assert project.train(project.publish_run(), tmp_path, world_size=8) == [2] * 8
-    assert "8 ranks cannot share 4 replicas" in project.log(tmp_path)
+    assert project.train(project.publish_run(), tmp_path, world_size=3) == [2] * 3
+    assert "3 ranks cannot share 4 replicas" in project.log(tmp_path)
 
 
 def test_the_ledger_accounts_for_the_workers_life(project, tiny_training, tmp_path):

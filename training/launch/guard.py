@@ -21,10 +21,12 @@ from pathlib import Path
 
 from training.launch import protocol
 from training.launch.process_tree import (
+    ALREADY_DEAD,
     adopt_orphans,
     descendants,
     die_with_parent,
     kill_if,
+    process_state,
     send_signal,
 )
 from training.launch.protocol import AttemptFiles, Command, NodePlan, NodeStatus, RankMarker, read_json, write_json
@@ -58,10 +60,11 @@ class Guard:
         """
         adopt_orphans()
         self._listen()
-        agent_pid = self._start_agent()
-        self._status = NodeStatus(node=self._plan.node, guard_pid=os.getpid(), agent_pid=agent_pid, state="running")
+        # Held to the end: an unused Popen would reap the agent behind our back, and its exit status would be lost.
+        agent = self._start_agent()
+        self._status = NodeStatus(node=self._plan.node, guard_pid=os.getpid(), agent_pid=agent.pid, state="running")
         self._publish()
-        self._ledger.event("agent.begin", pid=agent_pid)
+        self._ledger.event("agent.begin", pid=agent.pid)
         while not self._is_childless:
             self._hear()
             self._reap()
@@ -85,7 +88,7 @@ class Guard:
             if descriptor is not None:
                 self._poll.register(descriptor, select.POLLIN)
 
-    def _start_agent(self) -> int:
+    def _start_agent(self) -> subprocess.Popen[bytes]:
         guard_pid = os.getpid()
 
         def tie_to_guard() -> None:
@@ -104,7 +107,7 @@ class Guard:
             env=environment,
             start_new_session=True,
             preexec_fn=tie_to_guard,
-        ).pid
+        )
 
     def _hear(self) -> None:
         """Wait a tick for signals, commands and the owner's end."""
@@ -161,6 +164,9 @@ class Guard:
         if self._status.state != "running" or self._status.agent_exit is not None:
             return
         lost = self._note_lost_ranks()
+        if lost and process_state(self._status.agent_pid) in ALREADY_DEAD:
+            # They fell with their agent, whose end the next round hears of.
+            return
         if lost:
             self._stop(f"rank {lost[0]} vanished", self._plan.peer_grace_s)
         elif failed := [marker.rank for marker in self._own_ranks() if marker.state == "failed"]:
@@ -174,7 +180,7 @@ class Guard:
         living = set(descendants(os.getpid()))
         # Markers are read after the processes: a rank that ended in between has left its last word.
         lost = tuple(marker.rank for marker in self._own_ranks() if not marker.has_ended and marker.pid not in living)
-        if lost:
+        if lost and lost != self._status.lost_ranks:
             self._change(lost_ranks=lost)
             self._ledger.event("rank.lost", ranks=lost)
         return lost

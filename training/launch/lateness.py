@@ -70,6 +70,8 @@ class RankPosition:
     step: int | None
     state: str
     """The kernel's state letter; `X` for a rank that is gone or never came up."""
+    ended: str = ""
+    """How it ended, if it did: such a rank is not late."""
     doing: str = ""
     """Innermost frame of the main thread, from its stacks."""
 
@@ -86,16 +88,23 @@ def _position(files: AttemptFiles, rank: int, marker: RankMarker | None) -> Rank
     step = max([*steps, *([] if marker.step is None else [marker.step])], default=None)
     stacks = files.stacks(rank)
     text = stacks.read_text(errors="replace") if stacks.exists() else ""
-    return RankPosition(rank=rank, step=step, state=process_state(marker.pid), doing=innermost_frame(text))
+    return RankPosition(
+        rank=rank,
+        step=step,
+        state=process_state(marker.pid),
+        ended=marker.state if marker.has_ended else "",
+        doing=innermost_frame(text),
+    )
 
 
 def late_ranks(ranks: list[RankPosition]) -> tuple[int, ...]:
     """The odd ones: gone or halted first, then those a step behind; all of them when none differs."""
-    halted = tuple(rank.rank for rank in ranks if rank.state in "XTZ")
+    unfinished = [rank for rank in ranks if not rank.ended] or ranks
+    halted = tuple(rank.rank for rank in unfinished if rank.state in "XTZ")
     if halted:
         return halted
-    steps = [-1 if rank.step is None else rank.step for rank in ranks]
-    return tuple(rank.rank for rank, step in zip(ranks, steps, strict=True) if step == min(steps))
+    steps = [-1 if rank.step is None else rank.step for rank in unfinished]
+    return tuple(rank.rank for rank, step in zip(unfinished, steps, strict=True) if step == min(steps))
 
 
 def innermost_frame(stacks: str) -> str:
@@ -116,7 +125,7 @@ def describe_lateness(overdue: str, ranks: list[RankPosition]) -> str:
 
 
 def _describe(rank: RankPosition) -> str:
-    state = {"X": "gone or never up", "T": "halted", "Z": "dead"}.get(rank.state, "")
+    state = rank.ended or {"X": "gone or never up", "T": "halted", "Z": "dead"}.get(rank.state, "")
     step = "" if rank.step is None else f"at step {rank.step}"
     where = f"in {rank.doing}" if rank.doing else ""
     return f"rank {rank.rank} " + (" ".join(filter(None, (state, step, where))) or "silent")

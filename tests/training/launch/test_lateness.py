@@ -51,6 +51,11 @@ def test_the_odd_rank_is_named() -> None:
     assert late_ranks([position(0, 7), position(1, 7)]) == (0, 1)
 
 
+def test_a_rank_that_has_ended_is_not_late() -> None:
+    done = RankPosition(rank=0, step=9, state="X", ended="done")
+    assert late_ranks([done, position(1, 7)]) == (1,)
+
+
 def test_the_frame_named_is_the_main_threads() -> None:
     assert innermost_frame(STACKS) == "all_reduce (distributed_c10d.py:2900)"
     assert innermost_frame("") == ""

@@ -1,0 +1,220 @@
+"""The guard against stand-in agents, small enough to start in milliseconds; real agents in test_supervisor.py."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training.launch.process_tree import processes_with, sweep
+from training.launch.protocol import TOKEN, AttemptFiles, Command, NodePlan, NodeStatus, RankMarker, write_json
+from training.ledger import read_events
+
+OBEDIENT = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+DEAF = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
+
+
+class GuardedAgent:
+    def __init__(self, folder: Path, script: str, **plan: Any) -> None:
+        self.files = AttemptFiles(folder)
+        self.token = secrets.token_hex(8)
+        graces = {"stop_grace_s": 20.0, "lost_grace_s": 20.0, "peer_grace_s": 20.0}
+        values = {"owner_pid": os.getpid(), "node": 0, "attempt": 1, "attempt_dir": str(folder)}
+        values |= {"argv": ("sh", "-c", script), "rank_python_path": "for ranks"}
+        write_json(self.files.plan(0), asdict(NodePlan(**values | graces | plan)))  # type: ignore[arg-type]
+        self.log = folder / "guard.log"
+        with self.log.open("wb") as log:
+            self.guard = subprocess.Popen(
+                [sys.executable, "-m", "training.launch.guard", str(self.files.plan(0))],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {TOKEN: self.token},
+                start_new_session=True,
+            )
+
+    @property
+    def status(self) -> NodeStatus | None:
+        return self.files.read_status(0)
+
+    @property
+    def ended(self) -> NodeStatus:
+        status = self.status
+        assert status is not None and status.state == "ended", self.log.read_text()
+        return status
+
+    def tell(self, command: Command) -> None:
+        assert self.guard.stdin is not None
+        self.guard.stdin.write(command.value)
+        self.guard.stdin.flush()
+
+    def survivors(self) -> list[int]:
+        return processes_with(TOKEN, self.token)
+
+
+@pytest.fixture
+def start(tmp_path: Path, wait_until: Callable[..., float]) -> Iterator[Callable[..., GuardedAgent]]:
+    started: list[GuardedAgent] = []
+
+    def start(script: str, **plan: Any) -> GuardedAgent:
+        started.append(GuardedAgent(tmp_path, script, **plan))
+        wait_until(lambda: started[-1].status is not None)
+        wait_until(lambda: "ready" not in script or "ready" in started[-1].log.read_text())
+        return started[-1]
+
+    yield start
+    for agent in started:
+        agent.guard.kill()
+        agent.guard.wait()
+        sweep(TOKEN, agent.token)
+        if agent.guard.stdin is not None:
+            agent.guard.stdin.close()
+
+
+def test_an_agent_that_ends_well_ends_its_guard_well(start: Callable[..., GuardedAgent]) -> None:
+    agent = start("exit 0")
+    assert agent.guard.wait(5) == 0
+    assert (agent.ended.agent_exit, agent.ended.why, agent.ended.swept) == (0, "", ())
+
+
+def test_the_agents_end_is_told_and_written_into_the_guards_ledger(start: Callable[..., GuardedAgent]) -> None:
+    agent = start("exit 7")
+    assert agent.guard.wait(5) == 1
+    assert agent.ended.agent_exit == 7
+    names = [event["event"] for event in read_events(agent.files.node_spool(0))]
+    assert names == ["agent.begin", "agent.end"]
+
+
+def test_a_guard_says_nothing_but_what_its_agent_says(start: Callable[..., GuardedAgent]) -> None:
+    agent = start("echo palette")
+    agent.guard.wait(5)
+    assert agent.log.read_text() == "palette\n"
+
+
+def test_no_agents_end_is_missed_however_soon_it_comes(start: Callable[..., GuardedAgent]) -> None:
+    for _ in range(5):
+        agent = start("exit 0")
+        agent.guard.wait(5)
+        assert agent.ended.agent_exit == 0
+
+
+def test_ranks_import_from_their_own_path_and_know_their_guard(start: Callable[..., GuardedAgent]) -> None:
+    agent = start('echo "$PYTHONPATH $HEADWAY_GUARD_PID"')
+    agent.guard.wait(5)
+    assert agent.log.read_text() == f"for ranks {agent.guard.pid}\n"
+
+
+@pytest.mark.parametrize("how", ["stop", "terminate", "interrupt", "lifeline"])
+def test_an_obedient_agent_is_ended_in_order(start: Callable[..., GuardedAgent], how: str) -> None:
+    agent = start(OBEDIENT)
+    assert agent.guard.stdin is not None
+    {
+        "stop": lambda: agent.tell(Command.STOP),
+        "terminate": agent.guard.terminate,
+        "interrupt": lambda: agent.guard.send_signal(signal.SIGINT),
+        "lifeline": agent.guard.stdin.close,
+    }[how]()
+    agent.guard.wait(5)
+    assert agent.ended.agent_exit in (0, -signal.SIGTERM)
+    assert agent.ended.why
+    assert agent.survivors() == []
+
+
+@pytest.mark.parametrize(
+    ("command", "grace"), [(Command.STOP, "stop_grace_s"), (Command.PEER_LOST, "peer_grace_s"), (None, "lost_grace_s")]
+)
+def test_a_deaf_agent_is_killed_when_its_grace_is_over(
+    start: Callable[..., GuardedAgent], command: Command | None, grace: str
+) -> None:
+    # The stand-in keeps a child, so that it is not taken for an agent that lingers without ranks.
+    agent = start(f"trap '' TERM; sleep 600 & {DEAF}", **{grace: 0.5})
+    if command is None:
+        assert agent.guard.stdin is not None
+        agent.guard.stdin.close()
+    else:
+        agent.tell(command)
+    agent.guard.wait(5)
+    assert agent.ended.agent_exit == -signal.SIGKILL
+    assert 0.5 <= agent.ended.stop_s < 3
+    assert agent.survivors() == []
+
+
+def test_a_later_reason_may_shorten_the_grace_but_never_lengthen_it(start: Callable[..., GuardedAgent]) -> None:
+    agent = start(f"sleep 600 & {DEAF}", peer_grace_s=0.5)
+    agent.tell(Command.STOP)
+    agent.tell(Command.PEER_LOST)
+    agent.tell(Command.STOP)
+    agent.guard.wait(5)
+    assert agent.ended.why == "stop"
+
+
+def test_an_agent_that_lingers_without_ranks_is_not_waited_for(start: Callable[..., GuardedAgent]) -> None:
+    deaf_alone = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True)"
+    agent = start(f'exec {sys.executable} -c "{deaf_alone}; time.sleep(600)"')
+    agent.tell(Command.STOP)
+    agent.guard.wait(5)
+    assert agent.ended.agent_exit == -signal.SIGKILL
+
+
+def test_what_ranks_started_for_themselves_is_swept(start: Callable[..., GuardedAgent]) -> None:
+    agent = start("setsid sleep 600 & (setsid sleep 601 &) ; sleep 0.2; exit 0")
+    agent.guard.wait(5)
+    assert len(agent.ended.swept) == 2
+    assert agent.survivors() == []
+
+
+def test_a_killed_guard_takes_its_agent_with_it(
+    start: Callable[..., GuardedAgent], wait_until: Callable[..., float]
+) -> None:
+    agent = start("exec sleep 600")
+    wait_until(lambda: len(agent.survivors()) == 2)
+    agent.guard.kill()
+    agent.guard.wait()
+    wait_until(lambda: not agent.survivors(), within_s=2)
+
+
+def test_a_guard_whose_owner_is_gone_already_starts_nothing_that_stays(start: Callable[..., GuardedAgent]) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    agent = start("exec sleep 600", owner_pid=gone.pid)
+    agent.guard.wait(5)
+    assert "owner was gone" in agent.ended.why
+
+
+def _marker(agent: GuardedAgent, **fields: Any) -> RankMarker:
+    status = agent.status
+    assert status is not None
+    values = {"rank": 3, "pid": 999_999_999, "parent_pid": status.agent_pid, "state": "running", "unix_s": 0.0}
+    return RankMarker(**values | fields)  # type: ignore[arg-type]
+
+
+def test_a_rank_that_vanished_without_a_word_ends_the_node(start: Callable[..., GuardedAgent]) -> None:
+    agent = start(f"sleep 600 & {OBEDIENT}")
+    write_json(agent.files.marker(3), asdict(_marker(agent)))
+    agent.guard.wait(5)
+    assert agent.ended.lost_ranks == (3,)
+    assert agent.ended.why == "rank 3 vanished"
+
+
+def test_a_rank_that_failed_ends_the_node_however_long_the_agent_would_wait(start: Callable[..., GuardedAgent]) -> None:
+    agent = start(f"sleep 600 & {DEAF}", peer_grace_s=0.3)
+    write_json(agent.files.marker(3), asdict(_marker(agent, state="failed")))
+    agent.guard.wait(5)
+    assert (agent.ended.why, agent.ended.lost_ranks) == ("rank 3 failed", ())
+
+
+def test_a_rank_of_another_node_is_not_this_guards_business(
+    start: Callable[..., GuardedAgent], wait_until: Callable[..., float]
+) -> None:
+    agent = start("sleep 0.5; exit 0")
+    write_json(agent.files.marker(3), asdict(_marker(agent, parent_pid=1)))
+    assert agent.guard.wait(5) == 0
+    assert agent.ended.lost_ranks == ()

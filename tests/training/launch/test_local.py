@@ -1,0 +1,133 @@
+"""The owner's own death, in every way: nothing stays behind, and the next owner goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from training.launch.launcher import Handle
+from training.launch.local import LocalLauncher
+from training.launch.process_tree import processes_with, send_signal, sweep
+from training.launch.protocol import TOKEN, Command
+from training.launch.spec import Attempt, LaunchSpec
+from training.launch.supervisor import supervise
+
+TOYS = Path(__file__).parent / "toys"
+SPEC = LaunchSpec(lost_grace_s=2, peer_grace_s=1)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def own(toy_run, wait_until: Callable[..., float]) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:  # type: ignore[no-untyped-def]
+    """Starts an owner and waits until its ranks make steps."""
+    owners: list[subprocess.Popen[bytes]] = []
+
+    def own(*arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, str(TOYS / "toy_owner.py"), str(toy_run.folder), SPEC.model_dump_json(), *arguments]
+        # A process started in the background ignores SIGINT; a person's shell does not start one so.
+        owners.append(subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)))
+        wait_until(lambda: (toy_run.newest_step() or 0) >= 2, within_s=30)
+        return owners[-1]
+
+    yield own
+    for owner in owners:
+        owner.kill()
+        owner.wait()
+    if (handle := Handle.load(toy_run.folder)) is not None:
+        sweep(TOKEN, handle.token)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_nothing_outlives_its_owner(toy_run, own, wait_until, number: signal.Signals) -> None:  # type: ignore[no-untyped-def]
+    owner = own("--steps", "9999", "--children")
+    assert len(toy_run.survivors()) >= 10, "two guards, agents and ranks, and what the ranks started"
+
+    owner.send_signal(number)
+
+    wait_until(lambda: not toy_run.survivors(), within_s=10)
+    assert all((toy_run.folder / f"checkpoint-{rank}.txt").exists() for rank in (0, 1)), "in order, if it can be"
+
+
+def test_ranks_that_ignore_it_do_not_outlive_their_owner_either(toy_run, own, wait_until) -> None:  # type: ignore[no-untyped-def]
+    own("--steps", "9999", "--deaf").kill()
+    wait_until(lambda: not toy_run.survivors(), within_s=10)
+
+
+def test_halted_ranks_do_not_outlive_their_owner_either(toy_run, own, wait_until) -> None:  # type: ignore[no-untyped-def]
+    owner = own("--steps", "9999")
+    for marker in toy_run.attempt(1).read_markers().values():
+        send_signal(marker.pid, signal.SIGSTOP)
+    owner.kill()
+    wait_until(lambda: not toy_run.survivors(), within_s=10)
+
+
+def test_the_next_owner_ends_what_is_left_before_it_goes_on(toy_run, own) -> None:  # type: ignore[no-untyped-def]
+    owner = own("--steps", "9999", "--children")
+    left = Handle.load(toy_run.folder)
+    assert left is not None
+    # Guard and owner at once: what ranks started for themselves has nobody to end it.
+    guards = [toy_run.attempt(1).read_status(node).guard_pid for node in (0, 1)]
+    for pid in (*guards, owner.pid):
+        os.kill(pid, signal.SIGKILL)
+    owner.wait()
+    assert processes_with(TOKEN, left.token)
+
+    steps = str(toy_run.newest_step() + 3)
+    gang = toy_run.gang("--steps", steps)
+    outcome = supervise(SPEC, gang, ledger=toy_run.ledger, budget_scope="one", poll=toy_run.newest_step)
+
+    assert outcome.state == "done"
+    assert processes_with(TOKEN, left.token) == []
+    assert toy_run.num_attempts() == 2
+
+
+def test_rendering_starts_nothing_and_writes_nothing(toy_run) -> None:  # type: ignore[no-untyped-def]
+    attempt = Attempt(
+        number=1, folder=toy_run.folder / "1", token="t", rendezvous_id="t", rendezvous_port=1, owner_pid=os.getpid()
+    )
+    before = sorted(toy_run.folder.iterdir())
+    commands = LocalLauncher(SPEC).render(toy_run.gang(), attempt)
+    assert [command.node for command in commands] == [0, 1]
+    assert sorted(toy_run.folder.iterdir()) == before
+
+
+def test_a_handle_is_json_that_leads_back(toy_run) -> None:  # type: ignore[no-untyped-def]
+    handle = Handle(launcher="local", host="here", owner_pid=1, token="t", attempt=3)
+    handle.save(toy_run.folder)
+    assert json.loads((toy_run.folder / "launch.json").read_text())["attempt"] == 3
+    assert Handle.load(toy_run.folder) == handle
+
+
+def test_a_second_interrupt_ends_the_patience_and_not_the_cleaning_up(toy_run, wait_until, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    launcher = LocalLauncher(SPEC)
+    attempt = Attempt(
+        number=1,
+        folder=toy_run.folder / "attempts" / "001",
+        token="token-of-this-test",
+        rendezvous_id="t",
+        rendezvous_port=0,
+        owner_pid=os.getpid(),
+    )
+    attempt.folder.mkdir(parents=True)
+    handle = launcher.submit(toy_run.gang(), attempt)
+    wait_until(lambda: len(toy_run.survivors()) >= 4)
+
+    def interrupted(_patience_s: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launcher, "_wait_for_all", interrupted)
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        launcher.cancel(handle, grace_s=60)
+    assert time.monotonic() - begin < 5
+    assert toy_run.survivors() == []
+    launcher.signal(handle, Command.KILL)  # to nobody, and no error

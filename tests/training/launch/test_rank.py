@@ -1,0 +1,157 @@
+"""Ranks as real processes, as torchrun would start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from training.launch.protocol import AttemptFiles, RankMarker
+from training.ledger import read_events
+
+TOYS = Path(__file__).parent / "toys"
+BLOCKED = """
+import threading, sys, pathlib
+from training.launch.rank import arm
+rank = arm(pathlib.Path(sys.argv[1]))
+print("armed", flush=True)
+with rank.outcome():
+    import ctypes
+    ctypes.CDLL(None).sleep.restype = None
+    while True:
+        ctypes.CDLL(None).sleep(600)  # like a collective: the GIL is free, and no Python code runs
+"""
+AGENT = """
+import subprocess, sys, time
+rank = subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]])
+time.sleep(600)
+"""
+
+
+def toy(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "toy_worker", "--run-dir", str(folder), "--steps", "5", "--step-s", "0.01", *arguments],
+        env=os.environ | {"PYTHONPATH": str(TOYS)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+
+
+def marker(folder: Path, rank: int = 0) -> RankMarker:
+    return AttemptFiles(folder).read_markers()[rank]
+
+
+@pytest.fixture
+def blocked(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", BLOCKED, str(tmp_path)],
+        env=os.environ | {"HEADWAY_STOP_GRACE_S": "0.5", "TORCHELASTIC_RUN_ID": "x"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None and process.stdout.readline() == "armed\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_it_works_by_hand_without_any_launcher(tmp_path: Path) -> None:
+    assert toy(tmp_path).returncode == 0
+    assert (marker(tmp_path / "by-hand").state, marker(tmp_path / "by-hand").rank) == ("done", 0)
+
+
+def test_it_writes_where_the_supervisor_said_and_under_its_own_rank(tmp_path: Path) -> None:
+    told = tmp_path / "attempts" / "007"
+    told.mkdir(parents=True)
+    toy(tmp_path, RANK="2", WORLD_SIZE="3", HEADWAY_ATTEMPT_DIR=str(told), HEADWAY_ATTEMPT="7", HEADWAY_NODE="1")
+    assert (marker(told, 2).state, marker(told, 2).node) == ("done", 1)
+    step = next(event for event in read_events(told / "ledger" / "rank-2.jsonl") if event["event"] == "step")
+    assert (step["rank"], step["attempt"]) == (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "code", "state", "cause"),
+    [
+        ("stop", 75, "stopped", "stopped"),
+        ("contract", 4, "failed", "contract"),
+        ("not finite", 6, "failed", "training"),
+        ("raise", 1, "failed", "training"),
+        ("memory", 1, "failed", "oom"),
+    ],
+)
+def test_every_end_is_written_down_with_its_cause(
+    tmp_path: Path, trouble: str, code: int, state: str, cause: str
+) -> None:
+    ended = toy(tmp_path, "--trouble", json.dumps({"kind": trouble, "step": 3}))
+    last_word = marker(tmp_path / "by-hand")
+    assert (ended.returncode, last_word.state, last_word.cause) == (code, state, cause)
+
+
+def test_an_error_of_ours_is_one_line_on_stderr_and_a_foreign_one_keeps_its_traceback(tmp_path: Path) -> None:
+    ours = toy(tmp_path, "--trouble", '{"kind": "contract", "step": 3}').stderr
+    assert ours == "ContractViolation: here: no receipt. Validate first.\n"
+    foreign = toy(tmp_path, "--trouble", '{"kind": "raise", "step": 3}').stderr
+    assert "Traceback" in foreign and "the dog ate it" in foreign
+
+
+def test_a_blocked_rank_ends_itself_when_its_grace_is_over(tmp_path: Path, blocked: subprocess.Popen[str]) -> None:
+    blocked.send_signal(signal.SIGTERM)
+    assert blocked.wait(5) == 143
+    assert marker(tmp_path).state == "failed"
+    assert "within 0.5 s of SIGTERM" in marker(tmp_path).what
+
+
+def test_a_blocked_rank_writes_its_stacks_when_asked(
+    tmp_path: Path, blocked: subprocess.Popen[str], wait_until: Callable[..., float]
+) -> None:
+    blocked.send_signal(signal.SIGUSR2)
+    stacks = AttemptFiles(tmp_path).stacks(0)
+    wait_until(lambda: "_stand_watch" in stacks.read_text() and "<module>" in stacks.read_text())
+    assert blocked.poll() is None
+
+
+def test_a_rank_dies_with_its_agent_even_while_blocked(tmp_path: Path, wait_until: Callable[..., float]) -> None:
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT, BLOCKED, str(tmp_path)],
+        env=os.environ | {"TORCHELASTIC_RUN_ID": "x"},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: AttemptFiles(tmp_path).read_markers())
+        rank_pid = marker(tmp_path).pid
+    finally:
+        agent.kill()
+        agent.wait()
+    wait_until(lambda: not Path(f"/proc/{rank_pid}").exists() or _is_dead(rank_pid), within_s=2)
+
+
+def _is_dead(pid: int) -> bool:
+    from training.launch.process_tree import process_state
+
+    return process_state(pid) in "ZX"
+
+
+def test_a_rank_whose_agent_is_gone_before_it_is_armed_does_not_start(tmp_path: Path) -> None:
+    # Its parent is the guard: it was adopted.
+    environment = {"TORCHELASTIC_RUN_ID": "x", "HEADWAY_GUARD_PID": str(os.getpid())}
+    assert toy(tmp_path, **environment).returncode == 137
+    assert not (tmp_path / "by-hand").exists()
+
+
+def test_arming_imports_nothing_heavy(tmp_path: Path) -> None:
+    code = (
+        "import sys; before = set(sys.modules); import training.launch.rank;"
+        "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)))"
+    )
+    # Isolated from the editable install's own finder, which site has imported before.
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "['data_contracts', 'training']"

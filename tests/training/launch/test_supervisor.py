@@ -1,0 +1,180 @@
+"""Whole runs: real guards, real torchrun agents on two nodes, toy workers that import no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from data_contracts.errors import ContractViolation, EnvironmentProblem, RunStopped, TrainingFailed
+from training.launch.lateness import innermost_frame
+from training.launch.retry_budget import AttemptRecords
+from training.launch.run_lock import owning
+from training.launch.spec import Gang, LaunchSpec
+from training.launch.stop_request import request_stop, requested_stop
+from training.launch.supervisor import supervise
+
+SPEC = LaunchSpec(stop_grace_s=5, peer_grace_s=1, backoff_s=0)
+
+pytestmark = pytest.mark.slow
+
+
+def run(toy_run, gang: Gang, spec: LaunchSpec = SPEC, act: Callable[[int], None] = lambda step: None):  # type: ignore[no-untyped-def]
+    """Supervise, calling `act` with the newest step as it grows."""
+
+    def poll() -> int | None:
+        step = toy_run.newest_step()
+        if step is not None:
+            act(step)
+        return step
+
+    return supervise(spec, gang, ledger=toy_run.ledger, budget_scope="one", poll=poll)
+
+
+def trouble(kind: str, **fields: object) -> tuple[str, str]:
+    return "--trouble", json.dumps({"kind": kind, "step": 3, **fields})
+
+
+class KillOnce:
+    """Kills one process of the second node as soon as the run has made a few steps."""
+
+    def __init__(self, toy_run, victim: str) -> None:  # type: ignore[no-untyped-def]
+        self._run, self._victim = toy_run, victim
+        self.killed_unix_s = 0.0
+
+    def __call__(self, step: int) -> None:
+        if self.killed_unix_s or step < 3:
+            return
+        files = self._run.attempt(1)
+        status, markers = files.read_status(1), files.read_markers()
+        pid = {"rank": markers[1].pid, "agent": status.agent_pid, "guard": status.guard_pid}[self._victim]
+        os.kill(pid, signal.SIGKILL)
+        self.killed_unix_s = time.time()
+
+
+@pytest.mark.parametrize("victim", ["rank", "agent", "guard"])
+def test_a_kill_costs_seconds_and_not_the_run(toy_run, victim: str) -> None:  # type: ignore[no-untyped-def]
+    kill = KillOnce(toy_run, victim)
+
+    outcome = run(toy_run, toy_run.gang("--steps", "12", "--children"), act=kill)
+
+    assert outcome.state == "done"
+    assert toy_run.survivors() == []
+    assert [record.state for record in AttemptRecords(toy_run.folder).all()] == ["failed", "done"]
+    assert len(toy_run.events("rank.lost")) == len(toy_run.events("attempt.retry")) == 1
+    first, second = toy_run.events("attempt")
+    assert victim in str(first["what"]), "what was killed is what is named"
+    ended_unix_s = float(str(first["unix_s"])) + float(str(first["duration_s"]))
+    assert ended_unix_s - kill.killed_unix_s < 4, "peers are ended long before the whole grace"
+    assert second["step"] == 12
+
+
+def test_peers_that_ignore_the_request_to_stop_are_not_waited_for(toy_run) -> None:  # type: ignore[no-untyped-def]
+    kill = KillOnce(toy_run, "rank")
+    spec = SPEC.model_copy(update={"max_attempts": 1, "stop_grace_s": 60.0})
+    with pytest.raises(TrainingFailed, match="rank 1 was killed"):
+        run(toy_run, toy_run.gang("--deaf", "--steps", "9999"), spec, kill)
+    assert time.time() - kill.killed_unix_s < 5
+    assert toy_run.survivors() == []
+
+
+def test_a_broken_contract_comes_back_as_itself_after_one_attempt(toy_run) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ContractViolation) as refused:
+        run(toy_run, toy_run.gang(*trouble("contract"), nodes=1))
+    assert str(refused.value) == "here: no receipt. Validate first."
+    assert toy_run.num_attempts() == 1
+
+
+def test_a_crash_that_comes_again_ends_the_run_and_quotes_the_rank(toy_run) -> None:  # type: ignore[no-untyped-def]
+    spec = SPEC.model_copy(update={"max_cycles_without_progress": 1})
+    with pytest.raises(TrainingFailed) as failed:
+        run(toy_run, toy_run.gang(*trouble("raise"), nodes=1), spec)
+    message = str(failed.value)
+    assert "rank 0: ValueError: the dog ate it" in message
+    assert "no further than step 3" in message
+    assert "attempts/002" in message and "raise ValueError" in message
+    assert toy_run.num_attempts() == 2
+
+
+def test_a_rank_that_never_comes_up_is_quoted(toy_run) -> None:  # type: ignore[no-untyped-def]
+    spec = SPEC.model_copy(update={"max_attempts": 1})
+    with pytest.raises(TrainingFailed, match="the early bird"):
+        run(toy_run, toy_run.gang("--trouble", '{"kind": "early exit"}', nodes=1), spec)
+
+
+def test_a_later_owner_does_not_start_when_the_budget_is_spent(toy_run) -> None:  # type: ignore[no-untyped-def]
+    spec = SPEC.model_copy(update={"max_attempts": 1})
+    gang = toy_run.gang("--trouble", '{"kind": "early exit"}', nodes=1)
+    with pytest.raises(TrainingFailed):
+        run(toy_run, gang, spec)
+    with pytest.raises(TrainingFailed, match="budget is spent"):
+        run(toy_run, gang, spec)
+    assert toy_run.num_attempts() == 1
+
+
+def test_a_halted_rank_is_named_its_peers_stacks_are_kept_and_the_run_goes_on(toy_run) -> None:  # type: ignore[no-untyped-def]
+    spec = SPEC.model_copy(update={"progress_deadline_s": 1.5})
+    # Toys do not wait for each other: rank 0 goes on to its end, and only then is nothing left that moves.
+    gang = toy_run.gang(*trouble("halt", rank=1, attempt=1), "--steps", "6", "--step-s", "0.2")
+
+    outcome = run(toy_run, gang, spec)
+
+    assert outcome.state == "done"
+    overdue = toy_run.events("attempt.overdue")[0]
+    assert overdue["ranks"] == [1]
+    assert "rank 1 halted at step 3" in str(overdue["what"])
+    assert toy_run.survivors() == []
+
+
+def test_a_hanging_rank_is_shown_with_what_it_was_doing(toy_run) -> None:  # type: ignore[no-untyped-def]
+    spec = SPEC.model_copy(update={"progress_deadline_s": 1.0, "max_attempts": 1})
+    with pytest.raises(TrainingFailed, match=r"no step after step 3 within 1 s.*in hang_here \(toy_worker.py"):
+        run(toy_run, toy_run.gang(*trouble("hang"), nodes=1), spec)
+    assert innermost_frame(toy_run.attempt(1).stacks(0).read_text()).startswith("hang_here")
+
+
+def test_a_request_to_stop_keeps_checkpoints_and_the_next_run_goes_on_from_them(toy_run) -> None:  # type: ignore[no-untyped-def]
+    gang = toy_run.gang("--steps", "30")
+
+    def ask(step: int) -> None:
+        if step == 3 or (step > 3 and toy_run.num_attempts() == 1):
+            request_stop(toy_run.folder, "asked by a test")
+
+    with pytest.raises(RunStopped):
+        run(toy_run, gang, act=ask)
+    kept = [int((toy_run.folder / f"checkpoint-{rank}.txt").read_text()) for rank in (0, 1)]
+    assert min(kept) >= 3
+    assert requested_stop(toy_run.folder) is None, "a request is honoured once"
+
+    assert run(toy_run, gang).state == "done"
+    assert AttemptRecords(toy_run.folder).all()[0].state == "stopped"
+
+
+def test_one_rank_that_stops_by_itself_stops_the_run(toy_run) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(RunStopped):
+        run(toy_run, toy_run.gang(*trouble("stop"), "--steps", "9999"))
+    assert {marker.state for marker in toy_run.attempt(1).read_markers().values()} == {"stopped"}
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_ends_everything_in_order_and_travels_on(toy_run, interrupt: type[BaseException]) -> None:  # type: ignore[no-untyped-def]
+    def interrupt_it(step: int) -> None:
+        if step >= 3:
+            raise interrupt
+
+    with pytest.raises(interrupt):
+        run(toy_run, toy_run.gang("--steps", "9999", "--children"), act=interrupt_it)
+
+    assert toy_run.survivors() == []
+    assert all((toy_run.folder / f"checkpoint-{rank}.txt").exists() for rank in (0, 1))
+    assert AttemptRecords(toy_run.folder).all()[0].state == "stopped"
+
+
+def test_a_run_has_one_owner(toy_run) -> None:  # type: ignore[no-untyped-def]
+    with owning(toy_run.folder), pytest.raises(EnvironmentProblem, match=str(os.getpid())):
+        run(toy_run, toy_run.gang())
+    assert toy_run.num_attempts() == 0

@@ -1,0 +1,51 @@
+"""Configuration: impossible arithmetic is refused, with the numbers in the message."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from data_contracts.errors import ConfigError
+from training.config import TrainingSpec, batch_line, replicas_per_rank
+
+SPEC = TrainingSpec(global_batch_sequences=32, micro_batch_sequences=8)
+
+
+@pytest.mark.parametrize(("world_size", "each"), [(1, 4), (2, 2), (4, 1)])
+def test_any_power_of_two_up_to_the_number_of_replicas_can_share_them(world_size, each):
+    assert replicas_per_rank(SPEC, world_size) == each
+
+
+@pytest.mark.parametrize("world_size", [3, 5, 6, 8])
+def test_another_world_is_refused_with_the_numbers_and_what_would_work(world_size):
+    with pytest.raises(ConfigError, match=rf"{world_size} ranks cannot share 4 replicas .*32 / .*8.* 1 or 2 or 4 ranks"):
+        replicas_per_rank(SPEC, world_size)
+
+
+@pytest.mark.parametrize(("whole", "micro", "shown"), [(24, 8, "= 3"), (20, 8, "= 2.5"), (4, 8, "= 0.5")])
+def test_a_batch_that_is_no_power_of_two_of_replicas_is_refused_with_the_numbers(whole, micro, shown):
+    with pytest.raises(ValidationError, match=f"global batch {whole} / micro batch {micro} {shown} replicas"):
+        TrainingSpec(global_batch_sequences=whole, micro_batch_sequences=micro)
+
+
+def test_the_number_of_workers_is_no_part_of_what_decides_the_weights():
+    assert not [name for name in TrainingSpec.model_fields if "world" in name or "rank" in name]
+
+
+def test_an_unknown_field_is_refused():
+    with pytest.raises(ValidationError, match="learning_rate"):
+        TrainingSpec(learning_rate=1)
+
+
+def test_the_batch_line_adds_up():
+    line = batch_line(SPEC, world_size=2, context_tokens=256)
+    assert line == "tokens/step  8 micro x 256 seq x 2 ranks x 2 accumulation = 8,192"
+
+
+def test_every_field_is_described_for_the_form():
+    def fields(model):
+        for name, field in model.model_fields.items():
+            nested = getattr(field.annotation, "model_fields", None)
+            yield from fields(field.annotation) if nested else [(f"{model.__name__}.{name}", field.description)]
+
+    assert [name for name, description in fields(TrainingSpec) if not description] == []

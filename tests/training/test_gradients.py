@@ -1,0 +1,87 @@
+"""The gradient tree: one order of additions for any number of workers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from training.distributed import Gang
+from training.gradients import GradientTree, clip_factor, tree_sum
+
+ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
+
+
+def awkward_values(*shape: int) -> torch.Tensor:
+    """Values of very different size, whose sum depends on the order."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(*shape, generator=generator) * 10.0 ** torch.randint(-4, 5, shape, generator=generator)
+
+
+def test_tree_sum_adds_neighbours_then_pairs_then_fours():
+    rows = awkward_values(8, 1000)
+    a, b, c, d, e, f, g, h = rows.clone()
+
+    total = tree_sum(rows.clone())
+
+    assert torch.equal(total, ((a + b) + (c + d)) + ((e + f) + (g + h)))
+    assert not torch.equal(total, rows.sum(dim=0)), "the values should tell orders apart"
+
+
+@given(st.integers(0, 5), st.integers(0, 3))
+def test_summing_in_two_stages_is_the_same_tree(levels, workers):
+    workers = min(levels, workers)
+    rows = awkward_values(2**levels, 50)
+    partial = torch.stack([tree_sum(part.clone()) for part in rows.chunk(2**workers)])
+    assert torch.equal(tree_sum(partial), tree_sum(rows.clone()))
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2, 4, 8, 16])
+def test_replicas_one_after_another_add_up_as_the_tree(num_replicas):
+    parameters = [nn.Parameter(torch.zeros(5, 3)), nn.Parameter(torch.zeros(7))]
+    coefficients = awkward_values(num_replicas, 22)
+    tree = GradientTree(parameters, gang=ALONE, num_replicas=num_replicas)
+    for _ in range(2):  # buffers are used again in the next step
+        for row in coefficients:
+            tree.begin_replica()
+            flat = torch.cat([parameter.flatten() for parameter in parameters])
+            (flat * row).sum().backward()
+            tree.end_replica()
+        total = tree.total()
+
+        expected = tree_sum(coefficients.clone())
+        assert torch.equal(total[:22], expected)
+        assert torch.equal(torch.cat([parameter.grad.flatten() for parameter in parameters]), expected)
+
+
+def test_a_parameter_that_a_replica_does_not_use_contributes_nothing():
+    used, unused = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
+    tree = GradientTree([used, unused], gang=ALONE, num_replicas=2)
+    for replica in range(2):
+        tree.begin_replica()
+        (used.sum() + (unused.sum() if replica else 0)).backward()
+        tree.end_replica()
+    tree.total()
+    assert used.grad.tolist() == [2, 2, 2]
+    assert unused.grad.tolist() == [1, 1]
+
+
+def test_the_length_of_the_gradient_depends_on_the_replicas_not_on_the_workers():
+    parameters = [nn.Parameter(torch.zeros(13))]
+    lengths = set()
+    for _world_size in (1, 2, 4):
+        tree = GradientTree(parameters, gang=ALONE, num_replicas=4)
+        tree.begin_replica()
+        parameters[0].sum().backward()
+        tree.end_replica()
+        lengths.add(tree.total().numel())
+    assert lengths == {16}
+
+
+@pytest.mark.parametrize(("norm", "largest"), [(0.5, 1.0), (1.0, 1.0), (10.0, 1.0), (0.0, 1.0)])
+def test_a_clipped_gradient_is_no_longer_than_allowed_and_a_short_one_is_left_alone(norm, largest):
+    factor = clip_factor(norm, largest)
+    assert norm * factor <= largest
+    assert factor == pytest.approx(min(1.0, largest / norm) if norm else 1.0, rel=1e-5)

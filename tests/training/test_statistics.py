@@ -1,0 +1,70 @@
+"""Intervals over documents."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from training.statistics import paired_difference, ratio_interval
+
+CHOICE = {"resamples": 2000, "confidence": 0.95, "seed": 1}
+
+
+def scores(num_documents: int, seed: int = 0):
+    generator = np.random.default_rng(seed)
+    size_bytes = generator.integers(100, 50_000, num_documents)
+    return size_bytes * (1.8 + 0.3 * generator.standard_normal(num_documents)), size_bytes
+
+
+def test_the_value_is_the_ratio_of_sums_and_lies_in_its_interval():
+    bits, size_bytes = scores(90)
+    interval = ratio_interval(bits, size_bytes, **CHOICE)
+    assert interval.value == pytest.approx(bits.sum() / size_bytes.sum())
+    assert interval.low < interval.value < interval.high
+
+
+def test_the_same_seed_gives_the_same_interval_and_another_a_slightly_different_one():
+    bits, size_bytes = scores(90)
+    first = ratio_interval(bits, size_bytes, **CHOICE)
+    assert ratio_interval(bits, size_bytes, **CHOICE) == first
+    other = ratio_interval(bits, size_bytes, **{**CHOICE, "seed": 2})
+    assert other != first
+    assert other.low == pytest.approx(first.low, rel=0.02)
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say():
+    covered = 0
+    for seed in range(200):
+        bits, size_bytes = scores(60, seed)
+        interval = ratio_interval(bits, size_bytes, resamples=300, confidence=0.9, seed=seed)
+        covered += interval.low <= 1.8 <= interval.high
+    assert 160 <= covered <= 196
+
+
+def test_pairing_sees_a_small_difference_that_every_document_shares():
+    bits, size_bytes = scores(90)
+    better = bits - 0.01 * size_bytes
+    difference = paired_difference(better, bits, size_bytes, **CHOICE)
+    assert difference.value == pytest.approx(-0.01)
+    assert difference.high < 0
+    alone = ratio_interval(bits, size_bytes, **CHOICE)
+    assert alone.high - alone.low > 0.02, "unpaired, the documents' own spread would hide it"
+
+
+def test_a_model_against_itself_differs_by_nothing():
+    bits, size_bytes = scores(30)
+    difference = paired_difference(bits, bits, size_bytes, **CHOICE)
+    assert (difference.low, difference.value, difference.high) == (0, 0, 0)
+
+
+def test_more_documents_than_fit_a_block_are_drawn_in_pieces(monkeypatch):
+    bits, size_bytes = scores(90)
+    whole = ratio_interval(bits, size_bytes, **CHOICE)
+    monkeypatch.setattr("training.statistics.BLOCK_DRAWS", 1000)
+    assert ratio_interval(bits, size_bytes, **CHOICE) == whole
+
+
+@pytest.mark.parametrize(("numerators", "denominators"), [([], []), ([1.0], [0.0]), ([1.0, 2.0], [1.0])])
+def test_scores_that_give_no_ratio_are_refused(numerators, denominators):
+    with pytest.raises(ValueError, match="document|positive"):
+        ratio_interval(numerators, denominators, **CHOICE)
