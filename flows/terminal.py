@@ -21,6 +21,7 @@ PLAIN_STEP_EVERY_S = 5.0
 STAGE_WIDTH = 10
 
 NOTICES = {
+    "batch": "batch",
     "stage.damaged": "damaged",
     "alias.moved": "alias",
     "rank.lost": "rank",

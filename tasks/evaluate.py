@@ -8,8 +8,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TypedDict
 
-from data_contracts.errors import IntegrityError
-from data_contracts.sources import SourceSpec
 from pydantic import Field
 
 from data_contracts.digests import sha256_of
@@ -23,6 +21,8 @@ from data_contracts.documents import (
     RunSpec,
     ShardManifest,
 )
+from data_contracts.errors import IntegrityError
+from data_contracts.sources import SourceSpec
 from tasks import model_refs
 from tasks.artifacts import artifact_key, show_markdown
 from tasks.context import RunContext

@@ -14,7 +14,7 @@ from tasks.stage import Made, find_or_make, stage_task
 from tasks.track import SeriesShipper
 from training.checkpoint.layout import checkpoint_path
 from training.code_archive import freeze_code, freeze_environment
-from training.config import TrainingSpec
+from training.config import TrainingSpec, batch_line
 from training.launch.spec import Gang, LaunchSpec
 from training.launch.supervisor import supervise
 from training.ledger import Event, SpoolTail
@@ -58,6 +58,7 @@ def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, run: R
     run_dir = workspace.local_path(run_folder(run.link))
     run_dir.mkdir(parents=True, exist_ok=True)
     context.ledger.event("run.folder", run=run.sha256, path=str(run_dir))
+    context.ledger.event("batch", message=_batch_line(context, training, spec, run))
     gang = gang_for(context, run, "training.worker", run_dir, spec.nodes, spec.ranks_per_node)
     shipper = SeriesShipper(workspace, tracking_uri, context.pipeline, run)
     watch = TrainingWatch(context, run_dir, training.max_steps, shipper)
@@ -65,6 +66,12 @@ def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, run: R
         supervise(spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=watch.poll)
         watch.poll()
     return Made(document=run, files=result_files(context, run.link))
+
+
+def _batch_line(context: RunContext, training: TrainingSpec, spec: LaunchSpec, run: RunSpec) -> str:
+    shards = context.workspace.load(run.manifest, ShardManifest)
+    context_tokens = next(column.shape[0] - 1 for column in shards.columns if column.name == "tokens")
+    return batch_line(training, world_size=spec.nodes * spec.ranks_per_node, context_tokens=context_tokens)
 
 
 def gang_for(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
+import uuid
 import warnings
 from importlib.metadata import version
 from pathlib import Path
+
+import yaml
 
 from data_contracts.documents import CheckpointManifest, RunSpec
 from tasks.context import RunContext
@@ -28,7 +32,11 @@ def export_graph(context: RunContext, launch: LaunchSpec, manifest: CheckpointMa
 
 
 def save_model(graph: Path, lineage: dict[str, str], target: Path) -> None:
-    """Write an MLflow model folder around the graph, with signature, input example and lineage."""
+    """Write an MLflow model folder around the graph, with signature, input example and lineage.
+
+    The folder's bytes are a function of graph and lineage alone, so that registering again after a crash, or after
+    damage, is the same registration.
+    """
     import mlflow.pytorch
     import numpy as np
     import torch
@@ -54,3 +62,15 @@ def save_model(graph: Path, lineage: dict[str, str], target: Path) -> None:
             pip_requirements=[f"torch=={version('torch').partition('+')[0]}", f"mlflow=={version('mlflow')}"],
         )
     (target / "lineage.json").write_text(json.dumps(lineage, indent=1, sort_keys=True) + "\n")
+    _make_reproducible(graph, lineage, target)
+
+
+def _make_reproducible(graph: Path, lineage: dict[str, str], target: Path) -> None:
+    """MLflow exports the graph once more and adds a clock and a random id; ours is the graph the rank wrote."""
+    (stored,) = (target / "data").glob("*.pt2")
+    shutil.copyfile(graph, stored)
+    description = yaml.safe_load((target / "MLmodel").read_text())
+    description.pop("utc_time_created", None)
+    description["model_uuid"] = uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(lineage, sort_keys=True)).hex
+    description["model_size_bytes"] = stored.stat().st_size
+    (target / "MLmodel").write_text(yaml.safe_dump(description))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from data_contracts.sources import SourceSpec, read_file
-
 from data_contracts import refs
 from data_contracts.documents import ContractReceipt, FittedState, Link, ShardGroup, ShardManifest, Snapshot
 from data_contracts.errors import IntegrityError
+from data_contracts.sources import SourceSpec, read_file
 from tasks.artifacts import artifact_key, show_table
 from tasks.context import RunContext
 from tasks.stage import Made, code_version, find_or_make, stage_task

@@ -1,0 +1,135 @@
+"""One training step: the gradient is that of the mean loss a token, and bad numbers never reach the weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from data_contracts.errors import ConfigError, IntegrityError, TrainingFailed
+from training.batches import rank_batches, step_rows, to_tensors
+from training.data.loader import ShardReader
+from training.data.spec import TRAIN
+from training.distributed import Gang
+from training.learner import Learner, load_model_tensors, model_tensors
+from training.run_documents import load_run_documents
+
+CPU = torch.device("cpu")
+ALONE = Gang(rank=0, world_size=1, device=CPU)
+
+
+@pytest.fixture
+def documents(shared_project):
+    return load_run_documents(shared_project.workspace, shared_project.publish_run().link)
+
+
+@pytest.fixture
+def reader(shared_project):
+    return ShardReader(shared_project.workspace, shared_project.manifest, TRAIN)
+
+
+def make(documents, **changes) -> Learner:
+    spec = documents.training.model_copy(update=changes)
+    return Learner(documents.recipe(), spec, ALONE, replicas_per_rank=spec.num_replicas)
+
+
+def one_step(learner, documents, reader, step=0):
+    produce = rank_batches(
+        reader, documents.training, rank=0, replicas_per_rank=documents.training.num_replicas, device=CPU
+    )
+    return learner.exchange(learner.backward(step, produce(step)), stop=False)
+
+
+def test_the_tree_of_replicas_gives_the_gradient_of_the_whole_batch(documents, reader):
+    learner = make(documents)
+    # Output projections start at zero, which would hide most gradients.
+    with torch.no_grad():
+        for parameter in learner.model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    total, sums = one_step(learner, documents, reader)
+    summed = {name: value.grad.clone() for name, value in learner.model.named_parameters()}
+
+    rows = step_rows(documents.training, reader.num_rows, 0).reshape(-1)
+    learner.model.zero_grad(set_to_none=True)
+    losses = documents.recipe().token_losses(learner.model, to_tensors(reader.gather(rows), CPU))
+    losses.nats.sum().backward()
+
+    assert sums.num_tokens == int(losses.valid.sum())
+    assert sums.nats == pytest.approx(float(losses.nats.detach().double().sum()), rel=1e-6)
+    for name, value in learner.model.named_parameters():
+        torch.testing.assert_close(summed[name], value.grad, rtol=1e-4, atol=1e-5)
+        assert value.grad.abs().max() > 0, name
+
+
+def test_training_lowers_the_loss(documents, reader):
+    learner = make(documents, max_steps=200)
+    losses = []
+    for step in range(30):
+        total, sums = one_step(learner, documents, reader, step)
+        learner.update(step, total, sums)
+        losses.append(sums.nats / sums.num_tokens)
+    assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.5
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_before_it_touches_the_weights(documents, reader):
+    learner = make(documents)
+    before = {name: value.clone() for name, value in learner.tensors().items()}
+    total, sums = one_step(learner, documents, reader)
+    total[3] = float("nan")
+
+    with pytest.raises(TrainingFailed, match=r"step 1: .*not finite.*learning rates"):
+        learner.update(0, total, sums)
+
+    assert all(torch.equal(value, before[name]) for name, value in learner.tensors().items())
+
+
+def test_random_draws_of_a_replica_depend_on_step_and_replica_alone(documents, reader):
+    class Noisy:
+        """The recipe with noise in its loss, as dropout would add."""
+
+        def __init__(self, recipe):
+            self._recipe, self.drawn = recipe, []
+            self.build, self.hidden_matrices = recipe.build, recipe.hidden_matrices
+
+        def token_losses(self, model, batch):
+            self.drawn.append(float(torch.rand(())))
+            return self._recipe.token_losses(model, batch)
+
+    drawn = []
+    for steps in ((0, 1, 2), (2,)):
+        recipe = Noisy(documents.recipe())
+        learner = Learner(recipe, documents.training, ALONE, replicas_per_rank=4)
+        for step in steps:
+            one_step(learner, documents, reader, step)
+        drawn.append(recipe.drawn)
+    assert drawn[0][-4:] == drawn[1]
+    assert len(set(drawn[0])) == 12
+
+
+def test_a_model_with_batch_statistics_is_refused_by_name(documents):
+    class Normalised:
+        def build(self):
+            return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+
+    with pytest.raises(ConfigError, match=r"model.1: batch normalisation"):
+        Learner(Normalised(), documents.training, ALONE, replicas_per_rank=4)
+
+
+def test_a_tied_weight_is_stored_once_and_persistent_buffers_are_stored_too():
+    model = nn.Module()
+    model.a, model.b = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+    model.b.weight = model.a.weight
+    model.register_buffer("kept", torch.ones(1))
+    model.register_buffer("derived", torch.ones(1), persistent=False)
+    assert sorted(model_tensors(model)) == ["a.weight", "kept"]
+
+
+def test_weights_that_do_not_fit_the_model_are_refused_by_name():
+    model = nn.Linear(2, 2, bias=False)
+    good = {"model.weight": torch.ones(2, 2)}
+    load_model_tensors(model, good | {"optimizer.anything": torch.ones(1)})
+    assert torch.equal(model.weight, torch.ones(2, 2))
+    for tensors in ({}, {"model.weight": torch.ones(2, 3)}, good | {"model.other": torch.ones(1)}):
+        with pytest.raises(IntegrityError, match=r"model\.(weight|other) does not fit"):
+            load_model_tensors(model, tensors)
