@@ -17,8 +17,8 @@ from typing import Annotated
 import typer
 
 from data_contracts.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_TERMINATED, HeadwayError
-from flows.environment import prepare
-from flows.request import RetrainRequest, default_workspace
+from flows.environment import default_workspace, prepare
+from flows.request import RetrainRequest
 
 app = typer.Typer(
     help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None

@@ -1,8 +1,13 @@
-"""Settings of the tools Headway stands on, made before they are imported: offline, quiet, patient. Yours win."""
+"""What Headway takes from the environment, and the settings of the tools it stands on: offline, quiet, patient.
+
+HEADWAY_PROJECT    folder where relative pipeline files and the default workspace start; the current folder if unset
+HEADWAY_WORKSPACE  folder or URI of the workspace; `workspace` in the project's folder if unset
+"""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 DEFAULTS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -20,5 +25,14 @@ DEFAULTS = {
 
 
 def prepare() -> None:
+    """Set what is not set; before Prefect or MLflow is imported. Yours win."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+
+
+def project_folder() -> Path:
+    return Path(os.environ.get("HEADWAY_PROJECT") or Path.cwd())
+
+
+def default_workspace() -> str:
+    return os.environ.get("HEADWAY_WORKSPACE") or str(project_folder() / "workspace")

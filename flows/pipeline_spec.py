@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from data_contracts.sources import SourceSpec
-from data_contracts.strict_yaml import parse_yaml_model
 from pydantic import Field
 
 from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
+from data_contracts.sources import SourceSpec
+from data_contracts.strict_yaml import parse_yaml_model
 from tasks.evaluate import EvaluationSpec
 from tasks.register import RegistrySpec
 from training.config import TrainingSpec, replicas_per_rank
@@ -41,7 +41,8 @@ def find_pipeline_file(name: str, folder: Path) -> Path:
     raise ConfigError(
         "no such pipeline file.",
         where=str(folder / name),
-        advice=f"Give the path of one, or a name in deployments/: {', '.join(known) or 'there is none here'}.",
+        advice=f"Give the path of one, or a name in deployments/: {', '.join(known) or 'there is none here'}. "
+        "They are looked for in HEADWAY_PROJECT, or the current folder.",
     )
 
 

@@ -7,15 +7,15 @@ import tempfile
 import uuid
 from pathlib import Path
 
-from data_contracts.digest_cache import DigestCache
-from data_contracts.sources import take_snapshot
 from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
 from data_contracts import stages
+from data_contracts.digest_cache import DigestCache
 from data_contracts.documents import CheckpointManifest, Link, ShardManifest, Snapshot
 from data_contracts.errors import IntegrityError
+from data_contracts.sources import take_snapshot
 from flows.pipeline_spec import PipelineSpec
 from flows.preflight import check_request
 from flows.request import RetrainRequest

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from data_contracts.publication import Workspace
+from flows.environment import project_folder
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest
 from tasks.validate import read_contract
@@ -18,7 +19,7 @@ def check_request(request: RetrainRequest) -> tuple[PipelineSpec, Path, Workspac
         ConfigError: pipeline file, contract or recipe.
         EnvironmentProblem: the workspace cannot be written.
     """
-    path = find_pipeline_file(request.pipeline, Path.cwd())
+    path = find_pipeline_file(request.pipeline, project_folder())
     pipeline = load_pipeline(path)
     read_contract(path.parent / pipeline.contract)
     recipe_sources(pipeline.training.recipe.name, (str(path.parent),))

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from pydantic import BaseModel, ConfigDict, Field
-
-
-def default_workspace() -> str:
-    return os.environ.get("HEADWAY_WORKSPACE", "workspace")
+from flows.environment import default_workspace
 
 
 class RetrainRequest(BaseModel):
@@ -18,13 +14,14 @@ class RetrainRequest(BaseModel):
 
     pipeline: str = Field(
         title="Pipeline",
-        description="Path of a pipeline file, or the name of one in `deployments/`.",
+        description="A pipeline file, or the name of one in the folder deployments.",
         examples=["stdlib-lm"],
     )
     workspace: str = Field(
         default_factory=default_workspace,
         title="Workspace",
-        description="Folder or URI that holds data, checkpoints and models.",
+        description="Folder or URI that holds data, checkpoints and models. Left empty: the worker's "
+        "HEADWAY_WORKSPACE, or the folder workspace of the project.",
     )
     may_promote: bool = Field(
         default=True,
@@ -32,3 +29,9 @@ class RetrainRequest(BaseModel):
         description="Off: train, evaluate and register, but leave the champion as it is.",
     )
     note: str = Field(default="", title="Note", description="Why this retrain was asked for; kept in the ledger.")
+
+    @field_validator("workspace")
+    @classmethod
+    def _left_out(cls, value: str) -> str:
+        # A form sends an emptied field as an empty text.
+        return value or default_workspace()

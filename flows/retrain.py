@@ -24,7 +24,7 @@ def retrain(request: RetrainRequest) -> RetrainSummary:
     """Retrain one model: every stage finds what it made before, or makes it and writes it down.
 
     Args:
-        request: which pipeline, in which workspace.
+        request: What to retrain, and what may come of it.
     """
     with session(request) as (run, pipeline):
         files = snapshot(run, pipeline.source)

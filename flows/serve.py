@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import errno
 import os
 import signal
 import socket
@@ -12,103 +12,164 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 
-from data_contracts.errors import EnvironmentProblem
+from data_contracts.errors import EXIT_TERMINATED, EnvironmentProblem
 from data_contracts.publication import Workspace
 from tasks.mlflow_store import artifact_root, default_tracking_uri
+from training.launch.logs import last_lines
 
 LOOPBACK = "127.0.0.1"
 READY_WITHIN_S = 180.0
-STOP_WITHIN_S = 15.0
-PR_SET_PDEATHSIG = 1
+STOP_WITHIN_S = 10.0
+"""More than a keeper takes to end its server and kill what is left."""
+PACKAGES = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Server:
+    name: str
+    port: int
+    option: str
+    health: str
+    command: tuple[str, ...]
+    environment: dict[str, str]
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self.port}"
 
 
 def serve(workspace_uri: str, prefect_port: int, mlflow_port: int) -> None:
-    """Start both, say where to click, and wait.
+    """Start both, say where to click, and wait for Ctrl-C.
 
     Raises:
-        EnvironmentProblem: a port is taken, or a server ends or is not ready in time.
+        EnvironmentProblem: a port is taken, or a server ends by itself or is not ready in time.
     """
     workspace = Workspace.create(workspace_uri)
-    for name, port, option in (("Prefect", prefect_port, "--prefect-port"), ("MLflow", mlflow_port, "--mlflow-port")):
-        require_free(name, port, option)
-    with server(prefect_command(prefect_port)) as prefect, server(mlflow_command(workspace, mlflow_port)) as mlflow:
-        wait_until_ready("Prefect", prefect, f"http://{LOOPBACK}:{prefect_port}/api/health")
-        wait_until_ready("MLflow", mlflow, f"http://{LOOPBACK}:{mlflow_port}/health")
-        print(f"Prefect  http://{LOOPBACK}:{prefect_port}/runs")
-        print(f"MLflow   http://{LOOPBACK}:{mlflow_port}/#/models")
-        print(f"\nTo record retrains there: export PREFECT_API_URL=http://{LOOPBACK}:{prefect_port}/api")
-        print("Ctrl-C ends both.", flush=True)
-        while prefect.poll() is None and mlflow.poll() is None:
+    prefect, mlflow = prefect_server(prefect_port), mlflow_server(workspace, mlflow_port)
+    require_free(prefect, mlflow)
+    signal.signal(signal.SIGTERM, _terminate)
+    logs = workspace.local_path("ui")
+    logs.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(KeyboardInterrupt), running(prefect, logs) as one, running(mlflow, logs) as other:
+        print("Starting the Prefect server and MLflow; the first start takes a minute.", flush=True)
+        for server, process in ((prefect, one), (mlflow, other)):
+            wait_until_ready(server, process, logs)
+        print(where_to_click(prefect, mlflow), flush=True)
+        while one.poll() is None and other.poll() is None:
             time.sleep(0.5)
-    raise EnvironmentProblem("a server ended by itself.", advice="Its last lines are above.")
+        raise ended_by_itself(mlflow if one.poll() is None else prefect, logs)
 
 
-def require_free(name: str, port: int, option: str) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as error:
-            raise EnvironmentProblem(
-                f"port {port} for {name} is taken.", where=LOOPBACK, advice=f"Choose another with {option}."
-            ) from error
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(EXIT_TERMINATED)
 
 
-def prefect_command(port: int) -> list[str]:
-    return [sys.executable, "-m", "prefect", "server", "start", "--host", LOOPBACK, "--port", str(port)]
+def where_to_click(prefect: Server, mlflow: Server) -> str:
+    return (
+        f"\nPrefect  {prefect.url}/runs\nMLflow   {mlflow.url}/#/models\n\n"
+        f"Retrains are recorded there after: export PREFECT_API_URL={prefect.url}/api\n"
+        "Ctrl-C ends both."
+    )
 
 
-def mlflow_command(workspace: Workspace, port: int) -> list[str]:
-    store = default_tracking_uri(workspace)
-    return [
-        *(sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"),
-        *("--backend-store-uri", store, "--default-artifact-root", artifact_root(workspace)),
-    ]
+def prefect_server(port: int) -> Server:
+    api = f"http://{LOOPBACK}:{port}/api"
+    return Server(
+        name="Prefect",
+        port=port,
+        option="--prefect-port",
+        health="/api/health",
+        command=(sys.executable, "-m", "prefect", "server", "start", "--host", LOOPBACK, "--port", str(port)),
+        # Pages and services talk to this server, whatever other one the shell or a profile names.
+        environment={"PREFECT_API_URL": api, "PREFECT_SERVER_UI_API_URL": api},
+    )
+
+
+def mlflow_server(workspace: Workspace, port: int) -> Server:
+    store, files = default_tracking_uri(workspace), artifact_root(workspace)
+    return Server(
+        name="MLflow",
+        port=port,
+        option="--mlflow-port",
+        health="/health",
+        command=(
+            *(sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"),
+            *("--backend-store-uri", store, "--default-artifact-root", files),
+        ),
+        # Without it MLflow starts seven more processes for jobs that nobody here has.
+        environment={"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+    )
+
+
+def require_free(*servers: Server) -> None:
+    """Hold all ports at once for a moment.
+
+    Raises:
+        EnvironmentProblem: one cannot be had; names the option that chooses another.
+    """
+    with contextlib.ExitStack() as held:
+        for server in servers:
+            probe = held.enter_context(socket.socket())
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LOOPBACK, server.port))
+                probe.listen()
+            except (OSError, OverflowError) as error:
+                taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+                raise EnvironmentProblem(
+                    f"port {server.port} for {server.name} {'is taken' if taken else f'cannot be had ({error})'}.",
+                    where=LOOPBACK,
+                    advice=f"Choose another with {server.option}.",
+                ) from error
 
 
 @contextlib.contextmanager
-def server(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """A server in a session of its own that ends with us, even when we are killed."""
-    owner = os.getpid()
-
-    def die_with_owner() -> None:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != owner:
-            os._exit(1)
-
-    environment = {
-        **os.environ,
-        # Without it MLflow starts seven more processes for jobs that nobody here has.
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
-        "PREFECT_API_URL": "",
-    }
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_owner, env=environment
-    )
+def running(server: Server, logs: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A server under its keeper; both are gone when the body ends, or when this process is killed."""
+    with log_of(server, logs).open("wb") as log:
+        keeper = subprocess.Popen(
+            (sys.executable, "-m", "flows.keeper", *server.command),
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ | server.environment | {"PYTHONPATH": str(PACKAGES), "PYTHONSAFEPATH": "1"},
+        )
+    assert keeper.stdin is not None
     try:
-        yield process
+        yield keeper
     finally:
-        end(process)
-
-
-def end(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM to the whole session, SIGKILL after the deadline."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
+        keeper.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_WITHIN_S)
-            return
+            keeper.wait(STOP_WITHIN_S)
 
 
-def wait_until_ready(name: str, process: subprocess.Popen[bytes], url: str) -> None:
+def log_of(server: Server, logs: Path) -> Path:
+    return logs / f"{server.name.lower()}.log"
+
+
+def wait_until_ready(server: Server, process: subprocess.Popen[bytes], logs: Path) -> None:
     deadline = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise EnvironmentProblem(f"{name} ended while starting.", where=url, advice="Its last lines are above.")
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=2):
+            raise ended_by_itself(server, logs)
+        with contextlib.suppress(OSError), urllib.request.urlopen(server.url + server.health, timeout=2):
             return
         time.sleep(0.2)
-    raise EnvironmentProblem(f"{name} was not ready within {READY_WITHIN_S:.0f} s.", where=url)
+    raise EnvironmentProblem(
+        f"{server.name} was not ready within {READY_WITHIN_S:.0f} s.",
+        where=server.url,
+        advice=f"Read {log_of(server, logs)}.",
+    )
+
+
+def ended_by_itself(server: Server, logs: Path) -> EnvironmentProblem:
+    log = log_of(server, logs)
+    said = " ".join(last_lines(log, 1))
+    return EnvironmentProblem(
+        f"{server.name} ended by itself{f': {said}' if said else ''}.", where=server.url, advice=f"Read {log}."
+    )

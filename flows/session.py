@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
-from data_contracts.digest_cache import DigestCache
 from prefect.runtime import flow_run
 
+from data_contracts.digest_cache import DigestCache
 from data_contracts.publication import Workspace
+from flows.environment import project_folder
+from flows.orphan import ended_with_worker
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest
 from tasks.context import RunContext
@@ -34,7 +36,7 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
         ConfigError: the pipeline file.
         EnvironmentProblem: the workspace.
     """
-    path = find_pipeline_file(request.pipeline, Path.cwd())
+    path = find_pipeline_file(request.pipeline, project_folder())
     pipeline = load_pipeline(path)
     workspace = Workspace.create(request.workspace)
     identity = str(flow_run.id or uuid.uuid4())
@@ -45,19 +47,20 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
     ledger.elapsed("start", began)
     scratch = Path(tempfile.mkdtemp(prefix="headway-"))
     try:
-        yield (
-            RunContext(
-                pipeline=pipeline.pipeline,
-                workspace=workspace,
-                base=path.parent,
-                ledger=ledger,
-                digests=DigestCache(workspace.local_path("digest-cache.json")),
-                scratch=scratch,
-                budget_scope=identity,
-                may_promote=request.may_promote,
-            ),
-            pipeline,
-        )
+        with ended_with_worker():
+            yield (
+                RunContext(
+                    pipeline=pipeline.pipeline,
+                    workspace=workspace,
+                    base=path.parent,
+                    ledger=ledger,
+                    digests=DigestCache(workspace.local_path("digest-cache.json")),
+                    scratch=scratch,
+                    budget_scope=identity,
+                    may_promote=request.may_promote,
+                ),
+                pipeline,
+            )
     except BaseException as error:
         ledger.event("flow.failed", error=type(error).__name__, message=str(error))
         raise

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 RUN_TAG = "headway.run"
+UI_OF_A_LOCAL_STORE = "http://127.0.0.1:5000"
 
 
 def default_tracking_uri(workspace: Workspace) -> str:
@@ -55,6 +56,12 @@ def connect(tracking_uri: str) -> MlflowClient:
             advice="Start it, or correct `registry.tracking_uri`; the trained model is kept and found next time.",
         ) from error
     return client
+
+
+def model_page(tracking_uri: str, model: str, version: str) -> str:
+    """Where a person sees a version: on the tracking server, or where `headway ui` shows a local store by default."""
+    base = tracking_uri.rstrip("/") if tracking_uri.startswith(("http://", "https://")) else UI_OF_A_LOCAL_STORE
+    return f"{base}/#/models/{model}/versions/{version}"
 
 
 def find_run(client: MlflowClient, pipeline: str, run: RunSpec) -> Run | None:

@@ -25,7 +25,7 @@ from data_contracts.documents import (
 )
 from data_contracts.errors import RefConflict
 from tasks import mlflow_store, model_refs
-from tasks.artifacts import artifact_key, show_markdown
+from tasks.artifacts import artifact_key, show_link, show_markdown
 from tasks.context import RunContext
 from tasks.model_export import export_graph, save_model
 from tasks.promotion import Verdict, decide
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 REGISTRATION_TAG = "headway.registration"
 MODEL_FOLDER = "model"
+LINK_NOTE = "The version in the model registry; without an MLflow server, `headway ui` shows it."
 
 
 class RegistrySpec(Frozen):
@@ -91,6 +92,8 @@ def register(
     with context.ledger.span("register.promote"):
         outcome = _promote(context, client, registry.model, link, version)
     show_markdown(artifact_key(context.pipeline, "model"), _card(registry, outcome), f"{registry.model} v{version}")
+    page = mlflow_store.model_page(uri, registry.model, version)
+    show_link(artifact_key(context.pipeline, "mlflow"), page, f"{registry.model} v{version} in MLflow", LINK_NOTE)
     return outcome
 
 

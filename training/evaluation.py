@@ -223,7 +223,9 @@ def main() -> None:
     parser.add_argument("--workspace", required=True, metavar="URI")
     parser.add_argument("--request", required=True, metavar="FILE", type=Path)
     parser.add_argument("--out", required=True, metavar="DIR", type=Path)
-    arguments, _ = parser.parse_known_args()  # a gang's common arguments, --run-spec and --run-dir, say nothing new here
+    arguments, _ = (
+        parser.parse_known_args()
+    )  # a gang passes --run-spec and --run-dir to all
     rank = arm(arguments.out / "attempt")
     with rank.outcome():
         with record_imports(rank.ledger):

@@ -12,7 +12,9 @@ from training.process_ends import leave, record_imports
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training.worker", description=__doc__)
     parser.add_argument("--workspace", required=True, metavar="URI")
-    parser.add_argument("--run-spec", required=True, dest="run", metavar="SHA256", help="digest of the RunSpec document")
+    parser.add_argument(
+        "--run-spec", required=True, dest="run", metavar="SHA256", help="digest of the RunSpec document"
+    )
     parser.add_argument("--run-dir", required=True, metavar="DIR", type=Path)
     arguments = parser.parse_args()
     # Before torch is imported: from here on this process dies with its owner and hears SIGTERM.

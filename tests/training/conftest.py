@@ -47,7 +47,7 @@ TINY = TrainingSpec(
 
 
 def texts() -> dict[str, bytes]:
-    words = "def return self value for in range if not None import from class import yield".split()
+    words = ["def", "return", "self", "value", "for", "in", "range", "if", "not", "None", "import", "class", "yield"]
     return {
         f"folder{number % 3}/file{number:02d}.py": " ".join(
             words[(number * 7 + place * place) % len(words)] for place in range(150 + 10 * number)
@@ -95,7 +95,11 @@ class TinyProject:
         ranks = []
         for rank in range(world_size):
             environment = {
-                **{name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "TORCHELASTIC"))},
+                **{
+                    name: value
+                    for name, value in os.environ.items()
+                    if not name.startswith(("HEADWAY_", "TORCHELASTIC"))
+                },
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(world_size),
@@ -211,7 +215,10 @@ def make_project(folder: Path) -> TinyProject:
     )
     receipt_link = workspace.publish_document(receipt)
     spec = ShardSpec(
-        encoder=BytePairSpec(vocab_size=300, sequence_tokens=16), num_groups=3, heldout_fraction=0.3, rows_per_row_group=8
+        encoder=BytePairSpec(vocab_size=300, sequence_tokens=16),
+        num_groups=3,
+        heldout_fraction=0.3,
+        rows_per_row_group=8,
     )
     fitted = fit(spec, sources, workspace, snapshot=snapshot.link, receipt=receipt_link)
     workspace.publish_document(fitted)

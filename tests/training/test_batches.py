@@ -22,16 +22,14 @@ def test_the_ranks_together_read_exactly_the_planned_rows(reader, tiny_training,
     for step in (0, 3, 50):
         seen = []
         for rank in range(world_size):
-            produce = rank_batches(
-                reader, tiny_training, rank=rank, replicas_per_rank=each, device=torch.device("cpu")
-            )
+            produce = rank_batches(reader, tiny_training, rank=rank, replicas_per_rank=each, device=torch.device("cpu"))
             seen += [batch["tokens"] for batch in produce(step)]
         planned = reader.gather(step_rows(tiny_training, reader.num_rows, step).reshape(-1))["tokens"]
         assert torch.equal(torch.cat(seen), torch.from_numpy(planned.astype(np.int64)))
 
 
 def test_every_row_is_used_exactly_once_an_epoch(reader, tiny_training):
-    num_steps = 3 * reader.num_rows  # three epochs of eight, whatever the number of rows
+    num_steps = 3 * reader.num_rows  # eight rows a step: 24 epochs
     rows = np.concatenate([step_rows(tiny_training, reader.num_rows, step).reshape(-1) for step in range(num_steps)])
     for epoch in rows[: 24 * reader.num_rows].reshape(24, reader.num_rows):
         assert sorted(epoch) == list(range(reader.num_rows))
@@ -39,9 +37,7 @@ def test_every_row_is_used_exactly_once_an_epoch(reader, tiny_training):
 
 def test_another_seed_is_another_order(reader, tiny_training):
     other = tiny_training.model_copy(update={"seed": 1})
-    assert not np.array_equal(
-        step_rows(tiny_training, reader.num_rows, 0), step_rows(other, reader.num_rows, 0)
-    )
+    assert not np.array_equal(step_rows(tiny_training, reader.num_rows, 0), step_rows(other, reader.num_rows, 0))
 
 
 def test_the_proof_batch_is_small_and_always_the_same(reader, tiny_training):

@@ -18,7 +18,9 @@ def test_any_power_of_two_up_to_the_number_of_replicas_can_share_them(world_size
 
 @pytest.mark.parametrize("world_size", [3, 5, 6, 8])
 def test_another_world_is_refused_with_the_numbers_and_what_would_work(world_size):
-    with pytest.raises(ConfigError, match=rf"{world_size} ranks cannot share 4 replicas .*32 / .*8.* 1 or 2 or 4 ranks"):
+    with pytest.raises(
+        ConfigError, match=rf"{world_size} ranks cannot share 4 replicas .*32 / .*8.* 1 or 2 or 4 ranks"
+    ):
         replicas_per_rank(SPEC, world_size)
 
 

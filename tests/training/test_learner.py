@@ -47,7 +47,7 @@ def test_the_tree_of_replicas_gives_the_gradient_of_the_whole_batch(documents, r
     with torch.no_grad():
         for parameter in learner.model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.05)
-    total, sums = one_step(learner, documents, reader)
+    _, sums = one_step(learner, documents, reader)
     summed = {name: value.grad.clone() for name, value in learner.model.named_parameters()}
 
     rows = step_rows(documents.training, reader.num_rows, 0).reshape(-1)

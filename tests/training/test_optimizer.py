@@ -73,7 +73,11 @@ def test_adamw_agrees_with_torchs_own():
 @pytest.mark.parametrize("kind", ["muon", "adamw"])
 def test_state_taken_over_half_way_continues_bit_for_bit(kind):
     def fresh():
-        parameters = {"a": nn.Parameter(torch.ones(6, 4)), "b": nn.Parameter(torch.ones(4, 6)), "gain": nn.Parameter(torch.ones(4))}
+        parameters = {
+            "a": nn.Parameter(torch.ones(6, 4)),
+            "b": nn.Parameter(torch.ones(4, 6)),
+            "gain": nn.Parameter(torch.ones(4)),
+        }
         optimizer = ScheduledOptimizer(
             parameters, ["a", "b"], spec=OptimizerSpec(kind=kind), schedule=ScheduleSpec(warmup_steps=2), max_steps=8
         )

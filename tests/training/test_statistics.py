@@ -66,5 +66,5 @@ def test_more_documents_than_fit_a_block_are_drawn_in_pieces(monkeypatch):
 
 @pytest.mark.parametrize(("numerators", "denominators"), [([], []), ([1.0], [0.0]), ([1.0, 2.0], [1.0])])
 def test_scores_that_give_no_ratio_are_refused(numerators, denominators):
-    with pytest.raises(ValueError, match="document|positive"):
+    with pytest.raises(ValueError, match=r"document|positive"):
         ratio_interval(numerators, denominators, **CHOICE)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +176,6 @@ def test_a_rank_imports_no_orchestrator_tracker_or_compiler(project):
         "print([m for m in ('prefect', 'mlflow', 'great_expectations', 'duckdb', 'pyarrow', 'torch._dynamo')"
         " if m in sys.modules])"
     )
-    import subprocess
-    import sys
-
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
 
@@ -196,8 +196,6 @@ def _restored_at(project: Any, run_dir: Path) -> int:
 
 def _forget_after(run_dir: Path, *, step: int) -> None:
     """Make the run look as it did after `step`."""
-    import shutil
-
     (run_dir / "result.json").unlink()
     for path in (run_dir / "checkpoints").iterdir():
         if path.name > f"step-{step:08d}":
@@ -208,5 +206,3 @@ def _flip_a_bit(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-
-

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def own(toy_run, wait_until: Callable[..., float]) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:  # type: ignore[no-untyped-def]
+def own(toy_run, wait_until: Callable[..., float]) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Starts an owner and waits until its ranks make steps."""
     owners: list[subprocess.Popen[bytes]] = []
 
@@ -47,7 +47,7 @@ def own(toy_run, wait_until: Callable[..., float]) -> Iterator[Callable[..., sub
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_nothing_outlives_its_owner(toy_run, own, wait_until, number: signal.Signals) -> None:  # type: ignore[no-untyped-def]
+def test_nothing_outlives_its_owner(toy_run, own, wait_until, number: signal.Signals) -> None:
     owner = own("--steps", "9999", "--children")
     assert len(toy_run.survivors()) >= 10, "two guards, agents and ranks, and what the ranks started"
 
@@ -57,12 +57,12 @@ def test_nothing_outlives_its_owner(toy_run, own, wait_until, number: signal.Sig
     assert all((toy_run.folder / f"checkpoint-{rank}.txt").exists() for rank in (0, 1)), "in order, if it can be"
 
 
-def test_ranks_that_ignore_it_do_not_outlive_their_owner_either(toy_run, own, wait_until) -> None:  # type: ignore[no-untyped-def]
+def test_ranks_that_ignore_it_do_not_outlive_their_owner_either(toy_run, own, wait_until) -> None:
     own("--steps", "9999", "--deaf").kill()
     wait_until(lambda: not toy_run.survivors(), within_s=10)
 
 
-def test_halted_ranks_do_not_outlive_their_owner_either(toy_run, own, wait_until) -> None:  # type: ignore[no-untyped-def]
+def test_halted_ranks_do_not_outlive_their_owner_either(toy_run, own, wait_until) -> None:
     owner = own("--steps", "9999")
     for marker in toy_run.attempt(1).read_markers().values():
         send_signal(marker.pid, signal.SIGSTOP)
@@ -70,7 +70,7 @@ def test_halted_ranks_do_not_outlive_their_owner_either(toy_run, own, wait_until
     wait_until(lambda: not toy_run.survivors(), within_s=10)
 
 
-def test_the_next_owner_ends_what_is_left_before_it_goes_on(toy_run, own) -> None:  # type: ignore[no-untyped-def]
+def test_the_next_owner_ends_what_is_left_before_it_goes_on(toy_run, own) -> None:
     owner = own("--steps", "9999", "--children")
     left = Handle.load(toy_run.folder)
     assert left is not None
@@ -90,7 +90,7 @@ def test_the_next_owner_ends_what_is_left_before_it_goes_on(toy_run, own) -> Non
     assert toy_run.num_attempts() == 2
 
 
-def test_rendering_starts_nothing_and_writes_nothing(toy_run) -> None:  # type: ignore[no-untyped-def]
+def test_rendering_starts_nothing_and_writes_nothing(toy_run) -> None:
     attempt = Attempt(
         number=1, folder=toy_run.folder / "1", token="t", rendezvous_id="t", rendezvous_port=1, owner_pid=os.getpid()
     )
@@ -100,14 +100,14 @@ def test_rendering_starts_nothing_and_writes_nothing(toy_run) -> None:  # type: 
     assert sorted(toy_run.folder.iterdir()) == before
 
 
-def test_a_handle_is_json_that_leads_back(toy_run) -> None:  # type: ignore[no-untyped-def]
+def test_a_handle_is_json_that_leads_back(toy_run) -> None:
     handle = Handle(launcher="local", host="here", owner_pid=1, token="t", attempt=3)
     handle.save(toy_run.folder)
     assert json.loads((toy_run.folder / "launch.json").read_text())["attempt"] == 3
     assert Handle.load(toy_run.folder) == handle
 
 
-def test_a_second_interrupt_ends_the_patience_and_not_the_cleaning_up(toy_run, wait_until, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_second_interrupt_ends_the_patience_and_not_the_cleaning_up(toy_run, wait_until, monkeypatch) -> None:
     launcher = LocalLauncher(SPEC)
     attempt = Attempt(
         number=1,

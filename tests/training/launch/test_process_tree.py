@@ -5,6 +5,7 @@ import secrets
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -60,14 +61,9 @@ def test_a_number_that_has_passed_to_another_process_is_spared(sleeper: subproce
     assert not kill_if(sleeper.pid, lambda: True)
 
 
-def test_a_process_name_with_brackets_and_blanks_is_read_right(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pathlib import Path
-
-    proc = Path(str(tmp_path))
-    (proc / "77").mkdir()
-    (proc / "77" / "stat").write_text("77 (a) R 1 (b) S 42 77 77 0 -1")
-    monkeypatch.setattr(process_tree, "PROC", proc)
+def test_a_process_name_with_brackets_and_blanks_is_read_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "77").mkdir()
+    (tmp_path / "77" / "stat").write_text("77 (a) R 1 (b) S 42 77 77 0 -1")
+    monkeypatch.setattr(process_tree, "PROC", tmp_path)
     assert process_state(77) == "S"
     assert descendants(42) == [77]

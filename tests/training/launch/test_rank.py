@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from training.launch.process_tree import ALREADY_DEAD, process_state
 from training.launch.protocol import AttemptFiles, RankMarker
 from training.ledger import read_events
 
@@ -131,13 +132,7 @@ def test_a_rank_dies_with_its_agent_even_while_blocked(tmp_path: Path, wait_unti
     finally:
         agent.kill()
         agent.wait()
-    wait_until(lambda: not Path(f"/proc/{rank_pid}").exists() or _is_dead(rank_pid), within_s=2)
-
-
-def _is_dead(pid: int) -> bool:
-    from training.launch.process_tree import process_state
-
-    return process_state(pid) in "ZX"
+    wait_until(lambda: process_state(rank_pid) in ALREADY_DEAD, within_s=5)
 
 
 def test_a_rank_whose_agent_is_gone_before_it_is_armed_does_not_start(tmp_path: Path) -> None:

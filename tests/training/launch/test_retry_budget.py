@@ -14,7 +14,7 @@ SPEC = LaunchSpec(max_attempts=5, max_cycles_without_progress=3, backoff_s=1, ma
 
 def attempts(*steps: int | None, **last: object) -> list[AttemptRecord]:
     records = [AttemptRecord(attempt=number, scope="one", step=step) for number, step in enumerate(steps, 1)]
-    return [*records[:-1], AttemptRecord(attempt=len(steps), scope="one", step=steps[-1], **last)]  # type: ignore[arg-type]
+    return [*records[:-1], AttemptRecord(attempt=len(steps), scope="one", step=steps[-1], **last)]
 
 
 def test_a_lost_rank_after_progress_is_retried_at_once() -> None:

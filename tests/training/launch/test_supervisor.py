@@ -18,12 +18,12 @@ from training.launch.spec import Gang, LaunchSpec
 from training.launch.stop_request import request_stop, requested_stop
 from training.launch.supervisor import supervise
 
-SPEC = LaunchSpec(stop_grace_s=5, peer_grace_s=1, backoff_s=0)
+SPEC = LaunchSpec(stop_grace_s=20, peer_grace_s=1, backoff_s=0)
 
 pytestmark = pytest.mark.slow
 
 
-def run(toy_run, gang: Gang, spec: LaunchSpec = SPEC, act: Callable[[int], None] = lambda step: None):  # type: ignore[no-untyped-def]
+def run(toy_run, gang: Gang, spec: LaunchSpec = SPEC, act: Callable[[int], None] = lambda step: None):
     """Supervise, calling `act` with the newest step as it grows."""
 
     def poll() -> int | None:
@@ -42,7 +42,7 @@ def trouble(kind: str, **fields: object) -> tuple[str, str]:
 class KillOnce:
     """Kills one process of the second node as soon as the run has made a few steps."""
 
-    def __init__(self, toy_run, victim: str) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, toy_run, victim: str) -> None:
         self._run, self._victim = toy_run, victim
         self.killed_unix_s = 0.0
 
@@ -57,7 +57,7 @@ class KillOnce:
 
 
 @pytest.mark.parametrize("victim", ["rank", "agent", "guard"])
-def test_a_kill_costs_seconds_and_not_the_run(toy_run, victim: str) -> None:  # type: ignore[no-untyped-def]
+def test_a_kill_costs_seconds_and_not_the_run(toy_run, victim: str) -> None:
     kill = KillOnce(toy_run, victim)
 
     outcome = run(toy_run, toy_run.gang("--steps", "12", "--children"), act=kill)
@@ -69,27 +69,27 @@ def test_a_kill_costs_seconds_and_not_the_run(toy_run, victim: str) -> None:  # 
     first, second = toy_run.events("attempt")
     assert victim in str(first["what"]), "what was killed is what is named"
     ended_unix_s = float(str(first["unix_s"])) + float(str(first["duration_s"]))
-    assert ended_unix_s - kill.killed_unix_s < 4, "peers are ended long before the whole grace"
+    assert ended_unix_s - kill.killed_unix_s < 8, "peers are ended long before the whole grace"
     assert second["step"] == 12
 
 
-def test_peers_that_ignore_the_request_to_stop_are_not_waited_for(toy_run) -> None:  # type: ignore[no-untyped-def]
+def test_peers_that_ignore_the_request_to_stop_are_not_waited_for(toy_run) -> None:
     kill = KillOnce(toy_run, "rank")
     spec = SPEC.model_copy(update={"max_attempts": 1, "stop_grace_s": 60.0})
     with pytest.raises(TrainingFailed, match="rank 1 was killed"):
         run(toy_run, toy_run.gang("--deaf", "--steps", "9999"), spec, kill)
-    assert time.time() - kill.killed_unix_s < 5
+    assert time.time() - kill.killed_unix_s < 10
     assert toy_run.survivors() == []
 
 
-def test_a_broken_contract_comes_back_as_itself_after_one_attempt(toy_run) -> None:  # type: ignore[no-untyped-def]
+def test_a_broken_contract_comes_back_as_itself_after_one_attempt(toy_run) -> None:
     with pytest.raises(ContractViolation) as refused:
         run(toy_run, toy_run.gang(*trouble("contract"), nodes=1))
     assert str(refused.value) == "here: no receipt. Validate first."
     assert toy_run.num_attempts() == 1
 
 
-def test_a_crash_that_comes_again_ends_the_run_and_quotes_the_rank(toy_run) -> None:  # type: ignore[no-untyped-def]
+def test_a_crash_that_comes_again_ends_the_run_and_quotes_the_rank(toy_run) -> None:
     spec = SPEC.model_copy(update={"max_cycles_without_progress": 1})
     with pytest.raises(TrainingFailed) as failed:
         run(toy_run, toy_run.gang(*trouble("raise"), nodes=1), spec)
@@ -100,13 +100,13 @@ def test_a_crash_that_comes_again_ends_the_run_and_quotes_the_rank(toy_run) -> N
     assert toy_run.num_attempts() == 2
 
 
-def test_a_rank_that_never_comes_up_is_quoted(toy_run) -> None:  # type: ignore[no-untyped-def]
+def test_a_rank_that_never_comes_up_is_quoted(toy_run) -> None:
     spec = SPEC.model_copy(update={"max_attempts": 1})
     with pytest.raises(TrainingFailed, match="the early bird"):
         run(toy_run, toy_run.gang("--trouble", '{"kind": "early exit"}', nodes=1), spec)
 
 
-def test_a_later_owner_does_not_start_when_the_budget_is_spent(toy_run) -> None:  # type: ignore[no-untyped-def]
+def test_a_later_owner_does_not_start_when_the_budget_is_spent(toy_run) -> None:
     spec = SPEC.model_copy(update={"max_attempts": 1})
     gang = toy_run.gang("--trouble", '{"kind": "early exit"}', nodes=1)
     with pytest.raises(TrainingFailed):
@@ -116,7 +116,7 @@ def test_a_later_owner_does_not_start_when_the_budget_is_spent(toy_run) -> None:
     assert toy_run.num_attempts() == 1
 
 
-def test_a_halted_rank_is_named_its_peers_stacks_are_kept_and_the_run_goes_on(toy_run) -> None:  # type: ignore[no-untyped-def]
+def test_a_halted_rank_is_named_its_peers_stacks_are_kept_and_the_run_goes_on(toy_run) -> None:
     spec = SPEC.model_copy(update={"progress_deadline_s": 1.5})
     # Toys do not wait for each other: rank 0 goes on to its end, and only then is nothing left that moves.
     gang = toy_run.gang(*trouble("halt", rank=1, attempt=1), "--steps", "6", "--step-s", "0.2")
@@ -130,14 +130,14 @@ def test_a_halted_rank_is_named_its_peers_stacks_are_kept_and_the_run_goes_on(to
     assert toy_run.survivors() == []
 
 
-def test_a_hanging_rank_is_shown_with_what_it_was_doing(toy_run) -> None:  # type: ignore[no-untyped-def]
+def test_a_hanging_rank_is_shown_with_what_it_was_doing(toy_run) -> None:
     spec = SPEC.model_copy(update={"progress_deadline_s": 1.0, "max_attempts": 1})
     with pytest.raises(TrainingFailed, match=r"no step after step 3 within 1 s.*in hang_here \(toy_worker.py"):
         run(toy_run, toy_run.gang(*trouble("hang"), nodes=1), spec)
     assert innermost_frame(toy_run.attempt(1).stacks(0).read_text()).startswith("hang_here")
 
 
-def test_a_request_to_stop_keeps_checkpoints_and_the_next_run_goes_on_from_them(toy_run) -> None:  # type: ignore[no-untyped-def]
+def test_a_request_to_stop_keeps_checkpoints_and_the_next_run_goes_on_from_them(toy_run) -> None:
     gang = toy_run.gang("--steps", "30")
 
     def ask(step: int) -> None:
@@ -154,14 +154,14 @@ def test_a_request_to_stop_keeps_checkpoints_and_the_next_run_goes_on_from_them(
     assert AttemptRecords(toy_run.folder).all()[0].state == "stopped"
 
 
-def test_one_rank_that_stops_by_itself_stops_the_run(toy_run) -> None:  # type: ignore[no-untyped-def]
+def test_one_rank_that_stops_by_itself_stops_the_run(toy_run) -> None:
     with pytest.raises(RunStopped):
         run(toy_run, toy_run.gang(*trouble("stop"), "--steps", "9999"))
     assert {marker.state for marker in toy_run.attempt(1).read_markers().values()} == {"stopped"}
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_ends_everything_in_order_and_travels_on(toy_run, interrupt: type[BaseException]) -> None:  # type: ignore[no-untyped-def]
+def test_an_interrupt_ends_everything_in_order_and_travels_on(toy_run, interrupt: type[BaseException]) -> None:
     def interrupt_it(step: int) -> None:
         if step >= 3:
             raise interrupt
@@ -174,7 +174,7 @@ def test_an_interrupt_ends_everything_in_order_and_travels_on(toy_run, interrupt
     assert AttemptRecords(toy_run.folder).all()[0].state == "stopped"
 
 
-def test_a_run_has_one_owner(toy_run) -> None:  # type: ignore[no-untyped-def]
+def test_a_run_has_one_owner(toy_run) -> None:
     with owning(toy_run.folder), pytest.raises(EnvironmentProblem, match=str(os.getpid())):
         run(toy_run, toy_run.gang())
     assert toy_run.num_attempts() == 0

@@ -21,7 +21,7 @@ TOYS = Path(__file__).parent / "toys"
 pytestmark = pytest.mark.slow
 
 
-def test_peers_blocked_in_a_collective_are_freed_and_the_next_attempt_finishes(toy_run) -> None:  # type: ignore[no-untyped-def]
+def test_peers_blocked_in_a_collective_are_freed_and_the_next_attempt_finishes(toy_run) -> None:
     trouble = {"kind": "kill", "rank": 1, "attempt": 1, "step": 2}
     gang = toy_run.gang("--trouble", json.dumps(trouble), module="gloo_worker")
 
@@ -32,11 +32,11 @@ def test_peers_blocked_in_a_collective_are_freed_and_the_next_attempt_finishes(t
     assert outcome.state == "done"
     first, _ = toy_run.events("attempt")
     assert "rank 1 was killed" in str(first["what"]), "the victim is named, not the peer whose connection broke"
-    assert float(str(toy_run.events("attempt.ending")[0]["duration_s"])) < 4
+    assert float(str(toy_run.events("attempt.ending")[0]["duration_s"])) < 8
     assert toy_run.survivors() == []
 
 
-def test_a_rank_missing_from_a_collective_is_seen_in_the_stacks(toy_run) -> None:  # type: ignore[no-untyped-def]
+def test_a_rank_missing_from_a_collective_is_seen_in_the_stacks(toy_run) -> None:
     trouble = {"kind": "oversleep", "rank": 1, "attempt": 1, "step": 2}
     gang = toy_run.gang("--trouble", json.dumps(trouble), module="gloo_worker")
     spec = LaunchSpec(progress_deadline_s=1.5, max_attempts=1)
@@ -50,7 +50,7 @@ def test_a_rank_missing_from_a_collective_is_seen_in_the_stacks(toy_run) -> None
     assert toy_run.survivors() == []
 
 
-def test_ranks_run_from_the_archive_whatever_training_folder_lies_about(toy_run, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_ranks_run_from_the_archive_whatever_training_folder_lies_about(toy_run, monkeypatch) -> None:
     archive = toy_run.folder / "code.zip"
     archive.write_bytes(pack(rank_sources() | {"zipped_worker.py": TOYS / "zipped_worker.py"}))
     project = toy_run.folder / "project"

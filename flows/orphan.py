@@ -1,0 +1,41 @@
+"""A flow that a worker started ends when the worker does: with the worker gone, nobody could cancel it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+
+STARTED_BY_A_WORKER = "PREFECT__FLOW_RUN_ID"
+"""Prefect sets it for the process of a flow run."""
+
+
+@contextlib.contextmanager
+def ended_with_worker() -> Iterator[None]:
+    """While the body runs, the worker's end is this process's SIGTERM: training keeps a checkpoint, nothing is left.
+
+    A death signal would not do: it fires when the *thread* ends that started us.
+    """
+    if STARTED_BY_A_WORKER not in os.environ:
+        yield
+        return
+    worker = os.pidfd_open(os.getppid())
+    done, finished = os.pipe()
+    thread = threading.Thread(target=_watch, args=(worker, done), name="worker-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.close(finished)
+        thread.join()
+        os.close(done)
+        os.close(worker)
+
+
+def _watch(worker: int, done: int) -> None:
+    readable, _, _ = select.select([worker, done], [], [])
+    if done not in readable:
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,237 @@
+"""A real Prefect server and a process worker, in folders of their own; nothing of them outlives the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training.launch.process_tree import die_with_parent, processes_with, sweep
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PREFECT = str(Path(sys.executable).with_name("prefect"))
+"""Not `python -m prefect`, which would import from the current folder first."""
+TOKEN = "PIPELINE_TEST_TOKEN"
+"""Set for the server and its worker, and inherited by all they start: nobody can hide from the tests."""
+
+CONTRACT = """
+name: snippets
+version: 1.0.0
+rows: {min: MIN_ROWS}
+columns:
+  path: {type: string, unique: true}
+  sha256: {type: string}
+  size_bytes: {type: int64}
+  is_utf8: {type: bool}
+  has_nul: {type: bool}
+  num_lines: {type: int64}
+  num_chars: {type: int64, nullable: true}
+  max_line_chars: {type: int64, nullable: true}
+  text: {type: string, nullable: true}
+"""
+PIPELINE = """
+pipeline: NAME
+source: {format: text-files, uri: ../sources, include: ["*.py"]}
+contract: CONTRACT
+shards:
+  encoder: {kind: byte-pair, vocab_size: 300, sequence_tokens: 32}
+  num_groups: 2
+  heldout_fraction: 0.2
+training:
+  recipe: {name: language-model, model: {width: 32, depth: 1, heads: 2}}
+  max_steps: STEPS
+  global_batch_sequences: 4
+  micro_batch_sequences: 2
+  checkpoint_every_steps: 10
+  schedule: {warmup_steps: 2}
+evaluation: {bootstrap_resamples: 100}
+registry: {model: NAME}
+"""
+
+
+def wait_until(condition: Callable[[], Any], within_s: float, what: str) -> Any:
+    """The condition's first true value; fails by name at the deadline."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.1)
+    raise AssertionError(f"{what}: not within {within_s:.0f} s")
+
+
+@dataclass(frozen=True)
+class Service:
+    """A Prefect server, and how to talk to it."""
+
+    url: str
+    environment: dict[str, str]
+    token: str
+    folder: Path
+
+    def prefect(self, *arguments: str, cwd: Path, within_s: float = 90) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            (PREFECT, "--no-prompt", *arguments),
+            cwd=cwd,
+            # A shell keeps PWD; so must we.
+            env=self.environment | {"PWD": str(cwd)},
+            capture_output=True,
+            text=True,
+            timeout=within_s,
+        )
+
+    def api(self, path: str, body: dict[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.url}/{path}", data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.load(answer)
+
+    def start(self, *arguments: str, cwd: Path, log: Path) -> subprocess.Popen[bytes]:
+        with log.open("wb") as stream:
+            return subprocess.Popen(
+                (PREFECT, *arguments),
+                cwd=cwd,
+                env=self.environment,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+
+    def run(self, request: dict[str, Any]) -> str:
+        """Create a flow run of the deployment; returns its id."""
+        deployment = self.api("deployments/name/retrain/stdlib-lm")["id"]
+        made = self.api(f"deployments/{deployment}/create_flow_run", {"parameters": {"request": request}})
+        return str(made["id"])
+
+    def state(self, flow_run: str) -> dict[str, Any]:
+        state: dict[str, Any] = self.api(f"flow_runs/{flow_run}")["state"]
+        return state
+
+    def wait_for_end(self, flow_run: str, within_s: float) -> dict[str, Any]:
+        ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+        wait_until(lambda: self.state(flow_run)["type"] in ends, within_s, f"the end of {flow_run}")
+        return self.state(flow_run)
+
+    def processes(self) -> set[int]:
+        return set(processes_with(TOKEN, self.token))
+
+
+def end(process: subprocess.Popen[bytes], within_s: float = 10) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(within_s)
+            return
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder, port, token = tmp_path_factory.mktemp("prefect"), free_port(), uuid.uuid4().hex
+    url = f"http://127.0.0.1:{port}/api"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "HEADWAY_"))}
+    environment |= {
+        "PREFECT_HOME": str(folder / "home"),
+        "PREFECT_API_URL": url,
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        "PREFECT_WORKER_QUERY_SECONDS": "1",
+        "HEADWAY_WORKSPACE": str(folder / "workspace"),
+        TOKEN: token,
+    }
+    made = Service(url, environment, token, folder)
+    server = made.start(
+        *("server", "start", "--host", "127.0.0.1", "--port", str(port)), cwd=folder, log=folder / "server.log"
+    )
+    try:
+        wait_until(lambda: _answers(f"{url}/health", server), 120, "the Prefect server")
+        assert made.prefect("work-pool", "create", "headway", "--type", "process", cwd=folder).returncode == 0
+        yield made
+    finally:
+        end(server)
+        left = sweep(TOKEN, token)
+    assert not left, "a process outlived the server and the workers"
+
+
+def _answers(url: str, server: subprocess.Popen[bytes]) -> bool:
+    assert server.poll() is None, "the server ended while starting"
+    with contextlib.suppress(urllib.error.URLError, OSError), urllib.request.urlopen(url, timeout=2):
+        return True
+    return False
+
+
+@pytest.fixture(scope="session")
+def project(service: Service) -> Path:
+    """A user's project: three pipelines over sixty small files, and a folder `training/` of its own."""
+    folder = service.folder / "project"
+    (folder / "deployments").mkdir(parents=True)
+    (folder / "sources").mkdir()
+    (folder / "training").mkdir()
+    (folder / "training" / "__init__.py").write_text("raise SystemExit('the wrong training')\n")
+    for number in range(60):
+        lines = (f"def f{number}_{line}(x):\n    return x + {line * number}\n" for line in range(20))
+        (folder / "sources" / f"m{number:02d}.py").write_text("\n".join(lines))
+    for name, min_rows, num_steps in (("tiny", 10, 20), ("endless", 10, 1_000_000), ("refused", 1000, 20)):
+        (folder / f"{name}-contract.yaml").write_text(CONTRACT.replace("MIN_ROWS", str(min_rows)))
+        text = PIPELINE.replace("CONTRACT", f"../{name}-contract.yaml").replace("NAME", name)
+        (folder / "deployments" / f"{name}.yaml").write_text(text.replace("STEPS", str(num_steps)))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def deployed(service: Service, project: Path) -> Service:
+    """The repository's deployment, deployed from the user's project."""
+    prefect_file = str(REPOSITORY / "deployments" / "prefect.yaml")
+    done = service.prefect("deploy", "--all", "--prefect-file", prefect_file, cwd=project)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return service
+
+
+@pytest.fixture(scope="module")
+def worker(deployed: Service) -> Iterator[subprocess.Popen[bytes]]:
+    """A process worker that stands in an unrelated folder."""
+    cwd = deployed.folder / f"worker-{uuid.uuid4().hex[:8]}"
+    cwd.mkdir()
+    process = deployed.start("worker", "start", "--pool", "headway", "--name", cwd.name, cwd=cwd, log=cwd / "log")
+    yield process
+    end(process)
+
+
+@pytest.fixture
+def training_run(deployed: Service, worker: subprocess.Popen[bytes]) -> str:
+    """A flow run in the middle of a training that would go on for hours."""
+    before = _steps(deployed)
+    flow_run = deployed.run({"pipeline": "endless"})
+
+    def steps_or_end() -> bool:
+        state = deployed.state(flow_run)
+        assert state["type"] in ("SCHEDULED", "PENDING", "RUNNING"), state
+        return _steps(deployed) > before
+
+    wait_until(steps_or_end, 90, "the first training steps")
+    return flow_run
+
+
+def _steps(service: Service) -> int:
+    spools = (service.folder / "workspace").glob("runs/*/attempts/*/ledger/rank-0.jsonl")
+    return sum(spool.read_text().count('"event":"step"') for spool in spools)

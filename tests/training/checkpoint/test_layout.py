@@ -1,0 +1,69 @@
+"""Layout: tensors spread evenly, and slices proved to make up whole tensors."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_contracts.documents import TensorSlice
+from data_contracts.errors import IntegrityError
+from training.checkpoint.layout import check_layout, checkpoint_path, directory_name, partition, step_of
+
+SIZES = st.dictionaries(st.text("abcdef", min_size=1), st.integers(0, 10_000), max_size=30)
+
+
+def piece(offsets, shape, *, tensor="w", file="a", dtype="float32", global_shape=(4, 6)) -> TensorSlice:
+    return TensorSlice(tensor=tensor, file=file, dtype=dtype, global_shape=global_shape, offsets=offsets, shape=shape)
+
+
+@given(SIZES, st.integers(1, 8))
+def test_every_tensor_lies_in_exactly_one_file_and_no_file_is_needlessly_large(sizes_bytes, num_files):
+    files = partition(sizes_bytes, num_files)
+    assert len(files) == num_files
+    assert sorted(name for names in files for name in names) == sorted(sizes_bytes)
+    loads = [sum(sizes_bytes[name] for name in names) for names in files]
+    assert max(loads) <= sum(loads) / num_files + max(sizes_bytes.values(), default=0)
+
+
+@given(SIZES, st.integers(1, 8))
+def test_the_spread_does_not_depend_on_the_order_of_names(sizes_bytes, num_files):
+    assert partition(dict(reversed(sizes_bytes.items())), num_files) == partition(sizes_bytes, num_files)
+
+
+@pytest.mark.parametrize("step", [0, 7, 120, 99_999_999])
+def test_a_folders_name_gives_its_step_back(step):
+    assert step_of(directory_name(step)) == step
+    assert checkpoint_path("runs/x", step) == f"runs/x/checkpoints/{directory_name(step)}"
+
+
+@pytest.mark.parametrize(
+    "name", ["step-12", ".step-00000012", "step-0000001x", "step-٠٠٠٠٠٠١٢", "result", "step--0000001"]
+)
+def test_other_names_are_no_checkpoints(name):
+    assert step_of(name) is None
+
+
+def test_slices_that_tile_a_tensor_are_a_layout():
+    check_layout([piece((0, 0), (2, 6)), piece((2, 0), (2, 1), file="b"), piece((2, 1), (2, 5))], {"a", "b"})
+    check_layout([piece((), (), global_shape=())], {"a"})
+
+
+@pytest.mark.parametrize(
+    ("pieces", "problem"),
+    [
+        ([piece((0, 0), (3, 6))], "gap"),
+        ([piece((0, 0), (4, 6)), piece((3, 0), (1, 6))], "overlap"),
+        ([piece((0, 0), (2, 6)), piece((1, 0), (2, 6))], "overlap"),
+        ([piece((1, 0), (4, 6))], "stick out"),
+        ([piece((-1, 0), (4, 6))], "stick out"),
+        ([piece((0,), (4, 6))], "stick out"),
+        ([piece((0, 0), (2, 6)), piece((2, 0), (2, 6), dtype="float16")], "disagree"),
+        ([piece((0, 0), (2, 6)), piece((2, 0), (2, 6), global_shape=(6, 6))], "disagree"),
+        ([piece((0, 0), (4, 6), file="c")], "unlisted file"),
+        ([piece((0, 0), (4, 6), dtype="object")], "unknown type"),
+    ],
+)
+def test_anything_else_is_refused_with_the_tensors_name(pieces, problem):
+    with pytest.raises(IntegrityError, match=f"tensor w: .*{problem}"):
+        check_layout(pieces, {"a", "b"})

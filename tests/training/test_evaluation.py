@@ -1,0 +1,174 @@
+"""Evaluation: the same figures from any number of ranks, over exactly the held-out documents' bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from data_contracts.digests import canonical_json
+from data_contracts.errors import ConfigError, IntegrityError, TrainingFailed
+from training.checkpoint.verify import load_checkpoint
+from training.data.loader import ShardReader
+from training.evaluation import (
+    EvaluationRequest,
+    Scorer,
+    evaluate_share,
+    merge,
+    part_name,
+    restored_model,
+    token_sizes_bytes,
+)
+from training.ledger import Ledger
+
+EXACT_FIELDS = ("nats", "num_tokens", "size_bytes")
+
+
+@pytest.fixture(scope="module")
+def trained(shared_project, tmp_path_factory) -> Path:
+    """A finished run's last checkpoint."""
+    run_dir = tmp_path_factory.mktemp("trained")
+    assert shared_project.train(shared_project.publish_run(), run_dir, world_size=1) == [0]
+    return run_dir / "checkpoints" / "step-00000006"
+
+
+def evaluate(project, checkpoint: Path, folder: Path, world_size: int, **changes):
+    request = EvaluationRequest(
+        checkpoint=str(checkpoint), run=project.publish_run().sha256, manifest=project.manifest.sha256
+    ).model_copy(update=changes)
+    folder.mkdir()
+    for number in range(world_size):
+        rank = SimpleNamespace(rank=number, world_size=world_size, ledger=Ledger(folder / "ledger"))
+        (folder / part_name(number)).write_bytes(canonical_json(evaluate_share(rank, project.workspace, request)))
+    return merge(folder, world_size)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_any_number_of_ranks_gives_the_same_bits(project, trained, tmp_path, world_size):
+    alone = evaluate(project, trained, tmp_path / "alone", 1)
+    together = evaluate(project, trained, tmp_path / "together", world_size)
+    assert together.documents == alone.documents
+    assert together.baselines == alone.baselines
+    for name in EXACT_FIELDS:
+        assert np.array_equal(getattr(together, name), getattr(alone, name)), name
+
+
+def test_the_documents_are_the_held_out_files_and_their_bytes_are_the_files_own(project, trained, tmp_path):
+    scores = evaluate(project, trained, tmp_path / "scores", 1)
+    held_out = sorted(path for group in project.manifest.groups if group.split == "heldout" for path in group.documents)
+    assert list(scores.documents) == held_out
+    assert scores.size_bytes.tolist() == [len(project.documents[path]) for path in held_out]
+    assert len({path for group in project.manifest.groups for path in group.documents}) == 24
+
+
+def test_the_loss_of_a_document_is_that_of_its_tokens(project, trained, tmp_path):
+    """Put together by hand: one row after another, each token charged to the document that it lies in."""
+    scores = evaluate(project, trained, tmp_path / "scores", 1)
+    run = project.publish_run()
+    recipe, model = restored_model(project.workspace, run, project.manifest, load_checkpoint(trained))
+    reader = ShardReader(project.workspace, project.manifest, "heldout")
+    groups = [group for group in project.manifest.groups if group.split == "heldout"]
+    expected = dict.fromkeys(scores.documents, 0.0)
+    number = 0
+    for group in groups:
+        for _ in range(group.num_rows):
+            columns = reader.gather(np.array([number]))
+            tokens = torch.from_numpy(columns["tokens"].astype(np.int64))
+            with torch.no_grad():
+                nats = recipe.token_losses(model, {"tokens": tokens}).nats[0].tolist()
+            document = int(columns["document"][0, 0])
+            for token, loss in zip(tokens[0, 1:].tolist(), nats, strict=True):
+                document += token == 0
+                if token != 1:
+                    expected[group.documents[document]] += loss
+            number += 1
+    assert scores.nats == pytest.approx([expected[path] for path in scores.documents], rel=1e-5)
+    assert scores.bits_per_byte == pytest.approx(
+        sum(expected.values()) / math.log(2) / sum(len(project.documents[path]) for path in scores.documents), rel=1e-6
+    )
+
+
+def test_the_bigram_is_scored_on_the_same_bytes_and_can_be_left_out(project, trained, tmp_path):
+    with_it = evaluate(project, trained, tmp_path / "with", 2)
+    assert list(with_it.baselines) == ["bigram"]
+    assert 0.1 < with_it.baselines["bigram"] < 8
+    assert evaluate(project, trained, tmp_path / "without", 1, baselines=False).baselines == {}
+
+
+def test_a_missing_part_or_block_is_an_error_and_never_a_smaller_figure(project, trained, tmp_path):
+    evaluate(project, trained, tmp_path / "scores", 2)
+    part = tmp_path / "scores" / part_name(1)
+    whole = json.loads(part.read_bytes())
+    part.write_bytes(canonical_json({**whole, "blocks": whole["blocks"][:-1]}))
+    with pytest.raises(TrainingFailed, match="do not make up the whole split"):
+        merge(tmp_path / "scores", 2)
+    part.unlink()
+    with pytest.raises(TrainingFailed, match="no readable scores"):
+        merge(tmp_path / "scores", 2)
+
+
+def test_every_token_of_the_vocabulary_has_its_bytes(project):
+    sizes = token_sizes_bytes(project.workspace, project.manifest.fitted)
+    assert len(sizes) == 300
+    assert sizes[:2].tolist() == [0, 0], "markers stand for no bytes"
+    assert sizes[2:].min() == 1
+
+
+def test_shards_of_another_fitted_state_are_refused(project, trained):
+    foreign = project.manifest.model_copy(
+        update={"fitted": project.manifest.fitted.model_copy(update={"sha256": "0" * 64})}
+    )
+    with pytest.raises(ConfigError, match="another fitted state"):
+        restored_model(project.workspace, project.publish_run(), foreign, load_checkpoint(trained))
+
+
+def test_another_runs_checkpoint_is_refused(project, trained, tiny_training):
+    other = project.publish_run(tiny_training.model_copy(update={"seed": 9}))
+    with pytest.raises(IntegrityError, match="another run"):
+        restored_model(project.workspace, other, project.manifest, load_checkpoint(trained))
+
+
+def test_blocks_cover_every_row_once(project):
+    reader = ShardReader(project.workspace, project.manifest, "heldout")
+    scorer = Scorer(reader, project.manifest, np.ones(300, dtype=np.int64))
+    zeros = [
+        scorer.score(block, lambda columns: np.zeros((len(columns["tokens"]), 16)))
+        for block in range(scorer.num_blocks)
+    ]
+    assert sum(sum(block["tokens"]) for block in zeros) == int(
+        (reader.gather(np.arange(reader.num_rows))["tokens"][:, 1:] != 1).sum()
+    )
+
+
+@pytest.mark.slow
+def test_evaluation_ranks_write_their_parts(project, trained, tmp_path):
+    request = EvaluationRequest(
+        checkpoint=str(trained), run=project.publish_run().sha256, manifest=project.manifest.sha256
+    )
+    (tmp_path / "request.json").write_text(request.model_dump_json())
+    arguments = [
+        "--workspace",
+        project.workspace.uri,
+        "--request",
+        str(tmp_path / "request.json"),
+        "--out",
+        str(tmp_path),
+    ]
+    ranks = project.start_ranks("training.evaluation", arguments, tmp_path, world_size=2)
+    assert [rank.wait(60) for rank in ranks] == [0, 0], project.log(tmp_path)
+
+    alone = evaluate(project, trained, tmp_path / "alone", 1)
+    assert merge(tmp_path, 2).bits_per_byte == alone.bits_per_byte
+
+
+@pytest.mark.slow
+def test_a_request_that_cannot_be_read_is_a_configuration_error(project, tmp_path):
+    arguments = ["--workspace", project.workspace.uri, "--request", str(tmp_path / "none.json"), "--out", str(tmp_path)]
+    (rank,) = project.start_ranks("training.evaluation", arguments, tmp_path, world_size=1)
+    assert rank.wait(60) == 2
+    assert "not an evaluation request" in project.log(tmp_path)
