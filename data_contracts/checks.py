@@ -42,6 +42,11 @@ class Check:
         # DuckDB holds NaN to be above every number, so that Great Expectations would let it pass a lower bound.
         return self.kind in EXACT or (self.kind == "between" and self.arguments["is_float"])
 
+    def num_tolerated(self, num_judged: int) -> int:
+        """How many of the rows judged may break it."""
+        # 0.29 * 100 is 28.999999999999996 in binary.
+        return int(num_judged * self.max_failed_ratio + 1e-9)
+
 
 def compile_checks(contract: Contract) -> tuple[Check, ...]:
     """Every check of a contract, in the contract's order."""

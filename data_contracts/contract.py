@@ -89,7 +89,9 @@ class Rule(Constraints):
     action: Literal["fail", "quarantine"] = Field(
         default="fail", description="`quarantine` leaves out the rows that break it; `fail` counts against the data."
     )
-    max_failed_ratio: float = Field(default=0.0, ge=0, lt=1, description="Share of rows that may break it (`fail`).")
+    max_failed_ratio: float = Field(
+        default=0.0, ge=0, lt=1, description="Share of the rows with a value that may break it."
+    )
     severity: Severity = Field(default="critical", description="What a break means: critical refuses the data.")
 
     @model_validator(mode="after")
@@ -146,8 +148,9 @@ class Contract(Frozen):
 
     @model_validator(mode="after")
     def _rules_speak_of_columns(self) -> Self:
-        ids = [rule.id for rule in (*self.rules, *self.statistics)]
-        for rule in (*self.rules, *self.statistics):
+        rules: tuple[Rule | Statistic, ...] = (*self.rules, *self.statistics)
+        ids = [rule.id for rule in rules]
+        for rule in rules:
             if rule.column not in self.columns:
                 raise ValueError(f"rule {rule.id} speaks of `{rule.column}`, which is no column of the contract")
             if ids.count(rule.id) > 1:

@@ -74,7 +74,7 @@ class Document(Frozen):
                     advice="Upgrade Headway.",
                 )
             return cls.model_validate(value)
-        except (ValueError, ValidationError) as error:
+        except (ValueError, TypeError, RecursionError, ValidationError) as error:
             raise IntegrityError(f"not a readable {cls.kind} document.", where=where) from error
 
 

@@ -45,13 +45,17 @@ def num_broken(connection: duckdb.DuckDBPyConnection, check: Check) -> int:
     if check.kind == "unique":
         column = identifier(check.column)
         # Grouping spills to disk; count(DISTINCT) holds every value in memory.
-        sql = (
-            "SELECT coalesce(sum(num_same - 1), 0) FROM "
-            f"(SELECT count(*) AS num_same FROM {ROWS} WHERE {column} IS NOT NULL GROUP BY {column} HAVING num_same > 1)"
-        )
+        groups = f"SELECT count(*) AS num_same FROM {ROWS} WHERE {column} IS NOT NULL GROUP BY {column}"
+        sql = f"SELECT coalesce(sum(num_same - 1), 0) FROM ({groups})"
     else:
         sql = f"SELECT count(*) FROM {ROWS} WHERE {breaks_sql(check)}"
     return int(one_value(connection, sql))
+
+
+def num_judged(connection: duckdb.DuckDBPyConnection, check: Check) -> int:
+    """Rows that a check speaks of: all for nulls and the row count, else those with a value."""
+    is_total = check.kind in ("not_null", "num_rows")
+    return int(one_value(connection, f"SELECT count({'*' if is_total else identifier(check.column)}) FROM {ROWS}"))
 
 
 def aggregate(connection: duckdb.DuckDBPyConnection, check: Check) -> float | None:

@@ -37,7 +37,7 @@ class RowsDatabase:
         return self.folder / "rows.duckdb"
 
     @property
-    def config(self) -> dict[str, str | int | bool]:
+    def config(self) -> dict[str, str | bool | int | float | list[str]]:
         """What a connection is opened with; all connections to one database must agree."""
         return {
             "memory_limit": self.memory_limit,

@@ -54,7 +54,8 @@ def parse_yaml_model(model_type: type[M], text: str, where: str) -> M:
     except yaml.YAMLError as error:
         raise _syntax_error(error, where) from error
     except (RecursionError, ValueError, TypeError) as error:
-        raise ConfigError(f"not readable as YAML ({type(error).__name__}: {_shown(str(error))}).", where=where) from error
+        reason = f"{type(error).__name__}: {_shown(str(error))}"
+        raise ConfigError(f"not readable as YAML ({reason}).", where=where) from error
     if not isinstance(value, dict):
         raise ConfigError(
             f"must be a mapping of keys to values, not {'empty' if value is None else type(value).__name__}.",
@@ -79,29 +80,35 @@ def _syntax_error(error: yaml.YAMLError, where: str) -> ConfigError:
     )
 
 
-def _model_error(model_type: type[BaseModel], error: ValidationError, root: yaml.Node | None, where: str) -> ConfigError:
-    problems = [_problem(model_type, detail, root) for detail in error.errors(include_url=False)]
-    problems = list(dict.fromkeys(problems))
+def _model_error(
+    model_type: type[BaseModel], error: ValidationError, root: yaml.Node | None, where: str
+) -> ConfigError:
+    by_place: dict[str, dict[str, None]] = {}
+    for detail in error.errors(include_url=False):
+        place, problem = _problem(model_type, detail, root)
+        by_place.setdefault(place, {})[problem] = None  # the members of a union complain one by one
+    problems = [f"{place}: {' '.join(found)}" for place, found in by_place.items()]
     if len(problems) == 1:
         return ConfigError(problems[0], where=where)
     return ConfigError(f"{len(problems)} problems:\n" + "\n".join(f"  - {each}" for each in problems), where=where)
 
 
-def _problem(model_type: type[BaseModel], detail: ErrorDetails, root: yaml.Node | None) -> str:
+def _problem(model_type: type[BaseModel], detail: ErrorDetails, root: yaml.Node | None) -> tuple[str, str]:
+    """Where, by key and line, and what."""
     location = detail["loc"]
     key, line = _written(location, root)
     place = f"{key} (line {line})" if key else f"line {line}"
     last = str(location[-1]) if location else ""
     if detail["type"] == "extra_forbidden":
-        return f"{place}: unknown key.{_nearest(last, _keys_at(model_type, location[:-1]))}"
+        return place, f"unknown key `{last}`.{_nearest(last, _keys_at(model_type, location[:-1]))}"
     if detail["type"] == "missing":
-        return f"{place}: `{last}` is missing."
+        return place, f"`{last}` is missing."
     message = str(detail["msg"]).removeprefix("Value error, ").removesuffix(".")
     given = detail["input"]
     shown = "" if isinstance(given, BaseModel | dict) else f", given {_shown(repr(given))}"
     expected = str((detail.get("ctx") or {}).get("expected", ""))
     hint = _nearest(str(given), set(expected.replace(" or ", ", ").replace("'", "").split(", "))) if expected else ""
-    return f"{place}: {message[:1].lower()}{message[1:]}{shown}.{hint}"
+    return place, f"{message}{shown}.{hint}"
 
 
 def _shown(text: str) -> str:
@@ -116,15 +123,14 @@ def _nearest(name: str, known: set[str]) -> str:
 
 
 def _written(location: Location, root: yaml.Node | None) -> tuple[str, int]:
-    """The dotted key as the file has it, and its line; pydantic's own labels (a union's member) are left out."""
+    """The dotted key as the file has it, and its line. What the file does not have is left out: a missing key, and
+    pydantic's own labels of a union's members."""
     dotted, node, line = "", root, 1 if root is None else root.start_mark.line + 1
-    for depth, part in enumerate(location):
+    for part in location:
         child = _child(node, part)
         if child is not None:
             node, line = child
-        elif depth < len(location) - 1:
-            continue
-        dotted += f"[{part}]" if isinstance(part, int) else f".{part}"
+            dotted += f"[{part}]" if isinstance(part, int) else f".{part}"
     return dotted.removeprefix("."), line
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -20,11 +21,14 @@ from data_contracts.errors import EXIT_TERMINATED, EnvironmentProblem
 from data_contracts.publication import Workspace
 from tasks.mlflow_store import artifact_root, default_tracking_uri
 from training.launch.logs import last_lines
+from training.launch.process_tree import sweep
 
 LOOPBACK = "127.0.0.1"
 READY_WITHIN_S = 180.0
 STOP_WITHIN_S = 10.0
 """More than a keeper takes to end its server and kill what is left."""
+TOKEN = "HEADWAY_UI_TOKEN"
+"""In the environment of a server and all it starts."""
 PACKAGES = Path(__file__).resolve().parents[1]
 
 
@@ -130,6 +134,7 @@ def require_free(*servers: Server) -> None:
 @contextlib.contextmanager
 def running(server: Server, logs: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A server under its keeper; both are gone when the body ends, or when this process is killed."""
+    token = secrets.token_hex(16)
     with log_of(server, logs).open("wb") as log:
         keeper = subprocess.Popen(
             (sys.executable, "-m", "flows.keeper", *server.command),
@@ -137,7 +142,7 @@ def running(server: Server, logs: Path) -> Iterator[subprocess.Popen[bytes]]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=os.environ | server.environment | {"PYTHONPATH": str(PACKAGES), "PYTHONSAFEPATH": "1"},
+            env=os.environ | server.environment | {"PYTHONPATH": str(PACKAGES), "PYTHONSAFEPATH": "1", TOKEN: token},
         )
     assert keeper.stdin is not None
     try:
@@ -146,6 +151,8 @@ def running(server: Server, logs: Path) -> Iterator[subprocess.Popen[bytes]]:
         keeper.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             keeper.wait(STOP_WITHIN_S)
+        # The keeper itself may have been killed; then its server is, but not what that had started.
+        sweep(TOKEN, token)
 
 
 def log_of(server: Server, logs: Path) -> Path:

@@ -32,8 +32,9 @@ def launch(context: RunContext, training: TrainingSpec, spec: LaunchSpec, manife
         TrainingFailed: the budget is spent, or a rank failed for good.
         RunStopped: a stop was asked for; a checkpoint was kept and the same command continues.
     """
-    run = describe_run(context, training, manifest)
-    link = context.workspace.publish_document(run)
+    with context.ledger.span("launch.freeze"):
+        run = describe_run(context, training, manifest)
+        link = context.workspace.publish_document(run)
     return find_or_make(
         context, "launch", {"run": link.sha256}, lambda: _train(context, training, spec, run, tracking_uri)
     )

@@ -12,7 +12,7 @@ from tasks.artifacts import artifact_key, show_table
 from tasks.context import RunContext
 from tasks.stage import Made, code_version, find_or_make, stage_task
 from training.data.sharding import fit, write_shards
-from training.data.spec import ShardSpec
+from training.data.spec import BytePairSpec, ShardSpec
 from training.data.splits import SourceDocument
 
 ENCODING_CODE = ("training.data.byte_pair", "training.data.encoders", "training.data.splits")
@@ -54,7 +54,7 @@ def current_fitted_state(
     workspace = context.workspace
     entry = refs.current(workspace, fitted_ref(context.pipeline))
     inputs = {
-        "encoder": spec.encoder.model_dump(mode="json"),
+        "encoder": spec.encoder.fitting,
         # Fitting reads the training split alone, so the split decides what is learnt.
         "split": spec.model_dump(mode="json", include={"heldout_fraction", "split_salt"}),
         "snapshot": snapshot.sha256,
@@ -95,7 +95,7 @@ def known_fitted_state(context: RunContext, spec: ShardSpec) -> Link | None:
         # Fitting again on the same data gives the same bytes, so a damaged state heals.
         context.ledger.event("stage.damaged", stage="fit", message=str(error))
         return None
-    return entry.target if state.spec == spec.encoder.model_dump(mode="json") else None
+    return entry.target if BytePairSpec.model_validate(state.spec).fitting == spec.encoder.fitting else None
 
 
 def shards_under(

@@ -15,12 +15,12 @@ from tasks.artifacts import artifact_key, show_table
 from tasks.context import RunContext
 from tasks.stage import Made, code_version, find_or_make, stage_task
 
-CODE = (
-    "data_contracts.contract",
-    "data_contracts.suite",
-    "data_contracts.duckdb_engine",
-    "data_contracts.sources",
-    "data_contracts.validation",
+CODE = tuple(
+    f"data_contracts.{name}"
+    for name in (
+        *("checks", "contract", "duckdb_engine", "exact_checks", "quarantine", "rows_database"),
+        *("sources", "suite", "text_rows", "validation", "verdicts"),
+    )
 )
 
 

@@ -111,10 +111,12 @@ class Service:
                 preexec_fn=die_with_parent,
             )
 
-    def run(self, request: dict[str, Any]) -> str:
-        """Create a flow run of the deployment; returns its id."""
-        deployment = self.api("deployments/name/retrain/stdlib-lm")["id"]
-        made = self.api(f"deployments/{deployment}/create_flow_run", {"parameters": {"request": request}})
+    def run(self, pipeline: str) -> str:
+        """Create a flow run of the deployment for another project's pipeline; returns its id."""
+        found = self.api("deployments/name/retrain/stdlib-lm")
+        environment = found["job_variables"]["env"] | {"HEADWAY_PROJECT": str(self.folder / "project")}
+        body = {"parameters": {"request": {"pipeline": pipeline}}, "job_variables": {"env": environment}}
+        made = self.api(f"deployments/{found['id']}/create_flow_run", body)
         return str(made["id"])
 
     def state(self, flow_run: str) -> dict[str, Any]:
@@ -200,9 +202,8 @@ def project(service: Service) -> Path:
 
 @pytest.fixture(scope="session")
 def deployed(service: Service, project: Path) -> Service:
-    """The repository's deployment, deployed from the user's project."""
-    prefect_file = str(REPOSITORY / "deployments" / "prefect.yaml")
-    done = service.prefect("deploy", "--all", "--prefect-file", prefect_file, cwd=project)
+    """The repository's own file, deployed as its comment says; and the user's project beside it."""
+    done = service.prefect("deploy", "--all", "--prefect-file", "deployments/prefect.yaml", cwd=REPOSITORY)
     assert done.returncode == 0, done.stdout + done.stderr
     return service
 
@@ -221,7 +222,7 @@ def worker(deployed: Service) -> Iterator[subprocess.Popen[bytes]]:
 def training_run(deployed: Service, worker: subprocess.Popen[bytes]) -> str:
     """A flow run in the middle of a training that would go on for hours."""
     before = _steps(deployed)
-    flow_run = deployed.run({"pipeline": "endless"})
+    flow_run = deployed.run("endless")
 
     def steps_or_end() -> bool:
         state = deployed.state(flow_run)

@@ -27,6 +27,11 @@ class BytePairSpec(Frozen):
         default=256, ge=1, le=1 << 17, description="Tokens a sequence predicts; a row stores one more."
     )
 
+    @property
+    def fitting(self) -> dict[str, str | int]:
+        """What decides the fitted state: another sequence length is no reason to fit again."""
+        return {"kind": self.kind, "vocab_size": self.vocab_size}
+
 
 class ShardSpec(Frozen):
     """How files become shards. Every field is part of the shards' identity."""

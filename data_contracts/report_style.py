@@ -1,0 +1,55 @@
+"""The style of Headway's HTML reports: inline, light and dark, readable in print."""
+
+from __future__ import annotations
+
+STYLE = """
+:root { color-scheme: light dark;
+  --page: #f6f7f9; --card: #ffffff; --ink: #1b1f24; --soft: #5b6570; --line: #dfe3e8;
+  --good: #116b34; --good-back: #e3f4e8; --bad: #b3151c; --bad-back: #fdeaea; --warn: #7a5200; --warn-back: #fdf3da; }
+@media (prefers-color-scheme: dark) { :root {
+  --page: #14171b; --card: #1d2126; --ink: #e7eaee; --soft: #9aa5b1; --line: #333a42;
+  --good: #6fdc94; --good-back: #16301f; --bad: #ff9a97; --bad-back: #3b1a1c; --warn: #f2c769; --warn-back: #35290f; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
+main { max-width: 70rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
+code { font: 0.92em/1.4 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+header { display: flex; gap: 1.25rem; align-items: center; padding: 1.25rem 1.5rem; border-radius: 12px;
+  border-left: 10px solid; }
+header.good { background: var(--good-back); border-color: var(--good); }
+header.bad { background: var(--bad-back); border-color: var(--bad); }
+header .mark { font-size: 3.25rem; line-height: 1; margin: 0; }
+header.good .mark, header.good h1 { color: var(--good); }
+header.bad .mark, header.bad h1 { color: var(--bad); }
+h1 { margin: 0; font-size: 2rem; line-height: 1.2; }
+.kicker { margin: 0; color: var(--soft); }
+.kicker .version { font-variant-numeric: tabular-nums; }
+.lead { margin: 0.25rem 0 0; max-width: 46rem; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: 0.75rem; margin: 1rem 0; }
+.tiles div { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 0.7rem 1rem;
+  display: flex; flex-direction: column-reverse; }
+.tiles dt { color: var(--soft); }
+.tiles dd { margin: 0; font-size: 1.45rem; font-weight: 600; font-variant-numeric: tabular-nums; white-space: nowrap; }
+section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 1rem 1.25rem;
+  margin: 1rem 0; }
+h2 { margin: 0 0 0.5rem; font-size: 1.1rem; }
+.count { color: var(--soft); font-weight: 400; }
+.note { margin: 0 0 0.75rem; color: var(--soft); }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; }
+th { text-align: left; color: var(--soft); font-weight: 500; white-space: nowrap; }
+th, td { padding: 0.4rem 0.9rem 0.4rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+tbody tr:last-child td { border-bottom: 0; }
+td.rule { white-space: nowrap; }
+td.observed { min-width: 11rem; }
+td.path { overflow-wrap: anywhere; }
+.badge { display: inline-block; padding: 0 0.5rem; border-radius: 6px; white-space: nowrap; font-weight: 600; }
+.badge.good { background: var(--good-back); color: var(--good); }
+.badge.bad { background: var(--bad-back); color: var(--bad); }
+.badge.warn { background: var(--warn-back); color: var(--warn); }
+.facts { display: grid; grid-template-columns: max-content 1fr; gap: 0.25rem 1.25rem; margin: 0; }
+.facts dt { color: var(--soft); }
+.facts dd { margin: 0; overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
+@media (max-width: 40rem) { .facts { grid-template-columns: 1fr; } .facts dd { margin-bottom: 0.5rem; } }
+@media print { body { background: none; } section, header { break-inside: avoid; } }
+"""

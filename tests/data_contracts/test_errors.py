@@ -1,0 +1,45 @@
+"""Every error says what, where and what next, and ends the command with its own code."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from data_contracts import errors
+from data_contracts.errors import HeadwayError
+
+SUBCLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HeadwayError)]
+DOCUMENTED_CODES = {
+    "ConfigError": 2,
+    "DataError": 3,
+    "ContractViolation": 4,
+    "IntegrityError": 5,
+    "TrainingFailed": 6,
+    "EnvironmentProblem": 8,
+    "RegistryError": 9,
+    "RefConflict": 9,
+    "RunStopped": 75,
+    "HeadwayError": 70,
+}
+
+
+def test_the_exit_codes_are_the_documented_ones() -> None:
+    assert {kind.__name__: kind.exit_code for kind in SUBCLASSES} == DOCUMENTED_CODES
+
+
+@pytest.mark.parametrize("kind", SUBCLASSES)
+def test_an_error_says_where_then_what_then_advice(kind: type[HeadwayError]) -> None:
+    assert str(kind("it broke.", where="a.yaml", advice="Mend it.")) == "a.yaml: it broke. Mend it."
+
+
+@pytest.mark.parametrize("kind", SUBCLASSES)
+def test_an_error_crosses_process_borders_whole(kind: type[HeadwayError]) -> None:
+    again = pickle.loads(pickle.dumps(kind("it broke.", where="a.yaml", advice="Mend it.")))
+    assert type(again) is kind
+    assert again.what == "it broke."
+
+
+def test_faults_of_data_contract_and_configuration_are_never_retried() -> None:
+    never = (errors.ConfigError, errors.DataError, errors.ContractViolation, errors.IntegrityError)
+    assert not any(kind.retryable for kind in never)

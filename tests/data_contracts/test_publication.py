@@ -1,0 +1,246 @@
+"""A reader of a workspace sees a whole file or none, and no path leads out of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from data_contracts.digests import sha256_bytes
+from data_contracts.documents import ContractReceipt, Link, Snapshot, SourceFile
+from data_contracts.errors import ConfigError, EnvironmentProblem, IntegrityError
+from data_contracts.publication import Workspace, confined, document_path
+
+SNAPSHOT = Snapshot(
+    format="text-files",
+    columns={"path": "string"},
+    num_rows=1,
+    files=(SourceFile(path="a.py", size_bytes=3, sha256="ab" * 32),),
+)
+
+
+@pytest.fixture(params=["folder", "memory"])
+def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
+    uri = str(tmp_path / "workspace") if request.param == "folder" else f"memory://{uuid.uuid4().hex}"
+    return Workspace.create(uri)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Workspace:
+    return Workspace.create(str(tmp_path / "workspace"))
+
+
+def leftovers(workspace: Workspace) -> list[str]:
+    return [path.name for path in Path(workspace.root).rglob("*") if ".partial" in path.name]
+
+
+def test_what_is_published_is_read_back(workspace: Workspace) -> None:
+    stored = workspace.publish("a/b.bin", b"bytes")
+    assert (stored.path, stored.size_bytes, stored.sha256) == ("a/b.bin", 5, sha256_bytes(b"bytes"))
+    assert workspace.read("a/b.bin") == b"bytes"
+    assert workspace.names("a") == ["b.bin"]
+    workspace.verify(stored)
+
+
+def test_publishing_again_replaces(workspace: Workspace) -> None:
+    workspace.publish("a", b"old")
+    workspace.publish("a", b"new")
+    assert workspace.read("a") == b"new"
+
+
+def test_an_exclusive_publish_of_a_taken_name_changes_nothing(workspace: Workspace) -> None:
+    workspace.publish("a", b"first", exclusive=True)
+    with pytest.raises(FileExistsError):
+        workspace.publish("a", b"second", exclusive=True)
+    assert workspace.read("a") == b"first"
+
+
+def test_of_many_exclusive_publishers_one_wins_and_its_bytes_stay(folder: Workspace) -> None:
+    for round_number in range(20):
+        name, start = f"race-{round_number}", threading.Barrier(8)
+
+        def publish(writer: int, name: str = name, start: threading.Barrier = start) -> bool:
+            start.wait()
+            try:
+                folder.publish(name, b"%d" % writer * 1000, exclusive=True)
+            except FileExistsError:
+                return False
+            return True
+
+        with ThreadPoolExecutor(8) as pool:
+            won = list(pool.map(publish, range(8)))
+        assert won.count(True) == 1
+        assert folder.read(name) == b"%d" % won.index(True) * 1000
+    assert leftovers(folder) == []
+
+
+def test_a_reader_never_sees_half_a_file(folder: Workspace) -> None:
+    versions = [bytes([number]) * 200_000 for number in range(4)]
+    folder.publish("a", versions[0])
+    done = threading.Event()
+
+    def keep_publishing() -> None:
+        for number in range(60):
+            folder.publish("a", versions[number % 4])
+        done.set()
+
+    writer = threading.Thread(target=keep_publishing)
+    writer.start()
+    while not done.is_set():
+        assert folder.read("a") in versions
+    writer.join()
+
+
+def test_a_file_is_copied_in_with_its_digest(workspace: Workspace, tmp_path: Path) -> None:
+    local = tmp_path / "local"
+    local.write_bytes(os.urandom(3 << 20))
+    stored = workspace.publish_file(local, "files/a")
+    assert stored.sha256 == sha256_bytes(local.read_bytes())
+    workspace.verify(stored)
+
+
+def failing(error_number: int) -> Callable[..., Any]:
+    def write_half(path: Path, data: bytes) -> int:
+        with path.open("wb") as stream:
+            stream.write(data[: len(data) // 2])
+        raise OSError(error_number, os.strerror(error_number))
+
+    return write_half
+
+
+@pytest.mark.parametrize(
+    ("error_number", "message"),
+    [
+        (errno.ENOSPC, "no space left"),
+        (errno.EDQUOT, "no space left"),
+        (errno.EROFS, "writing is refused"),
+        (errno.EACCES, "writing is refused"),
+    ],
+)
+def test_a_write_that_fails_midway_publishes_nothing_and_keeps_what_was(
+    folder: Workspace, monkeypatch: pytest.MonkeyPatch, error_number: int, message: str
+) -> None:
+    folder.publish("a", b"what was good before")
+    monkeypatch.setattr(Path, "write_bytes", failing(error_number))
+    for name in ("a", "new"):
+        with pytest.raises(EnvironmentProblem, match=message) as caught:
+            folder.publish(name, b"x" * 100)
+        assert caught.value.where == name
+        assert "nothing was published" in caught.value.what
+    assert folder.read("a") == b"what was good before"
+    assert not folder.exists("new")
+    assert leftovers(folder) == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_device_is_reported_as_one(folder: Workspace) -> None:
+    with pytest.raises(EnvironmentProblem, match="no space left"), folder.staged("a") as staging:
+        staging.symlink_to("/dev/full")
+        staging.write_bytes(b"x" * 100)
+    assert not folder.exists("a")
+
+
+def test_an_error_in_the_middle_of_staging_publishes_nothing(folder: Workspace) -> None:
+    with pytest.raises(ZeroDivisionError), folder.staged("a/b") as staging:
+        staging.write_bytes(b"half")
+        raise ZeroDivisionError
+    assert folder.names("a") == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a file system that refuses root too")
+def test_a_workspace_that_cannot_be_written_is_refused_at_once() -> None:
+    with pytest.raises(EnvironmentProblem, match=r"cannot be written .* --workspace"):
+        Workspace.create("/proc/headway")
+
+
+def test_a_workspace_that_is_a_file_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentProblem, match="cannot be written"):
+        Workspace.create(str(tmp_path / "file"))
+
+
+def test_a_document_is_named_by_its_bytes_and_published_once(workspace: Workspace) -> None:
+    link = workspace.publish_document(SNAPSHOT)
+    assert workspace.publish_document(SNAPSHOT) == link
+    assert workspace.names("documents/snapshot") == [f"{SNAPSHOT.sha256}.json"]
+    assert workspace.load(link, Snapshot) == SNAPSHOT
+
+
+@pytest.mark.parametrize("bit", [0, 7, 100, 1000])
+def test_a_flipped_bit_in_a_document_is_found_and_the_file_named(workspace: Workspace, bit: int) -> None:
+    link = workspace.publish_document(SNAPSHOT)
+    data = bytearray(SNAPSHOT.to_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    workspace.publish(document_path(link), bytes(data))
+    with pytest.raises(IntegrityError, match=SNAPSHOT.sha256):
+        workspace.load(link, Snapshot)
+
+
+def test_a_document_that_is_gone_is_named(workspace: Workspace) -> None:
+    with pytest.raises(IntegrityError, match=f"{SNAPSHOT.sha256}.json: the file is gone"):
+        workspace.load(SNAPSHOT.link, Snapshot)
+
+
+def test_a_document_of_another_kind_is_refused(workspace: Workspace) -> None:
+    link = workspace.publish_document(SNAPSHOT)
+    with pytest.raises(IntegrityError, match="is a snapshot, not a receipt"):
+        workspace.load(link, ContractReceipt)
+
+
+def test_a_stored_file_that_was_altered_or_lost_is_named(workspace: Workspace) -> None:
+    stored = workspace.publish("data/a", b"bytes")
+    workspace.publish("data/a", b"bytez")
+    with pytest.raises(IntegrityError, match="data/a: sha256 is"):
+        workspace.verify(stored)
+    workspace.fs.rm_file(workspace.path("data/a"))
+    with pytest.raises(IntegrityError, match="data/a: the file is gone"):
+        workspace.verify(stored)
+
+
+@given(st.text("./\\\0ab", max_size=12))
+@example("../a")
+@example("a/../../b")
+@example("/etc/passwd")
+@example("a//b")
+@example("")
+def test_a_confined_path_never_leaves_its_folder(relative: str) -> None:
+    try:
+        path = confined(relative)
+    except IntegrityError:
+        return
+    resolved = Path(os.path.normpath(Path("/workspace") / path))
+    assert resolved.is_relative_to("/workspace")
+    assert resolved != Path("/workspace")
+    assert str(resolved) == f"/workspace/{path}"
+
+
+@given(st.lists(st.text("ab.é -", min_size=1, max_size=4).filter(lambda part: part not in (".", "..")), min_size=1))
+def test_an_honest_path_is_left_as_it_is(parts: list[str]) -> None:
+    assert confined("/".join(parts)) == "/".join(parts)
+
+
+def test_a_link_that_leads_out_of_the_workspace_is_refused(folder: Workspace, tmp_path: Path) -> None:
+    (Path(folder.root) / "out").symlink_to(tmp_path)
+    with pytest.raises(IntegrityError, match="leads out of the workspace"):
+        folder.publish("out/a", b"bytes")
+    assert not (tmp_path / "a").exists()
+
+
+def test_an_object_store_has_no_local_paths() -> None:
+    with pytest.raises(ConfigError, match="file system"):
+        Workspace.create(f"memory://{uuid.uuid4().hex}").local_path("a")
+
+
+def test_a_link_with_a_forged_digest_never_becomes_a_path() -> None:
+    with pytest.raises(ValueError, match="sha256"):
+        Link(kind="snapshot", sha256="../../etc/passwd")

@@ -1,0 +1,300 @@
+"""A tiny project that went through one whole `headway retrain`, and the hands that work and damage it.
+
+Every test gets it as it was then, at the place where it was made: MLflow keeps absolute paths.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training.launch.launcher import Handle
+from training.launch.process_tree import processes_with, sweep
+from training.launch.protocol import TOKEN
+from training.ledger import Event, read_events
+
+DEADLINE_S = 240.0
+MAX_STEPS = 120
+CHECKPOINT_EVERY_STEPS = 20
+
+PIPELINE = f"""\
+pipeline: tiny
+source: {{format: text-files, uri: texts, include: ["**/*.txt"]}}
+contract: contract.yaml
+shards:
+  encoder: {{kind: byte-pair, vocab_size: 300, sequence_tokens: 32}}
+  num_groups: 2
+  heldout_fraction: 0.2
+training:
+  recipe: {{model: {{width: 32, depth: 1, heads: 1, hidden: 32}}}}
+  optimizer: {{lr: 0.02}}
+  schedule: {{warmup_steps: 5}}
+  max_steps: {MAX_STEPS}
+  checkpoint_every_steps: {CHECKPOINT_EVERY_STEPS}
+evaluation: {{bootstrap_resamples: 100}}
+registry: {{model: tiny}}
+"""
+
+CONTRACT = """\
+name: tiny-texts
+version: 1.0.0
+description: Made-up sentences.
+rows: {min: 10}
+columns:
+  path: {type: string, unique: true}
+  sha256: {type: string}
+  size_bytes: {type: int64, min: 0}
+  is_utf8: {type: bool}
+  has_nul: {type: bool}
+  num_lines: {type: int64}
+  num_chars: {type: int64, nullable: true}
+  max_line_chars: {type: int64, nullable: true}
+  text: {type: string, nullable: true}
+rules:
+  - {id: utf-8, column: is_utf8, in: [true], action: quarantine}
+  - {id: line-length, column: max_line_chars, max: 500}
+"""
+
+LETTERS = "bcdfghjklmnpqrst"
+
+
+def sentence(at: int) -> str:
+    """Words that follow from the word before last, which a bigram never sees and one attention layer learns at once."""
+    words = []
+    for _ in range(8):
+        words.append(f" {LETTERS[at]} then")
+        at = (5 * at + 3) % len(LETTERS)
+    return "".join(words) + "\n"
+
+
+def write_texts(folder: Path, num_files: int = 60) -> None:
+    for number in range(num_files):
+        draw = random.Random(number)
+        path = folder / f"part{number % 3}" / f"text{number:02d}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(sentence(draw.randrange(len(LETTERS))) for _ in range(20 + number)))
+
+
+def wait_until(condition: Callable[[], object], within_s: float = DEADLINE_S) -> float:
+    """Seconds until the condition held; fails the test when it never did."""
+    begin = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begin < within_s, f"not within {within_s} s"
+        time.sleep(0.005)
+    return time.monotonic() - begin
+
+
+@dataclass
+class Project:
+    """A pipeline file, a contract, some texts and a workspace, with the `headway` command to work on them."""
+
+    root: Path
+    prefect_home: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @classmethod
+    def create(cls, root: Path, prefect_home: Path) -> Project:
+        write_texts(root / "texts")
+        (root / "tiny.yaml").write_text(PIPELINE)
+        (root / "contract.yaml").write_text(CONTRACT)
+        return cls(root, prefect_home)
+
+    @property
+    def pipeline(self) -> Path:
+        return self.root / "tiny.yaml"
+
+    @property
+    def workspace(self) -> Path:
+        return self.root / "workspace"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """This process's, without a word to or from Prefect, MLflow and Headway."""
+        ours = {n: v for n, v in os.environ.items() if not n.startswith(("PREFECT_", "MLFLOW_", "HEADWAY_"))}
+        return {**ours, "PREFECT_HOME": str(self.prefect_home)}
+
+    def start(self, *arguments: str, wrapper: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        """The real command, in a process group of its own as a shell would start it."""
+        command = [*wrapper, str(Path(sys.executable).with_name("headway")), *arguments]
+        self.started.append(
+            subprocess.Popen(
+                command,
+                cwd=self.root,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                process_group=0,
+            )
+        )
+        return self.started[-1]
+
+    def headway(self, *arguments: str, wrapper: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments, wrapper=wrapper)
+        out, err = process.communicate(timeout=DEADLINE_S)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def retrain(self, *options: str) -> subprocess.CompletedProcess[str]:
+        return self.headway("retrain", "tiny.yaml", *options)
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        text = (self.root / file).read_text()
+        assert old in text
+        (self.root / file).write_text(text.replace(old, new))
+
+    def files(self, pattern: str) -> list[Path]:
+        """Files of the workspace, sorted."""
+        return sorted(path for path in self.workspace.glob(pattern) if path.is_file())
+
+    def file(self, pattern: str) -> Path:
+        (found,) = self.files(pattern)
+        return found
+
+    def run_dir(self) -> Path:
+        (found,) = (self.workspace / "runs").iterdir()
+        return found
+
+    def result(self) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads((self.run_dir() / "result.json").read_bytes())
+        return value
+
+    def forget_training(self) -> None:
+        """As if training had never begun; what came before it, and what would follow from its result, is kept."""
+        shutil.rmtree(self.workspace / "runs")
+        shutil.rmtree(self.workspace / "stages" / "launch")
+
+    def attempts(self) -> list[Path]:
+        return sorted(self.workspace.glob("runs/*/attempts/*"))
+
+    def rank_events(self, attempt: Path) -> list[Event]:
+        return read_events(attempt / "ledger" / "rank-0.jsonl")
+
+    def newest_step(self) -> int:
+        steps = [e["step"] for a in self.attempts()[-1:] for e in self.rank_events(a) if e["event"] == "step"]
+        return max(steps, default=0)
+
+    def rank_pid(self, rank: int) -> int:
+        pid: int = json.loads((self.attempts()[-1] / f"rank-{rank}.json").read_bytes())["pid"]
+        return pid
+
+    def living(self) -> list[int]:
+        """Ranks, agents and guards, whoever their parent has become."""
+        handles = [Handle.load(path.parent) for path in self.workspace.glob("runs/**/launch.json")]
+        return [pid for handle in handles if handle is not None for pid in processes_with(TOKEN, handle.token)]
+
+    def clean_up(self) -> None:
+        """Nothing of ours may outlive its test, however the test ended."""
+        for process in self.started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            for stream in (process.stdout, process.stderr):
+                assert stream is not None
+                stream.close()
+            process.wait()
+        self.started.clear()
+        for path in self.workspace.glob("runs/**/launch.json"):
+            if (handle := Handle.load(path.parent)) is not None:
+                sweep(TOKEN, handle.token)
+
+
+@dataclass
+class Finished:
+    """The project after its first retrain, and what that retrain said."""
+
+    project: Project
+    first: subprocess.CompletedProcess[str]
+    pristine: Path
+
+    def restore(self) -> None:
+        shutil.rmtree(self.project.root)
+        shutil.copytree(self.pristine, self.project.root, symlinks=True)
+
+
+@pytest.fixture(scope="session")
+def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("prefect")
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Iterator[Finished]:
+    folder = tmp_path_factory.mktemp("finished")
+    project = Project.create(folder / "project", prefect_home)
+    first = project.retrain()
+    shutil.copytree(project.root, folder / "pristine", symlinks=True)
+    yield Finished(project, first, folder / "pristine")
+    project.clean_up()
+
+
+@pytest.fixture
+def project(finished: Finished) -> Iterator[Project]:
+    """The project right after its first retrain, to do with as the test likes."""
+    assert finished.first.returncode == 0, finished.first.stderr
+    finished.restore()
+    yield finished.project
+    finished.project.clean_up()
+
+
+@pytest.fixture
+def new_project(tmp_path: Path, prefect_home: Path) -> Iterator[Project]:
+    """A project nobody has trained yet."""
+    made = Project.create(tmp_path / "project", prefect_home)
+    yield made
+    made.clean_up()
+
+
+@pytest.fixture(scope="session")
+def retrain_here() -> Iterator[Callable[[Project], tuple[Any, list[Event]]]]:
+    """The real flow in this process, against a Prefect server that is started once: its summary and its events."""
+    from flows.environment import prepare
+
+    prepare()
+    from prefect.testing.utilities import prefect_test_harness
+
+    from flows.request import RetrainRequest
+    from flows.retrain import retrain
+    from flows.session import watchers
+
+    def run(project: Project) -> tuple[Any, list[Event]]:
+        events: list[Event] = []
+        token = watchers.set((events.append,))
+        try:
+            return retrain(RetrainRequest(pipeline=str(project.pipeline), workspace=str(project.workspace))), events
+        finally:
+            watchers.reset(token)
+
+    with prefect_test_harness(server_startup_timeout=120):
+        yield run
+
+
+@pytest.fixture(name="wait_until")
+def _wait_until() -> Callable[..., float]:
+    return wait_until
+
+
+def flip_one_bit(path: Path, draw: random.Random) -> None:
+    """Any bit of the file, drawn."""
+    data = bytearray(path.read_bytes())
+    place = draw.randrange(8 * len(data))
+    data[place // 8] ^= 1 << place % 8
+    path.write_bytes(data)
+
+
+@pytest.fixture(name="flip_one_bit")
+def _flip_one_bit(request: pytest.FixtureRequest) -> Callable[[Path], None]:
+    """Flips a bit drawn by the test's own name, so that a failure can be repeated."""
+    draw = random.Random(request.node.nodeid)
+    return lambda path: flip_one_bit(path, draw)

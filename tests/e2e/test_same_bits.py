@@ -1,0 +1,53 @@
+"""From scratch or after a kill, here or elsewhere: the same shards, weights and figures, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from data_contracts.documents import EvaluationReport, ShardManifest
+
+pytestmark = pytest.mark.slow
+
+
+def shards(project) -> dict[str, bytes]:
+    return {path.relative_to(project.workspace).as_posix(): path.read_bytes() for path in project.files("shards/**/*")}
+
+
+def evaluation(project) -> EvaluationReport:
+    return EvaluationReport.from_bytes(project.file("documents/evaluation/*.json").read_bytes(), where="")
+
+
+def test_two_runs_from_scratch_give_the_same_shards_weights_and_metrics(project, new_project) -> None:
+    done = new_project.retrain("--json")
+    assert done.returncode == 0, done.stderr
+    assert shards(new_project) == shards(project) != {}
+    for kind in ("snapshot", "receipt", "fitted", "manifest", "run", "checkpoint", "evaluation", "registration"):
+        assert {p.stem for p in new_project.files(f"documents/{kind}/*.json")} == {
+            p.stem for p in project.files(f"documents/{kind}/*.json")
+        }, kind
+    assert new_project.result() == project.result()
+    assert evaluation(new_project).metrics == evaluation(project).metrics
+    manifest = ShardManifest.from_bytes(project.file("documents/manifest/*.json").read_bytes(), where="")
+    assert manifest.num_rows("train") > manifest.num_rows("heldout") > 0
+
+
+def test_a_run_whose_rank_is_killed_on_the_way_gives_the_same_bits(project, wait_until) -> None:
+    undisturbed = project.result()
+    project.forget_training()
+    flow = project.start("retrain", "tiny.yaml", "--json")
+    wait_until(lambda: project.newest_step() >= 25 or flow.poll() is not None)
+    os.kill(project.rank_pid(1), signal.SIGKILL)
+    out, err = flow.communicate()
+    assert flow.returncode == 0, err
+    events = [json.loads(line) for line in out.splitlines()]
+    assert "rank.lost" in {event["event"] for event in events}
+    assert len(project.attempts()) == 2, "the kill came in mid-training"
+    (restored,) = (event for event in project.rank_events(project.attempts()[1]) if event["event"] == "restore")
+    assert restored["step"] >= 20, "it went on from a checkpoint"
+    assert project.result() == undisturbed
+    assert events[-1]["stages_made"] == ["launch"], "so even the checkpoint's manifest is the same, and all is found"
+    assert project.living() == []

@@ -1,0 +1,142 @@
+"""The second run: what is known is found, what changed is made again, and nothing is registered twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from data_contracts import refs
+from data_contracts.documents import ShardManifest
+from data_contracts.publication import Workspace
+from training.ledger import Event
+
+pytestmark = pytest.mark.slow
+
+STAGES = ["snapshot", "validate", "shard", "launch", "verify", "evaluate", "register"]
+
+
+def found_and_made(events: list[Event]) -> tuple[list[str], list[str]]:
+    ended = [event for event in events if event["event"].startswith("stage.") and "found" in event]
+    ended = [event for event in ended if "duration_s" in event]
+    names = {found: [e["event"].removeprefix("stage.") for e in ended if e["found"] is found] for found in (True, False)}
+    return names[True], names[False]
+
+
+def versions(project) -> list[str]:
+    from tasks.mlflow_store import connect
+
+    client = connect(f"sqlite:///{project.workspace / 'mlflow.db'}")
+    return [str(version.version) for version in client.search_model_versions("name = 'tiny'")]
+
+
+def planned(project) -> dict[str, str]:
+    """What `headway plan` says each stage would do."""
+    from flows.plan import make_plan
+    from flows.request import RetrainRequest
+
+    plan = make_plan(RetrainRequest(pipeline=str(project.pipeline), workspace=str(project.workspace)))
+    return {stage.stage: stage.state for stage in plan.stages}
+
+
+def test_it_finds_every_stage_and_says_so_in_json_lines(project) -> None:
+    before = {path: path.stat().st_mtime_ns for path in project.files("documents/**/*")}
+    done = project.retrain("--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(isinstance(event, dict) and "event" in event for event in events)
+    assert [event["event"] == "summary" for event in events] == [False] * (len(events) - 1) + [True]
+    assert found_and_made(events) == (STAGES, [])
+    assert events[-1]["stages_found"] == STAGES and events[-1]["stages_made"] == []
+    assert events[-1]["version"] == "1" and events[-1]["is_champion"]
+    assert sum(events[-1]["time_s"].values()) == pytest.approx(events[-1]["wall_s"], abs=0.05)
+    assert len(project.attempts()) == 1
+    assert {path: path.stat().st_mtime_ns for path in project.files("documents/**/*")} == before
+    assert versions(project) == ["1"]
+
+
+def test_touching_only_mtimes_runs_nothing_again(project, retrain_here) -> None:
+    for path in (project.root / "texts").rglob("*.txt"):
+        os.utime(path, ns=(0, 1_700_000_000_000_000_000))
+    summary, events = retrain_here(project)
+    assert found_and_made(events) == (STAGES, [])
+    assert summary.version == "1"
+
+
+def test_the_plan_agrees_that_nothing_would_run(project) -> None:
+    assert planned(project) == dict.fromkeys(STAGES, "found")
+
+
+def test_an_edit_that_keeps_size_and_mtime_is_noticed(project, retrain_here) -> None:
+    retrain_here(project)  # so that digests of settled files are remembered
+    path = project.root / "texts" / "part1" / "text07.txt"
+    status, data = path.stat(), path.read_bytes()
+    path.write_bytes(data.replace(b" b then", b" c then"))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert path.stat().st_size == status.st_size and path.stat().st_mtime_ns == status.st_mtime_ns
+    assert planned(project)["snapshot"] == "run"
+    path.write_bytes(data)
+    assert planned(project)["snapshot"] == "found"
+
+
+def test_changing_one_file_runs_exactly_what_depends_on_it_and_keeps_the_tokenizer(project, retrain_here) -> None:
+    workspace = Workspace(str(project.workspace))
+    before = {group_key(group): group for group in manifest_of(project).groups}
+    changed = "part1/text07.txt"
+    with (project.root / "texts" / changed).open("a") as file:
+        file.write(" b then c then d then\n")
+    summary, events = retrain_here(project)
+    assert found_and_made(events) == ([], STAGES), "all but the fit depend on the data"
+    assert not project.files("stages/fit/*.json")[1:]
+    assert len(refs.history(workspace, "fitted/tiny")) == 1
+    (registration,) = (e for e in refs.history(workspace, "models/tiny/versions") if e.detail["version"] == "2")
+    assert summary.version == "2" and summary.registration == registration.target.sha256
+    assert versions(project) in (["2", "1"], ["1", "2"])
+    assert summary.champion_value is not None, "the champion was scored on the same documents"
+    champion = refs.current(workspace, "models/tiny/champion")
+    assert champion is not None and champion.detail["version"] == ("2" if summary.is_champion else "1")
+    after = {group_key(group): group for group in manifest_of(project, newest=True).groups}
+    assert {key for key in before if before[key] != after[key]} == {
+        key for key, group in before.items() if changed in group.documents
+    }, "only the changed file's own group is other than it was"
+
+
+def group_key(group) -> tuple[int, str]:
+    return group.group, group.split
+
+
+def manifest_of(project, *, newest: bool = False) -> ShardManifest:
+    paths = sorted(project.files("documents/manifest/*.json"), key=lambda path: path.stat().st_mtime_ns)
+    return ShardManifest.from_bytes(paths[-1 if newest else 0].read_bytes(), where="")
+
+
+@pytest.mark.parametrize("lost", ["the refs", "the refs and the stage's record"])
+def test_a_registration_that_died_before_it_was_written_down_makes_no_second_version(
+    project, retrain_here, lost: str
+) -> None:
+    before = project.file("documents/registration/*.json")
+    shutil.rmtree(project.workspace / "refs" / "models")
+    if lost.endswith("record"):
+        shutil.rmtree(project.workspace / "stages" / "register")
+        shutil.rmtree(project.workspace / "models")
+    summary, events = retrain_here(project)
+    assert summary.version == "1" and summary.is_champion
+    assert versions(project) == ["1"]
+    assert found_and_made(events)[1] == (["register"] if lost.endswith("record") else [])
+    assert project.file("documents/registration/*.json") == before
+    assert [path.stem for path in project.files("refs/models/tiny/versions/*.json")] == ["00000001"]
+
+
+def test_a_document_that_went_bad_is_made_again_and_the_run_says_so(project, retrain_here, flip_one_bit) -> None:
+    shard: Path = project.files("shards/**/*.parquet")[0]
+    good = shard.read_bytes()
+    flip_one_bit(shard)
+    summary, events = retrain_here(project)
+    assert shard.read_bytes() == good
+    (damage,) = (event for event in events if event["event"] == "stage.damaged")
+    assert shard.name in damage["message"]
+    assert found_and_made(events)[1] == ["shard"]
+    assert summary.version == "1"

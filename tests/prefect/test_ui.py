@@ -1,0 +1,144 @@
+"""`headway ui`: both servers answer, it says where to click, and nothing of it outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from training.launch.process_tree import die_with_parent, processes_with, sweep
+
+pytestmark = pytest.mark.slow
+
+HEADWAY = str(Path(sys.executable).with_name("headway"))
+TOKEN = "UI_TEST_TOKEN"
+GONE_WITHIN_S = 10.0
+
+
+@dataclass
+class Ui:
+    process: subprocess.Popen[str]
+    token: str
+    ports: tuple[int, int]
+    said: str
+
+    def wait_until_gone(self) -> None:
+        deadline = time.monotonic() + GONE_WITHIN_S
+        while (left := processes_with(TOKEN, self.token)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not left, "a server outlived the command"
+
+
+def free_ports() -> tuple[int, int]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+def start(folder: Path, ports: tuple[int, int], token: str) -> subprocess.Popen[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "HEADWAY_"))}
+    environment |= {"PREFECT_HOME": str(folder / "home"), "PREFECT_API_URL": "http://127.0.0.1:9/api", TOKEN: token}
+    options = (
+        "--workspace",
+        str(folder / "workspace"),
+        "--prefect-port",
+        str(ports[0]),
+        "--mlflow-port",
+        str(ports[1]),
+    )
+    return subprocess.Popen(
+        (HEADWAY, "ui", *options),
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=die_with_parent,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ui")
+
+
+@pytest.fixture
+def ui(folder: Path) -> Iterator[Ui]:
+    """A `headway ui` that is ready."""
+    ports, token = free_ports(), uuid.uuid4().hex
+    process = start(folder, ports, token)
+    assert process.stdout is not None
+    said = ""
+    try:
+        for line in process.stdout:
+            said += line
+            if "Ctrl-C" in line:
+                break
+        yield Ui(process, token, ports, said)
+    finally:
+        process.kill()
+        process.communicate()
+        sweep(TOKEN, token)
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def test_it_says_where_to_click_and_both_answer_and_ctrl_c_ends_both(ui: Ui) -> None:
+    prefect, mlflow = (f"http://127.0.0.1:{port}" for port in ui.ports)
+    assert f"{prefect}/" in ui.said and f"{mlflow}/#/models" in ui.said, ui.said
+    assert "<title>" in get(prefect + "/runs") and "<title>" in get(mlflow)
+    # The page asks this server, not the one that the shell's PREFECT_API_URL names.
+    assert f'"{prefect}/api"' in get(prefect + "/ui-settings")
+    assert len(processes_with(TOKEN, ui.token)) >= 5
+    ui.process.send_signal(signal.SIGINT)
+    assert ui.process.wait(GONE_WITHIN_S) == 0
+    assert processes_with(TOKEN, ui.token) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_command_leaves_no_server(ui: Ui, number: signal.Signals) -> None:
+    ui.process.send_signal(number)
+    assert ui.process.wait(GONE_WITHIN_S) == (143 if number == signal.SIGTERM else -9)
+    ui.wait_until_gone()
+
+
+def test_a_killed_keeper_leaves_no_server(ui: Ui) -> None:
+    keepers = [pid for pid in processes_with(TOKEN, ui.token) if b"flows.keeper" in cmdline(pid)]
+    assert len(keepers) == 2
+    for pid in keepers:
+        os.kill(pid, signal.SIGKILL)
+    assert ui.process.wait(GONE_WITHIN_S) == 8
+    ui.wait_until_gone()
+
+
+def cmdline(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@pytest.mark.parametrize(("place", "option"), [(0, "--prefect-port"), (1, "--mlflow-port")])
+def test_a_taken_port_is_one_message_that_names_the_option(folder: Path, place: int, option: str) -> None:
+    ports = free_ports()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", ports[place]))
+        taken.listen()
+        process = start(folder, ports, uuid.uuid4().hex)
+        out, error = process.communicate(timeout=60)
+    assert process.returncode == 8
+    assert out == "" and error.count("\n") == 1
+    assert f"port {ports[place]} " in error and option in error

@@ -1,0 +1,24 @@
+"""A flow whose every artifact Prefect refuses: the keys are malformed, and the bar's artifact does not exist."""
+
+from __future__ import annotations
+
+import uuid
+
+from prefect import flow
+
+from tasks import artifacts
+
+
+@flow
+def show_everything() -> str:
+    artifacts.show_markdown("Not A Key", "# text", "refused")
+    artifacts.show_table("Not A Key", [{"a": 1}], "refused")
+    artifacts.show_link("Not A Key", "http://127.0.0.1", "here", "refused")
+    bar = artifacts.ProgressBar("a bar")
+    bar._id = uuid.uuid4()
+    bar.move(50, now_s=10.0)
+    return "survived"
+
+
+if __name__ == "__main__":
+    assert show_everything() == "survived"
