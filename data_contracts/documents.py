@@ -292,6 +292,8 @@ class EvaluationReport(Document):
     baselines: dict[str, float]
     """Figures a person compares with, same examples and unit, such as `xz -9` and a bigram model."""
     gate_baseline: str
+    baseline_difference: Interval
+    """This model minus the gate's baseline, paired on the same examples."""
     comparison: Comparison | None
     libraries: dict[str, str] = Field(default_factory=dict)
 

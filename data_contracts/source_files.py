@@ -33,14 +33,14 @@ def list_local(root: Path, include: Sequence[str], exclude: Sequence[str]) -> li
     Raises:
         DataError: the root or a folder cannot be listed; a wanted name is not a readable regular file, or not UTF-8.
     """
-    if not root.is_dir():
+    try:
+        is_folder = root.is_dir()
+    except OSError as error:
+        raise unreadable(str(root), error) from error
+    if not is_folder:
         raise DataError("there is no such folder.", where=str(root), advice="Check `source.uri`.")
     is_wanted, is_open = path_filter(include, exclude), folder_filter(exclude)
-    files = [
-        (relative, _status(entry))
-        for relative, entry in _walk(root, is_open)
-        if is_wanted(relative) and not entry.is_dir()
-    ]
+    files = [(relative, _status(entry)) for relative, entry in _walk(root, is_open) if is_wanted(relative)]
     return sorted(files, key=lambda file: file[0])
 
 
@@ -49,7 +49,10 @@ def _walk(root: Path, is_open: Callable[[str], bool]) -> Iterator[tuple[str, os.
     real, linked, seen = deque([("", str(root))]), deque[tuple[str, str]](), set[tuple[int, int]]()
     while real or linked:
         prefix, folder = (real or linked).popleft()
-        status = Path(folder).stat()
+        try:
+            status = Path(folder).stat()
+        except OSError as error:
+            raise unreadable(folder, error) from error
         if (status.st_dev, status.st_ino) in seen:
             continue
         seen.add((status.st_dev, status.st_ino))

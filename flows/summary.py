@@ -110,6 +110,7 @@ def markdown(summary: RetrainSummary) -> str:
         f"## {summary.model} version {summary.version}: {standing}\n\n"
         f"{summary.metric} **{summary.value:.4f}** [{summary.low:.4f}, {summary.high:.4f}] ({baselines})\n\n"
         f"{summary.reason}\n\n"
-        f"found: {', '.join(summary.stages_found) or 'nothing'}; made: {', '.join(summary.stages_made) or 'nothing'}\n\n"
+        f"found: {', '.join(summary.stages_found) or 'nothing'}; "
+        f"made: {', '.join(summary.stages_made) or 'nothing'}\n\n"
         f"Prove it: `headway verify models:/{summary.model}/{summary.version}`\n"
     )

@@ -49,8 +49,7 @@ def intervals(events: Iterable[Event]) -> list[Interval]:
 
 
 def _name(event: Event) -> str:
-    name = str(event["event"])
-    return f"{name.removeprefix('stage.')}.other" if name.startswith("stage.") or name == "attempt" else name
+    return str(event["event"]).removeprefix("stage.")
 
 
 def _step_parts(event: Event, begin: float, duration: float) -> list[Interval]:

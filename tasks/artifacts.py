@@ -49,8 +49,8 @@ def show_link(key: str, link: str, text: str, description: str) -> None:
 class ProgressBar:
     """A progress artifact, moved at most once a second."""
 
-    def __init__(self, description: str) -> None:
-        self._id = _harmless(lambda: create_progress_artifact(progress=0.0, description=description))
+    def __init__(self, key: str, description: str) -> None:
+        self._id = _harmless(lambda: create_progress_artifact(progress=0.0, key=key, description=description))
         self._moved_s = 0.0
 
     def move(self, percent: float, now_s: float) -> None:

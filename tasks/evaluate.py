@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import math
 from importlib.metadata import version
 from pathlib import Path
 from typing import TypedDict
@@ -40,6 +41,7 @@ from training.statistics import paired_difference, ratio_interval
 
 CODE = ("training.evaluation", "training.statistics", "training.bigram")
 METRIC = "bits_per_byte"
+GATE_BASELINE = "bigram"
 
 
 class Resampling(TypedDict):
@@ -92,7 +94,7 @@ def evaluate(
         shown=HELDOUT,
     )
     report = workspace.load(link, EvaluationReport)
-    show_markdown(artifact_key(context.pipeline, "evaluation"), render_markdown(report), "Evaluation")
+    show_markdown(artifact_key(context.pipeline, "evaluation"), render_markdown(report), "Held-out figures")
     return link
 
 
@@ -133,7 +135,10 @@ def _evaluate(
             for name, chosen in slices_of(own).items()
         },
         baselines=baselines,
-        gate_baseline="bigram",
+        gate_baseline=GATE_BASELINE,
+        baseline_difference=paired_difference(
+            own.bits, own.baseline_nats[GATE_BASELINE] / math.log(2), own.size_bytes, **spec.resampling
+        ),
         comparison=None if theirs is None or champion is None else _compare(spec, own, theirs, champion),
     )
     page = workspace.publish(report_path(report.link), render_html(report, context.pipeline).encode())

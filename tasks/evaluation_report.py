@@ -31,7 +31,7 @@ def render_markdown(report: EvaluationReport) -> str:
         "|---|---|",
         *(f"| {name} | {text} |" for name, _, text in figures(report)),
         "",
-        f"**{'Promote' if verdict.promote else 'Keep the champion'}**: {verdict.reason}",
+        f"**{'Promote' if verdict.promote else 'Not promoted'}**: {verdict.reason}",
         "",
         "| slice | value |",
         "|---|---|",

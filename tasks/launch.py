@@ -8,7 +8,7 @@ from pathlib import Path
 
 from data_contracts.documents import CheckpointManifest, Link, RunSpec, ShardManifest, StoredFile
 from data_contracts.errors import IntegrityError
-from tasks.artifacts import ProgressBar
+from tasks.artifacts import ProgressBar, artifact_key
 from tasks.context import RunContext
 from tasks.stage import Made, find_or_make, stage_task
 from tasks.track import SeriesShipper
@@ -125,7 +125,7 @@ class TrainingWatch:
         self._context, self._attempts, self._max_steps = context, run_dir / "attempts", max_steps
         self._shipper = shipper
         self._tails: dict[Path, SpoolTail] = {}
-        self._bar = ProgressBar(f"{context.pipeline}: training steps")
+        self._bar = ProgressBar(artifact_key(context.pipeline, "training"), "Training steps, in percent")
         self._old = set(self._spools())
         self._step: int | None = None
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 REGISTRATION_TAG = "headway.registration"
 MODEL_FOLDER = "model"
-LINK_NOTE = "The version in the model registry; without an MLflow server, `headway ui` shows it."
+LINK_NOTE = "Opens while MLflow or `headway ui` runs"
 
 
 class RegistrySpec(Frozen):
@@ -91,7 +91,9 @@ def register(
         _point(context, client, registry.model, "challenger", link, version, reason="newest candidate")
     with context.ledger.span("register.promote"):
         outcome = _promote(context, client, registry.model, link, version)
-    show_markdown(artifact_key(context.pipeline, "model"), _card(registry, outcome), f"{registry.model} v{version}")
+    show_markdown(
+        artifact_key(context.pipeline, "model"), _card(registry, outcome), f"{registry.model} version {version}"
+    )
     page = mlflow_store.model_page(uri, registry.model, version)
     show_link(artifact_key(context.pipeline, "mlflow"), page, f"{registry.model} v{version} in MLflow", LINK_NOTE)
     return outcome

@@ -6,11 +6,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from data_contracts.contract import Contract, parse_contract
-from data_contracts.sources import SourceSpec, write_table
-
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import ContractReceipt, Link, Snapshot
 from data_contracts.errors import ConfigError, ContractViolation
+from data_contracts.sources import SourceSpec, write_table
 from tasks.artifacts import artifact_key, show_table
 from tasks.context import RunContext
 from tasks.stage import Made, code_version, find_or_make, stage_task
@@ -53,7 +52,7 @@ def report_path(receipt: Link) -> str:
     return f"reports/contract-{receipt.sha256[:16]}.html"
 
 
-@stage_task(name="validate", task_run_name="validate against {contract_file}")
+@stage_task(name="validate", task_run_name="validate {context.pipeline} against its contract")
 def validate(context: RunContext, contract_file: str, source: SourceSpec, snapshot: Link) -> Link:
     """Run the contract; a receipt of a failure is kept as well, and refuses.
 
@@ -70,7 +69,9 @@ def validate(context: RunContext, contract_file: str, source: SourceSpec, snapsh
         shown=f"{contract.name} {contract.version}",
     )
     receipt = context.workspace.load(link, ContractReceipt)
-    show_table(artifact_key(context.pipeline, "contract"), _rows(receipt), f"Contract {contract.name}")
+    show_table(
+        artifact_key(context.pipeline, "contract"), _rows(receipt), f"Contract {contract.name} {contract.version}"
+    )
     if not receipt.passed:
         raise _violation(context, receipt)
     return link

@@ -64,8 +64,14 @@ class DocumentScores:
     nats: NDArray[np.float64]
     num_tokens: NDArray[np.int64]
     size_bytes: NDArray[np.int64]
-    baselines: dict[str, float]
-    """Bits per byte of simpler models on the same documents."""
+    baseline_nats: dict[str, NDArray[np.float64]]
+    """The same, for simpler models on the same documents."""
+
+    @property
+    def baselines(self) -> dict[str, float]:
+        """Bits per byte of the simpler models."""
+        size_bytes = int(self.size_bytes.sum())
+        return {name: math.fsum(nats.tolist()) / math.log(2) / size_bytes for name, nats in self.baseline_nats.items()}
 
     @property
     def bits(self) -> NDArray[np.float64]:
@@ -119,21 +125,39 @@ def merge(folder: Path, num_ranks: int) -> DocumentScores:
         parts = [json.loads((folder / part_name(rank)).read_bytes()) for rank in range(num_ranks)]
     except (OSError, ValueError) as error:
         raise TrainingFailed(f"a rank left no readable scores ({error}).", where=str(folder)) from error
-    blocks = sorted((block for part in parts for block in part["blocks"]), key=lambda block: int(block["block"]))
-    if [block["block"] for block in blocks] != list(range(parts[0]["num_blocks"])):
+    num_blocks = int(parts[0]["num_blocks"])
+    scores = _by_document([block for part in parts for block in part["blocks"]], num_blocks, folder)
+    paths = sorted(scores)
+    baseline_nats = {}
+    for name, blocks in ((name, blocks) for part in parts for name, blocks in part["baselines"].items()):
+        baseline = _by_document(blocks, num_blocks, folder)
+        baseline_nats[name] = np.array([baseline[path][0] for path in paths])
+    return DocumentScores(
+        documents=tuple(paths),
+        nats=np.array([scores[path][0] for path in paths]),
+        num_tokens=np.array([scores[path][1] for path in paths]),
+        size_bytes=np.array([scores[path][2] for path in paths]),
+        baseline_nats=baseline_nats,
+    )
+
+
+def _by_document(blocks: list[dict[str, Any]], num_blocks: int, folder: Path) -> dict[str, tuple[float, int, int]]:
+    """Nats, tokens and bytes of every document, added up exactly.
+
+    Raises:
+        TrainingFailed: blocks are missing or doubled.
+    """
+    blocks = sorted(blocks, key=lambda block: int(block["block"]))
+    if [block["block"] for block in blocks] != list(range(num_blocks)):
         raise TrainingFailed("the ranks' scores do not make up the whole split.", where=str(folder))
-    by_document: dict[str, list[tuple[float, int, int]]] = {}
+    rows: dict[str, list[tuple[float, int, int]]] = {}
     for block in blocks:
         for path, *sums in zip(block["documents"], block["nats"], block["tokens"], block["bytes"], strict=True):
-            by_document.setdefault(path, []).append((sums[0], sums[1], sums[2]))
-    scores = sorted(by_document.items())
-    return DocumentScores(
-        documents=tuple(path for path, _ in scores),
-        nats=np.array([math.fsum(nats for nats, _, _ in rows) for _, rows in scores]),
-        num_tokens=np.array([sum(tokens for _, tokens, _ in rows) for _, rows in scores]),
-        size_bytes=np.array([sum(size_bytes for _, _, size_bytes in rows) for _, rows in scores]),
-        baselines={name: value for part in parts for name, value in part["baselines"].items()},
-    )
+            rows.setdefault(path, []).append((sums[0], sums[1], sums[2]))
+    return {
+        path: (math.fsum(row[0] for row in its), sum(row[1] for row in its), sum(row[2] for row in its))
+        for path, its in rows.items()
+    }
 
 
 def restored_model(
@@ -183,7 +207,7 @@ def evaluate_share(rank: Rank, workspace: Workspace, request: EvaluationRequest)
     baselines = {}
     if request.baselines and rank.rank == 0:
         with rank.ledger.span("evaluate.bigram"):
-            baselines["bigram"] = bigram_bits_per_byte(workspace, manifest, scorer, len(sizes_bytes))
+            baselines["bigram"] = bigram_blocks(workspace, manifest, scorer, len(sizes_bytes))
     return {"format_version": 1, "num_blocks": scorer.num_blocks, "blocks": blocks, "baselines": baselines}
 
 
@@ -208,14 +232,13 @@ def model_losses(recipe: Recipe, model: nn.Module) -> Losses:
     return losses
 
 
-def bigram_bits_per_byte(workspace: Workspace, manifest: ShardManifest, scorer: Scorer, vocab_size: int) -> float:
+def bigram_blocks(
+    workspace: Workspace, manifest: ShardManifest, scorer: Scorer, vocab_size: int
+) -> list[dict[str, Any]]:
     """Fit on the whole training split, score on the scorer's."""
     training = ShardReader(workspace, manifest, TRAIN, ("tokens",))
     bigram = Bigram(training.gather(np.arange(training.num_rows))["tokens"], vocab_size)
-    blocks = [scorer.score(block, lambda columns: bigram.nats(columns["tokens"])) for block in range(scorer.num_blocks)]
-    nats = math.fsum(nats for block in blocks for nats in block["nats"])
-    num_bytes: int = sum(size_bytes for block in blocks for size_bytes in block["bytes"])
-    return nats / math.log(2) / num_bytes
+    return [scorer.score(block, lambda columns: bigram.nats(columns["tokens"])) for block in range(scorer.num_blocks)]
 
 
 def main() -> None:
@@ -223,9 +246,7 @@ def main() -> None:
     parser.add_argument("--workspace", required=True, metavar="URI")
     parser.add_argument("--request", required=True, metavar="FILE", type=Path)
     parser.add_argument("--out", required=True, metavar="DIR", type=Path)
-    arguments, _ = (
-        parser.parse_known_args()
-    )  # a gang passes --run-spec and --run-dir to all
+    arguments, _ = parser.parse_known_args()  # a gang passes --run-spec and --run-dir to all
     rank = arm(arguments.out / "attempt")
     with rank.outcome():
         with record_imports(rank.ledger):

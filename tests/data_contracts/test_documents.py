@@ -52,7 +52,7 @@ def test_a_newer_format_is_refused_with_advice() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"null", b"[]", b"{}", b"\xff", b'{"format_version": "x"}', b"[" * 100_000])
 def test_what_is_no_document_is_refused_by_name(data: bytes) -> None:
-    with pytest.raises(IntegrityError, match="^here: "):
+    with pytest.raises(IntegrityError, match=r"^here: "):
         Snapshot.from_bytes(data, where="here")
 
 

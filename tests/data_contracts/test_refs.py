@@ -32,7 +32,9 @@ def test_a_ref_nobody_made_is_none(workspace: Workspace) -> None:
 def test_a_ref_keeps_its_history_in_order(workspace: Workspace) -> None:
     entry = None
     for number in range(12):
-        entry = refs.move(workspace, "champion", target(number), expected=entry, reason=f"r{number}", detail={"n": number})
+        entry = refs.move(
+            workspace, "champion", target(number), expected=entry, reason=f"r{number}", detail={"n": number}
+        )
     history = refs.history(workspace, "champion")
     assert [each.target for each in history] == [target(number) for number in range(12)]
     assert [each.number for each in history] == list(range(1, 13))

@@ -222,6 +222,16 @@ class Finished:
     def restore(self) -> None:
         shutil.rmtree(self.project.root)
         shutil.copytree(self.pristine, self.project.root, symlinks=True)
+        let_go_of_databases()
+
+
+def let_go_of_databases() -> None:
+    """MLflow keeps connections open for as long as the process lives, to a file that is another one now."""
+    for name in ("tracking", "model_registry"):
+        module = sys.modules.get(f"mlflow.store.{name}.sqlalchemy_store")
+        store = getattr(module, "SqlAlchemyStore", None)
+        for engine in getattr(store, "_engine_map", {}).values():
+            engine.dispose()
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,9 @@ def ui(folder: Path) -> Iterator[Ui]:
 
 
 def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    # As a browser asks; for anything else Prefect has pages only at `/`.
+    request = urllib.request.Request(url, headers={"Accept": "text/html"})
+    with urllib.request.urlopen(request, timeout=20) as answer:
         text: str = answer.read().decode()
         return text
 

@@ -14,7 +14,7 @@ def show_everything() -> str:
     artifacts.show_markdown("Not A Key", "# text", "refused")
     artifacts.show_table("Not A Key", [{"a": 1}], "refused")
     artifacts.show_link("Not A Key", "http://127.0.0.1", "here", "refused")
-    bar = artifacts.ProgressBar("a bar")
+    bar = artifacts.ProgressBar("a-bar", "refused")
     bar._id = uuid.uuid4()
     bar.move(50, now_s=10.0)
     return "survived"

@@ -1,0 +1,84 @@
+"""A contract compiles to a flat list of checks, each under a name of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_contracts.checks import EXACT, Check, compile_checks
+from data_contracts.contract import parse_contract
+from data_contracts.suite import expectation_of
+
+CONTRACT = parse_contract(
+    """
+name: events
+version: 1.0.0
+columns:
+  id: {type: int64, unique: true, min: 1}
+  score: {type: double, nullable: true, min: 0, max: 1, severity: warning}
+  label: {type: string, in: [a, b], pattern: '[a-z]', max_length: 9}
+rules:
+  - {id: short, column: label, min_length: 1, max_length: 3, pattern: x+, action: quarantine}
+  - {id: high, column: score, min: 0.5, max_failed_ratio: 0.1, severity: info, description: Most are good.}
+statistics:
+  - {id: average, column: score, statistic: mean, min: 0.4}
+""",
+    where="events.yaml",
+)
+CHECKS = {check.rule_id: check for check in compile_checks(CONTRACT)}
+
+
+def test_every_constraint_becomes_one_check() -> None:
+    assert list(CHECKS) == [
+        "columns",
+        "rows",
+        "id.type",
+        "id.not_null",
+        "id.unique",
+        "id.between",
+        "score.type",
+        "score.finite",
+        "score.between",
+        "label.type",
+        "label.not_null",
+        "label.one_of",
+        "label.pattern",
+        "label.length",
+        "short.pattern",
+        "short.length",
+        "high",
+        "average",
+    ]
+    assert len(compile_checks(CONTRACT)) == len(CHECKS)
+
+
+def test_a_check_carries_what_its_rule_says() -> None:
+    assert CHECKS["score.between"].severity == "warning"
+    assert CHECKS["short.pattern"].quarantine_rule == CHECKS["short.length"].quarantine_rule == "short"
+    assert CHECKS["high"].description == "Most are good: score is at least 0.5"
+    assert (CHECKS["high"].severity, CHECKS["high"].max_failed_ratio) == ("info", 0.1)
+
+
+def test_a_bound_on_floats_is_counted_exactly_because_nan_would_pass() -> None:
+    assert CHECKS["score.between"].needs_sql
+    assert not CHECKS["id.between"].needs_sql
+
+
+@pytest.mark.parametrize(
+    "check", [check for check in CHECKS.values() if check.kind not in EXACT], ids=lambda c: c.rule_id
+)
+def test_every_other_check_has_an_expectation(check: Check) -> None:
+    class_name, arguments = expectation_of(check)
+    assert class_name.startswith("Expect")
+    assert arguments
+
+
+def test_a_pattern_is_for_the_whole_text() -> None:
+    assert expectation_of(CHECKS["label.pattern"])[1]["regex"] == r"\A(?:[a-z])\z"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "num_judged", "expected"), [(0.0, 10, 0), (0.1, 30, 3), (0.29, 100, 29), (0.5, 3, 1)]
+)
+def test_a_tolerated_share_is_counted_without_rounding_errors(ratio: float, num_judged: int, expected: int) -> None:
+    check = Check(rule_id="a", description="", severity="info", kind="not_null", max_failed_ratio=ratio)
+    assert check.num_tolerated(num_judged) == expected

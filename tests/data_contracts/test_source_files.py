@@ -1,0 +1,108 @@
+"""A listing has every wanted file once, in one order, whatever links and names there are."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+import uuid
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from data_contracts.errors import ConfigError, DataError
+from data_contracts.source_files import list_local, list_remote
+
+
+def write(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+
+
+def names(root: Path, include: tuple[str, ...] = ("**/*",), exclude: tuple[str, ...] = ()) -> list[str]:
+    return [name for name, _ in list_local(root, include, exclude)]
+
+
+def test_files_come_in_code_point_order(tmp_path: Path) -> None:
+    write(tmp_path, "b/a", "a.py", "a/b", "B", "é", "a-b")
+    assert names(tmp_path) == sorted(["b/a", "a.py", "a/b", "B", "é", "a-b"])
+
+
+def test_an_excluded_folder_is_not_even_opened(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", "out/b.py")
+    (tmp_path / "out" / "broken").symlink_to("nowhere")
+    assert names(tmp_path, exclude=("out/**",)) == ["a.py"]
+
+
+def test_names_that_differ_in_case_or_unicode_form_are_different_files(tmp_path: Path) -> None:
+    composed, decomposed = (unicodedata.normalize(form, "é.py") for form in ("NFC", "NFD"))
+    write(tmp_path, "A.py", "a.py", composed, decomposed)
+    assert len(names(tmp_path)) == 4
+
+
+def test_a_loop_of_links_ends(tmp_path: Path) -> None:
+    write(tmp_path, "a/x.py")
+    (tmp_path / "a" / "up").symlink_to(tmp_path)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "over").symlink_to(tmp_path / "a")
+    assert names(tmp_path) == ["a/x.py"]
+
+
+def test_a_linked_folder_outside_is_read_once(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    write(root, "a.py")
+    write(outside, "x.py")
+    (root / "z1").symlink_to(outside)
+    (root / "z2").symlink_to(outside)
+    assert names(root) == ["a.py", "z1/x.py"]
+
+
+def test_a_linked_file_counts_as_that_file(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    write(tmp_path, "far.py", "root/a.py")
+    (root / "b.py").symlink_to(tmp_path / "far.py")
+    assert names(root) == ["a.py", "b.py"]
+
+
+@pytest.mark.parametrize("target", ["nowhere", "b.py"])
+def test_a_wanted_link_that_leads_nowhere_is_named(tmp_path: Path, target: str) -> None:
+    write(tmp_path, "a.py")
+    (tmp_path / "b.py").symlink_to(target)
+    with pytest.raises(DataError, match=r"b\.py: cannot be read .*source\.exclude"):
+        names(tmp_path)
+    assert names(tmp_path, exclude=("b.py",)) == ["a.py"]
+
+
+def test_a_wanted_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.py")
+    with pytest.raises(DataError, match=r"a\.py: is not a regular file"):
+        names(tmp_path)
+
+
+def test_a_name_that_is_not_utf8_is_refused_by_name(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.py")).write_text("")
+    with pytest.raises(DataError, match="not UTF-8") as caught:
+        names(tmp_path)
+    caught.value.where.encode()
+
+
+@pytest.mark.parametrize("kind", ["missing", "file"])
+def test_a_root_that_is_no_folder_is_refused(tmp_path: Path, kind: str) -> None:
+    write(tmp_path, "file")
+    with pytest.raises(DataError, match=f"{kind}: there is no such folder"):
+        names(tmp_path / kind)
+
+
+def test_a_remote_listing_has_the_same_names() -> None:
+    root = f"memory://{uuid.uuid4().hex}/deep"
+    fs = fsspec.filesystem("memory")
+    for name in ("b/a.py", "a.py", "a.txt", "out/c.py"):
+        fs.pipe_file(f"{root}/{name}", name.encode())
+    for uri in (root, f"{root}/"):
+        assert list_remote(uri, ("**/*.py",), ("out/**",)) == [("a.py", 4), ("b/a.py", 6)]
+
+
+def test_an_unknown_protocol_is_a_mistake_in_the_configuration() -> None:
+    with pytest.raises(ConfigError, match="no file system for this URI"):
+        list_remote("gopher2://host/data", ("**/*",), ())

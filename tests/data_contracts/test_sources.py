@@ -1,0 +1,228 @@
+"""A snapshot names exact bytes, and whatever is read later is those bytes or an error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+import uuid
+from pathlib import Path
+
+import fsspec
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from data_contracts import digest_cache
+from data_contracts.digest_cache import RACY_NS, DigestCache
+from data_contracts.digests import sha256_bytes
+from data_contracts.documents import Snapshot, SourceFile
+from data_contracts.errors import ConfigError, DataError, IntegrityError
+from data_contracts.sources import SourceSpec, read_file, resolve_base_uri, take_snapshot, write_table
+from data_contracts.text_rows import TEXT_COLUMNS
+
+FILES = {"a.py": b"print(1)\n", "b/c.py": b"x = 'caf\xc3\xa9'\n", "d.txt": b"not wanted", "empty.py": b""}
+SPEC = SourceSpec(uri="data", include=("**/*.py",))
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    for name, data in FILES.items():
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return tmp_path
+
+
+@pytest.fixture
+def remote() -> SourceSpec:
+    uri = f"memory://{uuid.uuid4().hex}"
+    for name, data in FILES.items():
+        fsspec.filesystem("memory").pipe_file(f"{uri}/{name}", data)
+    return SourceSpec(uri=uri, include=("**/*.py",))
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> DigestCache:
+    return DigestCache(tmp_path / "cache.json")
+
+
+def test_a_snapshot_names_every_wanted_file_with_its_bytes(base: Path, cache: DigestCache) -> None:
+    snapshot = take_snapshot(SPEC, base=base, cache=cache)
+    assert {file.path: (file.size_bytes, file.sha256) for file in snapshot.files} == {
+        name: (len(data), sha256_bytes(data)) for name, data in FILES.items() if name.endswith(".py")
+    }
+    assert snapshot.num_rows == 3
+    assert snapshot.columns == TEXT_COLUMNS
+
+
+def test_where_the_data_lie_is_no_part_of_the_snapshot(base: Path, remote: SourceSpec, cache: DigestCache) -> None:
+    here = take_snapshot(SPEC, base=base, cache=cache)
+    (base / "data").rename(base / "moved")
+    there = take_snapshot(SPEC.model_copy(update={"uri": str(base / "moved")}), base=Path("/"), cache=cache)
+    far = take_snapshot(remote, base=Path("/"), cache=cache)
+    assert here.sha256 == there.sha256 == far.sha256
+
+
+def test_touching_a_file_changes_nothing_and_editing_it_does(base: Path, cache: DigestCache) -> None:
+    before = take_snapshot(SPEC, base=base, cache=cache)
+    os.utime(base / "data" / "a.py", (1, 1))
+    assert take_snapshot(SPEC, base=base, cache=cache).sha256 == before.sha256
+    (base / "data" / "a.py").write_bytes(b"print(2)\n")
+    assert take_snapshot(SPEC, base=base, cache=cache).sha256 != before.sha256
+
+
+def test_an_edit_that_keeps_size_and_mtime_is_noticed(
+    base: Path, cache: DigestCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = time.time_ns()
+    monkeypatch.setattr(digest_cache.time, "time_ns", lambda: now_ns + 2 * RACY_NS)
+    before = take_snapshot(SPEC, base=base, cache=cache)
+    path = base / "data" / "a.py"
+    status = path.stat()
+    path.write_bytes(b"print(2)\n")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert take_snapshot(SPEC, base=base, cache=cache).sha256 != before.sha256
+
+
+def test_an_unchanged_file_is_not_read_again(base: Path, cache: DigestCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = time.time_ns()
+    monkeypatch.setattr(digest_cache.time, "time_ns", lambda: now_ns + 2 * RACY_NS)
+    before = take_snapshot(SPEC, base=base, cache=cache)
+
+    def refuse(path: Path) -> None:
+        raise AssertionError(f"{path} was read")
+
+    monkeypatch.setattr(digest_cache, "hash_stable", refuse)
+    assert take_snapshot(SPEC, base=base, cache=cache) == before
+
+
+@pytest.mark.parametrize("include", ["**/*.rs", "nowhere/*"])
+def test_an_empty_source_is_an_error_that_shows_the_globs(base: Path, cache: DigestCache, include: str) -> None:
+    spec = SPEC.model_copy(update={"include": (include,)})
+    with pytest.raises(DataError, match=r"the source is empty: .*" + include.replace("*", r"\*")):
+        take_snapshot(spec, base=base, cache=cache)
+
+
+def test_a_file_over_the_bound_is_named(base: Path, remote: SourceSpec, cache: DigestCache) -> None:
+    for spec in (SPEC, remote):
+        with pytest.raises(DataError, match=r"b/c\.py: the file has 12 bytes, more than source\.max_file_bytes"):
+            take_snapshot(spec.model_copy(update={"max_file_bytes": 10}), base=base, cache=cache)
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(
+    base: Path, cache: DigestCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fstat, path = os.fstat, base / "data" / "b" / "c.py"
+
+    def fstat_then_write(descriptor: int) -> os.stat_result:
+        status = fstat(descriptor)
+        if status.st_ino == path.stat().st_ino:
+            path.write_bytes(b"something else")
+        return status
+
+    monkeypatch.setattr(os, "fstat", fstat_then_write)
+    with pytest.raises(DataError, match=r"b/c\.py: the file changed while it was read"):
+        take_snapshot(SPEC, base=base, cache=cache)
+
+
+def test_an_unreadable_file_is_named(base: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from data_contracts.digest_cache import DigestCache\n"
+        "from data_contracts.errors import DataError\n"
+        "from data_contracts.sources import SourceSpec, take_snapshot\n"
+        "if os.getuid() == 0: os.setuid(65534)\n"
+        "try: take_snapshot(SourceSpec(uri='.'), base=Path(sys.argv[1]), cache=DigestCache(Path('/nowhere/cache')))\n"
+        "except DataError as error: print(error)\n"
+    )
+    for folder in (base / "data", base, *base.parents[:2]):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    (base / "data" / "a.py").chmod(0)
+    done = subprocess.run([sys.executable, "-c", code, str(base / "data")], capture_output=True, text=True)
+    assert done.stdout.startswith(f"{base}/data/a.py: cannot be read (Permission denied)"), done.stderr
+
+
+def test_a_file_is_read_back_as_it_was(base: Path, remote: SourceSpec, cache: DigestCache) -> None:
+    for spec in (SPEC, remote):
+        for file in take_snapshot(spec, base=base, cache=cache).files:
+            assert read_file(spec, file, base=base) == FILES[file.path]
+
+
+def test_a_file_that_changed_since_the_snapshot_is_refused(base: Path, remote: SourceSpec, cache: DigestCache) -> None:
+    for spec in (SPEC, remote):
+        file = take_snapshot(spec, base=base, cache=cache).files[0]
+        fs, root = fsspec.core.url_to_fs(resolve_base_uri(spec, base=base))
+        fs.pipe_file(f"{root}/{file.path}", b"print(2)\n")
+        with pytest.raises(DataError, match=r"a\.py: the file changed since the snapshot"):
+            read_file(spec, file, base=base)
+        fs.rm_file(f"{root}/{file.path}")
+        with pytest.raises(DataError, match=r"a\.py: cannot be read"):
+            read_file(spec, file, base=base)
+
+
+def test_a_path_from_a_forged_snapshot_leads_nowhere(base: Path) -> None:
+    with pytest.raises(IntegrityError, match="leaves the workspace"):
+        read_file(SPEC, SourceFile(path="../secret", size_bytes=0, sha256="0" * 64), base=base)
+
+
+def test_the_table_has_one_row_a_file_in_order(base: Path, cache: DigestCache, tmp_path: Path) -> None:
+    (base / "data" / "latin.py").write_bytes(b"\xe9\n\0")
+    snapshot = take_snapshot(SPEC, base=base, cache=cache)
+    write_table(SPEC, snapshot, tmp_path / "rows.parquet", base=base)
+    table = pq.read_table(tmp_path / "rows.parquet")
+    assert {field.name: str(field.type) for field in table.schema} == snapshot.columns
+    assert table["path"].to_pylist() == ["a.py", "b/c.py", "empty.py", "latin.py"]
+    assert table["is_utf8"].to_pylist() == [True, True, True, False]
+    assert table["has_nul"].to_pylist() == [False, False, False, True]
+    assert table["num_lines"].to_pylist() == [1, 1, 0, 2]
+    assert table["num_chars"].to_pylist() == [9, 11, 0, None]
+    assert table["max_line_chars"].to_pylist() == [8, 10, 0, None]
+    assert table["text"].to_pylist() == ["print(1)\n", "x = 'café'\n", "", None]
+
+
+def test_a_table_of_another_snapshot_is_never_written(base: Path, cache: DigestCache, tmp_path: Path) -> None:
+    snapshot = take_snapshot(SPEC, base=base, cache=cache)
+    (base / "data" / "b" / "c.py").write_bytes(b"edited since")
+    with pytest.raises(DataError, match=r"b/c\.py: the file changed since the snapshot"):
+        write_table(SPEC, snapshot, tmp_path / "rows.parquet", base=base)
+
+
+def test_the_standard_library_is_found_through_the_interpreter(cache: DigestCache) -> None:
+    spec = SourceSpec(
+        uri="python:stdlib", include=("**/*.py",), exclude=("site-packages/**", "**/__pycache__/**", "test/**")
+    )
+    assert resolve_base_uri(spec, base=Path("/")) == sysconfig.get_path("stdlib")
+    snapshot: Snapshot = take_snapshot(spec, base=Path("/"), cache=cache)
+    paths = [file.path for file in snapshot.files]
+    assert {"os.py", "json/decoder.py"} <= set(paths)
+    assert paths == sorted(paths)
+    assert not any(path.startswith(("site-packages/", "test/")) for path in paths)
+
+
+def test_a_misspelt_python_source_gets_the_right_name() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'python:stdlib'"):
+        resolve_base_uri(SourceSpec(uri="python:stdlb"), base=Path("/"))
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("data", "/base/data"),
+        ("../data", "/data"),
+        ("/abs/data", "/abs/data"),
+        ("file:///abs/data", "/abs/data"),
+        ("s3://bucket/prefix", "s3://bucket/prefix"),
+    ],
+)
+def test_a_relative_uri_starts_at_the_pipeline_file(uri: str, expected: str) -> None:
+    assert resolve_base_uri(SourceSpec(uri=uri), base=Path("/base")) == expected
+
+
+@pytest.mark.parametrize("wrong", [{"uri": ""}, {"uri": "a", "include": ()}, {"uri": "a", "max_file_bytes": 0}])
+def test_a_source_that_can_never_work_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        SourceSpec.model_validate(wrong)

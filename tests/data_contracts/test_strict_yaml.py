@@ -1,0 +1,122 @@
+"""A mistake in a YAML file is named by line and key, with the nearest right name; all mistakes at once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from data_contracts.documents import Frozen
+from data_contracts.errors import ConfigError
+from data_contracts.strict_yaml import parse_yaml_model
+
+
+class Cat(Frozen):
+    kind: Literal["cat"]
+    num_whiskers: int = 12
+
+
+class Dog(Frozen):
+    kind: Literal["dog"]
+    tail_length_cm: float = 30
+
+
+class Owner(Frozen):
+    name: str
+    phone: str | None = None
+
+
+class House(Frozen):
+    address: str
+    pets: tuple[Annotated[Cat | Dog, Field(discriminator="kind")], ...] = ()
+    owner: Owner | None = None
+    rooms: dict[str, Owner] = {}
+    allowed: tuple[str, ...] = Field(default=(), alias="in")
+
+
+def message(text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_yaml_model(House, text, "house.yaml")
+    assert str(caught.value).startswith("house.yaml")
+    return str(caught.value)
+
+
+def test_a_good_file_becomes_a_model() -> None:
+    text = "address: x\npets: [{kind: cat}, {kind: dog, tail_length_cm: 3e1}]\nin: [a]\n"
+    house = parse_yaml_model(House, text, "house.yaml")
+    assert house == House(address="x", pets=(Cat(kind="cat"), Dog(kind="dog")), **{"in": ("a",)})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("adress: x", "adress (line 1): unknown key `adress`. Did you mean `address`?"),
+        ("address: x\nowner:\n  name: y\n  fone: z", "owner.fone (line 4): unknown key `fone`. Did you mean `phone`?"),
+        (
+            "address: x\npets:\n- kind: cat\n  num_wiskers: 1",
+            "pets[0].num_wiskers (line 4): unknown key `num_wiskers`. Did you mean `num_whiskers`?",
+        ),
+        ("address: x\nrooms:\n  hall: {nam: y}", "Did you mean `name`?"),
+        ("address: x\nin_: [a]", "Did you mean `in`?"),
+        ("address: x\nzzzzzz: 1", "Known here: address, in, owner, pets, rooms."),
+        ("address: x\npets: [{kind: catt}]", "given"),
+        ("pets: []", "line 1: `address` is missing."),
+        ("address: x\nowner:\n  phone: y", "owner (line 2): `name` is missing."),
+        ("address: 1.0", "address (line 1): Input should be a valid string, given 1.0."),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(text: str, expected: str) -> None:
+    assert expected in message(text)
+
+
+def test_all_mistakes_come_at_once() -> None:
+    found = message("adress: x\npets: 3\nowner: {name: [1]}\n")
+    assert found.startswith("house.yaml: 4 problems:\n")
+    assert all(
+        key in found for key in ("adress (line 1)", "`address` is missing", "pets (line 2)", "owner.name (line 3)")
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("address: x\naddress: y", "house.yaml:2: key `address` is given twice (first in line 1)"),
+        ("address: x\nowner: {name: a, name: b}", "house.yaml:2: key `name` is given twice"),
+        ("a: [1", "house.yaml:"),
+        ("a: b: c", "house.yaml:1: mapping values are not allowed here"),
+        ("\tx: 1", "house.yaml:1:"),
+        ("", "must be a mapping of keys to values, not empty. Its keys are: address, in, owner, pets, rooms."),
+        ("- 1", "must be a mapping of keys to values, not list"),
+        ("just text", "must be a mapping of keys to values, not str"),
+        ("a: 1\n---\nb: 1", "house.yaml:"),
+        ("? {a: 1}\n: 2", "unhashable"),
+        ("a: *nobody", "undefined alias"),
+        ("a: 2020-13-45", "not readable as YAML"),
+        ("a: \0", "not allowed"),
+        ("!!python/object/apply:os.system [true]", "could not determine a constructor"),
+        ("a: &a {b: *a}", "house.yaml"),
+        ("[" * 5000, "not readable as YAML (RecursionError"),
+    ],
+)
+def test_what_is_no_yaml_is_refused_with_its_line(text: str, expected: str) -> None:
+    assert expected in message(text)
+
+
+def test_a_merge_key_may_be_overridden() -> None:
+    text = "address: x\nrooms:\n  a: &a {name: n, phone: p}\n  b: {<<: *a, phone: q}\n"
+    assert parse_yaml_model(House, text, "house.yaml").rooms["b"] == Owner(name="n", phone="q")
+
+
+def test_a_long_value_is_cut() -> None:
+    assert len(message(f"address: x\npets: {'y' * 5000}\n")) < 300
+
+
+@given(st.text("ab:-[]{}&*!|>'\"%@`,?#\n\t 019.~<", max_size=40) | st.text(max_size=20))
+def test_any_text_is_read_or_refused_and_never_crashes(text: str) -> None:
+    try:
+        parse_yaml_model(House, text, "house.yaml")
+    except ConfigError as error:
+        assert error.where.startswith("house.yaml")
