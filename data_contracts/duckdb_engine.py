@@ -48,7 +48,7 @@ class DuckDBExecutionEngine(SqlAlchemyExecutionEngine):  # type: ignore[misc]
         yield self._connection
 
     def close(self) -> None:
-        """Give the kept connection back first: an open one would keep the database, and its fence, alive."""
+        """Give the kept connection back first: an open one would keep the database open."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -120,7 +120,7 @@ def _batch(database: RowsDatabase) -> Iterator[Any]:
     )
     engine = source.get_engine()
     try:
-        _fence(engine, database)
+        _apply_settings(engine, database)
         asset = source.add_table_asset(ROWS, table_name=ROWS)
         yield asset.add_batch_definition_whole_table("all").get_batch()
     finally:
@@ -128,21 +128,25 @@ def _batch(database: RowsDatabase) -> Iterator[Any]:
         engine.dispose()
 
 
-def _fence(engine: sa.Engine, database: RowsDatabase) -> None:
+def _apply_settings(engine: sa.Engine, database: RowsDatabase) -> None:
+    """They hold for every connection to the database, as long as the engine keeps one."""
     with engine.connect() as connection:
-        for statement in database.fence:
+        for statement in database.settings:
             connection.execute(sa.text(statement))
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """No log lines, whose tracebacks may quote the data, and none of the environment variables it leaves behind."""
-    logger = logging.getLogger("great_expectations")
-    level, partner = logger.level, os.environ.get("SF_PARTNER")
-    logger.setLevel(logging.CRITICAL + 1)
+    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] == "great_expectations"]
+    levels = {name: logging.getLogger(name).level for name in names}
+    partner = os.environ.get("SF_PARTNER")
+    for name in names:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
         if partner is None:
             os.environ.pop("SF_PARTNER", None)

@@ -106,8 +106,10 @@ def _problem(model_type: type[BaseModel], detail: ErrorDetails, root: yaml.Node 
     message = str(detail["msg"]).removeprefix("Value error, ").removesuffix(".")
     given = detail["input"]
     shown = "" if isinstance(given, BaseModel | dict) else f", given {_shown(repr(given))}"
-    expected = str((detail.get("ctx") or {}).get("expected", ""))
-    hint = _nearest(str(given), set(expected.replace(" or ", ", ").replace("'", "").split(", "))) if expected else ""
+    context = detail.get("ctx") or {}
+    expected = str(context.get("expected") or context.get("expected_tags") or "")
+    choices = set(expected.replace(" or ", ", ").replace("'", "").split(", ")) if expected else set()
+    hint = _nearest(str(context.get("tag", given)), choices)
     return place, f"{message}{shown}.{hint}"
 
 

@@ -7,24 +7,25 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 STARTED_BY_A_WORKER = "PREFECT__FLOW_RUN_ID"
 """Prefect sets it for the process of a flow run."""
 
 
 @contextlib.contextmanager
-def ended_with_worker() -> Iterator[None]:
+def ended_with_worker(on_lost: Callable[[], object]) -> Iterator[None]:
     """While the body runs, the worker's end is this process's SIGTERM: training keeps a checkpoint, nothing is left.
 
-    A death signal would not do: it fires when the *thread* ends that started us.
+    `on_lost` is called first, in another thread. A death signal would not do: it fires when the *thread* ends that
+    started us.
     """
     if STARTED_BY_A_WORKER not in os.environ:
         yield
         return
     worker = os.pidfd_open(os.getppid())
     done, finished = os.pipe()
-    thread = threading.Thread(target=_watch, args=(worker, done), name="worker-watch", daemon=True)
+    thread = threading.Thread(target=_watch, args=(worker, done, on_lost), name="worker-watch", daemon=True)
     thread.start()
     try:
         yield
@@ -35,7 +36,9 @@ def ended_with_worker() -> Iterator[None]:
         os.close(worker)
 
 
-def _watch(worker: int, done: int) -> None:
+def _watch(worker: int, done: int, on_lost: Callable[[], object]) -> None:
     readable, _, _ = select.select([worker, done], [], [])
     if done not in readable:
+        with contextlib.suppress(Exception):
+            on_lost()
         os.kill(os.getpid(), signal.SIGTERM)

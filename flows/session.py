@@ -26,6 +26,7 @@ watchers: ContextVar[tuple[Listener, ...]] = ContextVar("watchers", default=())
 """Who sees every event of the flow run as it happens: the terminal, a test."""
 command_began_unix_s: ContextVar[float | None] = ContextVar("command_began_unix_s", default=None)
 """When the command was started, so that imports and Prefect's own start are accounted for too."""
+WORKER_LOST = "the worker that started this flow is gone; a checkpoint is kept, and the next run continues from it."
 
 
 @contextlib.contextmanager
@@ -47,7 +48,7 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
     ledger.elapsed("start", began)
     scratch = Path(tempfile.mkdtemp(prefix="headway-"))
     try:
-        with ended_with_worker():
+        with ended_with_worker(lambda: ledger.event("worker.lost", message=WORKER_LOST)):
             yield (
                 RunContext(
                     pipeline=pipeline.pipeline,

@@ -51,8 +51,8 @@ def summarise(
     spool = workspace.local_path(f"ledger/{context.budget_scope}/flow.jsonl")
     events = read_events(spool)
     spent = spent_time(events)
-    ended = [event for event in events if str(event["event"]).startswith("stage.") and "found" in event]
-    found = {str(event["event"]).removeprefix("stage."): bool(event["found"]) for event in ended}
+    stages = [event for event in events if str(event["event"]).startswith("stage.") and "duration_s" in event]
+    found = {str(event["event"]).removeprefix("stage."): bool(event["found"]) for event in stages if "found" in event}
     own = report.metrics[report.metric]
     summary = RetrainSummary(
         pipeline=context.pipeline,

@@ -30,7 +30,7 @@ class OptimizerSpec(Frozen):
     )
     matrix_lr: float = Field(default=0.02, gt=0, description="Muon's peak learning rate, for hidden matrices.")
     matrix_momentum: float = Field(default=0.95, ge=0, lt=1, description="Muon's momentum.")
-    lr: float = Field(default=0.003, gt=0, description="AdamW's peak learning rate.")
+    lr: float = Field(default=0.02, gt=0, description="AdamW's peak learning rate.")
     beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW's decay of the mean gradient.")
     beta2: float = Field(default=0.95, ge=0, lt=1, description="AdamW's decay of the mean squared gradient.")
     epsilon: float = Field(default=1e-8, gt=0, description="AdamW's epsilon.")
@@ -42,7 +42,7 @@ class ScheduleSpec(Frozen):
     kind: Literal["wsd", "cosine"] = Field(
         default="wsd", description="`wsd`: warm up, stay, decay to zero. `cosine`: warm up, then half a cosine to zero."
     )
-    warmup_steps: int = Field(default=20, ge=0, description="Steps of linear warm-up.")
+    warmup_steps: int = Field(default=30, ge=0, description="Steps of linear warm-up.")
     decay_fraction: float = Field(default=0.4, gt=0, le=1, description="Part of the steps that `wsd` decays over.")
 
 
@@ -50,15 +50,15 @@ class TrainingSpec(Frozen):
     recipe: RecipeSpec = RecipeSpec()
     optimizer: OptimizerSpec = OptimizerSpec()
     schedule: ScheduleSpec = ScheduleSpec()
-    max_steps: int = Field(default=300, gt=0, description="Optimizer steps in all.")
-    global_batch_sequences: int = Field(default=16, gt=0, description="Rows of one optimizer step.")
+    max_steps: int = Field(default=1000, gt=0, description="Optimizer steps in all.")
+    global_batch_sequences: int = Field(default=8, gt=0, description="Rows of one optimizer step.")
     micro_batch_sequences: int = Field(
-        default=8, gt=0, description="Rows of one logical replica. It decides bits; the number of workers does not."
+        default=4, gt=0, description="Rows of one logical replica. It decides bits; the number of workers does not."
     )
     seed: int = Field(default=0, ge=0, description="Seed of initial weights, sample order and every random stream.")
     precision: Literal["fp32"] = Field(default="fp32", description="Arithmetic of model and optimizer.")
     num_threads: int = Field(default=1, gt=0, description="Threads of a rank. More cores: more ranks, not threads.")
-    checkpoint_every_steps: int = Field(default=50, gt=0, description="Steps between checkpoints.")
+    checkpoint_every_steps: int = Field(default=100, gt=0, description="Steps between checkpoints.")
     keep_last_checkpoints: int = Field(default=3, ge=2, description="Checkpoints to keep; two at least.")
 
     @model_validator(mode="after")

@@ -42,6 +42,10 @@ def export(workspace_uri: str, run_sha256: str, checkpoint: Path, out: Path) -> 
     example = recipe.example_input()
     free = {axis: torch.export.Dim.AUTO for axis in range(example.dim())}
     program = torch.export.export(model, (example,), dynamic_shapes=(free,))
+    for module in program.graph_module.modules():
+        for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
+            # Traces name this machine's folders: the graph's bytes would depend on where it was made.
+            node.meta.pop("stack_trace", None)
     torch.export.save(program, out / "model.pt2")
 
 

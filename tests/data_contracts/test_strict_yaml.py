@@ -33,7 +33,7 @@ class House(Frozen):
     address: str
     pets: tuple[Annotated[Cat | Dog, Field(discriminator="kind")], ...] = ()
     owner: Owner | None = None
-    rooms: dict[str, Owner] = {}
+    rooms: dict[str, Owner] = Field(default_factory=dict)
     allowed: tuple[str, ...] = Field(default=(), alias="in")
 
 
@@ -62,7 +62,8 @@ def test_a_good_file_becomes_a_model() -> None:
         ("address: x\nrooms:\n  hall: {nam: y}", "Did you mean `name`?"),
         ("address: x\nin_: [a]", "Did you mean `in`?"),
         ("address: x\nzzzzzz: 1", "Known here: address, in, owner, pets, rooms."),
-        ("address: x\npets: [{kind: catt}]", "given"),
+        ("address: x\npets: [{kind: catt}]", "pets[0] (line 2): Input tag 'catt'"),
+        ("address: x\npets: [{kind: catt}]", "Did you mean `cat`?"),
         ("pets: []", "line 1: `address` is missing."),
         ("address: x\nowner:\n  phone: y", "owner (line 2): `name` is missing."),
         ("address: 1.0", "address (line 1): Input should be a valid string, given 1.0."),

@@ -23,3 +23,5 @@ def test_a_killed_worker_leaves_no_process(deployed: Any, training_run: str, wor
         time.sleep(0.1)
     # The server alone goes on.
     assert len(left) == 1 and len(before) > 5, (before, left)
+    ledger = deployed.folder / "workspace" / "ledger" / training_run / "flow.jsonl"
+    assert '"event":"worker.lost"' in ledger.read_text()

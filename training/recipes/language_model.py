@@ -25,10 +25,10 @@ PAD_TOKEN = 1
 class LanguageModelSpec(Frozen):
     """The model's own fields; vocabulary and context length come with the data."""
 
-    width: int = Field(default=128, gt=0, description="Width of the residual stream.")
-    depth: int = Field(default=4, gt=0, description="Number of transformer blocks.")
+    width: int = Field(default=96, gt=0, description="Width of the residual stream.")
+    depth: int = Field(default=2, gt=0, description="Number of transformer blocks.")
     heads: int = Field(default=2, gt=0, description="Attention heads; width / heads must be even.")
-    hidden: int = Field(default=384, gt=0, description="Width of the gated hidden layer of a block.")
+    hidden: int = Field(default=256, gt=0, description="Width of the gated hidden layer of a block.")
     tied_embeddings: bool = Field(default=False, description="Share one matrix between embedding and output.")
     rotary_base: float = Field(default=10_000.0, gt=0, description="Longest rotary wavelength, in positions.")
 

@@ -1,0 +1,131 @@
+"""The report shows at first glance whether the data passed, needs no network, and is nobody's way in."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from data_contracts.contract import parse_contract
+from data_contracts.documents import (
+    ContractReceipt,
+    ExpectationVerdict,
+    QuarantinedRow,
+    Snapshot,
+    SourceFile,
+    StoredFile,
+)
+from data_contracts.validation_report import MAX_LISTED_FILES, render_html
+
+CONTRACT = parse_contract(
+    "name: events\nversion: 1.0.0\ndescription: Ours & yours\ncolumns: {path: {type: string}}", where="c.yaml"
+)
+SNAPSHOT = Snapshot(
+    format="text-files",
+    columns={"path": "string"},
+    num_rows=1,
+    files=(SourceFile(path="a.py", size_bytes=1_500_000, sha256="ab" * 32),),
+)
+HOSTILE = "<script>alert('x')</script>\u202e\n.py"
+
+
+def receipt(*, passed: bool, quarantined: tuple[QuarantinedRow, ...] = ()) -> ContractReceipt:
+    verdicts = (
+        ExpectationVerdict(
+            rule_id="path.pattern",
+            description="path matches <.+>",
+            severity="critical",
+            passed=passed,
+            observed="1 of 2 rows break it",
+        ),
+        ExpectationVerdict(rule_id="long", description="long", severity="warning", passed=False, observed="7 rows"),
+        ExpectationVerdict(rule_id="rows", description="rows", severity="critical", passed=True, observed="2 rows"),
+    )
+    return ContractReceipt(
+        contract=StoredFile(path="contracts/c.yaml", size_bytes=1, sha256="cd" * 32),
+        contract_name=CONTRACT.name,
+        contract_version=CONTRACT.version,
+        snapshot=SNAPSHOT.link,
+        passed=passed,
+        num_rows=2,
+        verdicts=verdicts,
+        quarantined=quarantined,
+        metrics={"num_rows": 2.0, "num_quarantined": float(len(quarantined)), "mean": 0.25},
+    )
+
+
+def page(*, passed: bool, quarantined: tuple[QuarantinedRow, ...] = ()) -> str:
+    return render_html(receipt(passed=passed, quarantined=quarantined), CONTRACT, SNAPSHOT)
+
+
+class Tags(HTMLParser):
+    """Checks that tags nest, and keeps their names and attributes."""
+
+    VOID = ("meta", "!doctype")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.attributes: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.attributes += [name for name, _ in attrs]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_the_page_needs_nothing_else(passed: bool) -> None:
+    tags = Tags()
+    text = page(passed=passed, quarantined=(QuarantinedRow(path=HOSTILE, rule_ids=("utf-8",)),))
+    tags.feed(text)
+    assert tags.open == []
+    assert not {"script", "link", "img", "iframe", "a", "form"} & set(tags.seen)
+    assert not {"src", "href", "style", "onload"} & set(tags.attributes)
+    assert not re.search(r"https?:|@import|url\(", text)
+    assert "default-src 'none'" in text
+
+
+def test_the_verdict_is_in_the_title_the_heading_and_words() -> None:
+    assert "<title>passed: events 1.0.0</title>" in page(passed=True)
+    assert "<h1>Passed</h1>" in page(passed=True)
+    assert "<title>REFUSED: events 1.0.0</title>" in page(passed=False)
+    assert "<h1>Refused</h1>" in page(passed=False)
+    assert "✖ broken" in page(passed=False)
+
+
+def test_what_broke_comes_first_and_remarks_before_the_rest() -> None:
+    text = page(passed=False)
+    places = [text.index(heading) for heading in ("<h1>", "What broke", "Worth a look", "What held")]
+    assert places == sorted(places)
+    assert "What broke" not in page(passed=True)
+
+
+def test_a_refusal_says_what_to_do_next() -> None:
+    assert "1 critical rule broken: <code>path.pattern</code>." in page(passed=False)
+    assert "Nothing was trained" in page(passed=False)
+    assert "run again" in page(passed=False).replace("\n", " ")
+
+
+def test_a_hostile_file_name_is_only_text() -> None:
+    text = page(passed=True, quarantined=(QuarantinedRow(path=HOSTILE, rule_ids=("utf-8",)),))
+    assert "<script" not in text
+    assert "\u202e" not in text
+    assert r"&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt;\u202e\n.py" in text
+
+
+def test_a_long_quarantine_is_cut_and_counted() -> None:
+    rows = tuple(QuarantinedRow(path=f"{number}.py", rule_ids=("a",)) for number in range(MAX_LISTED_FILES + 7))
+    text = page(passed=True, quarantined=rows)
+    assert text.count("<td class='path'>") == MAX_LISTED_FILES
+    assert "and 7 more." in text
+
+
+def test_the_same_receipt_gives_the_same_page() -> None:
+    assert page(passed=False) == page(passed=False)

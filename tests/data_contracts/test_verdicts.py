@@ -1,0 +1,64 @@
+"""A check passes when everybody who judged it says so, and nobody failed to."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_contracts.checks import Check
+from data_contracts.documents import ExpectationVerdict, Severity
+from data_contracts.quarantine import Quarantine
+from data_contracts.verdicts import Evidence, is_accepted, quarantine_verdict, snapshot_verdict, verdict_of
+
+NOBODY = Quarantine(num_rows=100, num_quarantined=0, num_allowed=1, rows=(), num_by_check={}, raised={})
+NOT_NULL = Check(rule_id="a.not_null", description="a is never null", severity="critical", kind="not_null", column="a")
+FINITE = Check(rule_id="a.finite", description="a is finite", severity="critical", kind="finite", column="a")
+
+
+@pytest.mark.parametrize(
+    ("check", "evidence", "passed"),
+    [
+        (NOT_NULL, Evidence(expectation_passed=True, num_judged=100), True),
+        (NOT_NULL, Evidence(expectation_passed=False, num_judged=100, num_broken=3), False),
+        (NOT_NULL, Evidence(expectation_passed=True, num_judged=100, num_broken=3), False),
+        (NOT_NULL, Evidence(expectation_passed=False, num_judged=100, num_broken=0), False),
+        (NOT_NULL, Evidence(expectation_passed=True, num_judged=100, raised="Error"), False),
+        (FINITE, Evidence(num_judged=100, num_broken=0), True),
+        (FINITE, Evidence(num_judged=100, num_broken=None), False),
+        (FINITE, Evidence(num_judged=100, num_broken=1), False),
+    ],
+)
+def test_a_verdict_needs_every_judge(check: Check, evidence: Evidence, passed: bool) -> None:
+    assert verdict_of(check, evidence, NOBODY).passed is passed
+
+
+def test_judges_that_disagree_are_said_to() -> None:
+    found = verdict_of(NOT_NULL, Evidence(expectation_passed=False, num_judged=100, num_broken=0), NOBODY)
+    assert found.observed == "Great Expectations says no, though the exact count finds none"
+
+
+def verdict(severity: Severity, passed: bool) -> ExpectationVerdict:
+    return ExpectationVerdict(rule_id="a", description="", severity=severity, passed=passed, observed="")
+
+
+@pytest.mark.parametrize(
+    ("severity", "passed", "accepted"),
+    [("critical", False, False), ("critical", True, True), ("warning", False, True), ("info", False, True)],
+)
+def test_only_a_critical_failure_refuses_the_data(severity: Severity, passed: bool, accepted: bool) -> None:
+    assert is_accepted([verdict("critical", True), verdict(severity, passed)]) is accepted
+
+
+@pytest.mark.parametrize(("num_quarantined", "passed"), [(0, True), (1, True), (2, False)])
+def test_the_quarantine_limit_is_inclusive(num_quarantined: int, passed: bool) -> None:
+    quarantine = Quarantine(
+        num_rows=100, num_quarantined=num_quarantined, num_allowed=1, rows=(), num_by_check={}, raised={}
+    )
+    found = quarantine_verdict(quarantine, 0.01)
+    assert found.passed is passed
+    assert found.description == "At most 1 % of the rows are quarantined"
+    assert found.observed == f"{num_quarantined} of 100 rows, 1 allowed"
+
+
+@pytest.mark.parametrize(("num_different", "passed"), [(0, True), (1, False), (None, False)])
+def test_rows_must_be_the_snapshots(num_different: int | None, passed: bool) -> None:
+    assert snapshot_verdict(num_different, 10).passed is passed

@@ -1,0 +1,118 @@
+"""Interrupted in mid-training, however it comes: nothing keeps running, and the next retrain goes on to the same bits."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+GONE_WITHIN_S = 10.0
+
+
+@contextlib.contextmanager
+def held(project) -> Iterator[None]:
+    """The ranks stand still meanwhile, so that what is asked of the run is asked in mid-training."""
+    pids = [project.rank_pid(rank) for rank in (0, 1)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def in_mid_training(project, wait_until) -> subprocess.Popen[str]:
+    """A retrain that has a checkpoint and is on its way to the next."""
+    project.forget_training()
+    flow: subprocess.Popen[str] = project.start("retrain", "tiny.yaml")
+    wait_until(lambda: project.newest_step() >= 25 or flow.poll() is not None)
+    assert flow.poll() is None and len(project.living()) >= 6, "two guards, two agents, two ranks"
+    return flow
+
+
+def one_message(text: str) -> bool:
+    return len(text.strip().splitlines()) == 1 and "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("number", "to_group", "exit_code", "word"),
+    [
+        pytest.param(signal.SIGTERM, False, 143, "terminated", id="SIGTERM"),
+        pytest.param(signal.SIGINT, True, 130, "interrupted", id="Ctrl-C"),
+        pytest.param(signal.SIGKILL, False, -signal.SIGKILL, "", id="SIGKILL"),
+    ],
+)
+def test_an_interrupted_retrain_leaves_no_process_and_is_continued_to_the_same_bits(
+    project,
+    finished,
+    in_mid_training: subprocess.Popen[str],
+    wait_until: Callable[..., float],
+    retrain_here,
+    number: signal.Signals,
+    to_group: bool,
+    exit_code: int,
+    word: str,
+) -> None:
+    (os.killpg if to_group else os.kill)(in_mid_training.pid, number)
+    wait_until(lambda: in_mid_training.poll() is not None and not project.living(), GONE_WITHIN_S)
+    _, err = in_mid_training.communicate()
+    assert in_mid_training.returncode == exit_code, err
+    if word:
+        assert one_message(err) and err.startswith(f"headway: {word};"), err
+    assert not (project.run_dir() / "result.json").exists()
+    assert not project.files("stages/launch/*.json")
+    done_steps = [int(path.parent.name.removeprefix("step-")) for path in project.files("runs/*/checkpoints/*/m*.json")]
+    summary, _ = retrain_here(project)
+    (restored,) = (event for event in project.rank_events(project.attempts()[-1]) if event["event"] == "restore")
+    assert restored["step"] == max(done_steps) >= 20
+    expected = json.loads(next(finished.pristine.glob("workspace/runs/*/result.json")).read_bytes())
+    assert project.result()["tensors_sha256"] == expected["tensors_sha256"]
+    assert summary.value == summary.champion_value or summary.is_champion
+
+
+def test_a_run_can_be_watched_stopped_and_continued(project, finished, in_mid_training, wait_until) -> None:
+    run = project.run_dir().name
+    with held(project):
+        status = json.loads(project.headway("status", "--json").stdout)
+        shown = project.headway("status").stdout
+        stopped = project.headway("stop", run[:6], "--reason", "the night is over")
+    (going_on,) = status["runs"]
+    assert going_on["run"] == run and going_on["going_on"] and not going_on["finished"]
+    assert going_on["step"] >= 25 and going_on["num_checkpoints"] >= 1
+    assert f"pid {in_mid_training.pid}" in going_on["owner"]
+    assert run in shown and "going on" in shown
+    assert stopped.returncode == 0 and run in stopped.stdout
+    _, err = in_mid_training.communicate()
+    assert in_mid_training.returncode == 75, err
+    assert one_message(err), err
+    assert project.living() == []
+    newest = max(int(p.parent.name.removeprefix("step-")) for p in project.files("runs/*/checkpoints/*/manifest.json"))
+    assert newest >= going_on["step"], "a checkpoint was kept where it stopped"
+    (idle,) = json.loads(project.headway("status", "--json").stdout)["runs"]
+    assert not idle["going_on"] and not idle["finished"]
+    assert project.headway("stop", run).returncode == 2, "nothing is going on any more"
+    done = project.retrain()
+    assert done.returncode == 0, done.stderr
+    (restored,) = (event for event in project.rank_events(project.attempts()[-1]) if event["event"] == "restore")
+    assert restored["step"] == newest
+    expected = json.loads(next(finished.pristine.glob("workspace/runs/*/result.json")).read_bytes())
+    assert project.result()["tensors_sha256"] == expected["tensors_sha256"]
+
+
+def test_a_second_retrain_of_a_run_that_is_going_on_is_refused_and_disturbs_nothing(project, in_mid_training) -> None:
+    with held(project):
+        second = project.retrain()
+    assert second.returncode == 8
+    assert one_message(second.stderr) and f"pid {in_mid_training.pid}" in second.stderr
+    _, err = in_mid_training.communicate()
+    assert in_mid_training.returncode == 0, err
