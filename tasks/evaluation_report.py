@@ -18,7 +18,9 @@ def figures(report: EvaluationReport) -> list[tuple[str, float, str]]:
     rows = [("this model", own.value, shown(own))]
     if report.comparison is not None:
         rows.append(("champion", report.comparison.champion_value, f"{report.comparison.champion_value:.4f}"))
-    rows += [(name, value, f"{value:.4f}") for name, value in report.baselines.items()]
+    for name, value in report.baselines.items():
+        role = "to be beaten" if name == report.gate_baseline else "for scale"
+        rows.append((f"{name} ({role})", value, f"{value:.4f}"))
     return sorted(rows, key=lambda row: row[1], reverse=report.greater_is_better)
 
 
@@ -84,7 +86,7 @@ def render_html(report: EvaluationReport, pipeline: str) -> str:
 <h1>{escape(pipeline)}: {escape(report.metric.replace("_", " "))}</h1>
 <p class="quiet">{report.num_examples} held-out documents, {direction}, intervals by bootstrap over documents.</p>
 <div class="verdict{"" if verdict.promote else " hold"}"><b>{headline}</b><br>{escape(verdict.reason)}</div>
-<h2>Beside what it must beat</h2><table>{bars}</table>
+<h2>Beside other models of the same documents</h2><table>{bars}</table>
 <h2>By slice</h2><table>{slices}</table>
 <h2>What this stands on</h2><table>
 <tr><td>checkpoint</td><td><code>{report.checkpoint.sha256}</code></td></tr>

@@ -12,7 +12,7 @@ from tasks.artifacts import ProgressBar, artifact_key
 from tasks.context import RunContext
 from tasks.stage import Made, find_or_make, stage_task
 from tasks.track import SeriesShipper
-from training.checkpoint.layout import checkpoint_path
+from training.checkpoint.layout import checkpoint_path, stored_files
 from training.code_archive import freeze_code, freeze_environment
 from training.config import TrainingSpec, batch_line
 from training.launch.spec import Gang, LaunchSpec
@@ -109,13 +109,7 @@ def final_checkpoint(context: RunContext, run: Link) -> tuple[str, CheckpointMan
 
 def result_files(context: RunContext, run: Link) -> tuple[StoredFile, ...]:
     folder, manifest = final_checkpoint(context, run)
-    files = [
-        StoredFile(path=f"{folder}/{file.name}", size_bytes=file.size_bytes, sha256=file.sha256)
-        for file in manifest.files
-    ]
-    data = manifest.to_bytes()
-    files.append(StoredFile(path=f"{folder}/manifest.json", size_bytes=len(data), sha256=manifest.sha256))
-    return tuple(files)
+    return stored_files(folder, manifest)
 
 
 class TrainingWatch:

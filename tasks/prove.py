@@ -28,6 +28,8 @@ from data_contracts.documents import (
 from data_contracts.errors import DataError, HeadwayError, IntegrityError
 from data_contracts.publication import Workspace
 from tasks import mlflow_store, model_refs
+from tasks.launch import run_folder
+from training.checkpoint.layout import checkpoint_path, stored_files
 
 Standing = Literal["proved", "gone", "broken"]
 
@@ -100,15 +102,9 @@ def _files(workspace: Workspace, what: str, files: tuple[StoredFile, ...]) -> It
 
 
 def _checkpoint(workspace: Workspace, manifest: CheckpointManifest, run: Link) -> Iterator[Proof]:
-    """The files beside the manifest, and the manifest's own copy there."""
-    folder = f"runs/{run.sha256[:16]}/checkpoints/step-{manifest.step:08d}"
-    if sha256_bytes(workspace.read(f"{folder}/manifest.json")) != manifest.sha256:
-        raise IntegrityError("differs from the manifest that was registered.", where=f"{folder}/manifest.json")
-    files = tuple(
-        StoredFile(path=f"{folder}/{file.name}", size_bytes=file.size_bytes, sha256=file.sha256)
-        for file in manifest.files
-    )
-    yield from _files(workspace, "checkpoint", files)
+    """The files in the checkpoint's folder, its own manifest and seal included."""
+    folder = checkpoint_path(run_folder(run), manifest.step)
+    yield from _files(workspace, "checkpoint", stored_files(folder, manifest))
 
 
 def _in_mlflow(

@@ -156,3 +156,21 @@ def test_a_file_that_changes_while_it_is_hashed_is_an_error(tmp_path: Path, monk
     monkeypatch.setattr(os, "fstat", fstat_then_append)
     with pytest.raises(DataError, match=f"{path}: the file changed while it was read"):
         DigestCache(tmp_path / "cache").digest(path)
+
+
+def test_a_file_that_is_replaced_while_it_is_hashed_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, other = tmp_path / "a", tmp_path / "b"
+    path.write_bytes(b"before")
+    other.write_bytes(b"after!")
+    fstat = os.fstat
+
+    def fstat_then_replace(descriptor: int) -> os.stat_result:
+        if other.exists():
+            other.replace(path)
+        return fstat(descriptor)
+
+    monkeypatch.setattr(os, "fstat", fstat_then_replace)
+    with pytest.raises(DataError, match="changed while it was read"):
+        DigestCache(tmp_path / "cache").digest(path)

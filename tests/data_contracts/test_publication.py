@@ -186,6 +186,15 @@ def test_a_flipped_bit_in_a_document_is_found_and_the_file_named(workspace: Work
         workspace.load(link, Snapshot)
 
 
+def test_a_flipped_bit_that_leaves_a_valid_document_is_found_too(workspace: Workspace) -> None:
+    link = workspace.publish_document(SNAPSHOT)
+    altered = SNAPSHOT.to_bytes().replace(b'"size_bytes":3', b'"size_bytes":7')  # 3 and 7 differ in one bit
+    workspace.publish(document_path(link), altered)
+    assert Snapshot.from_bytes(altered, where="") != SNAPSHOT
+    with pytest.raises(IntegrityError, match=f"{SNAPSHOT.sha256}.json: its bytes differ"):
+        workspace.load(link, Snapshot)
+
+
 def test_a_document_that_is_gone_is_named(workspace: Workspace) -> None:
     with pytest.raises(IntegrityError, match=f"{SNAPSHOT.sha256}.json: the file is gone"):
         workspace.load(SNAPSHOT.link, Snapshot)

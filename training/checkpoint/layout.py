@@ -10,7 +10,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from data_contracts.documents import TensorSlice
+from data_contracts.digests import sha256_bytes
+from data_contracts.documents import CheckpointManifest, StoredFile, TensorSlice
 from data_contracts.errors import IntegrityError
 
 if TYPE_CHECKING:
@@ -42,6 +43,26 @@ def checkpoint_path(run_folder: str, step: int) -> str:
 
 def file_name(index: int, num_files: int) -> str:
     return f"tensors-{index:05d}-of-{num_files:05d}.safetensors"
+
+
+def seal(manifest: CheckpointManifest) -> bytes:
+    """What lies beside a manifest, so that a flipped bit in the manifest itself shows."""
+    return f"{manifest.sha256}\n".encode()
+
+
+def stored_files(folder: str, manifest: CheckpointManifest) -> tuple[StoredFile, ...]:
+    """Every file of a checkpoint in `folder` of the workspace: tensors, proof batch, seal and manifest."""
+    own = {MANIFEST_NAME: manifest.to_bytes(), SEAL_NAME: seal(manifest)}
+    return (
+        *(
+            StoredFile(path=f"{folder}/{file.name}", size_bytes=file.size_bytes, sha256=file.sha256)
+            for file in manifest.files
+        ),
+        *(
+            StoredFile(path=f"{folder}/{name}", size_bytes=len(data), sha256=sha256_bytes(data))
+            for name, data in own.items()
+        ),
+    )
 
 
 def partition(sizes_bytes: Mapping[str, int], num_files: int) -> tuple[tuple[str, ...], ...]:

@@ -60,7 +60,7 @@ def save_checkpoint(checkpoints: Path, content: Content, gang: Gang) -> Checkpoi
     proof = _from_leader(proof, layout.PROOF_NAME, gang)
     manifest = _manifest(content, (*files, proof), _slices(content.tensors, shares), gang.world_size)
     if gang.leads:
-        store.publish(f"{name}/{layout.SEAL_NAME}", f"{manifest.sha256}\n".encode())
+        store.publish(f"{name}/{layout.SEAL_NAME}", layout.seal(manifest))
         store.publish(f"{name}/{layout.MANIFEST_NAME}", manifest.to_bytes())
     return manifest
 

@@ -54,9 +54,7 @@ def main() -> None:
     parser.add_argument("--workspace", required=True, metavar="URI")
     parser.add_argument("--checkpoint", required=True, metavar="DIR", type=Path)
     parser.add_argument("--out", required=True, metavar="FILE", type=Path)
-    arguments, _ = (
-        parser.parse_known_args()
-    )  # a gang passes --run-spec and --run-dir to all
+    arguments, _ = parser.parse_known_args()  # a gang passes --run-spec and --run-dir to all
     rank = arm(arguments.out.parent / "attempt")
     with rank.outcome():
         with record_imports(rank.ledger):
