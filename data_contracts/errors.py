@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 Cause = Literal[
     "config",
@@ -53,9 +53,17 @@ class HeadwayError(Exception):
         self.what, self.where, self.advice = what, where, advice
         super().__init__(what, where, advice)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross processes; the default would hand keyword-only arguments over by position.
+        return _rebuild, (type(self), self.what, self.where, self.advice)
+
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what
         return f"{text} {self.advice}" if self.advice else text
+
+
+def _rebuild(kind: type[HeadwayError], what: str, where: str, advice: str) -> HeadwayError:
+    return kind(what, where=where, advice=advice)
 
 
 class ConfigError(HeadwayError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -52,6 +53,7 @@ def retrain(
     from flows.session import command_began_unix_s, watchers
     from flows.terminal import JsonLines, Terminal
 
+    signal.signal(signal.SIGTERM, _terminate)
     view = JsonLines() if as_json else Terminal()
     watchers.set((view,))
     command_began_unix_s.set(began_unix_s)
@@ -118,6 +120,14 @@ def ui(
     serve(workspace or default_workspace(), prefect_port, mlflow_port)
 
 
+class Terminated(BaseException):
+    """SIGTERM came. Prefect's own handler passes the signal on to ours, whose default would end us without a word."""
+
+
+def _terminate(_number: int, _frame: object) -> None:
+    raise Terminated
+
+
 def run() -> int:
     """Run the command line; every error becomes one message and its exit code."""
     prepare()
@@ -149,7 +159,7 @@ def _unexpected(error: BaseException) -> int:
     if isinstance(error, click.ClickException):
         error.show()
         return 2
-    if type(error).__name__ == "TerminationSignal":
+    if isinstance(error, Terminated) or type(error).__name__ == "TerminationSignal":
         print(
             "headway: terminated; finished stages and checkpoints are kept, the same command continues.",
             file=sys.stderr,

@@ -9,6 +9,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from data_contracts.documents import EvaluationReport, Link
+from data_contracts.publication import Workspace
+from flows.environment import default_workspace
 from flows.pipeline_spec import PipelineSpec
 from flows.time_account import TimeAccount, account
 from tasks.artifacts import artifact_key, show_markdown, show_table
@@ -21,6 +23,7 @@ from training.ledger import Event, read_events
 
 class RetrainSummary(BaseModel):
     pipeline: str
+    workspace: str
     model: str
     version: str
     is_champion: bool
@@ -56,6 +59,7 @@ def summarise(
     own = report.metrics[report.metric]
     summary = RetrainSummary(
         pipeline=context.pipeline,
+        workspace=workspace.uri,
         model=pipeline.registry.model,
         version=outcome.version,
         is_champion=outcome.is_champion,
@@ -103,6 +107,11 @@ def rank_events(flow_events: list[Event]) -> Iterator[Event]:
             yield from read_events(Path(event["folder"]) / "ledger" / "rank-0.jsonl")
 
 
+def proof_command(summary: RetrainSummary) -> str:
+    elsewhere = f" --workspace {summary.workspace}" if summary.workspace != Workspace(default_workspace()).uri else ""
+    return f"headway verify models:/{summary.model}/{summary.version}{elsewhere}"
+
+
 def markdown(summary: RetrainSummary) -> str:
     standing = "champion" if summary.is_champion else "challenger"
     baselines = ", ".join(f"{name} {value:.4f}" for name, value in summary.baselines.items())
@@ -112,5 +121,5 @@ def markdown(summary: RetrainSummary) -> str:
         f"{summary.reason}\n\n"
         f"found: {', '.join(summary.stages_found) or 'nothing'}; "
         f"made: {', '.join(summary.stages_made) or 'nothing'}\n\n"
-        f"Prove it: `headway verify models:/{summary.model}/{summary.version}`\n"
+        f"Prove it: `{proof_command(summary)}`\n"
     )

@@ -14,7 +14,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.table import Table
 
-from flows.summary import RetrainSummary
+from flows.summary import RetrainSummary, proof_command
 from training.ledger import Event
 
 PLAIN_STEP_EVERY_S = 5.0
@@ -107,7 +107,7 @@ class Terminal:
         console.print(f"  {comparison_line(summary)}")
         console.print(f"  reports    {summary.reports['evaluation']}\n             {summary.reports['contract']}")
         console.print(f"  ledger     {summary.logs}")
-        console.print(f"  prove it   headway verify models:/{summary.model}@{standing}")
+        console.print(f"  prove it   {proof_command(summary)}")
         console.print(time_table(summary))
 
 

@@ -33,7 +33,6 @@ def test_an_error_says_where_then_what_then_advice(kind: type[HeadwayError]) -> 
     assert str(kind("it broke.", where="a.yaml", advice="Mend it.")) == "a.yaml: it broke. Mend it."
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="the constructor's keyword-only arguments are not pickled yet")
 @pytest.mark.parametrize("kind", SUBCLASSES)
 def test_an_error_crosses_process_borders_whole(kind: type[HeadwayError]) -> None:
     again = pickle.loads(pickle.dumps(kind("it broke.", where="a.yaml", advice="Mend it.")))

@@ -22,7 +22,9 @@ STAGES = ["snapshot", "validate", "shard", "launch", "verify", "evaluate", "regi
 def found_and_made(events: list[Event]) -> tuple[list[str], list[str]]:
     ended = [event for event in events if event["event"].startswith("stage.") and "found" in event]
     ended = [event for event in ended if "duration_s" in event]
-    names = {found: [e["event"].removeprefix("stage.") for e in ended if e["found"] is found] for found in (True, False)}
+    names = {
+        found: [e["event"].removeprefix("stage.") for e in ended if e["found"] is found] for found in (True, False)
+    }
     return names[True], names[False]
 
 
