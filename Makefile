@@ -10,7 +10,7 @@ retrain: $(INSTALLED)
 	$(BIN)/headway retrain deployments/stdlib-lm.yaml
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

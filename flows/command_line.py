@@ -49,6 +49,7 @@ def retrain(
     )
     # A user's mistake should cost a moment, not the start of a server.
     check_request(request)
+    from flows.own_server import prefect_api
     from flows.retrain import retrain as retrain_flow
     from flows.session import command_began_unix_s, watchers
     from flows.terminal import JsonLines, Terminal
@@ -57,7 +58,8 @@ def retrain(
     view = JsonLines() if as_json else Terminal()
     watchers.set((view,))
     command_began_unix_s.set(began_unix_s)
-    view.summary(retrain_flow(request))
+    with prefect_api():
+        view.summary(retrain_flow(request))
 
 
 @app.command()

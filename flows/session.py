@@ -19,7 +19,6 @@ from flows.environment import project_folder
 from flows.orphan import ended_with_worker
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest
-from flows.server_end import end_server_with_us
 from tasks.context import RunContext
 from training.ledger import Ledger, Listener
 
@@ -38,7 +37,6 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
         ConfigError: the pipeline file.
         EnvironmentProblem: the workspace.
     """
-    end_server_with_us()
     path = find_pipeline_file(request.pipeline, project_folder())
     pipeline = load_pipeline(path)
     workspace = Workspace.create(request.workspace)

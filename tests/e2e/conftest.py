@@ -177,6 +177,13 @@ class Project:
         shutil.rmtree(self.workspace / "runs")
         shutil.rmtree(self.workspace / "stages" / "launch")
 
+    def forget_the_model(self) -> None:
+        """As if training had never begun, and nothing had come of it."""
+        self.forget_training()
+        for left in ("stages/verify", "stages/evaluate", "stages/register", "refs/models", "models", "mlartifacts"):
+            shutil.rmtree(self.workspace / left)
+        (self.workspace / "mlflow.db").unlink()
+
     def attempts(self) -> list[Path]:
         return sorted(self.workspace.glob("runs/*/attempts/*"))
 
@@ -288,6 +295,39 @@ def retrain_here() -> Iterator[Callable[[Project], tuple[Any, list[Event]]]]:
 
     with prefect_test_harness(server_startup_timeout=120):
         yield run
+
+
+@pytest.fixture
+def train_here() -> Callable[[Project], list[Event]]:
+    """The flow's stages up to training, in this process and without Prefect: the events."""
+    from flows.environment import prepare
+
+    prepare()
+    from flows.request import RetrainRequest
+    from flows.session import session, watchers
+    from tasks.launch import launch
+    from tasks.register import tracking_uri
+    from tasks.shard import shard
+    from tasks.snapshot import snapshot
+    from tasks.validate import validate
+
+    def run(project: Project) -> list[Event]:
+        events: list[Event] = []
+        token = watchers.set((events.append,))
+        try:
+            with session(RetrainRequest(pipeline=str(project.pipeline), workspace=str(project.workspace))) as (
+                run,
+                spec,
+            ):
+                files = snapshot.fn(run, spec.source)
+                receipt = validate.fn(run, spec.contract, spec.source, files)
+                manifest = shard.fn(run, spec.shards, spec.source, files, receipt)
+                launch.fn(run, spec.training, spec.launch, manifest, tracking_uri(run, spec.registry))
+        finally:
+            watchers.reset(token)
+        return events
+
+    return run
 
 
 @pytest.fixture(name="wait_until")

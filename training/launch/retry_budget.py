@@ -50,9 +50,10 @@ def decide(attempts: Sequence[AttemptRecord], spec: LaunchSpec) -> Retry | GiveU
     * Data, contract, configuration, integrity, memory: the next attempt would meet the same; give up.
     * Lost ranks and machines, and crashes, which may come from either: try again, at once after progress and with
       doubling waits otherwise, until `max_attempts`, or `max_cycles_without_progress` failures in a row without it.
-    * Stopped attempts are free.
+    * Stopped attempts are free, and one that did its work closes the account: what follows begins anew.
     """
-    counted = [attempt for attempt in attempts if attempt.state != "stopped"]
+    done = max((index for index, attempt in enumerate(attempts) if attempt.state == "done"), default=-1)
+    counted = [attempt for attempt in attempts[done + 1 :] if attempt.state != "stopped"]
     if not counted:
         return Retry(0.0)
     last = counted[-1]
