@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import typer.exceptions
 
-from data_contracts.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_TERMINATED, HeadwayError
+from data_contracts.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, HeadwayError
 from flows.environment import default_workspace, prepare
 from flows.request import RetrainRequest
 
@@ -134,7 +135,9 @@ def run() -> int:
     """Run the command line; every error becomes one message and its exit code."""
     prepare()
     try:
-        app(standalone_mode=False)
+        # Typer keeps Ctrl-C to itself and returns its exit code.
+        if app(standalone_mode=False) == EXIT_INTERRUPTED:
+            raise KeyboardInterrupt
     except HeadwayError as error:
         print(f"headway: {error}", file=sys.stderr)
         return error.exit_code
@@ -156,11 +159,9 @@ def run() -> int:
 
 
 def _unexpected(error: BaseException) -> int:
-    import click
-
-    if isinstance(error, click.ClickException):
-        error.show()
-        return 2
+    if isinstance(error, typer.exceptions.TyperException):
+        error.show()  # type: ignore[attr-defined]
+        return ConfigError.exit_code
     if isinstance(error, Terminated) or type(error).__name__ == "TerminationSignal":
         print(
             "headway: terminated; finished stages and checkpoints are kept, the same command continues.",

@@ -1,0 +1,287 @@
+"""Bad input and a bad machine: one clear message, the right exit code, nothing half-published, nothing good lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from data_contracts.documents import ContractReceipt
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str], new_project) -> Callable[..., tuple[int, str]]:
+    """The command in this process, for what is refused before Prefect is started: exit code and stderr."""
+    from flows.command_line import run
+
+    def call(*arguments: str) -> tuple[int, str]:
+        before, heard = sys.argv, signal.getsignal(signal.SIGTERM)
+        sys.argv = ["headway", *arguments]
+        try:
+            code = run()
+        finally:
+            sys.argv = before
+            signal.signal(signal.SIGTERM, heard)
+        return code, capfd.readouterr().err
+
+    return call
+
+
+def retrain(command, project) -> tuple[int, str]:
+    code, err = command("retrain", str(project.pipeline), "--workspace", str(project.workspace))
+    return code, err
+
+
+def assert_one_message(err: str, *words: str) -> None:
+    assert "Traceback" not in err and "defect" not in err, err
+    assert len(err.strip().splitlines()) == 1 and err.startswith("headway: "), err
+    for word in words:
+        assert word in err, err
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """What a workspace holds that is good for ever: documents, refs, models, shards."""
+    kept = ("documents", "refs", "stages", "models", "shards", "fitted", "contracts", "code")
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for name in kept
+        for path in sorted((folder / name).rglob("*"))
+        if path.is_file()
+    }
+
+
+def half_written(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.name.endswith(".partial")]
+
+
+def test_an_unknown_option_is_a_mistake_in_use(command) -> None:
+    code, err = command("retrain", "--nope")
+    assert code == 2
+    assert "--nope" in err and "Traceback" not in err and "defect" not in err
+
+
+def test_a_missing_pipeline_file(command, new_project) -> None:
+    code, err = command("retrain", str(new_project.root / "absent.yaml"))
+    assert code == 2
+    assert_one_message(err, "absent.yaml", "no such pipeline file")
+
+
+def test_malformed_yaml(command, new_project) -> None:
+    new_project.edit("tiny.yaml", "training:\n", "training: [\n")
+    code, err = retrain(command, new_project)
+    assert code == 2
+    assert_one_message(err, "tiny.yaml:")
+    assert not new_project.workspace.exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "typo", "nearest"),
+    [
+        ("  max_steps:", "  max_step:", "max_steps"),
+        ("shards:", "shard:", "shards"),
+        ("  encoder: {kind: byte-pair, vocab_size", "  encoder: {kind: byte-pair, vocab_sise", "vocab_size"),
+        ("width: 32", "wdith: 32", "width"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_nearest_name(
+    command, new_project, key: str, typo: str, nearest: str
+) -> None:
+    new_project.edit("tiny.yaml", key, typo)
+    code, err = retrain(command, new_project)
+    assert code == 2
+    assert_one_message(err, nearest)
+    assert not new_project.workspace.exists()
+
+
+@pytest.mark.parametrize(
+    "batch",
+    ["global_batch_sequences: 12\n  micro_batch_sequences: 4", "global_batch_sequences: 8\n  micro_batch_sequences: 8"],
+)
+def test_impossible_batch_arithmetic(command, new_project, batch: str) -> None:
+    new_project.edit("tiny.yaml", "  max_steps", f"  {batch}\n  max_steps")
+    code, err = retrain(command, new_project)
+    assert code == 2
+    assert_one_message(err, "replicas")
+
+
+def test_a_missing_contract(command, new_project) -> None:
+    (new_project.root / "contract.yaml").unlink()
+    code, err = retrain(command, new_project)
+    assert code == 2
+    assert_one_message(err, "contract.yaml")
+
+
+def test_an_unknown_key_in_the_contract_is_answered_with_the_nearest_name(command, new_project) -> None:
+    new_project.edit("contract.yaml", "rules:", "ruels:")
+    code, err = retrain(command, new_project)
+    assert code == 2
+    assert_one_message(err, "contract.yaml", "`rules`")
+
+
+def test_a_workspace_that_is_a_file(command, new_project) -> None:
+    new_project.workspace.write_text("in the way")
+    code, err = retrain(command, new_project)
+    assert code == 8
+    assert_one_message(err, str(new_project.workspace))
+    assert new_project.workspace.read_text() == "in the way"
+
+
+@pytest.mark.parametrize("option", ["--prefect-port", "--mlflow-port"])
+def test_a_taken_port_is_named_with_the_option_that_chooses_another(command, new_project, option: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, err = command("ui", "--workspace", str(new_project.workspace), option, port)
+    assert code == 8
+    assert_one_message(err, f"port {port}", option)
+
+
+def test_status_where_there_is_no_workspace(command, new_project) -> None:
+    code, err = command("status", "--workspace", str(new_project.workspace))
+    assert code == 2
+    assert_one_message(err, str(new_project.workspace))
+    assert not new_project.workspace.exists()
+
+
+def test_an_empty_source(project) -> None:
+    before = content(project.workspace)
+    shutil.rmtree(project.root / "texts")
+    (project.root / "texts").mkdir()
+    done = project.retrain()
+    assert done.returncode == 3
+    assert_one_message(done.stderr, "empty", "texts")
+    assert content(project.workspace) == before
+
+
+def test_an_unreadable_source_file(project) -> None:
+    before = content(project.workspace)
+    (project.root / "texts" / "part0" / "gone.txt").symlink_to(project.root / "nowhere")
+    done = project.retrain()
+    assert done.returncode == 3
+    assert_one_message(done.stderr, "gone.txt", "cannot be read")
+    assert content(project.workspace) == before
+
+
+def test_data_that_break_their_contract_train_nothing_and_leave_a_receipt_and_a_report(project) -> None:
+    before = content(project.workspace)
+    (project.root / "texts" / "part0" / "wide.txt").write_text("x" * 501 + "\n")
+    done = project.retrain()
+    assert done.returncode == 4
+    assert_one_message(done.stderr, "line-length", "reports/contract-")
+    assert len([page for page in project.files("reports/contract-*.html") if str(page) in done.stderr]) == 1
+    receipts = [
+        ContractReceipt.from_bytes(path.read_bytes(), where="") for path in project.files("documents/receipt/*.json")
+    ]
+    assert sorted(receipt.passed for receipt in receipts) == [False, True]
+    after = content(project.workspace)
+    assert {name: after[name] for name in before} == before
+    assert not [name for name in after.keys() - before.keys() if name.startswith(("shards", "models", "refs"))]
+    assert len(project.attempts()) == 1, "nothing was trained"
+    again = project.retrain()
+    assert (again.returncode, again.stderr) == (4, done.stderr), "found, and refused again"
+
+
+def test_a_shard_that_went_bad_is_never_trained_on(project, train_here, flip_one_bit) -> None:
+    """Between sharding and training: the next retrain makes it anew, then trains."""
+    undisturbed = project.result()
+    project.forget_training()
+    shard = project.files("shards/**/*.parquet")[0]
+    good = shard.read_bytes()
+    flip_one_bit(shard)
+    train_here(project)
+    assert shard.read_bytes() == good
+    assert project.result() == undisturbed
+
+
+@pytest.fixture
+def by_hand(project) -> Callable[[], subprocess.CompletedProcess[str]]:
+    """A worker that a person starts with torchrun, around the flow and its gates."""
+
+    def start(run: str) -> subprocess.CompletedProcess[str]:
+        run_dir = project.workspace / "runs" / run[:16]
+        return subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=1", "--standalone"]
+            + ["-m", "training.worker", "--workspace", str(project.workspace), "--run-spec", run]
+            + ["--run-dir", str(run_dir)],
+            env={**project.environment, "GLOO_SOCKET_IFNAME": "lo"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    return start
+
+
+def alter_document(workspace: Path, kind: str, change: Callable[[dict[str, object]], None]) -> str:
+    """A document like the one there is, changed, and named by its own digest as it must be."""
+    from data_contracts.digests import canonical_json, sha256_bytes
+
+    (path,) = (workspace / "documents" / kind).glob("*.json")
+    value = json.loads(path.read_bytes())
+    change(value)
+    data = canonical_json(value)
+    path.with_name(f"{sha256_bytes(data)}.json").write_bytes(data)
+    return sha256_bytes(data)
+
+
+def test_a_worker_started_by_hand_is_refused_when_the_receipt_is_of_other_data(project, by_hand) -> None:
+    other = alter_document(project.workspace, "receipt", lambda receipt: receipt.update(num_rows=1))
+    run = alter_document(project.workspace, "run", lambda run: run["receipt"].update(sha256=other))  # type: ignore
+    by_hand(run)
+    marker = json.loads((project.workspace / "runs" / run[:16] / "attempts" / "000" / "rank-0.json").read_bytes())
+    assert (marker["state"], marker["exit_code"], marker["cause"]) == ("failed", 4, "contract")
+    assert not (project.workspace / "runs" / run[:16] / "checkpoints").exists()
+
+
+@pytest.fixture
+def small_disk(new_project) -> Iterator[Path]:
+    """A file system of two megabytes, as the workspace."""
+    new_project.workspace.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(new_project.workspace)]
+    try:
+        mounted = subprocess.run(mount, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("no file system can be mounted here")
+    yield new_project.workspace
+    subprocess.run(["umount", "--lazy", str(new_project.workspace)], check=True)
+
+
+def test_no_space_left_loses_nothing_and_the_same_command_goes_on(new_project, small_disk: Path) -> None:
+    filler = small_disk / "filler"
+    with filler.open("wb") as file:
+        file.write(b"\0" * ((2 << 20) - (120 << 10)))  # room for documents, not for the shards
+    done = new_project.retrain()
+    assert done.returncode == 8, done.stderr
+    assert_one_message(done.stderr, "no space left")
+    assert half_written(small_disk) == []
+    assert new_project.files("documents/snapshot/*.json")
+    assert not new_project.files("documents/manifest/*.json"), "a manifest comes last"
+    filler.unlink()
+    done = new_project.retrain("--json")
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    found = [e["event"] for e in events if e["event"].startswith("stage.") and e.get("found") and "duration_s" in e]
+    assert "stage.snapshot" in found, "what was finished is found"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_workspace_that_may_not_be_written(new_project) -> None:
+    nobody = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    for folder in (new_project.root, *new_project.root.parents):
+        if folder.stat().st_uid == 0 and not folder.stat().st_mode & 0o001:
+            pytest.skip(f"{folder} is closed to others")
+    done = new_project.headway("retrain", "tiny.yaml", wrapper=nobody)
+    assert done.returncode == 8
+    assert_one_message(done.stderr, str(new_project.workspace))
