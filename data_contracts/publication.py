@@ -145,11 +145,17 @@ class Workspace:
         return StoredFile(path=relative, size_bytes=writer.size_bytes, sha256=writer.sha256)
 
     def publish_document(self, document: Document) -> Link:
-        """Content-addressed, so publishing twice is publishing once."""
+        """Content-addressed, so publishing twice is publishing once; a damaged copy is replaced."""
         link = document.link
-        if not self.exists(document_path(link)):
-            self.publish(document_path(link), document.to_bytes())
+        self.publish_addressed(document_path(link), document.to_bytes())
         return link
+
+    def publish_addressed(self, relative: str, data: bytes) -> StoredFile:
+        """Publish bytes under a name that says what they are: written only when missing, or when gone bad."""
+        file = StoredFile(path=relative, size_bytes=len(data), sha256=sha256_bytes(data))
+        if not self.exists(relative) or self.read(relative) != data:
+            self.publish(relative, data)
+        return file
 
     def publish_json(self, relative: str, value: Any) -> StoredFile:
         return self.publish(relative, canonical_json(value))

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.digests import canonical_json
+from data_contracts.digests import canonical_json, sha256_of
 from data_contracts.documents import Link
 from data_contracts.errors import IntegrityError, RefConflict
 from data_contracts.publication import Workspace
@@ -64,7 +64,8 @@ def move(
         "detail": detail or {},
     }
     try:
-        workspace.publish(_entry_path(name, number), canonical_json(value), exclusive=True)
+        sealed = canonical_json({**value, "sha256": sha256_of(value)})
+        workspace.publish(_entry_path(name, number), sealed, exclusive=True)
     except FileExistsError as error:
         raise RefConflict(
             f"ref {name} was moved by another writer (entry {number}).",
@@ -77,6 +78,8 @@ def _read(workspace: Workspace, name: str, number: int) -> RefEntry:
     where = _entry_path(name, number)
     try:
         value = json.loads(workspace.read(where))
+        if value.pop("sha256") != sha256_of(value):
+            raise IntegrityError("its content differs from the digest it carries.", where=where)
         return RefEntry(
             number=number,
             target=Link.model_validate(value["target"]),
@@ -84,5 +87,5 @@ def _read(workspace: Workspace, name: str, number: int) -> RefEntry:
             unix_s=float(value["unix_s"]),
             detail=dict(value["detail"]),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrityError("not a readable ref entry.", where=where) from error

@@ -51,17 +51,28 @@ def find(workspace: Workspace, stage: str, key: str, digests: FileDigests) -> St
     Raises:
         IntegrityError: it was made, and what it names is damaged or gone.
     """
-    where = record_path(stage, key)
-    if not workspace.exists(where):
+    record = recorded(workspace, stage, key)
+    if record is None:
         return None
-    try:
-        record = StageRecord.model_validate(json.loads(workspace.read(where)))
-    except (ValueError, ValidationError) as error:
-        raise IntegrityError("not a readable stage record.", where=where) from error
     check_document(workspace, record.document, digests)
     for file in record.files:
         check_file(workspace, file, digests)
     return record
+
+
+def recorded(workspace: Workspace, stage: str, key: str) -> StageRecord | None:
+    """What was written down under this key, whatever became of the files.
+
+    Raises:
+        IntegrityError: the record itself is damaged.
+    """
+    where = record_path(stage, key)
+    if not workspace.exists(where):
+        return None
+    try:
+        return StageRecord.model_validate(json.loads(workspace.read(where)))
+    except (ValueError, ValidationError) as error:
+        raise IntegrityError("not a readable stage record.", where=where) from error
 
 
 def check_document(workspace: Workspace, link: Link, digests: FileDigests) -> None:

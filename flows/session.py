@@ -14,6 +14,7 @@ from pathlib import Path
 from prefect.runtime import flow_run
 
 from data_contracts.digest_cache import DigestCache
+from data_contracts.errors import HeadwayError
 from data_contracts.publication import Workspace
 from flows.environment import project_folder
 from flows.orphan import ended_with_worker
@@ -47,6 +48,7 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
     ledger.event("flow.begin", pipeline=pipeline.pipeline, note=request.note, began_unix_s=began)
     ledger.elapsed("start", began)
     scratch = Path(tempfile.mkdtemp(prefix="headway-"))
+    digests = DigestCache(workspace.local_path("digest-cache.json"))
     try:
         with ended_with_worker(lambda: ledger.event("worker.lost", message=WORKER_LOST)):
             yield (
@@ -55,7 +57,7 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
                     workspace=workspace,
                     base=path.parent,
                     ledger=ledger,
-                    digests=DigestCache(workspace.local_path("digest-cache.json")),
+                    digests=digests,
                     scratch=scratch,
                     budget_scope=identity,
                     may_promote=request.may_promote,
@@ -67,6 +69,8 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
         raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+        with contextlib.suppress(OSError, HeadwayError):
+            digests.save()  # what was hashed need not be hashed again; losing it costs time alone
         ledger.event("flow.end")
         ledger.close()
 

@@ -14,9 +14,9 @@ from flows.environment import default_workspace
 from flows.pipeline_spec import PipelineSpec
 from flows.time_account import TimeAccount, account
 from tasks.artifacts import artifact_key, show_markdown, show_table
+from tasks.champion import Outcome
 from tasks.context import RunContext
 from tasks.evaluate import report_path as evaluation_path
-from tasks.register import Outcome
 from tasks.validate import report_path as contract_path
 from training.ledger import Event, read_events
 

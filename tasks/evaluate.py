@@ -29,9 +29,9 @@ from tasks.artifacts import artifact_key, show_markdown
 from tasks.context import RunContext
 from tasks.evaluation_report import render_html, render_markdown
 from tasks.launch import final_checkpoint, gang_for, run_folder
-from tasks.register import RegistrySpec, registration_inputs
+from tasks.register import RegistrySpec, registered_before
 from tasks.shard import accepted_documents, shards_under
-from tasks.stage import Made, code_version, find_intact, find_or_make, stage_task
+from tasks.stage import Made, code_version, find_or_make, stage_task
 from training.data.spec import HELDOUT, ShardSpec
 from training.data.splits import SourceDocument
 from training.evaluation import DocumentScores, merge
@@ -73,12 +73,12 @@ def evaluate(
 ) -> Link:
     """Score the held-out documents. A candidate that is registered already is its own result."""
     workspace = context.workspace
-    registered = find_intact(context, "register", registration_inputs(registry, checkpoint))
-    if registered is not None:
-        with context.ledger.span("stage.evaluate", found=True):
-            return workspace.load(registered.document, Registration).evaluation
     now = model_refs.champion(workspace, registry.model)
     champion = None if now is None else now[0].target
+    registered = registered_before(context, registry, checkpoint)
+    if registered is not None and _needs_no_new_judge(context, registry, registered, champion):
+        with context.ledger.span("stage.evaluate", found=True):
+            return registered.evaluation
     inputs = {
         "checkpoint": checkpoint.sha256,
         "champion": None if champion is None else champion.sha256,
@@ -96,6 +96,20 @@ def evaluate(
     report = workspace.load(link, EvaluationReport)
     show_markdown(artifact_key(context.pipeline, "evaluation"), render_markdown(report), "Held-out figures")
     return link
+
+
+def _needs_no_new_judge(
+    context: RunContext, registry: RegistrySpec, registered: Registration, champion: Link | None
+) -> bool:
+    """Its own report still decides: it was or is champion, or was judged against today's."""
+    workspace = context.workspace
+    try:
+        report = workspace.load(registered.evaluation, EvaluationReport)
+    except IntegrityError as error:
+        context.ledger.event("stage.damaged", stage="evaluate", message=str(error))
+        return False
+    judged_against = None if report.comparison is None else report.comparison.champion
+    return judged_against == champion or model_refs.was_champion(workspace, registry.model, registered.link)
 
 
 def report_path(report: Link) -> str:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import NamedTuple
 
+from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointManifest, Link, RunSpec, ShardManifest, StoredFile
 from data_contracts.errors import IntegrityError
+from data_contracts.publication import Workspace
 from tasks.artifacts import ProgressBar, artifact_key
 from tasks.context import RunContext
 from tasks.stage import Made, find_or_make, stage_task
 from tasks.track import SeriesShipper
-from training.checkpoint.layout import checkpoint_path, stored_files
+from training.checkpoint.layout import RESULT_NAME, checkpoint_path, stored_files
 from training.code_archive import freeze_code, freeze_environment
 from training.config import TrainingSpec, batch_line
 from training.launch.spec import Gang, LaunchSpec
@@ -92,24 +95,47 @@ def gang_for(
     )
 
 
+class RunResult(NamedTuple):
+    """Which checkpoint is a run's last."""
+
+    step: int
+    manifest_sha256: str
+
+
+def result_path(run: Link) -> str:
+    return f"{run_folder(run)}/{RESULT_NAME}"
+
+
+def read_result(workspace: Workspace, run: Link) -> RunResult:
+    """Raises `IntegrityError`: the run has no readable result."""
+    where = result_path(run)
+    try:
+        result = json.loads(workspace.read(where))
+        return RunResult(step=int(result["step"]), manifest_sha256=str(result["manifest_sha256"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise IntegrityError("not a readable result.", where=where, advice="Delete it and run again.") from error
+
+
 def final_checkpoint(context: RunContext, run: Link) -> tuple[str, CheckpointManifest]:
     """The workspace folder and manifest of the run's last checkpoint.
 
     Raises:
         IntegrityError: the run has no result, or its manifest was altered.
     """
-    result = json.loads(context.workspace.read(f"{run_folder(run)}/result.json"))
-    folder = checkpoint_path(run_folder(run), result["step"])
+    result = read_result(context.workspace, run)
+    folder = checkpoint_path(run_folder(run), result.step)
     data = context.workspace.read(f"{folder}/manifest.json")
     manifest = CheckpointManifest.from_bytes(data, where=f"{folder}/manifest.json")
-    if manifest.sha256 != result["manifest_sha256"]:
+    if manifest.sha256 != result.manifest_sha256:
         raise IntegrityError("the manifest is not the one the run ended with.", where=f"{folder}/manifest.json")
     return folder, manifest
 
 
 def result_files(context: RunContext, run: Link) -> tuple[StoredFile, ...]:
     folder, manifest = final_checkpoint(context, run)
-    return stored_files(folder, manifest)
+    data = context.workspace.read(result_path(run))
+    result = StoredFile(path=result_path(run), size_bytes=len(data), sha256=sha256_bytes(data))
+    return (*stored_files(folder, manifest), result)
 
 
 class TrainingWatch:

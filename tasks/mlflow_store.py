@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,20 +18,46 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 RUN_TAG = "headway.run"
+SQLITE = "sqlite:///"
 UI_OF_A_LOCAL_STORE = "http://127.0.0.1:5000"
 
 
 def default_tracking_uri(workspace: Workspace) -> str:
     """MLflow's own SQLite database inside the workspace."""
-    return f"sqlite:///{workspace.local_path('mlflow.db')}"
+    return f"{SQLITE}{workspace.local_path('mlflow.db')}"
 
 
 def artifact_root(workspace: Workspace) -> str:
     return Path(workspace.path("mlartifacts")).as_uri() if workspace.is_local else workspace.path("mlartifacts")
 
 
-def connect(tracking_uri: str) -> MlflowClient:
+@contextlib.contextmanager
+def talking_to(tracking_uri: str) -> Iterator[None]:
+    """Whatever MLflow or its database throws becomes one error that a person, and the retry policy, can act on.
+
+    Raises:
+        RegistryError: retryable.
+    """
+    from mlflow.exceptions import MlflowException
+    from requests import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
+        said = str(error).strip().splitlines()
+        raise RegistryError(
+            f"MLflow refuses ({type(error).__name__}: {said[0][:300] if said else 'no reason given'}).",
+            where=tracking_uri,
+            advice="Mend or start it, or correct `registry.tracking_uri`; what was trained is kept.",
+        ) from error
+
+
+def connect(tracking_uri: str, *, must_exist: bool = False) -> MlflowClient:
     """A client that gives up after seconds, says nothing home, and never unpickles a model.
+
+    Args:
+        must_exist: refuse a SQLite database that is not there instead of making it.
 
     Raises:
         RegistryError: the store does not answer; retryable.
@@ -41,20 +69,15 @@ def connect(tracking_uri: str) -> MlflowClient:
     os.environ.setdefault("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+    if must_exist and tracking_uri.startswith(SQLITE) and not Path(tracking_uri.removeprefix(SQLITE)).is_file():
+        raise RegistryError("MLflow's database is gone.", where=tracking_uri)
     from mlflow import MlflowClient
-    from mlflow.exceptions import MlflowException
 
     for noisy in ("mlflow.store.db.utils", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
-    try:
+    with talking_to(tracking_uri):
+        client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
         client.search_experiments(max_results=1)
-    except (MlflowException, OSError) as error:
-        raise RegistryError(
-            f"MLflow does not answer ({type(error).__name__}).",
-            where=tracking_uri,
-            advice="Start it, or correct `registry.tracking_uri`; the trained model is kept and found next time.",
-        ) from error
     return client
 
 
@@ -90,7 +113,9 @@ def alias_version(client: MlflowClient, model: str, alias: str) -> str | None:
 
     try:
         return str(client.get_model_version_by_alias(model, alias).version)
-    except MlflowException:
+    except MlflowException as error:
+        if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise
         return None
 
 
@@ -142,12 +167,21 @@ def version_tags_and_files(client: MlflowClient, model: str, version: str) -> tu
         RegistryError: no such version, or its files cannot be had.
     """
     import mlflow.artifacts
-    from mlflow.exceptions import MlflowException
 
-    try:
+    with talking_to(client.tracking_uri):
         found = client.get_model_version(model, version)
         uri = client.get_model_version_download_uri(model, version)
         folder = mlflow.artifacts.download_artifacts(artifact_uri=uri, tracking_uri=client.tracking_uri)
-    except (MlflowException, OSError) as error:
-        raise RegistryError(f"the version or its files are gone ({error}).", where=f"{model} {version}") from error
     return dict(found.tags), Path(folder)
+
+
+def has_version(client: MlflowClient, model: str, version: str, tag: str, value: str) -> bool:
+    """Whether MLflow has this version, and it carries this tag."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return bool(client.get_model_version(model, version).tags.get(tag) == value)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return False

@@ -3,6 +3,7 @@
 `models/<name>/versions`    entry n names the n-th registration and the registry's version number
 `models/<name>/challenger`  the newest candidate
 `models/<name>/champion`    what serves; moved by compare-and-set alone
+`models/<name>/projected-*` the version that Headway last gave MLflow's alias of that name
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def version_of(workspace: Workspace, model: str, registration: Link) -> str | No
 
 def registration_detail(workspace: Workspace, model: str, registration: Link) -> dict[str, Any]:
     """What was written down beside the version: its number and, unless it is the default, the tracking URI."""
-    for entry in refs.history(workspace, versions_ref(model)):
+    for entry in reversed(refs.history(workspace, versions_ref(model))):
         if entry.target == registration:
             return entry.detail
     return {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from data_contracts import refs
 from data_contracts.digests import sha256_bytes, sha256_file
 from data_contracts.documents import (
     CheckpointManifest,
@@ -25,10 +26,11 @@ from data_contracts.documents import (
     Snapshot,
     StoredFile,
 )
-from data_contracts.errors import DataError, HeadwayError, IntegrityError
+from data_contracts.errors import DataError, IntegrityError, RegistryError
 from data_contracts.publication import Workspace
 from tasks import mlflow_store, model_refs
-from tasks.launch import run_folder
+from tasks.launch import read_result, result_path, run_folder
+from tasks.register import lineage
 from training.checkpoint.layout import checkpoint_path, stored_files
 
 Standing = Literal["proved", "gone", "broken"]
@@ -52,8 +54,8 @@ def prove(workspace: Workspace, model_uri: str, read_source: Callable[[Link], It
     Raises:
         ConfigError: no such model.
     """
-    name, version, registration_link = model_refs.resolve(workspace, model_uri)
     try:
+        name, version, registration_link = model_refs.resolve(workspace, model_uri)
         yield from _chain(workspace, name, version, registration_link, read_source)
     except IntegrityError as error:
         yield Proof(what=error.where or "chain", standing="broken", detail=error.what)
@@ -66,7 +68,7 @@ def _chain(
     yield _document(f"registration of {name} version {version}", link)
     yield from _files(workspace, "registered model", registration.artifacts)
     yield from _in_mlflow(workspace, name, version, link, registration)
-    workspace.load(registration.evaluation, EvaluationReport)
+    evaluation = workspace.load(registration.evaluation, EvaluationReport)
     yield _document("evaluation", registration.evaluation)
     checkpoint = workspace.load(registration.checkpoint, CheckpointManifest)
     yield _document("checkpoint manifest", registration.checkpoint)
@@ -86,7 +88,17 @@ def _chain(
     yield from _files(workspace, "contract", (receipt.contract,))
     workspace.load(shards.snapshot, Snapshot)
     yield _document("snapshot", shards.snapshot)
-    yield from _bound(receipt, shards, run, checkpoint, registration)
+    bonds = {
+        "the registration carries the model's name": registration.model == name,
+        "the evaluation is of the checkpoint": evaluation.checkpoint == registration.checkpoint,
+        "the evaluation is on the run's shards": evaluation.manifest == run.manifest,
+        "the checkpoint belongs to the run": checkpoint.run == registration.run,
+        "the run names the fitted state of the shards": run.fitted == shards.fitted,
+        "the run names the receipt of the shards": run.receipt == shards.receipt,
+        "the receipt names the snapshot of the shards": receipt.snapshot == shards.snapshot,
+        "the receipt passed": receipt.passed,
+    }
+    yield _bound(bonds)
     yield from read_source(shards.snapshot)
 
 
@@ -104,6 +116,9 @@ def _files(workspace: Workspace, what: str, files: tuple[StoredFile, ...]) -> It
 def _checkpoint(workspace: Workspace, manifest: CheckpointManifest, run: Link) -> Iterator[Proof]:
     """The files in the checkpoint's folder, its own manifest and seal included."""
     folder = checkpoint_path(run_folder(run), manifest.step)
+    result = read_result(workspace, run)
+    if (result.step, result.manifest_sha256) != (manifest.step, manifest.sha256):
+        raise IntegrityError("names another checkpoint than the registered one.", where=result_path(run))
     yield from _files(workspace, "checkpoint", stored_files(folder, manifest))
 
 
@@ -112,15 +127,25 @@ def _in_mlflow(
 ) -> Iterator[Proof]:
     """MLflow's own copy carries the same bytes and names the same registration."""
     where = f"MLflow {name} version {version}"
+    uri = tracking_uri_of(workspace, name, link)
     try:
-        client = mlflow_store.connect(tracking_uri_of(workspace, name, link))
-        tags, folder = mlflow_store.version_tags_and_files(client, name, version)
-    except HeadwayError as error:
+        client = mlflow_store.connect(uri, must_exist=True)
+        with mlflow_store.talking_to(uri):
+            tags, folder = mlflow_store.version_tags_and_files(client, name, version)
+            aliases = {alias: mlflow_store.alias_version(client, name, alias) for alias in ("champion", "challenger")}
+    except RegistryError as error:
         yield Proof(what=where, standing="broken", detail=error.what)
         return
-    if tags.get("headway.registration") != link.sha256:
-        yield Proof(what=where, standing="broken", detail="its tags name another registration")
-        return
+    for tag, value in lineage(workspace, link).items():
+        if tags.get(tag) != value:
+            yield Proof(what=where, standing="broken", detail=f"its tag {tag} names something else")
+            return
+    for alias, number in aliases.items():
+        entry = refs.current(workspace, model_refs.alias_ref(name, alias))
+        if entry is not None and number != str(entry.detail["version"]):
+            detail = f"its alias {alias} is version {number}, the ref says {entry.detail['version']}"
+            yield Proof(what=f"MLflow {name}", standing="broken", detail=detail)
+            return
     expected = {"/".join(file.path.split("/")[3:]): file.sha256 for file in registration.artifacts}
     for relative, sha256 in expected.items():
         copy = folder / relative
@@ -135,26 +160,12 @@ def tracking_uri_of(workspace: Workspace, model: str, registration: Link) -> str
     return str(detail.get("tracking_uri") or mlflow_store.default_tracking_uri(workspace))
 
 
-def _bound(
-    receipt: ContractReceipt,
-    shards: ShardManifest,
-    run: RunSpec,
-    checkpoint: CheckpointManifest,
-    registration: Registration,
-) -> Iterator[Proof]:
+def _bound(bonds: dict[str, bool]) -> Proof:
     """The documents must also name each other: each alone could be whole and belong to another model."""
-    bonds = {
-        "the receipt passed": receipt.passed,
-        "the receipt names the snapshot of the shards": receipt.snapshot == shards.snapshot,
-        "the shards name the receipt of the run": shards.receipt == run.receipt,
-        "the shards name the fitted state of the run": shards.fitted == run.fitted,
-        "the checkpoint belongs to the run": checkpoint.run == registration.run,
-    }
     for bond, holds in bonds.items():
         if not holds:
-            yield Proof(what="chain", standing="broken", detail=f"it is not true that {bond}")
-            return
-    yield Proof(what="chain", standing="proved", detail=f"{len(bonds)} bonds between documents hold")
+            return Proof(what="chain", standing="broken", detail=f"it is not true that {bond}")
+    return Proof(what="chain", standing="proved", detail=f"{len(bonds)} bonds between documents hold")
 
 
 def source_proof(snapshot: Snapshot, base: Path, read: Callable[[str], bytes]) -> Iterator[Proof]:

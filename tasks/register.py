@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from data_contracts import refs
+from data_contracts import refs, stages
 from data_contracts.documents import (
     CheckpointManifest,
     ContractReceipt,
@@ -23,12 +23,14 @@ from data_contracts.documents import (
     ShardManifest,
     StoredFile,
 )
-from data_contracts.errors import RefConflict
+from data_contracts.errors import IntegrityError
+from data_contracts.publication import Workspace
 from tasks import mlflow_store, model_refs
 from tasks.artifacts import artifact_key, show_link, show_markdown
+from tasks.champion import Candidate, Outcome, settle
 from tasks.context import RunContext
 from tasks.model_export import export_graph, save_model
-from tasks.promotion import Verdict, decide
+from tasks.promotion import decide
 from tasks.stage import Made, find_or_make, stage_task
 from training.launch.spec import LaunchSpec
 
@@ -45,16 +47,6 @@ class RegistrySpec(Frozen):
     tracking_uri: str = Field(
         default="", description="MLflow tracking and registry URI; empty means SQLite inside the workspace."
     )
-
-
-class Outcome(Frozen):
-    """What registration came to, for the summary."""
-
-    registration: Link
-    version: str
-    promoted: bool
-    is_champion: bool
-    reason: str
 
 
 def tracking_uri(context: RunContext, registry: RegistrySpec) -> str:
@@ -85,12 +77,13 @@ def register(
         lambda: _export(context, registry, launch, manifest, checkpoint, evaluation),
         shown=registry.model,
     )
-    with context.ledger.span("register.mlflow"):
-        client = mlflow_store.connect(uri)
-        version = _ensure_version(context, client, registry, link)
-        _point(context, client, registry.model, "challenger", link, version, reason="newest candidate")
-    with context.ledger.span("register.promote"):
-        outcome = _promote(context, client, registry.model, link, version)
+    with mlflow_store.talking_to(uri):
+        with context.ledger.span("register.mlflow"):
+            client = mlflow_store.connect(uri)
+            version = _ensure_version(context, client, registry, link)
+        with context.ledger.span("register.promote"):
+            candidate = Candidate(model=registry.model, registration=link, version=version, evaluation=evaluation)
+            outcome = settle(context, client, candidate)
     show_markdown(
         artifact_key(context.pipeline, "model"), _card(registry, outcome), f"{registry.model} version {version}"
     )
@@ -112,10 +105,28 @@ def _export(
         graph = export_graph(context, launch, manifest)
         save_model(graph, {"run": manifest.run.sha256, "checkpoint": checkpoint.sha256}, staging)
         files = publish_folder(context, staging, f"models/{registry.model}/{checkpoint.sha256[:16]}")
+    before = registered_before(context, registry, checkpoint)
     document = Registration(
-        model=registry.model, run=manifest.run, checkpoint=checkpoint, evaluation=evaluation, artifacts=files
+        model=registry.model,
+        run=manifest.run,
+        checkpoint=checkpoint,
+        # Registering again, after damage, is the same registration, whoever is champion by now.
+        evaluation=evaluation if before is None else before.evaluation,
+        artifacts=files,
     )
     return Made(document=document, files=files)
+
+
+def registered_before(context: RunContext, registry: RegistrySpec, checkpoint: Link) -> Registration | None:
+    """The registration of this checkpoint, even when its files have gone bad since."""
+    workspace = context.workspace
+    key = stages.stage_key("register", registration_inputs(registry, checkpoint))
+    try:
+        record = stages.recorded(workspace, "register", key)
+        return None if record is None else workspace.load(record.document, Registration)
+    except IntegrityError as error:
+        context.ledger.event("stage.damaged", stage="register", message=str(error))
+        return None
 
 
 def publish_folder(context: RunContext, folder: Path, relative: str) -> tuple[StoredFile, ...]:
@@ -126,9 +137,8 @@ def publish_folder(context: RunContext, folder: Path, relative: str) -> tuple[St
     )
 
 
-def lineage(context: RunContext, registration: Link) -> dict[str, str]:
+def lineage(workspace: Workspace, registration: Link) -> dict[str, str]:
     """A tag for every digest the version stands on."""
-    workspace = context.workspace
     document = workspace.load(registration, Registration)
     run = workspace.load(document.run, RunSpec)
     shards = workspace.load(run.manifest, ShardManifest)
@@ -152,7 +162,9 @@ def _ensure_version(context: RunContext, client: MlflowClient, registry: Registr
     """The version number of this registration: the one it has, or a new one."""
     workspace = context.workspace
     known = model_refs.version_of(workspace, registry.model, registration)
-    if known is not None:
+    if known is not None and mlflow_store.has_version(
+        client, registry.model, known, REGISTRATION_TAG, registration.sha256
+    ):
         return known
     version = _find_version(client, registry.model, registration) or _create_version(
         context, client, registry, registration
@@ -162,7 +174,7 @@ def _ensure_version(context: RunContext, client: MlflowClient, registry: Registr
         model_refs.versions_ref(registry.model),
         registration,
         expected=refs.current(workspace, model_refs.versions_ref(registry.model)),
-        reason="registered",
+        reason="registered" if known is None else f"registered again: MLflow has no version {known} of it",
         detail={"version": version, "tracking_uri": registry.tracking_uri},
     )
     return version
@@ -181,7 +193,7 @@ def _create_version(context: RunContext, client: MlflowClient, registry: Registr
     document = workspace.load(registration, Registration)
     report = workspace.load(document.evaluation, EvaluationReport)
     run = workspace.load(document.run, RunSpec)
-    tags = lineage(context, registration)
+    tags = lineage(workspace, registration)
     record = mlflow_store.find_or_create_run(client, workspace, context.pipeline, run)
     run_id = record.info.run_id
     mlflow_store.log_result(client, run_id, run, report, tags)
@@ -204,74 +216,6 @@ def _create_version(context: RunContext, client: MlflowClient, registry: Registr
     )
     client.set_terminated(run_id, "FINISHED")
     return str(made.version)
-
-
-def _promote(context: RunContext, client: MlflowClient, model: str, registration: Link, version: str) -> Outcome:
-    workspace = context.workspace
-    report = workspace.load(workspace.load(registration, Registration).evaluation, EvaluationReport)
-    now = model_refs.champion(workspace, model)
-    if now is not None and now[0].target == registration:
-        _agree(context, client, model, "champion")
-        return Outcome(
-            registration=registration, version=version, promoted=False, is_champion=True, reason="is the champion"
-        )
-    verdict = _verdict(context, model, registration, report)
-    if verdict.promote:
-        _point(context, client, model, "champion", registration, version, reason=verdict.reason)
-    else:
-        _agree(context, client, model, "champion")
-    return Outcome(
-        registration=registration,
-        version=version,
-        promoted=verdict.promote,
-        is_champion=verdict.promote,
-        reason=verdict.reason,
-    )
-
-
-def _verdict(context: RunContext, model: str, registration: Link, report: EvaluationReport) -> Verdict:
-    """The report's own verdict, unless it was made against another champion than today's, or has had its turn."""
-    now = model_refs.champion(context.workspace, model)
-    judged_against = report.comparison.champion if report.comparison is not None else None
-    if model_refs.was_champion(context.workspace, model, registration):
-        return Verdict(promote=False, reason="was champion before and was replaced; it is not promoted by itself again")
-    if (now[0].target if now is not None else None) != judged_against:
-        return Verdict(promote=False, reason="was judged against another champion than today's")
-    if not context.may_promote:
-        return Verdict(promote=False, reason=f"promotion was switched off for this run; {decide(report).reason}")
-    return decide(report)
-
-
-def _point(
-    context: RunContext, client: MlflowClient, model: str, alias: str, target: Link, version: str, *, reason: str
-) -> None:
-    """Move a ref by compare-and-set, then MLflow's alias after it."""
-    name = model_refs.alias_ref(model, alias)
-    entry = refs.current(context.workspace, name)
-    if entry is None or entry.target != target:
-        try:
-            refs.move(context.workspace, name, target, expected=entry, reason=reason, detail={"version": version})
-        except RefConflict:
-            context.ledger.event("promotion.lost", model=model, alias=alias)
-            raise
-    client.set_registered_model_alias(model, alias, version)
-
-
-def _agree(context: RunContext, client: MlflowClient, model: str, alias: str) -> None:
-    """Detect an alias that somebody moved in MLflow: reported, never silently followed or undone."""
-    entry = refs.current(context.workspace, model_refs.alias_ref(model, alias))
-    if entry is None:
-        return
-    ours = str(entry.detail["version"])
-    theirs = mlflow_store.alias_version(client, model, alias)
-    if theirs is None:
-        client.set_registered_model_alias(model, alias, ours)
-    elif theirs != ours:
-        context.ledger.event(
-            "alias.moved",
-            message=f"MLflow's alias {model}@{alias} is version {theirs}, Headway's ref says {ours}: "
-            "it was moved outside Headway. Set it back, or promote through Headway.",
-        )
 
 
 def _card(registry: RegistrySpec, outcome: Outcome) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from data_contracts.sources import SourceSpec, resolve_base_uri, take_snapshot
-
+from data_contracts.digests import canonical_json, sha256_of
 from data_contracts.documents import Link
+from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
+from data_contracts.sources import SourceSpec, resolve_base_uri, take_snapshot
 from tasks.context import RunContext
 from tasks.stage import Made, find_or_make, stage_task
 
@@ -28,9 +29,8 @@ def snapshot(context: RunContext, source: SourceSpec) -> Link:
     shown = f"{len(taken.files):,} files   {taken.size_bytes / 1e6:,.1f} MB"
     link = find_or_make(context, "snapshot", inputs, lambda: Made(document=taken), shown=shown)
     # Where the data lay is no part of what they were; kept for `verify` alone.
-    place = {"place": resolve_base_uri(source, base=context.base)}
-    if known_place(context.workspace, link) != Path(place["place"]):
-        context.workspace.publish_json(place_path(link), place)
+    place = resolve_base_uri(source, base=context.base)
+    context.workspace.publish_addressed(place_path(link), canonical_json({"place": place, "sha256": sha256_of(place)}))
     return link
 
 
@@ -39,8 +39,19 @@ def place_path(snapshot: Link) -> str:
 
 
 def known_place(workspace: Workspace, snapshot: Link) -> Path | None:
-    """Where a snapshot's files lay when it was last taken, if on a file system."""
-    if not workspace.exists(place_path(snapshot)):
+    """Where a snapshot's files lay when it was last taken; None when nobody wrote it down, or on no file system.
+
+    Raises:
+        IntegrityError: what was written down is damaged.
+    """
+    where = place_path(snapshot)
+    if not workspace.exists(where):
         return None
-    place = str(json.loads(workspace.read(place_path(snapshot)))["place"])
+    try:
+        value = json.loads(workspace.read(where))
+        place, whole = str(value["place"]), value["sha256"] == sha256_of(value["place"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise IntegrityError("not a readable note of where the source lay.", where=where) from error
+    if not whole:
+        raise IntegrityError("its content differs from the digest it carries.", where=where)
     return None if "://" in place else Path(place)

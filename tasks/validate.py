@@ -83,7 +83,7 @@ def _run(context: RunContext, contract: Contract, text: bytes, source: SourceSpe
 
     workspace, ledger = context.workspace, context.ledger
     taken = workspace.load(snapshot, Snapshot)
-    kept = workspace.publish(f"contracts/{sha256_bytes(text)}.yaml", text)
+    kept = workspace.publish_addressed(f"contracts/{sha256_bytes(text)}.yaml", text)
     table = context.scratch / "rows.parquet"
     with ledger.span("validate.table"):
         write_table(source, taken, table, base=context.base)

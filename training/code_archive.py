@@ -76,10 +76,7 @@ def pack(sources: dict[str, Path]) -> bytes:
 def freeze_code(workspace: Workspace, recipe: str, search_path: tuple[str, ...] = ()) -> StoredFile:
     """Publish the archive for a recipe under its digest."""
     data = pack(rank_sources() | recipe_sources(recipe, search_path))
-    path = f"code/{sha256_bytes(data)}.zip"
-    if workspace.exists(path):
-        return StoredFile(path=path, size_bytes=len(data), sha256=sha256_bytes(data))
-    return workspace.publish(path, data)
+    return workspace.publish_addressed(f"code/{sha256_bytes(data)}.zip", data)
 
 
 RANK_DISTRIBUTIONS = ("fsspec", "numpy", "pydantic", "pydantic_core", "safetensors", "torch", "xxhash")
@@ -92,4 +89,4 @@ def freeze_environment(workspace: Workspace) -> StoredFile:
         **{name: importlib.metadata.version(name) for name in RANK_DISTRIBUTIONS},
     }
     data = canonical_json(lock)
-    return workspace.publish(f"environments/{sha256_bytes(data)}.json", data)
+    return workspace.publish_addressed(f"environments/{sha256_bytes(data)}.json", data)

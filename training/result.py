@@ -15,8 +15,6 @@ from data_contracts.publication import Workspace
 from training.checkpoint import layout
 from training.checkpoint.verify import Verified, load_checkpoint
 
-RESULT_NAME = "result.json"
-
 
 def publish_result(run_dir: Path, run: Link, manifest: CheckpointManifest, tensors: Mapping[str, Tensor]) -> None:
     """Say that the run is finished, with its last checkpoint. Replaces an earlier result."""
@@ -28,13 +26,13 @@ def publish_result(run_dir: Path, run: Link, manifest: CheckpointManifest, tenso
         "manifest_sha256": manifest.sha256,
         "tensors_sha256": tensors_sha256(tensors),
     }
-    Workspace(str(run_dir)).publish_json(RESULT_NAME, result)
+    Workspace(str(run_dir)).publish_json(layout.RESULT_NAME, result)
 
 
 def finished_checkpoint(run_dir: Path, run: Link) -> Verified | None:
     """The verified last checkpoint of a finished run; None while it is not finished, or the checkpoint went bad."""
     try:
-        result = json.loads((run_dir / RESULT_NAME).read_bytes())
+        result = json.loads((run_dir / layout.RESULT_NAME).read_bytes())
         if result["run"] != run.sha256:
             return None
         verified = load_checkpoint(run_dir / "checkpoints" / layout.directory_name(int(result["step"])))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MANIFEST_NAME = "manifest.json"
 SEAL_NAME = "manifest.sha256"
 PROOF_NAME = "proof.safetensors"
+RESULT_NAME = "result.json"
+"""In the run's folder, once the run is finished: which checkpoint is its last."""
 STEP_DIGITS = 8
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool")

@@ -53,6 +53,12 @@ def test_progress_resets_the_cycles_but_not_the_attempts() -> None:
     assert decide(attempts(1, 2, 3, 4, 5), SPEC) == GiveUp("all 5 attempts are spent.")
 
 
+def test_an_attempt_that_did_its_work_is_no_failure_of_those_that_follow() -> None:
+    done = attempts(1, state="done", cause="", retryable=False)
+    assert decide(done, SPEC) == Retry(0.0)
+    assert decide([*done, *attempts(2)], SPEC) == Retry(0.0)
+
+
 def test_stopped_attempts_are_free() -> None:
     stopped = [AttemptRecord(attempt=number, scope="one", state="stopped") for number in range(9)]
     assert decide(stopped, SPEC) == Retry(0.0)
