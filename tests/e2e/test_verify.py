@@ -111,7 +111,7 @@ def test_a_tag_that_names_another_registration_is_found(project, verify) -> None
     )
     code, said = verify()
     assert code == 5
-    assert "tags name another registration" in broken(said)[0]["detail"]
+    assert "tag headway.registration" in broken(said)[0]["detail"]
 
 
 def test_a_source_that_is_gone_leaves_the_shards_as_proof(project, verify) -> None:
