@@ -16,12 +16,14 @@ HOME = Path(__file__).resolve().parent
 
 
 def intruders() -> list[str]:
-    """Folders that would be imported in place of Headway's own packages."""
+    """Folders and modules that would be imported in place of Headway's own packages."""
     found = []
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
-        places = [Path(place).resolve() for place in (spec.submodule_search_locations or [])] if spec else []
-        found += [str(place) for place in places if place != HOME / package]
+        if spec is None:
+            continue
+        places = spec.submodule_search_locations or ([spec.origin] if spec.origin else [])
+        found += [str(place) for place in places if Path(place).resolve() != HOME / package]
     return found
 
 

@@ -39,7 +39,12 @@ class Workspace:
     """A folder or object-store prefix that holds everything of one team's pipelines."""
 
     def __init__(self, uri: str) -> None:
-        self.fs, root = fsspec.core.url_to_fs(uri)
+        try:
+            self.fs, root = fsspec.core.url_to_fs(uri)
+        except (ValueError, ImportError) as error:
+            raise ConfigError(
+                f"no such kind of place ({error}).", where=uri, advice="Give a folder, or a URI that fsspec knows."
+            ) from error
         self.is_local = "file" in (self.fs.protocol if isinstance(self.fs.protocol, tuple) else (self.fs.protocol,))
         self.root = str(Path(root).resolve()) if self.is_local else root.rstrip("/")
         self.uri = self.root if self.is_local else uri.rstrip("/")
@@ -89,7 +94,7 @@ class Workspace:
         try:
             self.fs.invalidate_cache()
             listing = self.fs.ls(self.path(relative), detail=False)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(Path(name).name for name in listing)
 

@@ -30,3 +30,10 @@ def test_an_intruder_on_the_path_is_refused_by_name(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert str(tmp_path / "training") in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_intruding_module_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text("raise RuntimeError('the wrong tasks module')\n")
+    done = run_in(tmp_path, PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    assert str(tmp_path / "tasks.py") in done.stderr
