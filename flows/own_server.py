@@ -11,11 +11,16 @@ import contextlib
 import dataclasses
 import shutil
 import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from data_contracts.errors import EnvironmentProblem
 from flows.serve import Server, prefect_server, running, wait_until_ready
 from training.launch.supervisor import free_port
+
+ANSWER_WITHIN_S = 15.0
 
 
 @contextlib.contextmanager
@@ -23,11 +28,12 @@ def prefect_api() -> Iterator[None]:
     """While the body runs, Prefect has an API to talk to.
 
     Raises:
-        EnvironmentProblem: the server of our own ends by itself or is not ready in time.
+        EnvironmentProblem: the configured server does not answer, or our own is not ready in time.
     """
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    if PREFECT_API_URL.value():
+    if configured := PREFECT_API_URL.value():
+        _require_answer(configured)
         yield
         return
     server = _api_alone(prefect_server(free_port()))
@@ -39,6 +45,20 @@ def prefect_api() -> Iterator[None]:
     keeping.callback(shutil.rmtree, logs, ignore_errors=True)
     with temporary_settings({PREFECT_API_URL: f"{server.url}/api"}):
         yield
+
+
+def _require_answer(api_url: str) -> None:
+    """Raises `EnvironmentProblem` when nobody is there: Prefect would retry for minutes."""
+    try:
+        urllib.request.urlopen(f"{api_url}/health", timeout=ANSWER_WITHIN_S).close()
+    except urllib.error.HTTPError:
+        return  # it asks who we are: somebody is there, and Prefect knows the credentials
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the Prefect server does not answer ({getattr(error, 'reason', error)}).",
+            where=api_url,
+            advice="Start it, or unset PREFECT_API_URL to run with a server of the command's own.",
+        ) from error
 
 
 def _api_alone(server: Server) -> Server:

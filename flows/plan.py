@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -13,8 +15,9 @@ from rich.table import Table
 
 from data_contracts import stages
 from data_contracts.digest_cache import DigestCache
-from data_contracts.documents import CheckpointManifest, Link, ShardManifest, Snapshot
+from data_contracts.documents import Link, ShardManifest, Snapshot
 from data_contracts.errors import IntegrityError
+from data_contracts.publication import Workspace
 from data_contracts.sources import take_snapshot
 from flows.pipeline_spec import PipelineSpec
 from flows.preflight import check_request
@@ -28,7 +31,7 @@ from tasks.stage import find_intact
 from tasks.validate import validate_inputs
 from tasks.verify import verify_inputs
 from training.config import batch_line
-from training.ledger import Ledger
+from training.ledger import Event, Ledger
 
 STAGES = ("snapshot", "validate", "shard", "launch", "verify", "evaluate", "register")
 
@@ -61,20 +64,35 @@ def make_plan(request: RetrainRequest) -> Plan:
         ConfigError, DataError, EnvironmentProblem: what would refuse the retrain refuses the plan.
     """
     pipeline, path, workspace = check_request(request)
-    scratch = Path(tempfile.mkdtemp(prefix="headway-plan-"))
-    context = RunContext(
-        pipeline=pipeline.pipeline,
-        workspace=workspace,
-        base=path.parent,
-        ledger=Ledger(scratch / "ledger.jsonl"),
-        digests=DigestCache(workspace.local_path("digest-cache.json")),
-        scratch=scratch,
-        budget_scope=str(uuid.uuid4()),
-    )
+    with _looking_only(pipeline, path, workspace) as context:
+        return _plan(context, pipeline)
+
+
+@contextlib.contextmanager
+def _looking_only(pipeline: PipelineSpec, path: Path, workspace: Workspace) -> Iterator[RunContext]:
+    """A context whose ledger and scratch folder go when the plan is made."""
+    with (
+        tempfile.TemporaryDirectory(prefix="headway-plan-") as folder,
+        contextlib.closing(Ledger(Path(folder) / "ledger.jsonl")) as ledger,
+    ):
+        yield RunContext(
+            pipeline=pipeline.pipeline,
+            workspace=workspace,
+            base=path.parent,
+            ledger=ledger,
+            digests=DigestCache(workspace.local_path("digest-cache.json")),
+            scratch=Path(folder),
+            budget_scope=str(uuid.uuid4()),
+        )
+
+
+def _plan(context: RunContext, pipeline: PipelineSpec) -> Plan:
+    workspace, damages = context.workspace, _Damages()
+    context.ledger.listeners.append(damages)
     taken = take_snapshot(pipeline.source, base=context.base, cache=context.digests)
     context.digests.save()
     found = _look_up(context, pipeline, taken)
-    planned = [_stage(context, name, found) for name in STAGES]
+    planned = [_stage(context, name, found, damages.by_stage) for name in STAGES]
     costs = [stage.expected_s for stage in planned if stage.state != "found"]
     known = [cost for cost in costs if cost is not None]
     world_size = pipeline.launch.nodes * pipeline.launch.ranks_per_node
@@ -90,6 +108,18 @@ def make_plan(request: RetrainRequest) -> Plan:
         rank_memory_bytes=_rank_memory_bytes(context),
         expected_s=sum(known) if len(known) == len(costs) else None,
     )
+
+
+class _Damages:
+    """A ledger listener: what was wrong with a record that was found, by stage."""
+
+    def __init__(self) -> None:
+        self.by_stage: dict[str, str] = {}
+
+    def __call__(self, event: Event) -> None:
+        if event["event"] == "stage.damaged":
+            stage = "shard" if event["stage"] == "fit" else str(event["stage"])
+            self.by_stage.setdefault(stage, str(event["message"]))
 
 
 def _look_up(context: RunContext, pipeline: PipelineSpec, taken: Snapshot) -> dict[str, str]:
@@ -132,36 +162,43 @@ def _registered(context: RunContext, pipeline: PipelineSpec, checkpoint: Link) -
     return {"evaluate": "with the registered version", "register": f"version {version}"}
 
 
-def _stage(context: RunContext, name: str, found: dict[str, str]) -> StagePlan:
+def _stage(context: RunContext, name: str, found: dict[str, str], damages: dict[str, str]) -> StagePlan:
     expected_s = _last_duration_s(context, name)
     if name in found:
         return StagePlan(stage=name, state="found", detail=found[name], expected_s=0.0)
-    if f"{name}.resume" in found:
-        return StagePlan(stage=name, state="resume", detail=f"from {found[f'{name}.resume']}", expected_s=expected_s)
-    return StagePlan(stage=name, state="run", detail="", expected_s=expected_s)
+    damage = f"what it made is damaged: {damages[name]}" if name in damages else ""
+    if (checkpoint := found.get(f"{name}.resume")) is not None:
+        detail = "; ".join(filter(None, (f"from {checkpoint}", damage)))
+        return StagePlan(stage=name, state="resume", detail=detail, expected_s=expected_s)
+    return StagePlan(stage=name, state="run", detail=damage, expected_s=expected_s)
 
 
 def _last_duration_s(context: RunContext, stage: str) -> float | None:
     """What the newest record of this stage took to make."""
-    newest: tuple[float, float] | None = None
+    record = _newest_record(context, stage)
+    return None if record is None else float(record.provenance["duration_s"])
+
+
+def _newest_record(context: RunContext, stage: str) -> stages.StageRecord | None:
+    """The record made last; one that cannot be read, or does not say when, is passed over."""
+    records = []
     for name in context.workspace.names(f"stages/{stage}"):
-        try:
+        with contextlib.suppress(ValueError, IntegrityError):
             record = stages.StageRecord.model_validate(json.loads(context.workspace.read(f"stages/{stage}/{name}")))
-            when = (float(record.provenance["unix_s"]), float(record.provenance["duration_s"]))
-        except (ValueError, KeyError, IntegrityError):
-            continue
-        newest = max(newest, when) if newest else when
-    return None if newest is None else newest[1]
+            if {"unix_s", "duration_s"} <= record.provenance.keys():
+                records.append(record)
+    return max(records, key=lambda record: float(record.provenance["unix_s"]), default=None)
 
 
 def _rank_memory_bytes(context: RunContext) -> int | None:
-    """From the newest checkpoint in the workspace: its tensors, and gradients the size of its weights."""
-    links = context.workspace.names("documents/checkpoint")
-    if not links:
+    """From the run that finished last: its checkpoint's tensors, and gradients the size of its weights."""
+    record = _newest_record(context, "launch")
+    if record is None:
         return None
-    manifest = context.workspace.load(
-        Link(kind="checkpoint", sha256=links[-1].removesuffix(".json")), CheckpointManifest
-    )
+    try:
+        _, manifest = final_checkpoint(context, record.document)
+    except IntegrityError:
+        return None
     stored = sum(file.size_bytes for file in manifest.files)
     return stored + stored // 2
 
@@ -176,7 +213,7 @@ def print_plan(plan: Plan) -> None:
             "" if stage.state == "found" else "never ran" if stage.expected_s is None else f"{stage.expected_s:.1f} s"
         )
         table.add_row(stage.stage, "be found" if stage.state == "found" else stage.state, stage.detail, last)
-    console.print(table)
+    console.print(table, soft_wrap=False)
     console.print(f"\n{plan.batch}")
     if plan.rank_memory_bytes is not None:
         console.print(

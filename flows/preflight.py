@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from pathlib import Path
+from urllib.parse import urlsplit
 
+from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from flows.environment import project_folder
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest
 from tasks.validate import read_contract
-from training.code_archive import recipe_sources
+from training.recipes.built_in import check_recipe
+
+TRACKING_SCHEMES = frozenset(
+    {"http", "https", "file", "sqlite", "postgresql", "mysql", "mssql", "databricks", "databricks-uc"}
+)
+"""What MLflow itself takes; a database may name its driver, as in `postgresql+psycopg2`."""
 
 
 def check_request(request: RetrainRequest) -> tuple[PipelineSpec, Path, Workspace]:
     """The pipeline, its file and its workspace, all found good.
 
     Raises:
-        ConfigError: pipeline file, contract or recipe.
+        ConfigError: pipeline file, contract, recipe or tracking URI.
         EnvironmentProblem: the workspace cannot be written.
     """
     path = find_pipeline_file(request.pipeline, project_folder())
     pipeline = load_pipeline(path)
     read_contract(path.parent / pipeline.contract)
-    recipe_sources(pipeline.training.recipe.name, (str(path.parent),))
+    check_recipe(pipeline.training.recipe.name, pipeline.training.recipe.model, (str(path.parent),))
+    check_tracking_uri(pipeline.registry.tracking_uri)
     workspace = Workspace.create(request.workspace)
     workspace.local_path("probe")
     return pipeline, path, workspace
+
+
+def check_tracking_uri(uri: str) -> None:
+    """Raises `ConfigError` for a scheme that neither MLflow nor an installed plugin takes; no scheme is a path."""
+    scheme = urlsplit(uri).scheme
+    plugins = {plugin.name for plugin in entry_points(group="mlflow.tracking_store")}
+    if scheme and scheme.partition("+")[0] not in TRACKING_SCHEMES | plugins:
+        raise ConfigError(
+            f"MLflow takes no tracking URI with scheme {scheme!r}.",
+            where="registry.tracking_uri",
+            advice=f"Use one of {', '.join(sorted(TRACKING_SCHEMES))}, or leave it empty for a SQLite database.",
+        )

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from data_contracts import refs
 from data_contracts.errors import ConfigError
@@ -118,19 +119,41 @@ def request_stop(workspace_uri: str, run: str, reason: str) -> str:
     return f"{matching[0].run} is asked to keep a checkpoint and end; the same retrain continues it."
 
 
-def print_status(status: Status) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"workspace  {status.workspace}\n")
-    models = Table("model", "versions", "champion", "challenger", "since", "why", box=None, padding=(0, 2))
+def print_status(status: Status, console: Console | None = None) -> None:
+    """A name a line, what is known of it below, so that 80 columns are enough."""
+    console = console or Console(highlight=False)
+    console.print(f"workspace  {status.workspace}\n", soft_wrap=True)
     for model in status.models:
-        champion, challenger = (f"v{number}" if number else "none" for number in (model.champion, model.challenger))
-        models.add_row(
-            model.model, str(model.num_versions), champion, challenger, model.champion_since or "", model.reason
-        )
-    console.print(models if status.models else "no models yet")
-    runs = Table("run", "state", "step", "checkpoints", "owner", box=None, padding=(0, 2))
+        _print_entry(console, f"{model.model}  {_count(model.num_versions, 'version')}", _model_facts(model))
+    if not status.models:
+        console.print("no models yet")
+    console.print()
     for run in status.runs:
         state = "going on" if run.going_on else "finished" if run.finished else "unfinished"
-        runs.add_row(run.run, state, str(run.step or "-"), str(run.num_checkpoints), run.owner)
-    console.print()
-    console.print(runs if status.runs else "no runs yet")
+        _print_entry(console, f"{run.run}  {state}", _run_facts(run))
+    if not status.runs:
+        console.print("no runs yet")
+
+
+def _model_facts(model: ModelStatus) -> dict[str, str]:
+    champion = "none" if model.champion is None else f"v{model.champion} since {model.champion_since}"
+    challenger = "none" if model.challenger is None else f"v{model.challenger}"
+    return {"champion": champion, "why": model.reason, "challenger": challenger}
+
+
+def _run_facts(run: RunStatus) -> dict[str, str]:
+    step = "none yet" if run.step is None else f"{run.step:,}"
+    return {"step": f"{step}, {_count(run.num_checkpoints, 'checkpoint')}", "owner": run.owner}
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _print_entry(console: Console, title: str, facts: dict[str, str]) -> None:
+    console.print(Text(title, style="bold"))
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, fact in facts.items():
+        if fact:
+            table.add_row(f"  {name}", Text(fact, overflow="fold"))
+    console.print(table)

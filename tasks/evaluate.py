@@ -26,20 +26,24 @@ from data_contracts.errors import IntegrityError
 from data_contracts.sources import SourceSpec
 from tasks import model_refs
 from tasks.artifacts import artifact_key, show_markdown
+from tasks.code_version import code_version
 from tasks.context import RunContext
 from tasks.evaluation_report import render_html, render_markdown
 from tasks.launch import final_checkpoint, gang_for, run_folder
 from tasks.register import RegistrySpec, registered_before
 from tasks.shard import accepted_documents, shards_under
-from tasks.stage import Made, code_version, find_or_make, stage_task
+from tasks.stage import Made, find_or_make, stage_task
 from training.data.spec import HELDOUT, ShardSpec
 from training.data.splits import SourceDocument
 from training.evaluation import DocumentScores, merge
-from training.launch.spec import LaunchSpec
+from training.launch.spec import LaunchSpec, for_quiet_work
 from training.launch.supervisor import supervise
 from training.statistics import paired_difference, ratio_interval
 
-CODE = ("training.evaluation", "training.statistics", "training.bigram")
+CODE = (
+    *("training.evaluation", "training.statistics", "tasks.evaluate", "tasks.evaluation_report"),
+    "training.data.sharding",  # encodes today's documents for a champion with another encoder
+)
 METRIC = "bits_per_byte"
 GATE_BASELINE = "bigram"
 
@@ -234,5 +238,6 @@ def _score(context: RunContext, launch: LaunchSpec, run: Link, manifest: Link, *
     ranks = launch.nodes * launch.ranks_per_node
     arguments = ("--request", str(request), "--out", str(out))
     gang = gang_for(context, workspace.load(run, RunSpec), "training.evaluation", run_dir, 1, ranks, *arguments)
-    supervise(launch, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=lambda: None)
+    patient = for_quiet_work(launch)
+    supervise(patient, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=lambda: None)
     return merge(out, ranks)

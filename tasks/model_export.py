@@ -14,7 +14,7 @@ import yaml
 from data_contracts.documents import CheckpointManifest, RunSpec
 from tasks.context import RunContext
 from tasks.launch import final_checkpoint, gang_for, run_folder
-from training.launch.spec import LaunchSpec
+from training.launch.spec import LaunchSpec, for_quiet_work
 from training.launch.supervisor import supervise
 
 
@@ -27,7 +27,8 @@ def export_graph(context: RunContext, launch: LaunchSpec, manifest: CheckpointMa
     run = workspace.load(manifest.run, RunSpec)
     arguments = ("--checkpoint", str(workspace.local_path(folder)), "--out", str(run_dir))
     gang = gang_for(context, run, "training.export", run_dir, 1, 1, *arguments)
-    supervise(launch, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=lambda: None)
+    patient = for_quiet_work(launch)
+    supervise(patient, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=lambda: None)
     return run_dir / "model.pt2"
 
 

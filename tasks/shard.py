@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import Any
 
 from data_contracts import refs
 from data_contracts.documents import ContractReceipt, FittedState, Link, ShardGroup, ShardManifest, Snapshot
 from data_contracts.errors import IntegrityError
 from data_contracts.sources import SourceSpec, read_file
 from tasks.artifacts import artifact_key, show_table
+from tasks.code_version import code_version
 from tasks.context import RunContext
-from tasks.stage import Made, code_version, find_or_make, stage_task
+from tasks.stage import Made, find_or_make, stage_task
 from training.data.sharding import fit, write_shards
 from training.data.spec import BytePairSpec, ShardSpec
 from training.data.splits import SourceDocument
 
-ENCODING_CODE = ("training.data.byte_pair", "training.data.encoders", "training.data.splits")
-SHARDING_CODE = (
-    *ENCODING_CODE,
-    "training.data.group_store",
-    "training.data.packing",
-    "training.data.parquet_payload",
-    "training.data.sharding",
-    "training.data.splitmix",
-)
+CODE = ("training.data.sharding",)
+FIRST_FIT, DAMAGED = "first fit", "the state in use is damaged"
 
 
 def fitted_ref(pipeline: str) -> str:
@@ -48,18 +43,18 @@ def shard(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Li
 def current_fitted_state(
     context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link
 ) -> Link:
-    """The pipeline's fitted state: fitted on the first data it saw, then kept until the encoder's spec changes."""
-    if (known := known_fitted_state(context, spec)) is not None:
-        return known
+    """The pipeline's fitted state: fitted on the first data it saw, then kept until encoder or split change."""
     workspace = context.workspace
     entry = refs.current(workspace, fitted_ref(context.pipeline))
+    reason = reason_to_fit(context, spec, entry)
+    if entry is not None and reason is None:
+        return entry.target
     inputs = {
         "encoder": spec.encoder.fitting,
-        # Fitting reads the training split alone, so the split decides what is learnt.
-        "split": spec.model_dump(mode="json", include={"heldout_fraction", "split_salt"}),
+        "split": split_fields(spec),
         "snapshot": snapshot.sha256,
         "receipt": receipt.sha256,
-        "code": code_version(*ENCODING_CODE),
+        "code": code_version(*CODE),
         "libraries": {"tokenizers": version("tokenizers")},
     }
 
@@ -70,23 +65,28 @@ def current_fitted_state(
         return Made(document=state, files=state.files)
 
     link = find_or_make(context, "fit", inputs, make)
-    if entry is None or entry.target != link:
+    if entry is not None and reason == DAMAGED and link != entry.target:
+        message = f"{entry.target.short} came from earlier data; {link.short}, fitted on today's, takes its place."
+        context.ledger.event("stage.damaged", stage="fit", message=message)
+    detail = {"split": split_fields(spec)}
+    if entry is None or (entry.target, entry.detail) != (link, detail):
         refs.move(
-            workspace,
-            fitted_ref(context.pipeline),
-            link,
-            expected=entry,
-            reason="first fit" if entry is None else "spec",
+            workspace, fitted_ref(context.pipeline), link, expected=entry, reason=reason or FIRST_FIT, detail=detail
         )
     return link
 
 
 def known_fitted_state(context: RunContext, spec: ShardSpec) -> Link | None:
-    """The state that is in use, if it was fitted to this encoder's spec and is whole."""
-    workspace = context.workspace
-    entry = refs.current(workspace, fitted_ref(context.pipeline))
+    """The state that is in use, if it is whole and was fitted for this encoder under this split."""
+    entry = refs.current(context.workspace, fitted_ref(context.pipeline))
+    return entry.target if entry is not None and reason_to_fit(context, spec, entry) is None else None
+
+
+def reason_to_fit(context: RunContext, spec: ShardSpec, entry: refs.RefEntry | None) -> str | None:
+    """Why the state in use will not do; None when it does."""
     if entry is None:
-        return None
+        return FIRST_FIT
+    workspace = context.workspace
     try:
         state = workspace.load(entry.target, FittedState)
         for file in state.files:
@@ -94,8 +94,15 @@ def known_fitted_state(context: RunContext, spec: ShardSpec) -> Link | None:
     except IntegrityError as error:
         # Fitting again on the same data gives the same bytes, so a damaged state heals.
         context.ledger.event("stage.damaged", stage="fit", message=str(error))
-        return None
-    return entry.target if BytePairSpec.model_validate(state.spec).fitting == spec.encoder.fitting else None
+        return DAMAGED
+    if BytePairSpec.model_validate(state.spec).fitting != spec.encoder.fitting:
+        return "another encoder"
+    return None if entry.detail.get("split") == split_fields(spec) else "another split"
+
+
+def split_fields(spec: ShardSpec) -> dict[str, Any]:
+    """Fitting reads the training split alone: under another split, a state has seen what is now held out."""
+    return spec.model_dump(mode="json", include={"heldout_fraction", "split_salt"})
 
 
 def shards_under(
@@ -125,7 +132,7 @@ def shard_inputs(spec: ShardSpec, snapshot: Link, receipt: Link, fitted: Link) -
         "snapshot": snapshot.sha256,
         "receipt": receipt.sha256,
         "fitted": fitted.sha256,
-        "code": code_version(*SHARDING_CODE),
+        "code": code_version(*CODE),
         "libraries": {name: version(name) for name in ("pyarrow", "tokenizers")},
     }
 

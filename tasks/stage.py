@@ -5,15 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
 
 from data_contracts import stages
-from data_contracts.digests import source_digest
 from data_contracts.documents import Document, Link, StoredFile
 from data_contracts.errors import IntegrityError
 from tasks.context import RunContext
@@ -90,13 +87,3 @@ def find_intact(context: RunContext, stage: str, inputs: Mapping[str, Any]) -> s
     except IntegrityError as error:
         context.ledger.event("stage.damaged", stage=stage, message=str(error))
         return None
-
-
-def code_version(*modules: str) -> str:
-    """Digest of the named modules' source: a stage made by other code is another stage."""
-    paths = {}
-    for name in modules:
-        spec = find_spec(name)
-        assert spec is not None and spec.origin is not None, name
-        paths[name] = Path(spec.origin)
-    return source_digest(paths)

@@ -6,13 +6,14 @@ import json
 
 from data_contracts.documents import CheckpointManifest, Link, RunSpec
 from data_contracts.errors import IntegrityError
+from tasks.code_version import code_version
 from tasks.context import RunContext
 from tasks.launch import final_checkpoint, gang_for, result_files, run_folder
-from tasks.stage import Made, code_version, find_or_make, stage_task
-from training.launch.spec import LaunchSpec
+from tasks.stage import Made, find_or_make, stage_task
+from training.launch.spec import LaunchSpec, for_quiet_work
 from training.launch.supervisor import supervise
 
-CODE = ("training.checkpoint.verify", "training.checkpoint.verify_worker", "training.checkpoint.layout")
+CODE = ("training.checkpoint.verify_worker",)
 
 
 @stage_task(name="verify", task_run_name="verify checkpoint of {context.pipeline}")
@@ -52,7 +53,8 @@ def _prove(context: RunContext, spec: LaunchSpec, run: Link, manifest: Checkpoin
         1,
         *("--checkpoint", str(workspace.local_path(folder)), "--out", str(out)),
     )
-    supervise(spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=lambda: None)
+    patient = for_quiet_work(spec)
+    supervise(patient, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=lambda: None)
     result = json.loads(out.read_bytes())
     if result["manifest_sha256"] != manifest.sha256 or not result["proof_holds"]:
         raise IntegrityError(

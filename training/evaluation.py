@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from training.data.packing import PAD_ID, document_of_positions
 from training.data.spec import HELDOUT, TRAIN
 from training.launch.rank import Rank, arm
 from training.process_ends import leave, record_imports
+from training.pulse import Pulse
 
 if TYPE_CHECKING:
     from torch import nn
@@ -109,6 +110,13 @@ class Scorer:
             "bytes": np.bincount(place, weights=self._sizes_bytes[targets[valid]]).astype(np.int64).tolist(),
         }
         return {"block": block, "documents": [self._documents[index] for index in present], **sums}
+
+    def score_all(self, blocks: Iterable[int], losses: Losses, *, on_block: Callable[[], None]) -> list[dict[str, Any]]:
+        scored = []
+        for block in blocks:
+            scored.append(self.score(block, losses))
+            on_block()
+        return scored
 
 
 def part_name(rank: int) -> str:
@@ -195,19 +203,22 @@ def evaluate_share(rank: Rank, workspace: Workspace, request: EvaluationRequest)
     manifest = workspace.load(Link(kind="manifest", sha256=request.manifest), ShardManifest)
     with rank.ledger.span("restore"):
         be_deterministic(training_spec(run).num_threads)
-        recipe, model = restored_model(workspace, run, manifest, load_checkpoint(Path(request.checkpoint)))
+        verified = load_checkpoint(Path(request.checkpoint), on_file=Pulse(rank.ledger, "restore"))
+        recipe, model = restored_model(workspace, run, manifest, verified)
         model.to(choose_device())
     with rank.ledger.span("data.open"):
         sizes_bytes = token_sizes_bytes(workspace, run.fitted)
-        scorer = Scorer(ShardReader(workspace, manifest, request.split), manifest, sizes_bytes)
+        reader = ShardReader(workspace, manifest, request.split, on_shard=Pulse(rank.ledger, "data.open"))
+        scorer = Scorer(reader, manifest, sizes_bytes)
     with rank.ledger.span("evaluate.model"):
         own = range(rank.rank, scorer.num_blocks, rank.world_size)
-        losses = model_losses(recipe, model)
-        blocks = [scorer.score(block, losses) for block in own]
+        blocks = scorer.score_all(own, model_losses(recipe, model), on_block=Pulse(rank.ledger, "evaluate.model"))
     baselines = {}
     if request.baselines and rank.rank == 0:
         with rank.ledger.span("evaluate.bigram"):
-            baselines["bigram"] = bigram_blocks(workspace, manifest, scorer, len(sizes_bytes))
+            baselines["bigram"] = bigram_blocks(
+                workspace, manifest, scorer, len(sizes_bytes), on_piece=Pulse(rank.ledger, "evaluate.bigram")
+            )
     return {"format_version": 1, "num_blocks": scorer.num_blocks, "blocks": blocks, "baselines": baselines}
 
 
@@ -233,12 +244,18 @@ def model_losses(recipe: Recipe, model: nn.Module) -> Losses:
 
 
 def bigram_blocks(
-    workspace: Workspace, manifest: ShardManifest, scorer: Scorer, vocab_size: int
+    workspace: Workspace,
+    manifest: ShardManifest,
+    scorer: Scorer,
+    vocab_size: int,
+    *,
+    on_piece: Callable[[], None] = lambda: None,
 ) -> list[dict[str, Any]]:
     """Fit on the whole training split, score on the scorer's."""
-    training = ShardReader(workspace, manifest, TRAIN, ("tokens",))
+    training = ShardReader(workspace, manifest, TRAIN, ("tokens",), on_shard=on_piece)
     bigram = Bigram(training.gather(np.arange(training.num_rows))["tokens"], vocab_size)
-    return [scorer.score(block, lambda columns: bigram.nats(columns["tokens"])) for block in range(scorer.num_blocks)]
+    every_block = range(scorer.num_blocks)
+    return scorer.score_all(every_block, lambda columns: bigram.nats(columns["tokens"]), on_block=on_piece)
 
 
 def main() -> None:

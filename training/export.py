@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from training.launch.rank import arm
+from training.launch.rank import Rank, arm
 from training.process_ends import leave, record_imports
+from training.pulse import Pulse
 
 
 def main() -> None:
@@ -21,12 +22,11 @@ def main() -> None:
     with rank.outcome():
         with record_imports(rank.ledger):
             import torch  # noqa: F401  (named in the time account)
-        with rank.ledger.span("export"):
-            export(arguments.workspace, arguments.run_spec, Path(arguments.checkpoint), Path(arguments.out))
+        export(rank, arguments.workspace, arguments.run_spec, Path(arguments.checkpoint), Path(arguments.out))
     leave()
 
 
-def export(workspace_uri: str, run_sha256: str, checkpoint: Path, out: Path) -> None:
+def export(rank: Rank, workspace_uri: str, run_sha256: str, checkpoint: Path, out: Path) -> None:
     """Write `model.pt2`: tokens int64 (batch, sequence) to logits, both lengths left free."""
     import torch
 
@@ -36,17 +36,21 @@ def export(workspace_uri: str, run_sha256: str, checkpoint: Path, out: Path) -> 
     from training.evaluation import restored_model
 
     workspace = Workspace(workspace_uri)
-    run = workspace.load(Link(kind="run", sha256=run_sha256), RunSpec)
-    shards = workspace.load(run.manifest, ShardManifest)
-    recipe, model = restored_model(workspace, run, shards, load_checkpoint(checkpoint))
+    with rank.ledger.span("restore"):
+        run = workspace.load(Link(kind="run", sha256=run_sha256), RunSpec)
+        shards = workspace.load(run.manifest, ShardManifest)
+        verified = load_checkpoint(checkpoint, on_file=Pulse(rank.ledger, "restore"))
+        recipe, model = restored_model(workspace, run, shards, verified)
     example = recipe.example_input()
-    free = {axis: torch.export.Dim.AUTO for axis in range(example.dim())}
-    program = torch.export.export(model, (example,), dynamic_shapes=(free,))
+    free = dict.fromkeys(range(example.dim()), torch.export.Dim.AUTO)
+    with rank.ledger.span("export.graph"):
+        program = torch.export.export(model, (example,), dynamic_shapes=(free,))
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             # Traces name this machine's folders: the graph's bytes would depend on where it was made.
             node.meta.pop("stack_trace", None)
-    torch.export.save(program, out / "model.pt2")
+    with rank.ledger.span("export.save"):
+        torch.export.save(program, out / "model.pt2")
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from training.distributed import Gang, be_deterministic, meet
 from training.launch.rank import Rank
 from training.learner import Learner
 from training.loop import StepRecord, train
+from training.pulse import Pulse
 from training.result import finished_checkpoint, publish_result
 from training.run_documents import RunDocuments, load_receipt, load_run_documents, require_passing_receipt
 
@@ -49,7 +50,7 @@ def train_run(rank: Rank, workspace: Workspace, run: Link, run_dir: Path) -> Non
             ledger.event("run.already_finished")
             return
     with ledger.span("data.open"):
-        reader = ShardReader(workspace, documents.manifest, TRAIN)
+        reader = ShardReader(workspace, documents.manifest, TRAIN, on_shard=Pulse(ledger, "data.open"))
     with contextlib.ExitStack() as gang_stack:
         with ledger.span("rendezvous"):
             gang = gang_stack.enter_context(meet(rank=rank.rank, world_size=rank.world_size))

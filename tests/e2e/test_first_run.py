@@ -52,7 +52,7 @@ def client(project):
 def test_it_ends_with_a_champion_that_beats_the_baseline(finished) -> None:
     assert finished.first.returncode == 0, finished.first.stderr
     assert "tiny version 1: champion" in finished.first.stdout
-    (summary,) = finished.project.files("ledger/*/summary.json")
+    (summary,) = finished.pristine.glob("workspace/ledger/*/summary.json")
     said = json.loads(summary.read_bytes())
     assert said["is_champion"] and said["promoted"]
     assert said["high"] < said["baselines"]["bigram"]

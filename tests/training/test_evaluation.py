@@ -172,3 +172,13 @@ def test_a_request_that_cannot_be_read_is_a_configuration_error(project, tmp_pat
     (rank,) = project.start_ranks("training.evaluation", arguments, tmp_path, world_size=1)
     assert rank.wait(60) == 2
     assert "not an evaluation request" in project.log(tmp_path)
+
+
+def test_every_block_and_every_shard_opened_is_told(project):
+    shards, blocks = [], []
+    held = [group for group in project.manifest.groups if group.split == "heldout"]
+    reader = ShardReader(project.workspace, project.manifest, "heldout", on_shard=lambda: shards.append(1))
+    assert len(shards) == sum(len(group.shards) for group in held) > 0
+    scorer = Scorer(reader, project.manifest, token_sizes_bytes(project.workspace, project.manifest.fitted))
+    scorer.score_all([0], lambda columns: np.zeros((len(columns["tokens"]), 16)), on_block=lambda: blocks.append(1))
+    assert len(blocks) == 1

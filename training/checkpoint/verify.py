@@ -45,8 +45,8 @@ def read_manifest(directory: Path) -> CheckpointManifest:
     return manifest
 
 
-def load_checkpoint(directory: Path) -> Verified:
-    """Read, verify and put together a whole checkpoint.
+def load_checkpoint(directory: Path, *, on_file: Callable[[], None] = lambda: None) -> Verified:
+    """Read, verify and put together a whole checkpoint; `on_file` is called after each file is read.
 
     Raises:
         IntegrityError: naming the first file or tensor that is missing, extra, altered or not finite.
@@ -58,7 +58,10 @@ def load_checkpoint(directory: Path) -> Verified:
         problem = "is missing" if different[0] in expected else "does not belong to this checkpoint"
         raise IntegrityError(f"the file {problem}.", where=str(directory / different[0]))
     layout.check_layout(manifest.layout, {file.name for file in manifest.files})
-    contents = {file.name: _read_tensors(directory, file) for file in manifest.files}
+    contents = {}
+    for file in manifest.files:
+        contents[file.name] = _read_tensors(directory, file)
+        on_file()
     proof_batch = contents.pop(manifest.proof.file, {})
     try:
         tensors = assemble(manifest.layout, contents)

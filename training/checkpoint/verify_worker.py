@@ -13,6 +13,7 @@ from data_contracts.documents import RunSpec, ShardManifest
 from data_contracts.publication import Workspace
 from training.launch.rank import Rank, arm
 from training.process_ends import leave, record_imports
+from training.pulse import Pulse
 
 
 def prove(rank: Rank, workspace: Workspace, checkpoint: Path) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def prove(rank: Rank, workspace: Workspace, checkpoint: Path) -> dict[str, Any]:
     from training.run_documents import training_spec
 
     with rank.ledger.span("restore"):
-        verified = load_checkpoint(checkpoint)
+        verified = load_checkpoint(checkpoint, on_file=Pulse(rank.ledger, "restore"))
         run = workspace.load(verified.manifest.run, RunSpec)
         be_deterministic(training_spec(run).num_threads)
         device = choose_device()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ class ShardReader:
 
     Args:
         columns: names of the columns to gather; all by default.
+        on_shard: called after each shard is verified: opening many takes long.
 
     Raises:
         IntegrityError: a shard is gone, or differs from the manifest in any bit; or the manifest contradicts itself.
@@ -40,7 +41,13 @@ class ShardReader:
     """
 
     def __init__(
-        self, workspace: Workspace, manifest: ShardManifest, split: str, columns: Sequence[str] | None = None
+        self,
+        workspace: Workspace,
+        manifest: ShardManifest,
+        split: str,
+        columns: Sequence[str] | None = None,
+        *,
+        on_shard: Callable[[], None] = lambda: None,
     ) -> None:
         self.manifest_link = manifest.link
         self.split = split
@@ -49,7 +56,7 @@ class ShardReader:
         shards = list(_shards(manifest, split))
         paths = [_present(workspace, shard) for shard in shards]
         self._range = AddressRange([(path, shard.file.size_bytes) for path, shard in zip(paths, shards, strict=True)])
-        self._verify(shards)
+        self._verify(shards, on_shard)
         self._index(manifest, shards)
 
     @classmethod
@@ -82,7 +89,7 @@ class ShardReader:
         except IndexError:
             raise IndexError(f"a row outside range({self.num_rows})") from None
 
-    def _verify(self, shards: Sequence[Shard]) -> None:
+    def _verify(self, shards: Sequence[Shard], on_shard: Callable[[], None]) -> None:
         """Hash what was mapped: the very bytes that will be read."""
         views = [
             self._range.array[start : start + shard.file.size_bytes]
@@ -97,6 +104,7 @@ class ShardReader:
                         where=shard.file.path,
                         advice=ADVICE,
                     )
+                on_shard()
 
     def _index(self, manifest: ShardManifest, shards: Sequence[Shard]) -> None:
         """The first row of every row group, and one row group past the end for rows out of range."""

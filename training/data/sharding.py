@@ -24,7 +24,7 @@ from training.data.splits import SourceDocument, grouped
 
 __all__ = ["SourceDocument", "fit", "write_shards"]
 
-CODE = ("byte_pair", "group_store", "packing", "parquet_payload", "sharding", "splitmix", "splits")
+CODE = ("byte_pair", "encoders", "group_store", "packing", "parquet_payload", "sharding", "splitmix", "splits")
 """Modules of this folder that decide bytes: their source is part of a group's key."""
 
 OnGroup = Callable[[ShardGroup], None]

@@ -41,7 +41,7 @@ class ShardSpec(Frozen):
         default=8, ge=1, le=65536, description="Groups of files; a changed file re-encodes its own group alone."
     )
     heldout_fraction: float = Field(
-        default=0.05, ge=0, lt=1, description="Share of the files kept from training, for evaluation."
+        default=0.05, gt=0, lt=1, description="Share of the files kept from training, for evaluation."
     )
     split_salt: str = Field(
         default="headway", description="Changes which files are held out; a file never moves while it stays the same."

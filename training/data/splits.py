@@ -32,7 +32,7 @@ def grouped(documents: Iterable[SourceDocument], spec: ShardSpec) -> Mapping[tup
     """Documents by (group, split) in packing order; any listing order gives the same.
 
     Raises:
-        DataError: a path listed twice, or a split that the spec asks for stays empty.
+        DataError: a path listed twice, or a split that stays empty.
     """
     groups: dict[tuple[int, str], list[SourceDocument]] = {}
     seen: set[str] = set()
@@ -48,8 +48,7 @@ def grouped(documents: Iterable[SourceDocument], spec: ShardSpec) -> Mapping[tup
 
 
 def _refuse_empty_splits(present: set[str], num_documents: int, spec: ShardSpec) -> None:
-    wanted = {TRAIN, HELDOUT} if spec.heldout_fraction else {TRAIN}
-    for split in sorted(wanted - present):
+    for split in sorted({TRAIN, HELDOUT} - present):
         raise DataError(
             f"none of {num_documents} files falls into split {split!r} (heldout_fraction {spec.heldout_fraction}).",
             advice="Add files, or change shards.heldout_fraction or shards.split_salt.",

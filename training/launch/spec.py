@@ -44,6 +44,15 @@ class LaunchSpec(Frozen):
     max_backoff_s: float = Field(30.0, ge=0, description="Longest wait between attempts.")
 
 
+QUIET_WORK_S = 1800.0
+"""Longest that one call of a gang without steps may last, such as `torch.export` of a large model."""
+
+
+def for_quiet_work(spec: LaunchSpec) -> LaunchSpec:
+    """The same for a gang that proves, evaluates or exports: single calls in it may say nothing for long."""
+    return spec.model_copy(update={"start_deadline_s": max(spec.start_deadline_s, QUIET_WORK_S)})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gang:
     """Ranks that run one module together."""

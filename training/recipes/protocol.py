@@ -6,13 +6,11 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol, cast
 
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
-
-BUILT_IN = {"language-model": "training.recipes.language_model:LanguageModel"}
+from training.recipes.built_in import BUILT_IN, CHOICE, model_fields
 
 
 class DataShape(Frozen):
@@ -57,22 +55,17 @@ def load_recipe(name: str, model: Mapping[str, Any], shape: DataShape) -> Recipe
     Raises:
         ConfigError: no such recipe, not a recipe, or fields that it does not accept.
     """
-    path, _, attribute = BUILT_IN.get(name, name).partition(":")
+    path, _, attribute = (BUILT_IN[name].place if name in BUILT_IN else name).partition(":")
     try:
         recipe_type = getattr(importlib.import_module(path), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"cannot import the recipe ({error}).",
             where=f"recipe.name {name!r}",
-            advice=f"Use one of {', '.join(sorted(BUILT_IN))}, or package.module:Class.",
+            advice=CHOICE,
         ) from error
     try:
-        spec = recipe_type.spec_type.model_validate(dict(model))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in ("recipe", "model", *first["loc"]))
-        known = ", ".join(recipe_type.spec_type.model_fields)
-        raise ConfigError(f"{first['msg']}.", where=field, advice=f"Its fields are {known}.") from error
+        spec_type = recipe_type.spec_type
     except AttributeError as error:
         raise ConfigError("the class is not a recipe: it has no spec_type.", where=f"recipe.name {name!r}") from error
-    return cast(Recipe, recipe_type(spec, shape))
+    return cast(Recipe, recipe_type(model_fields(spec_type, model), shape))

@@ -5,7 +5,16 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from training.launch.spec import Attempt, Gang, LaunchSpec, rank_environment, rank_python_path, torchrun_argv
+from training.launch.spec import (
+    QUIET_WORK_S,
+    Attempt,
+    Gang,
+    LaunchSpec,
+    for_quiet_work,
+    rank_environment,
+    rank_python_path,
+    torchrun_argv,
+)
 
 GANG = Gang(
     module="training.worker",
@@ -68,3 +77,8 @@ def test_frozen_code_comes_before_everything_else() -> None:
 def test_an_unknown_key_is_refused() -> None:
     with pytest.raises(ValidationError, match="max_attemps"):
         LaunchSpec.model_validate({"max_attemps": 3})
+
+
+def test_a_gang_of_long_single_calls_is_waited_for_longer_and_never_shorter():
+    assert for_quiet_work(LaunchSpec()).start_deadline_s == QUIET_WORK_S
+    assert for_quiet_work(LaunchSpec(start_deadline_s=2 * QUIET_WORK_S)).start_deadline_s == 2 * QUIET_WORK_S

@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from training.recipes.language_model import LanguageModel, LanguageModelSpec, rotate
+from training.recipes.language_model import LanguageModel, rotate
+from training.recipes.language_model_spec import LanguageModelSpec
 from training.recipes.protocol import DataShape
 
 SHAPE = DataShape(vocab_size=64, context_tokens=32)

@@ -1,0 +1,93 @@
+"""A plan looks, says why a stage would run again, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from data_contracts import stages
+from data_contracts.digest_cache import DigestCache
+from data_contracts.documents import Link
+from data_contracts.publication import Workspace, document_path
+from data_contracts.sources import take_snapshot
+from flows.pipeline_spec import load_pipeline
+from flows.plan import Plan, make_plan
+from flows.request import RetrainRequest
+
+PIPELINE = """\
+pipeline: tiny
+source: {format: text-files, uri: texts, include: ["**/*.txt"]}
+contract: contract.yaml
+registry: {model: tiny}
+"""
+CONTRACT = "name: tiny\nversion: 1.0.0\ndescription: none\ncolumns:\n  text: {type: string}\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "one.txt").write_text("one\n")
+    (tmp_path / "contract.yaml").write_text(CONTRACT)
+    (tmp_path / "tiny.yaml").write_text(PIPELINE)
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADWAY_PROJECT", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    return tmp_path
+
+
+def plan(project: Path) -> Plan:
+    return make_plan(RetrainRequest(pipeline="tiny.yaml", workspace=str(project / "workspace")))
+
+
+def keep_snapshot(project: Path) -> Link:
+    """What stage *snapshot* leaves in the workspace."""
+    workspace = Workspace.create(str(project / "workspace"))
+    source = load_pipeline(project / "tiny.yaml").source
+    taken = take_snapshot(source, base=project, cache=DigestCache(project / "digests"))
+    inputs = {"source": source.model_dump(mode="json"), "content": taken.sha256}
+    link = workspace.publish_document(taken)
+    stages.record(workspace, "snapshot", inputs, link, provenance={"unix_s": 1.0, "duration_s": 2.0})
+    return link
+
+
+def open_files() -> set[Path]:
+    return set(Path("/proc/self/fd").iterdir())
+
+
+def test_planning_leaves_no_folder_and_no_open_file(project: Path) -> None:
+    plan(project)
+    before = open_files()
+    plan(project)
+    assert open_files() == before
+    assert not list((project / "scratch").iterdir())
+
+
+def test_a_stage_that_is_damaged_would_run_and_the_plan_says_why(project: Path) -> None:
+    link = keep_snapshot(project)
+    found = plan(project).stages[0]
+    assert (found.stage, found.state) == ("snapshot", "found")
+
+    path = project / "workspace" / document_path(link)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+    damaged = plan(project).stages[0]
+    assert (damaged.state, damaged.expected_s) == ("run", 2.0)
+    assert "damaged" in damaged.detail and document_path(link) in damaged.detail
+
+
+def test_memory_is_unknown_while_no_run_has_finished(project: Path) -> None:
+    assert plan(project).rank_memory_bytes is None
+
+
+def test_a_stage_is_expected_to_take_as_long_as_the_last_time(project: Path) -> None:
+    workspace, link = Workspace.create(str(project / "workspace")), keep_snapshot(project)
+    inputs = sorted(({"number": number} for number in range(4)), key=lambda made: stages.stage_key("shard", made))
+    for made, unix_s in zip(inputs, [2.0, 4.0, 1.0, 3.0], strict=True):  # the newest is neither first nor last by name
+        provenance = {"unix_s": unix_s, "duration_s": 10 * unix_s}
+        stages.record(workspace, "shard", made, link, provenance=provenance)
+    assert {stage.stage: stage.expected_s for stage in plan(project).stages}["shard"] == 40.0

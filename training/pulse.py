@@ -1,0 +1,30 @@
+"""Signs of life from long work that has no steps: a watch takes a growing ledger for a rank that moves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from training.ledger import Ledger
+
+PULSE_EVERY_S = 1.0
+
+
+class Pulse:
+    """Called once a piece of work; writes one ledger event a second at most.
+
+    Args:
+        what: the work, as the ledger shall name it.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, ledger: Ledger, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._ledger, self._what, self._clock = ledger, what, clock
+        self._num_done, self._told_s = 0, clock()
+
+    def __call__(self) -> None:
+        self._num_done += 1
+        now_s = self._clock()
+        if now_s - self._told_s >= PULSE_EVERY_S:
+            self._told_s = now_s
+            self._ledger.event("pulse", what=self._what, num_done=self._num_done)
