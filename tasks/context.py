@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_contracts.digest_cache import DigestCache
-
 from data_contracts.publication import Workspace
 from training.ledger import Ledger
 
