@@ -33,10 +33,12 @@ def held(project) -> Iterator[None]:
 
 @pytest.fixture
 def in_mid_training(project, wait_until) -> subprocess.Popen[str]:
-    """A retrain that has a checkpoint and is on its way to the next."""
+    """A retrain that has a checkpoint and is on its way to the next, its ranks standing still."""
     project.forget_the_model()
     flow: subprocess.Popen[str] = project.start("retrain", "tiny.yaml")
     wait_until(lambda: project.newest_step() >= 25 or flow.poll() is not None)
+    for rank in (0, 1):  # at once, for a tiny training is over in a moment; `held` lets them go on
+        os.kill(project.rank_pid(rank), signal.SIGSTOP)
     assert flow.poll() is None and len(project.living()) >= 6, "two guards, two agents, two ranks"
     return flow
 
