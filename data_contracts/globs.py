@@ -31,13 +31,25 @@ def _translate(pattern: str, position: int) -> tuple[str, int]:
         return "[^/]*", position + 1
     if character == "?":
         return "[^/]", position + 1
-    closing = pattern.find("]", position + 2)
-    if character == "[" and closing > 0:
-        members = pattern[position + 1 : closing]
-        negated = members.startswith("!")
-        body = re.escape(members[1:] if negated else members).replace(r"\-", "-")
-        return f"(?!/)[{'^' if negated else ''}{body}]", closing + 1
+    if character == "[":
+        negated = pattern.startswith("!", position + 1)
+        first = position + 1 + negated
+        # A bracket that comes first is a member, as in shells.
+        closing = pattern.find("]", first + 1)
+        if closing > 0:
+            return _set(pattern[first:closing], negated), closing + 1
     return re.escape(character), position + 1
+
+
+def _set(members: str, negated: bool) -> str:
+    """One character of a set; a range that runs backwards, such as `z-a`, stands for its own characters."""
+    for body in (re.escape(members).replace(r"\-", "-"), re.escape(members)):
+        try:
+            re.compile(f"[{body}]")
+        except re.error:
+            continue
+        return f"(?!/)[{'^' if negated else ''}{body}]"
+    raise AssertionError(members)
 
 
 def path_filter(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:

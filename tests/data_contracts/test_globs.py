@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from data_contracts.globs import compile_glob, folder_filter, path_filter
@@ -46,6 +46,9 @@ def test_two_stars_match_everything(path: str) -> None:
 
 
 @given(PATHS, st.text("ab*?[]!-/.", min_size=1, max_size=8))
+@example("?", "[!]")
+@example("a", "[b-a]")
+@example("a", "[!b-a]")
 def test_any_text_is_a_pattern(path: str, pattern: str) -> None:
     path_filter([pattern], [])(path)
 
