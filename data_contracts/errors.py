@@ -30,7 +30,6 @@ Cause = Literal[
     "infrastructure",
 ]
 
-EXIT_OK = 0
 EXIT_DEFECT = 70
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143

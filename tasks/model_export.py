@@ -1,4 +1,4 @@
-"""A checkpoint as an MLflow model: a `torch.export` graph, no pickle, loadable with plain MLflow."""
+"""A checkpoint as an MLflow model: a `torch.export` graph that plain MLflow loads with unpickling switched off."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Export rank: a verified checkpoint as a `torch.export` graph, made by the code that trained it.
 
-The graph holds no Python of ours and no pickle, so it loads wherever torch does.
+The graph holds no Python of ours and loads wherever torch does, without unpickling; torch itself keeps the example
+input in the archive as a small pickle.
 """
 
 from __future__ import annotations
