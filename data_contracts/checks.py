@@ -6,16 +6,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from data_contracts.contract import FLOAT_TYPES, Column, Constraints, Contract, Rule, Statistic
+from data_contracts.constraints import Constraints, Elements
+from data_contracts.contract import Column, Contract, Rule, Statistic
 from data_contracts.documents import Severity
+from data_contracts.set_rules import Balance, Drift, Key, Leakage, Ordering, Volume
+from data_contracts.type_families import element_type, family
 
-Kind = Literal[
-    "columns", "type", "num_rows", "statistic", "unique", "not_null", "finite", "between", "one_of", "pattern", "length"
+RowKind = Literal["not_null", "finite", "between", "one_of", "pattern", "length", "elements", "pii"]
+SetKind = Literal[
+    "columns", "type", "num_rows", "statistic", "unique", "ordering", "balance", "leakage", "volume", "drift", "suite"
 ]
-ROW_LEVEL: tuple[Kind, ...] = ("not_null", "finite", "between", "one_of", "pattern", "length")
-"""Kinds that a single row keeps or breaks."""
-EXACT: tuple[Kind, ...] = ("type", "unique", "finite")
-"""Kinds that Great Expectations cannot judge exactly on DuckDB."""
+Kind = RowKind | SetKind
+SetRule = Key | Ordering | Balance | Leakage | Drift
+ROW_LEVEL: tuple[Kind, ...] = ("not_null", "finite", "between", "one_of", "pattern", "length", "elements", "pii")
+"""Kinds that a single row keeps or breaks. Their counts add up over files, so an unchanged file is not read again."""
+SCANNED: tuple[Kind, ...] = ("unique", "ordering", "balance", "leakage")
+"""Kinds that speak of rows in different files at once: they are judged on the whole set, every time."""
+GREAT_EXPECTATIONS: tuple[Kind, ...] = (
+    "columns", "num_rows", "statistic", "not_null", "between", "one_of", "pattern", "length", "suite"
+)  # fmt: skip
+"""Kinds that Great Expectations has an expectation for."""
+MAX_EXACT_DOUBLE = 1 << 53
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +38,8 @@ class Check:
     severity: Severity
     kind: Kind
     column: str = ""
+    columns: tuple[str, ...] = ()
+    """For kinds that speak of several columns at once."""
     arguments: dict[str, Any] = field(default_factory=dict)
     max_failed_ratio: float = 0.0
     quarantine_rule: str = ""
@@ -37,10 +50,15 @@ class Check:
         return self.kind in ROW_LEVEL
 
     @property
-    def needs_sql(self) -> bool:
-        """Whether the verdict needs the exact count, rather than only its explanation."""
-        # DuckDB holds NaN to be above every number, so that Great Expectations would let it pass a lower bound.
-        return self.kind in EXACT or (self.kind == "between" and self.arguments["is_float"])
+    def has_expectation(self) -> bool:
+        """Whether Great Expectations can say exactly what it says."""
+        if self.kind == "between":
+            # Great Expectations takes bounds as doubles.
+            bounds = (self.arguments["min"], self.arguments["max"])
+            return not any(isinstance(bound, str) or abs(bound or 0) > MAX_EXACT_DOUBLE for bound in bounds)
+        if self.kind == "length":
+            return bool(self.arguments["of"] == "string")
+        return self.kind in GREAT_EXPECTATIONS
 
     def num_tolerated(self, num_judged: int) -> int:
         """How many of the rows judged may break it."""
@@ -49,13 +67,14 @@ class Check:
 
 
 def compile_checks(contract: Contract) -> tuple[Check, ...]:
-    """Every check of a contract, in the contract's order."""
+    """Every check of a contract, in the contract's order; freshness is judged at the gate instead."""
     return (
         _columns_check(contract),
         _row_count_check(contract),
         *(check for name, column in contract.columns.items() for check in _column_checks(name, column)),
         *(check for rule in contract.rules for check in _rule_checks(contract, rule)),
         *(_statistic_check(statistic) for statistic in contract.statistics),
+        *_set_checks(contract),
     )
 
 
@@ -82,13 +101,14 @@ def _row_count_check(contract: Contract) -> Check:
 
 
 def _column_checks(name: str, column: Column) -> Iterator[Check]:
-    def check(kind: Kind, text: str, **arguments: Any) -> Check:
+    def check(kind: Kind, text: str, rule_id: str = "", **arguments: Any) -> Check:
         return Check(
-            rule_id=f"{name}.{kind}",
+            rule_id=rule_id or f"{name}.{kind}",
             description=f"{name} {text}",
             severity=column.severity,
             kind=kind,
             column=name,
+            columns=(name,) if kind == "unique" else (),
             arguments=arguments,
         )
 
@@ -97,11 +117,14 @@ def _column_checks(name: str, column: Column) -> Iterator[Check]:
         yield check("not_null", "is never null")
     if column.unique:
         yield check("unique", "never has a value twice")
-    is_float = column.type in FLOAT_TYPES
-    if column.finite and is_float:
+    if column.finite and family(column.type) == "float":
         yield check("finite", "is never NaN or infinite")
-    for kind, text, arguments in _constraints(column, is_float=is_float):
-        yield check(kind, text, **arguments)
+    for kind, text, arguments in _constraints(column, column.type):
+        yield check(kind, text, _own_id(name, kind, arguments), **arguments)
+
+
+def _own_id(name: str, kind: Kind, arguments: dict[str, Any]) -> str:
+    return f"{name}.{kind}.{arguments['pii']}" if kind == "pii" else f"{name}.{kind}"
 
 
 def _rule_checks(contract: Contract, rule: Rule) -> Iterator[Check]:
@@ -110,12 +133,11 @@ def _rule_checks(contract: Contract, rule: Rule) -> Iterator[Check]:
         asked.append(("not_null", "is never null", {}))
     if rule.finite:
         asked.append(("finite", "is never NaN or infinite", {}))
-    asked += _constraints(rule, is_float=contract.columns[rule.column].type in FLOAT_TYPES)
+    asked += _constraints(rule, contract.columns[rule.column].type)
     for kind, text, arguments in asked:
-        sentence = f"{rule.column} {text}"
         yield Check(
-            rule_id=rule.id if len(asked) == 1 else f"{rule.id}.{kind}",
-            description=f"{rule.description.rstrip('.')}: {sentence}" if rule.description else sentence,
+            rule_id=rule.id if len(asked) == 1 else _own_id(rule.id, kind, arguments),
+            description=_explained(rule.description, f"{rule.column} {text}"),
             severity=rule.severity,
             kind=kind,
             column=rule.column,
@@ -129,7 +151,7 @@ def _statistic_check(rule: Statistic) -> Check:
     sentence = f"the {rule.statistic} of {rule.column} {_range(rule.min, rule.max)}"
     return Check(
         rule_id=rule.id,
-        description=f"{rule.description.rstrip('.')}: {sentence}" if rule.description else sentence.capitalize(),
+        description=_explained(rule.description, sentence),
         severity=rule.severity,
         kind="statistic",
         column=rule.column,
@@ -137,10 +159,78 @@ def _statistic_check(rule: Statistic) -> Check:
     )
 
 
-def _constraints(asked: Constraints, *, is_float: bool) -> list[tuple[Kind, str, dict[str, Any]]]:
+def _set_checks(contract: Contract) -> Iterator[Check]:
+    for key in contract.keys:
+        yield _set_check(key, "unique", f"no two rows share their {' and '.join(key.columns)}", columns=key.columns)
+    for order in contract.ordering:
+        yield _set_check(order, "ordering", _order_text(order), column=order.column, arguments=order.model_dump())
+    for balance in contract.balance:
+        text = f"classes of {balance.column} hold {_percent(balance.min_share)} to {_percent(balance.max_share)}"
+        arguments = balance.model_dump() | {"classes": contract.columns[balance.column].one_of}
+        yield _set_check(balance, "balance", text, column=balance.column, arguments=arguments)
+    for leak in contract.leakage:
+        yield _leakage_check(leak, contract)
+    if contract.volume is not None:
+        yield _volume_check(contract.volume)
+    for drift in contract.drift:
+        yield from _drift_checks(drift, contract)
+
+
+def _set_check(rule: SetRule, kind: SetKind, text: str, rule_id: str = "", **fields: Any) -> Check:
+    return Check(
+        rule_id=rule_id or rule.id,
+        description=_explained(rule.description, text),
+        severity=rule.severity,
+        kind=kind,
+        **fields,
+    )
+
+
+def _order_text(order: Ordering) -> str:
+    place = "inside each file" if order.within == "file" else "over all files"
+    if order.strict:
+        return f"{order.column} always goes {'down' if order.descending else 'up'} {place}"
+    return f"{order.column} never goes {'up' if order.descending else 'down'} {place}"
+
+
+def _leakage_check(leak: Leakage, contract: Contract) -> Check:
+    manner = {"exact": "", "normalized": ", normalized", "similar": f", alike by {_percent(leak.min_similarity)}"}
+    arguments = {
+        "compare": leak.compare,
+        "min_similarity": leak.min_similarity,
+        "splits": contract.splits,
+        "types": tuple(contract.columns[name].type for name in leak.columns),
+    }
+    text = f"no two splits share {' and '.join(leak.columns)}{manner[leak.compare]}"
+    ratio = leak.max_failed_ratio
+    return _set_check(leak, "leakage", text, columns=leak.columns, arguments=arguments, max_failed_ratio=ratio)
+
+
+def _volume_check(volume: Volume) -> Check:
+    return Check(
+        rule_id="volume",
+        description=f"The rows are {volume.min_ratio:g} to {volume.max_ratio:g} times the accepted snapshot's",
+        severity=volume.severity,
+        kind="volume",
+        arguments={"min": volume.min_ratio, "max": volume.max_ratio},
+    )
+
+
+def _drift_checks(drift: Drift, contract: Contract) -> Iterator[Check]:
+    limits = [f"PSI {drift.max_psi:g}"] if drift.max_psi is not None else []
+    limits += [f"JS {drift.max_js:g}"] if drift.max_js is not None else []
+    for name in drift.columns:
+        column = contract.columns[name]
+        arguments = drift.model_dump() | {"type": column.type, "classes": column.one_of}
+        text = f"the {drift.of} of {name} stay within {' and '.join(limits)} of the accepted snapshot's"
+        rule_id = drift.id if len(drift.columns) == 1 else f"{drift.id}.{name}"
+        yield _set_check(drift, "drift", text, rule_id, column=name, arguments=arguments)
+
+
+def _constraints(asked: Constraints, type_name: str) -> list[tuple[Kind, str, dict[str, Any]]]:
     found: list[tuple[Kind, str, dict[str, Any]]] = []
     if asked.min is not None or asked.max is not None:
-        arguments = {"min": asked.min, "max": asked.max, "is_float": is_float}
+        arguments = {"min": asked.min, "max": asked.max, "type": type_name}
         found.append(("between", _range(asked.min, asked.max), arguments))
     if asked.one_of is not None:
         shown = ", ".join(_shown(value) for value in asked.one_of)
@@ -148,12 +238,36 @@ def _constraints(asked: Constraints, *, is_float: bool) -> list[tuple[Kind, str,
     if asked.pattern is not None:
         found.append(("pattern", f"matches {asked.pattern}", {"pattern": asked.pattern}))
     if asked.min_length is not None or asked.max_length is not None:
-        arguments = {"min": asked.min_length, "max": asked.max_length}
+        arguments = {"min": asked.min_length, "max": asked.max_length, "of": family(type_name)}
         found.append(("length", f"has a length that {_range(asked.min_length, asked.max_length)}", arguments))
+    if asked.elements is not None:
+        found.append(("elements", _elements_text(asked.elements), _elements_arguments(asked.elements, type_name)))
+    found += [("pii", f"holds no {kind}", {"pii": kind}) for kind in asked.no_pii]
     return found
 
 
-def _range(low: float | None, high: float | None) -> str:
+def _elements_arguments(elements: Elements, type_name: str) -> dict[str, Any]:
+    is_float = family(type_name) == "list" and family(element_type(type_name)) == "float"
+    return elements.model_dump() | {"is_float": is_float}
+
+
+def _elements_text(elements: Elements) -> str:
+    parts = [] if (elements.min, elements.max) == (None, None) else [f"each {_range(elements.min, elements.max)}"]
+    parts.append("null allowed" if elements.nullable else "none null")
+    return f"has elements: {', '.join(parts)}"
+
+
+def _explained(description: str, sentence: str) -> str:
+    if description:
+        return f"{description.rstrip('.')}: {sentence}"
+    return sentence[0].upper() + sentence[1:] if sentence.startswith(("the ", "no ", "classes ")) else sentence
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.4g} %"
+
+
+def _range(low: Any, high: Any) -> str:
     if low is not None and high is not None:
         return f"is {_shown(low)}" if low == high else f"is between {_shown(low)} and {_shown(high)}"
     if low is not None:

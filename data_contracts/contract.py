@@ -6,78 +6,51 @@ listed and left out of training, up to a limit, and everything else is judged on
 
 from __future__ import annotations
 
-import re
+import difflib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from data_contracts.column_types import PLAIN_NAMES, UnknownType, arrow_type
+from data_contracts.constraints import Constraints, Number, misplaced
 from data_contracts.documents import Frozen, Severity
 from data_contracts.errors import ConfigError
+from data_contracts.set_rules import Balance, Drift, Freshness, Key, Leakage, Ordering, Slug, Splits, Volume
 from data_contracts.strict_yaml import parse_yaml_model
+from data_contracts.type_families import MEASURED, family
 
-Number = int | float
-Scalar = bool | int | float | str
-ColumnType = Literal[
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float",
-    "double",
-    "string",
-    "binary",
-    "date32[day]",
-    "timestamp[ms]",
-    "timestamp[us]",
-    "timestamp[ns]",
-]
-FLOAT_TYPES = ("float", "double")
-Slug = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="Name of the rule in receipts: lower case and dashes.")
-
-
-class Constraints(Frozen):
-    """What one value must be. A null breaks none of these; `nullable` and `not_null` speak of nulls."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
-
-    min: Number | None = Field(default=None, description="Least value, inclusive. NaN breaks it.")
-    max: Number | None = Field(default=None, description="Greatest value, inclusive. NaN breaks it.")
-    one_of: tuple[Scalar, ...] | None = Field(default=None, alias="in", min_length=1, description="Allowed values.")
-    pattern: str | None = Field(default=None, description="Regular expression (RE2) that the whole text matches.")
-    min_length: int | None = Field(default=None, ge=0, description="Least number of characters.")
-    max_length: int | None = Field(default=None, ge=0, description="Greatest number of characters.")
-
-    @field_validator("pattern")
-    @classmethod
-    def _is_regular_expression(cls, pattern: str | None) -> str | None:
-        if pattern is not None:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ValueError(f"not a regular expression ({error})") from error
-        return pattern
-
-    @model_validator(mode="after")
-    def _bounds_are_in_order(self) -> Self:
-        for low, high in ((self.min, self.max), (self.min_length, self.max_length)):
-            if low is not None and high is not None and low > high:
-                raise ValueError(f"the lower bound {low} is above the upper bound {high}")
-        return self
+OWN_RULE_IDS = ("columns", "rows", "snapshot", "quarantine", "volume")
+"""Names that a receipt gives to what every contract asks."""
 
 
 class Column(Constraints):
-    type: ColumnType = Field(description="Arrow type, exactly.")
+    type: str = Field(
+        description="Arrow type, exactly: int64, double, string, date32[day], timestamp[us], timestamp[us, tz=UTC], "
+        "decimal128(18, 2), list<int32> and so on."
+    )
     description: str = Field(default="", description="What it means, with its unit.")
     nullable: bool = Field(default=False, description="Whether a null is allowed.")
     unique: bool = Field(default=False, description="Whether no value may occur twice; nulls aside.")
     finite: bool = Field(default=True, description="Whether NaN and infinity are refused (float columns).")
     severity: Severity = Field(default="critical", description="What a break means: critical refuses the data.")
+
+    @field_validator("type")
+    @classmethod
+    def _is_column_type(cls, name: str) -> str:
+        try:
+            arrow_type(name)
+        except UnknownType as error:
+            near = difflib.get_close_matches(name, PLAIN_NAMES, 1)
+            raise ValueError(f"Did you mean `{near[0]}`?" if near else str(error)) from error
+        return name
+
+    @model_validator(mode="after")
+    def _asks_what_its_type_has(self) -> Self:
+        for problem in misplaced(self, self.type):
+            raise ValueError(problem)
+        return self
 
 
 class Rule(Constraints):
@@ -96,10 +69,10 @@ class Rule(Constraints):
 
     @model_validator(mode="after")
     def _asks_something(self) -> Self:
-        bounds = (self.min, self.max, self.one_of, self.pattern, self.min_length, self.max_length)
-        if not (self.not_null or self.finite or any(bound is not None for bound in bounds)):
+        if self.asks_nothing and not (self.not_null or self.finite):
             raise ValueError(
-                "the rule asks nothing: give not_null, finite, min, max, in, pattern, min_length or max_length"
+                "the rule asks nothing: give not_null, finite, min, max, in, pattern, min_length, max_length, elements "
+                "or no_pii"
             )
         if self.action == "quarantine" and self.max_failed_ratio:
             raise ValueError("max_failed_ratio goes with `action: fail`; quarantine has quarantine_limit_ratio")
@@ -130,6 +103,9 @@ class Statistic(Frozen):
         return self
 
 
+AnyRule = Rule | Statistic | Key | Ordering | Balance | Leakage | Drift | Freshness
+
+
 class Contract(Frozen):
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="Name of the contract: lower case and dashes.")
     version: str = Field(
@@ -142,20 +118,70 @@ class Contract(Frozen):
     extra_columns: bool = Field(default=False, description="Whether columns not named here are allowed.")
     rules: tuple[Rule, ...] = Field(default=(), description="Rules about single rows.")
     statistics: tuple[Statistic, ...] = Field(default=(), description="Rules about whole columns.")
+    keys: tuple[Key, ...] = Field(default=(), description="Columns that together name a row.")
+    ordering: tuple[Ordering, ...] = Field(default=(), description="Columns whose values are in order.")
+    balance: tuple[Balance, ...] = Field(default=(), description="Shares of a label's classes.")
+    splits: Splits | None = Field(default=None, description="Which split a row is in; by default the pipeline's own.")
+    leakage: tuple[Leakage, ...] = Field(default=(), description="What no two splits may share.")
+    volume: Volume | None = Field(default=None, description="The number of rows against the last accepted snapshot.")
+    drift: tuple[Drift, ...] = Field(default=(), description="Distributions against the last accepted snapshot.")
+    freshness: tuple[Freshness, ...] = Field(default=(), description="How old the newest row may be.")
+    suite: str | None = Field(
+        default=None, description="A Great Expectations suite (JSON, 1.x) to be held as well, relative to this file."
+    )
     quarantine_limit_ratio: float = Field(
         default=0.01, ge=0, le=1, description="Share of rows that may be quarantined; more refuses the data."
     )
 
+    @property
+    def set_rules(self) -> tuple[Key | Ordering | Balance | Leakage | Drift | Freshness, ...]:
+        return (*self.keys, *self.ordering, *self.balance, *self.leakage, *self.drift, *self.freshness)
+
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether something is compared with the last accepted snapshot."""
+        return bool(self.volume or self.drift)
+
     @model_validator(mode="after")
     def _rules_speak_of_columns(self) -> Self:
-        rules: tuple[Rule | Statistic, ...] = (*self.rules, *self.statistics)
+        rules: tuple[AnyRule, ...] = (*self.rules, *self.statistics, *self.set_rules)
         ids = [rule.id for rule in rules]
         for rule in rules:
-            if rule.column not in self.columns:
-                raise ValueError(f"rule {rule.id} speaks of `{rule.column}`, which is no column of the contract")
-            if ids.count(rule.id) > 1:
+            for column in _columns_of(rule):
+                if column not in self.columns:
+                    raise ValueError(f"rule {rule.id} speaks of `{column}`, which is no column of the contract")
+            if ids.count(rule.id) > 1 or rule.id in OWN_RULE_IDS:
                 raise ValueError(f"two rules are called {rule.id}")
+            for problem in _misplaced_rule(rule, self.columns):
+                raise ValueError(f"rule {rule.id}: {problem}")
+        if self.splits and self.splits.column and self.splits.column not in self.columns:
+            raise ValueError(f"splits speaks of `{self.splits.column}`, which is no column of the contract")
         return self
+
+
+def _columns_of(rule: AnyRule) -> tuple[str, ...]:
+    return rule.columns if isinstance(rule, Key | Leakage | Drift) else (rule.column,)
+
+
+def _misplaced_rule(rule: AnyRule, columns: dict[str, Column]) -> Iterator[str]:
+    """What a rule asks of a column whose type does not have it."""
+    for name in _columns_of(rule):
+        type_name = columns[name].type
+        kind = family(type_name)
+        if isinstance(rule, Rule):
+            yield from misplaced(rule, type_name)
+        elif isinstance(rule, Freshness) and kind not in ("date", "timestamp"):
+            yield f"freshness goes with dates and timestamps, not with {type_name}"
+        elif isinstance(rule, Drift) and rule.of == "lengths" and kind not in MEASURED:
+            yield f"lengths go with string, binary and lists, not with {type_name}"
+        elif (
+            isinstance(rule, Drift) and rule.of == "values" and kind in ("list", "binary", "date", "time", "timestamp")
+        ):
+            yield f"drift of values goes with numbers, strings and bool, not with {type_name}"
+        elif isinstance(rule, Leakage) and rule.compare == "similar" and (len(rule.columns) > 1 or kind != "string"):
+            yield "`compare: similar` goes with one column of type string"
+        elif isinstance(rule, Balance | Key) and kind == "list":
+            yield f"it goes with plain values, not with {type_name}"
 
 
 def parse_contract(text: str, *, where: str) -> Contract:

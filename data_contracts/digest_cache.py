@@ -1,4 +1,4 @@
-"""Remembered digests of local files, so that a file whose stat identity is unchanged is not read again."""
+"""Remembered digests, so that a file whose stat identity or strong ETag is unchanged is not read again."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import hashlib
 import json
 import os
 import time
-import uuid
 from pathlib import Path
 
-from data_contracts.digests import CHUNK_BYTES, canonical_json, stat_identity
+from data_contracts.digests import CHUNK_BYTES, canonical_json, sha256_bytes, stat_identity
 from data_contracts.errors import DataError
+from data_contracts.leftovers import claimed, staging_name
 
 FORMAT_VERSION = 1
 RACY_NS = 2_000_000_000
@@ -19,6 +19,8 @@ RACY_NS = 2_000_000_000
 2 s on FAT), so a second edit could carry the same stamp. Git calls such index entries racy, and does the same."""
 
 Identity = tuple[int, int, int, int]
+Remote = tuple[int, str, str]
+"""Size in bytes, strong ETag and SHA-256 of a remote file."""
 
 
 def is_settled(identity: Identity, hashed_at_ns: int) -> bool:
@@ -34,8 +36,8 @@ class DigestCache:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._entries: dict[str, tuple[Identity, str]] = _load(path)
+        self.path = path
+        self._entries, self._remote = _load(path)
         self._is_changed = False
 
     def digest(self, path: Path) -> tuple[str, int]:
@@ -68,17 +70,41 @@ class DigestCache:
         elif self._entries.pop(name, None) is not None:
             self._is_changed = True
 
+    def forget_all(self) -> None:
+        """Believe nothing that was hashed before: for when a file turned out to be other than its stat identity said.
+
+        Bits that rot leave size and times alone, and seldom rot in one place only.
+        """
+        self._is_changed = self._is_changed or bool(self._entries or self._remote)
+        self._entries.clear()
+        self._remote.clear()
+
+    def lookup_remote(self, uri: str, size_bytes: int, etag: str) -> str | None:
+        """The remembered SHA-256 of a remote file, if its store still calls it by the same strong ETag.
+
+        A store could be wrong; whoever reads the file hashes what was read.
+        """
+        entry = self._remote.get(_remote_name(uri))
+        return entry[2] if etag and entry is not None and entry[:2] == (size_bytes, etag) else None
+
+    def remember_remote(self, uri: str, size_bytes: int, etag: str, sha256: str) -> None:
+        """Keep a digest of what was read under a strong ETag."""
+        if etag:
+            self._remote[_remote_name(uri)] = size_bytes, etag, sha256
+            self._is_changed = True
+
     def save(self) -> None:
         """Write the cache, whole or not at all. A disk that refuses costs time later, never the run."""
         if not self._is_changed:
             return
-        staging = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex}.partial")
-        value = {"format_version": FORMAT_VERSION, "entries": self._entries}
+        staging = self.path.with_name(staging_name(self.path.name))
+        value = {"format_version": FORMAT_VERSION, "entries": self._entries, "remote": self._remote}
         with contextlib.suppress(OSError):
             try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                staging.write_bytes(canonical_json(value))
-                staging.replace(self._path)
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with claimed(staging):
+                    staging.write_bytes(canonical_json(value))
+                    staging.replace(self.path)
                 self._is_changed = False
             finally:
                 staging.unlink(missing_ok=True)
@@ -107,18 +133,32 @@ def hash_stable(path: Path) -> tuple[str, Identity]:
     return sha256.hexdigest(), before
 
 
-def _load(path: Path) -> dict[str, tuple[Identity, str]]:
+def _load(path: Path) -> tuple[dict[str, tuple[Identity, str]], dict[str, Remote]]:
     try:
         value = json.loads(path.read_bytes())
         if value["format_version"] != FORMAT_VERSION:
-            return {}
-        return {name: _entry(*entry) for name, entry in value["entries"].items()}
+            return {}, {}
+        remote = {name: _remote_entry(*entry) for name, entry in value.get("remote", {}).items()}
+        return {name: _entry(*entry) for name, entry in value["entries"].items()}, remote
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}
+        return {}, {}
 
 
 def _entry(identity: list[int], sha256: str) -> tuple[Identity, str]:
     size_bytes, mtime_ns, ctime_ns, inode = (int(part) for part in identity)
+    return (size_bytes, mtime_ns, ctime_ns, inode), _digest(sha256)
+
+
+def _remote_entry(size_bytes: int, etag: str, sha256: str) -> Remote:
+    return int(size_bytes), str(etag), _digest(sha256)
+
+
+def _digest(sha256: str) -> str:
     if len(sha256) != 64:
         raise ValueError(sha256)
-    return (size_bytes, mtime_ns, ctime_ns, inode), sha256
+    return sha256
+
+
+def _remote_name(uri: str) -> str:
+    # A URI may hold credentials.
+    return sha256_bytes(uri.encode())

@@ -84,14 +84,18 @@ class SourceFile(Frozen):
     path: str
     size_bytes: int
     sha256: Sha256
+    num_rows: int = 1
+    """Rows the file yields: one of a text file. A row's name is its file's path and its number there, from 0."""
 
 
 class Snapshot(Document):
     kind = "snapshot"
     format: str
     """How rows come out of files, such as `text-files`."""
+    options: dict[str, Json] = Field(default_factory=dict)
+    """What else decides which rows come out of the same bytes, such as a CSV file's delimiter."""
     columns: dict[str, str]
-    """Column name to Arrow type of the rows that the source yields."""
+    """Column name to type (`data_contracts.column_types`) of the rows that the source yields, in no order."""
     num_rows: int
     files: tuple[SourceFile, ...]
 
@@ -109,11 +113,38 @@ class ExpectationVerdict(Frozen):
     """Counts and bounds only: a receipt never echoes a value of the data."""
 
 
-class QuarantinedRow(Frozen):
-    """A row left out of training, by the file it came from and the rules it broke."""
+class Distribution(Frozen):
+    """How a column's values fall into bins, beside the last accepted snapshot's in the same bins."""
 
-    path: str
-    rule_ids: tuple[str, ...]
+    column: str
+    of: str
+    """`values`, or `lengths` of texts, binaries or lists."""
+    edges: tuple[float, ...] = ()
+    """Of numbers: upper bounds, inclusive, of all bins but the last."""
+    categories: tuple[str, ...] = ()
+    """Of categories that the contract names: one bin each, and one more for any other."""
+    num_hashed: int = 0
+    """Of categories without names: so many bins, chosen by a value's MD5."""
+    num_asked: int
+    """Bins that the contract asked for; equal values may leave fewer."""
+    counts: tuple[int, ...]
+    num_nulls: int
+    num_nans: int
+    baseline_counts: tuple[int, ...] | None = None
+    baseline_num_nulls: int | None = None
+    baseline_num_nans: int | None = None
+
+
+class Newest(Frozen):
+    """The newest moment in a column, for the gate to compare with its clock."""
+
+    rule_id: str
+    description: str
+    severity: Severity
+    unix_s: float | None
+    """None: there is none, or it could not be found out."""
+    max_age_s: float
+    max_ahead_s: float
 
 
 class ContractReceipt(Document):
@@ -125,9 +156,16 @@ class ContractReceipt(Document):
     snapshot: Link
     passed: bool
     num_rows: int
+    """Rows that remain after quarantine."""
+    num_quarantined: int
+    quarantine: StoredFile | None
+    """A Parquet file of the rows left out: path (string), row (int64), rule_ids (list of string). None: no row is."""
     verdicts: tuple[ExpectationVerdict, ...]
-    quarantined: tuple[QuarantinedRow, ...]
     metrics: dict[str, float]
+    baseline: Link | None = None
+    """The receipt of the accepted snapshot that this one was compared with; None: nothing asks for one, or none is."""
+    distributions: tuple[Distribution, ...] = ()
+    freshness: tuple[Newest, ...] = ()
 
 
 class FittedState(Document):
@@ -140,6 +178,8 @@ class FittedState(Document):
     receipt: Link
     files: tuple[StoredFile, ...]
     libraries: dict[str, str]
+    statistics: Json = None
+    """What was learnt and is small enough to lie here: means, categories, classes (`training.data.data_facts`)."""
 
 
 class PayloadColumn(Frozen):
@@ -153,8 +193,9 @@ class PayloadColumn(Frozen):
 class ColumnChunk(Frozen):
     column: str
     offset_bytes: int
-    """Where the row group's payload starts in the file."""
+    """Where the row group's payload starts in the file; in a compressed shard, where its page starts."""
     crc32: int
+    """Of the payload, uncompressed."""
 
 
 class RowGroup(Frozen):
@@ -166,6 +207,10 @@ class Shard(Frozen):
     file: StoredFile
     num_rows: int
     row_groups: tuple[RowGroup, ...]
+    codec: str = "none"
+    """`none`: hot, payloads lie bare at their offsets; `lz4` or `zstd`: cold, pages must be decoded."""
+    label_counts: tuple[int, ...] = ()
+    """Rows of each class, where there are classes to predict."""
 
 
 class ShardGroup(Frozen):
@@ -175,9 +220,23 @@ class ShardGroup(Frozen):
     split: str
     num_rows: int
     num_samples: int
+    """Rows of the source."""
     documents: tuple[str, ...]
-    """Paths of the source documents in packing order; a row's `document` column counts into this list."""
+    """Paths of the source files in packing order."""
     shards: tuple[Shard, ...]
+    name: str = ""
+    """For a person: the folder or file behind the group's number."""
+    samples_by_document: tuple[int, ...] = ()
+    """Rows of each source file that fell into this group and split; a row's `document` column counts them through."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(shard.file.size_bytes for shard in self.shards)
+
+    def sample_paths(self) -> list[str]:
+        """The file of each sample, by the number that a row's `document` column gives it."""
+        counts = zip(self.documents, self.samples_by_document, strict=True)
+        return [path for path, num_samples in counts for _ in range(num_samples)]
 
 
 class ShardManifest(Document):

@@ -1,19 +1,24 @@
 """Great Expectations on DuckDB, out of core over a view. Importing this imports Great Expectations (3 s, 270 MB).
 
 Great Expectations 1.24 has no DuckDB engine, and its SQL engine closes a connection before it fetches, whereupon
-DuckDB's cursor is empty. This engine keeps one connection, and supplies the metrics that need DuckDB's own words. The
-classes it builds on are internal: the version is pinned, and the tests plant faults through every expectation in use.
+DuckDB's cursor is empty. This engine keeps one cursor of a connection that it is given, and supplies the metrics that
+need DuckDB's own words.
+Figures that add up over files are not queried here but taken from `Tallies`, which counts each of them once, in a scan
+that all share. The classes it builds on are internal: the version is pinned, and the tests plant faults through every
+expectation in use.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import duckdb
 import duckdb_engine
 import great_expectations as gx
 import sqlalchemy as sa
@@ -21,11 +26,24 @@ from great_expectations.data_context.types.base import ProgressBarsConfig
 from great_expectations.datasource.fluent import SQLDatasource
 from great_expectations.execution_engine import SqlAlchemyExecutionEngine
 from great_expectations.expectations.metrics.column_map_metrics.column_values_match_regex import ColumnValuesMatchRegex
+from great_expectations.expectations.metrics.column_map_metrics.column_values_not_match_regex import (
+    ColumnValuesNotMatchRegex,
+)
 from great_expectations.expectations.metrics.map_metric_provider import column_condition_partial
 from great_expectations.expectations.metrics.metric_provider import metric_value
 from great_expectations.expectations.metrics.table_metrics.table_column_types import ColumnTypes
 
-from data_contracts.rows_database import ROWS, RowsDatabase
+from data_contracts.checks import Check
+from data_contracts.column_figures import column_metric
+from data_contracts.exact_checks import num_broken_sql
+from data_contracts.figures import Scalar
+from data_contracts.rows_database import ROWS, identifier
+from data_contracts.suite import METRICS, Metric, metric_named, metric_of
+from data_contracts.tallies import Tallies
+from data_contracts.type_families import family
+
+_connection: contextvars.ContextVar[duckdb.DuckDBPyConnection] = contextvars.ContextVar("connection")
+"""What a new datasource reads. Great Expectations makes its engine itself, out of text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +58,13 @@ class DuckDBExecutionEngine(SqlAlchemyExecutionEngine):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self.dialect_module = duckdb_engine
         self._connection: sa.Connection | None = None
+        self.tallies: Tallies | None = None
+        self.columns: Mapping[str, str] = {}
+        self.counted: dict[Metric, Check] = {}
+        """The check that says the same as a metric, exactly."""
+
+    def _setup_engine(self, *_: Any, **__: Any) -> None:
+        self.engine = _sql_engine()
 
     @contextlib.contextmanager
     def get_connection(self) -> Iterator[sa.Connection]:
@@ -63,6 +88,46 @@ class DuckDBExecutionEngine(SqlAlchemyExecutionEngine):  # type: ignore[misc]
                 self._connection.rollback()
             raise
 
+    def resolve_metric_bundle(self, metric_fn_bundle: Iterable[Any]) -> dict[Any, Any]:
+        asked, found = list(metric_fn_bundle), {}
+        if self.tallies is not None:
+            found = {each.metric_configuration.id: value for each in asked for value in self._tallied(each)}
+        rest = [each for each in asked if each.metric_configuration.id not in found]
+        return {**found, **(super().resolve_metric_bundle(rest) if rest else {})}
+
+    def _tallied(self, asked: Any) -> list[Any]:
+        """The metric's value, in a list of one; none when it does not add up over files."""
+        assert self.tallies is not None
+        name, column, _ = metric = metric_named(asked.metric_configuration)
+        if asked.compute_domain_kwargs.get("row_condition") is not None:
+            return []
+        if name == "table.row_count":
+            values = self.tallies.total([Scalar("count(*)")])
+        elif (check := self.counted.get(metric)) is not None:
+            values = self.tallies.total([Scalar(num_broken_sql(check))])
+        elif name.endswith(".unexpected_count"):
+            values = self.tallies.total([Scalar(self._sql(asked.metric_fn)), *self._escaping_nan(asked)])
+            values = [value for value in values if isinstance(value, Exception)] or [sum(values)]
+        else:
+            values = column_metric(self.tallies, name, column, self.columns.get(column, ""))
+        for value in values:
+            if isinstance(value, Exception):
+                raise value
+        return values
+
+    def _escaping_nan(self, asked: Any) -> list[Scalar]:
+        """DuckDB holds NaN to be above every number, so that a lower bound alone would let it pass."""
+        name, column, _ = metric_named(asked.metric_configuration)
+        has_upper = asked.metric_configuration.metric_value_kwargs.get("max_value") is not None
+        is_float = column in self.columns and family(self.columns[column]) == "float"
+        if name != METRICS["between"] + ".unexpected_count" or has_upper or not is_float:
+            return []
+        return [Scalar(f"count(*) FILTER (isnan({identifier(column)}))")]
+
+    def _sql(self, expression: Any) -> str:
+        compiled = expression.compile(dialect=self.engine.dialect, compile_kwargs={"literal_binds": True})
+        return str(compiled)
+
 
 class DuckDBDatasource(SQLDatasource):  # type: ignore[misc]
     """Its existence registers `context.data_sources.add_duckdb`."""
@@ -73,6 +138,14 @@ class DuckDBDatasource(SQLDatasource):  # type: ignore[misc]
     def execution_engine_type(self) -> Any:
         return DuckDBExecutionEngine
 
+    def _create_engine(self) -> sa.Engine:
+        return _sql_engine()
+
+
+def _sql_engine() -> sa.Engine:
+    connection = _connection.get()
+    return sa.create_engine("duckdb://", creator=lambda: duckdb_engine.ConnectionWrapper(connection.cursor()))
+
 
 class DuckDBColumnTypes(ColumnTypes):  # type: ignore[misc]
     @metric_value(engine=DuckDBExecutionEngine)  # type: ignore[untyped-decorator,unused-ignore]
@@ -82,19 +155,39 @@ class DuckDBColumnTypes(ColumnTypes):  # type: ignore[misc]
         return [{"name": row[0], "type": row[1]} for row in rows]
 
 
+class DuckDBNotMatchRegex(ColumnValuesNotMatchRegex):  # type: ignore[misc]
+    @column_condition_partial(engine=DuckDBExecutionEngine)  # type: ignore[untyped-decorator,unused-ignore]
+    def _duckdb(cls, column: Any, regex: str, **_: Any) -> Any:
+        return sa.not_(sa.func.regexp_matches(column, sa.literal(regex)))
+
+
 class DuckDBMatchRegex(ColumnValuesMatchRegex):  # type: ignore[misc]
     @column_condition_partial(engine=DuckDBExecutionEngine)  # type: ignore[untyped-decorator,unused-ignore]
     def _duckdb(cls, column: Any, regex: str, **_: Any) -> Any:
         return sa.func.regexp_matches(column, sa.literal(regex))
 
 
-def judge(suite: Any, database: RowsDatabase) -> dict[str, Outcome]:
+def judge(
+    suite: Any,
+    connection: duckdb.DuckDBPyConnection,
+    *,
+    columns: Mapping[str, str],
+    tallies: Tallies | None = None,
+    checks: Iterable[Check] = (),
+) -> dict[str, Outcome]:
     """Run a suite on the view of rows.
+
+    Args:
+        columns: every column's type by name.
+        tallies: where figures that add up over files come from; None queries them here.
+        checks: what the suite was made from, for their exact counts.
 
     Returns:
         Outcome by the `rule_id` in each expectation's meta. An expectation that raised has failed.
     """
-    with _quiet(), _batch(database) as batch:
+    counted = {metric: check for check in checks if (metric := metric_of(check)) is not None}
+    with _quiet(), _batch(connection) as (engine, batch):
+        engine.tallies, engine.counted, engine.columns = tallies, counted, columns
         result = batch.validate(suite, result_format="BOOLEAN_ONLY")
     return {each.expectation_config.meta["rule_id"]: _outcome(each) for each in result.results}
 
@@ -109,30 +202,22 @@ def _outcome(result: Any) -> Outcome:
 
 
 @contextlib.contextmanager
-def _batch(database: RowsDatabase) -> Iterator[Any]:
+def _batch(connection: duckdb.DuckDBPyConnection) -> Iterator[tuple[DuckDBExecutionEngine, Any]]:
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False, metric_calculations=False)
-    source = context.data_sources.add_duckdb(
-        name="contract",
-        connection_string=f"duckdb:///{database.path}",
-        kwargs={"connect_args": {"config": database.config}},
-        create_temp_table=False,
-    )
-    engine = source.get_engine()
+    token = _connection.set(connection)
+    engine: DuckDBExecutionEngine | None = None
     try:
-        _apply_settings(engine, database)
+        source = context.data_sources.add_duckdb(
+            name="contract", connection_string="duckdb://", create_temp_table=False
+        )
+        engine = source.get_execution_engine()
         asset = source.add_table_asset(ROWS, table_name=ROWS)
-        yield asset.add_batch_definition_whole_table("all").get_batch()
+        yield engine, asset.add_batch_definition_whole_table("all").get_batch()
     finally:
-        source.get_execution_engine().close()
-        engine.dispose()
-
-
-def _apply_settings(engine: sa.Engine, database: RowsDatabase) -> None:
-    """They hold for every connection to the database, as long as the engine keeps one."""
-    with engine.connect() as connection:
-        for statement in database.settings:
-            connection.execute(sa.text(statement))
+        if engine is not None:
+            engine.close()
+        _connection.reset(token)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@
     │   └── RefConflict        9   another writer moved the ref first
     └── RunStopped            75   asked to stop; a checkpoint was kept
 
-`0` is success, `70` a defect of Headway's own, `130` Ctrl-C, `143` SIGTERM.
+`0` is success, `70` a defect of Headway's own, `129` a closed terminal, `130` Ctrl-C, `143` SIGTERM.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ Cause = Literal[
 ]
 
 EXIT_DEFECT = 70
+EXIT_HUNG_UP = 129
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 

@@ -1,4 +1,4 @@
-"""Checks as DuckDB SQL: exact counts of the rows that break them. Out of core, and never a value of the data."""
+"""Row-level checks as DuckDB SQL: the condition under which a row breaks one. Never a value of the data leaves."""
 
 from __future__ import annotations
 
@@ -7,15 +7,33 @@ from typing import Any
 import duckdb
 
 from data_contracts.checks import Check
-from data_contracts.rows_database import ROWS, identifier, literal
+from data_contracts.pii import holds_pii_sql
+from data_contracts.rows_database import identifier, literal
+from data_contracts.type_families import Family, family, has_zone
+
+CASTS: dict[Family, str] = {"date": "DATE", "time": "TIME", "timestamp": "TIMESTAMP", "decimal": "DECIMAL(38, {})"}
+LENGTHS = {"string": "length", "binary": "octet_length", "list": "len"}
 
 
 def breaks_sql(check: Check) -> str:
-    """The condition, never null, under which a row breaks a row-level check."""
+    """The condition under which a row breaks a row-level check; false or null for a row without a value."""
     column = identifier(check.column)
     if check.kind == "not_null":
         return f"{column} IS NULL"
-    return f"({column} IS NOT NULL AND NOT ({_holds_sql(check, column)}))"
+    return f"NOT ({_holds_sql(check, column)})"
+
+
+def num_broken_sql(check: Check) -> str:
+    """An aggregate: how many rows break a row-level check."""
+    if check.kind == "not_null":
+        # DuckDB counts values without looking at them, and each aggregate only once.
+        return f"count(*) - count({identifier(check.column)})"
+    return f"count(*) FILTER ({breaks_sql(check)})"
+
+
+def num_judged_sql(check: Check) -> str:
+    """An aggregate: how many rows a check speaks of: all for nulls and the row count, else those with a value."""
+    return "count(*)" if check.kind in ("not_null", "num_rows") else f"count({identifier(check.column)})"
 
 
 def _holds_sql(check: Check, column: str) -> str:
@@ -23,49 +41,54 @@ def _holds_sql(check: Check, column: str) -> str:
     if check.kind == "finite":
         return f"isfinite({column})"
     if check.kind == "between":
-        not_nan = [f"NOT isnan({column})"] if arguments["is_float"] else []
-        return " AND ".join(_bounds(column, arguments) + not_nan)
+        type_name = arguments["type"]
+        # DuckDB holds NaN to be above every number.
+        not_nan = [f"NOT isnan({column})"] if family(type_name) == "float" else []
+        return " AND ".join(_bounds(column, arguments, type_name) + not_nan)
     if check.kind == "one_of":
         return f"{column} IN ({', '.join(literal(value) for value in arguments['values'])})"
     if check.kind == "pattern":
         return f"regexp_full_match({column}, {literal(arguments['pattern'])})"
     if check.kind == "length":
-        return " AND ".join(_bounds(f"length({column})", arguments))
+        return " AND ".join(_bounds(f"{LENGTHS[arguments['of']]}({column})", arguments))
+    if check.kind == "elements":
+        return _elements_sql(column, arguments)
+    if check.kind == "pii":
+        return f"NOT {holds_pii_sql(column, arguments['pii'])}"
     raise AssertionError(check.kind)
 
 
-def _bounds(expression: str, arguments: dict[str, Any]) -> list[str]:
+def _bounds(expression: str, arguments: dict[str, Any], type_name: str = "int64") -> list[str]:
     low, high = arguments["min"], arguments["max"]
-    found = [] if low is None else [f"{expression} >= {literal(low)}"]
-    return found if high is None else [*found, f"{expression} <= {literal(high)}"]
+    found = [] if low is None else [f"{expression} >= {bound_literal(low, type_name)}"]
+    return found if high is None else [*found, f"{expression} <= {bound_literal(high, type_name)}"]
 
 
-def num_broken(connection: duckdb.DuckDBPyConnection, check: Check) -> int:
-    """Rows that break a row-level check, or rows beyond the first of each value for uniqueness."""
-    if check.kind == "unique":
-        column = identifier(check.column)
-        # Grouping spills to disk; count(DISTINCT) holds every value in memory.
-        groups = f"SELECT count(*) AS num_same FROM {ROWS} WHERE {column} IS NOT NULL GROUP BY {column}"
-        sql = f"SELECT coalesce(sum(num_same - 1), 0) FROM ({groups})"
-    else:
-        sql = f"SELECT count(*) FROM {ROWS} WHERE {breaks_sql(check)}"
-    return int(one_value(connection, sql))
+def bound_literal(bound: Any, type_name: str) -> str:
+    """A bound as a literal that compares exactly with a column of this type."""
+    if not isinstance(bound, str):
+        return literal(bound)
+    if has_zone(type_name):
+        return f"{literal(bound)}::TIMESTAMPTZ"
+    if "[ns" in type_name and family(type_name) == "timestamp":
+        return f"{literal(bound)}::TIMESTAMP_NS"
+    scale = len(bound.partition(".")[2])
+    return f"{literal(bound)}::{CASTS[family(type_name)].format(scale)}"
 
 
-def num_judged(connection: duckdb.DuckDBPyConnection, check: Check) -> int:
-    """Rows that a check speaks of: all for nulls and the row count, else those with a value."""
-    is_total = check.kind in ("not_null", "num_rows")
-    return int(one_value(connection, f"SELECT count({'*' if is_total else identifier(check.column)}) FROM {ROWS}"))
-
-
-def aggregate(connection: duckdb.DuckDBPyConnection, check: Check) -> float | None:
-    """The mean, standard deviation or sum of a column; None for figures that are values of the data themselves."""
-    functions = {"mean": "avg", "stdev": "stddev_samp", "sum": "sum"}
-    function = functions.get(check.arguments["statistic"])
-    if function is None:
-        return None
-    value = one_value(connection, f"SELECT {function}({identifier(check.column)}) FROM {ROWS}")
-    return None if value is None else float(value)
+def _elements_sql(column: str, arguments: dict[str, Any]) -> str:
+    """An empty list holds; least and greatest element speak for all of them, NaN being the greatest."""
+    least, greatest = f"list_min({column})", f"list_max({column})"
+    held = [] if arguments["min"] is None else [f"{least} >= {literal(arguments['min'])}"]
+    held += [] if arguments["max"] is None else [f"{greatest} <= {literal(arguments['max'])}"]
+    if arguments["is_float"] and arguments["finite"]:
+        held += [f"isfinite({least})", f"isfinite({greatest})"]
+    elif arguments["is_float"] and held:
+        held.append(f"NOT isnan({greatest})")
+    # All-null lists have no least element; whether nulls may be there is asked apart.
+    complete = [] if arguments["nullable"] else [f"list_count({column}) = len({column})"]
+    extremes = [f"coalesce({' AND '.join(held)}, TRUE)"] if held else []
+    return " AND ".join([*complete, *extremes]) or "TRUE"
 
 
 def one_value(connection: duckdb.DuckDBPyConnection, sql: str) -> Any:

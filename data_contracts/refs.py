@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,11 @@ from data_contracts.digests import canonical_json, sha256_of
 from data_contracts.documents import Link
 from data_contracts.errors import IntegrityError, RefConflict
 from data_contracts.publication import Workspace
+
+ADVICE = (
+    "Put the file back from a copy of the workspace. Without one, move it aside, and every later entry beside it: "
+    "those moves are forgotten then, and the next run decides anew."
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,9 +36,22 @@ def _entry_path(name: str, number: int) -> str:
 
 
 def current(workspace: Workspace, name: str) -> RefEntry | None:
-    """The newest entry, or None for a ref nobody made yet."""
-    numbers = [file for file in workspace.names(f"refs/{name}") if file.endswith(".json") and file[0] != "."]
-    return _read(workspace, name, int(numbers[-1].removesuffix(".json"))) if numbers else None
+    """The newest entry, or None for a ref nobody made yet.
+
+    A listing says where to look; entries are asked for by name until there is none, for a store's listing may lag.
+    """
+    number = max((_number(file) for file in workspace.names(f"refs/{name}")), default=0)
+    entry = None if number == 0 else _read(workspace, name, number)
+    while workspace.exists(_entry_path(name, number + 1)):
+        number += 1
+        entry = _read(workspace, name, number)
+    return entry
+
+
+def _number(file: str) -> int:
+    """The entry a file holds; 0 for anything else."""
+    digits = file.removesuffix(".json")
+    return int(digits) if file.endswith(".json") and digits.isascii() and digits.isdigit() else 0
 
 
 def history(workspace: Workspace, name: str) -> list[RefEntry]:
@@ -62,6 +81,8 @@ def move(
         "reason": reason,
         "unix_s": time.time(),
         "detail": detail or {},
+        # No two writers write the same bytes: so each knows its own entry again when the answer to a put was lost.
+        "writer": uuid.uuid4().hex,
     }
     try:
         sealed = canonical_json({**value, "sha256": sha256_of(value)})
@@ -79,7 +100,7 @@ def _read(workspace: Workspace, name: str, number: int) -> RefEntry:
     try:
         value = json.loads(workspace.read(where))
         if value.pop("sha256") != sha256_of(value):
-            raise IntegrityError("its content differs from the digest it carries.", where=where)
+            raise IntegrityError("its content differs from the digest it carries.", where=where, advice=ADVICE)
         return RefEntry(
             number=number,
             target=Link.model_validate(value["target"]),
@@ -88,4 +109,4 @@ def _read(workspace: Workspace, name: str, number: int) -> RefEntry:
             detail=dict(value["detail"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise IntegrityError("not a readable ref entry.", where=where) from error
+        raise IntegrityError("not a readable ref entry.", where=where, advice=ADVICE) from error

@@ -5,10 +5,12 @@ from __future__ import annotations
 STYLE = """
 :root { color-scheme: light dark;
   --page: #f6f7f9; --card: #ffffff; --ink: #1b1f24; --soft: #5b6570; --line: #dfe3e8;
-  --good: #116b34; --good-back: #e3f4e8; --bad: #b3151c; --bad-back: #fdeaea; --warn: #7a5200; --warn-back: #fdf3da; }
+  --good: #116b34; --good-back: #e3f4e8; --bad: #b3151c; --bad-back: #fdeaea; --warn: #7a5200; --warn-back: #fdf3da;
+  --now: #7fb0e6; }
 @media (prefers-color-scheme: dark) { :root {
   --page: #14171b; --card: #1d2126; --ink: #e7eaee; --soft: #9aa5b1; --line: #333a42;
-  --good: #6fdc94; --good-back: #16301f; --bad: #ff9a97; --bad-back: #3b1a1c; --warn: #f2c769; --warn-back: #35290f; } }
+  --good: #6fdc94; --good-back: #16301f; --bad: #ff9a97; --bad-back: #3b1a1c; --warn: #f2c769; --warn-back: #35290f;
+  --now: #35659c; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--page); color: var(--ink);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
@@ -27,7 +29,7 @@ h1 { margin: 0; font-size: 2rem; line-height: 1.2; }
 .lead { margin: 0.25rem 0 0; max-width: 46rem; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(9.5rem, 1fr)); gap: 0.75rem; margin: 1rem 0; }
 .tiles div { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 0.7rem 1rem;
-  display: flex; flex-direction: column-reverse; }
+  display: flex; flex-direction: column-reverse; justify-content: flex-end; }
 .tiles dt { color: var(--soft); }
 .tiles dd { margin: 0; font-size: 1.45rem; font-weight: 600; font-variant-numeric: tabular-nums; white-space: nowrap; }
 section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 1rem 1.25rem;
@@ -42,6 +44,7 @@ th, td { padding: 0.4rem 0.9rem 0.4rem 0; border-bottom: 1px solid var(--line); 
 tbody tr:last-child td { border-bottom: 0; }
 td.rule { white-space: nowrap; }
 td.observed { min-width: 11rem; }
+td.words { overflow-wrap: anywhere; }
 td.path { overflow-wrap: anywhere; }
 .badge { display: inline-block; padding: 0 0.5rem; border-radius: 6px; white-space: nowrap; font-weight: 600; }
 .badge.good { background: var(--good-back); color: var(--good); }
@@ -50,6 +53,44 @@ td.path { overflow-wrap: anywhere; }
 .facts { display: grid; grid-template-columns: max-content 1fr; gap: 0.25rem 1.25rem; margin: 0; }
 .facts dt { color: var(--soft); }
 .facts dd { margin: 0; overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
-@media (max-width: 40rem) { .facts { grid-template-columns: 1fr; } .facts dd { margin-bottom: 0.5rem; } }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(17rem, 100%), 1fr)); gap: 0.75rem; }
+.card { border: 1px solid var(--line); border-left: 4px solid var(--line); border-radius: 8px;
+  padding: 0.7rem 0.9rem; display: flex; flex-direction: column; gap: 0.35rem; min-width: 0; break-inside: avoid; }
+.card.bad { border-left-color: var(--bad); }
+.card.warn { border-left-color: var(--warn); }
+.card .name { display: flex; gap: 0.6rem; align-items: baseline; }
+.card h3 { margin: 0; font-size: 1rem; overflow-wrap: anywhere; }
+.card .type { color: var(--soft); font-size: 0.85rem; flex: none; max-width: 50%; overflow-wrap: anywhere; }
+.card .badge { margin-left: auto; font-size: 0.85rem; flex: none; }
+.card .problem { margin: 0; font-size: 0.9rem; overflow-wrap: anywhere; }
+.card.bad .problem, .over { color: var(--bad); font-weight: 600; }
+.card.warn .problem { color: var(--warn); }
+.nothing { margin: 0; color: var(--soft); }
+.picture { width: 100%; height: auto; display: block; overflow: visible; }
+.picture .now { fill: var(--now); }
+.picture .then { fill: none; stroke: var(--ink); stroke-width: 1.5; vector-effect: non-scaling-stroke; }
+.picture .axis { stroke: var(--soft); stroke-width: 1; vector-effect: non-scaling-stroke; }
+.picture .hit { fill: transparent; }
+.picture text { fill: var(--ink); font-size: 12px; }
+.ends { display: flex; justify-content: space-between; color: var(--soft); font-size: 0.85rem;
+  font-variant-numeric: tabular-nums; }
+.figures { display: flex; flex-wrap: wrap; gap: 0.1rem 1.25rem; margin: auto 0 0; font-size: 0.9rem; }
+.figures div { display: flex; gap: 0.4rem; }
+.figures dt, .before { color: var(--soft); }
+.figures dd { margin: 0; font-variant-numeric: tabular-nums; }
+.key { display: inline-block; width: 1.1em; height: 0.8em; vertical-align: -0.05em; }
+.key.now { background: var(--now); }
+.key.then { border: 1.5px solid var(--ink); margin-left: 0.75rem; }
+details { margin: 0.5rem 0; }
+summary { cursor: pointer; padding: 0.25rem 0; }
+td.row, th.row { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+@media (max-width: 40rem) { main { padding: 0.75rem 0.5rem 3rem; } section { padding: 0.75rem 0.9rem; }
+  header { padding: 1rem; gap: 0.9rem; } header .mark { font-size: 2.4rem; }
+  .tiles { grid-template-columns: 1fr 1fr; }
+  .verdicts thead { display: none; } .verdicts tr { display: block; padding: 0.5rem 0; }
+  .verdicts td { display: inline-block; border: 0; padding: 0.1rem 0.6rem 0.1rem 0; overflow-wrap: anywhere; }
+  .verdicts td.words, .verdicts td.observed { display: block; } td.rule { white-space: normal; }
+  .verdicts tr + tr { border-top: 1px solid var(--line); }
+  .facts { grid-template-columns: 1fr; } .facts dd { margin-bottom: 0.5rem; } }
 @media print { body { background: none; } section, header { break-inside: avoid; } }
 """

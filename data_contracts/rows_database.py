@@ -1,21 +1,33 @@
-"""A throw-away DuckDB database over one Parquet file, fenced in: bounded memory, no network, no other file."""
+"""A throw-away DuckDB database over Parquet files, fenced in: bounded memory, no network, no other file."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
+from data_contracts.rows_files import FILE_COLUMN, ROW_COLUMN, RowsFiles, write_empty
+
 MEMORY_LIMIT = "1GB"
 NUM_THREADS = 2
+PLACE_DIGITS = 9
 ALL_ROWS = "all_rows"
-"""The view of every row, with the row's number as `file_row_number`."""
+"""The view of every row, with its name: `_headway_file` (its place in `FILES`) and `_headway_row`."""
+NAMED_ROWS = "named_rows"
+"""The view of the rows that remain after quarantine, with their names."""
 ROWS = "rows"
-"""The view of the rows that remain after quarantine."""
+"""The view of the rows that remain after quarantine, in the columns of the data alone."""
+FILES = "files"
+"""The table of files: `_headway_file`, `_headway_path`, num_rows, and the columns that folders' names hold."""
+BROKEN = "broken"
+"""The table of rows set aside: their name and the rule they break, once for each rule."""
+SET_ASIDE = "set_aside"
+"""The view of rows set aside, each once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,11 +36,11 @@ class RowsDatabase:
 
     Args:
         folder: an existing folder of its own, for the database file and what does not fit into memory.
-        table: the Parquet file.
+        rows: the Parquet files.
     """
 
     folder: Path
-    table: Path
+    rows: RowsFiles
     memory_limit: str = MEMORY_LIMIT
     num_threads: int = NUM_THREADS
 
@@ -53,8 +65,9 @@ class RowsDatabase:
         return (
             # Parquet's statistics leave NaN out, and DuckDB skips a row group by them: `WHERE isnan(x)` finds nothing.
             "SET disabled_optimizers = 'filter_pushdown,statistics_propagation'",
-            f"SET allowed_paths = [{literal(str(self.table))}]",
-            f"SET allowed_directories = [{literal(str(self.folder))}]",
+            f"SET allowed_paths = [{', '.join(literal(str(path)) for path in self.rows.local)}]",
+            # DuckDB's fence compares a pattern as it is spelt.
+            f"SET allowed_directories = [{literal(str(self.folder))}, {literal(as_pattern(self.folder))}]",
             "SET enable_external_access = false",
         )
 
@@ -69,16 +82,71 @@ class RowsDatabase:
             connection.close()
 
     def create_views(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Make `all_rows`, the table of quarantined rows (empty), and `rows`."""
-        source = f"read_parquet({literal(str(self.table))}, file_row_number = true)"
-        connection.execute(f"CREATE VIEW {ALL_ROWS} AS SELECT * FROM {source}")
-        connection.execute("CREATE TABLE broken (file_row_number BIGINT, path VARCHAR, rule_id VARCHAR)")
+        """Make the tables and views above; nothing is set aside yet."""
+        self._link_files()
+        names = self.rows.names()
+        connection.register("names", names)
+        connection.execute(f"CREATE TABLE {FILES} AS SELECT * FROM names")
+        connection.unregister("names")
+        every_file = literal(f"{as_pattern(self.folder)}/files/*.parquet")
+        connection.execute(f"CREATE VIEW {ALL_ROWS} AS {self._all_rows(every_file)}")
+        name = f"{FILE_COLUMN}, {ROW_COLUMN}"
+        connection.execute(f"CREATE TABLE {BROKEN} ({FILE_COLUMN} BIGINT, {ROW_COLUMN} BIGINT, rule_id VARCHAR)")
         # No row is named twice here, so that the hash side of the anti-join is as small as can be.
-        connection.execute("CREATE VIEW set_aside AS SELECT DISTINCT file_row_number FROM broken")
-        connection.execute(
-            f"CREATE VIEW {ROWS} AS SELECT * EXCLUDE (file_row_number) FROM {ALL_ROWS} "
-            "ANTI JOIN set_aside USING (file_row_number)"
+        connection.execute(f"CREATE VIEW {SET_ASIDE} AS SELECT DISTINCT {name} FROM {BROKEN}")
+        connection.execute(f"CREATE VIEW {NAMED_ROWS} AS SELECT * FROM {ALL_ROWS} ANTI JOIN {SET_ASIDE} USING ({name})")
+        connection.execute(f"CREATE VIEW {ROWS} AS SELECT * EXCLUDE ({name}) FROM {NAMED_ROWS}")
+
+    def keep_all(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Nothing was set aside: read the rows that remain without looking for those that do not."""
+        connection.execute(f"CREATE OR REPLACE VIEW {NAMED_ROWS} AS SELECT * FROM {ALL_ROWS}")
+
+    def rows_of(self, places: Sequence[int], *, is_set_aside: bool) -> str:
+        """A subquery of the rows of some files, with their names.
+
+        Args:
+            places: places of files that are not packed, in `rows.files`.
+            is_set_aside: whether to leave out the rows in `BROKEN`.
+        """
+        complete = [len(self.rows.local)] if self.rows.may_lack else []
+        folder = as_pattern(self.folder / "files")
+        named = ", ".join(literal(f"{folder}/{self._link(place).name}") for place in [*places, *complete])
+        rows = f"({self._all_rows(f'[{named}]')})"
+        if not is_set_aside:
+            return rows
+        return f"(SELECT * FROM {rows} ANTI JOIN {SET_ASIDE} USING ({FILE_COLUMN}, {ROW_COLUMN}))"
+
+    def _link_files(self) -> None:
+        """Short names that say the files' places, whatever characters the true names hold."""
+        (self.folder / "files").mkdir()
+        for place, path in enumerate(self.rows.local):
+            self._link(place).symlink_to(path)
+        if self.rows.may_lack:
+            # A file without rows that has every column, so that none is unknown where only some files are read.
+            write_empty(self._link(len(self.rows.local)), self.rows)
+
+    def _link(self, place: int) -> Path:
+        return self.folder / "files" / f"{place:0{PLACE_DIGITS}}.parquet"
+
+    def _all_rows(self, files: str) -> str:
+        source = f"read_parquet({files}, file_row_number = true"
+        if self.rows.is_packed:
+            return f"SELECT * RENAME (file_row_number AS {FILE_COLUMN}), 0::BIGINT AS {ROW_COLUMN} FROM {source})"
+        # DuckDB sees that a file's name is the same for all its rows, so that this costs nothing by row.
+        place = f"CAST(_headway_link[-{PLACE_DIGITS + 8}:-9] AS BIGINT) AS {FILE_COLUMN}"
+        named = (
+            f"SELECT * EXCLUDE (_headway_link) RENAME (file_row_number AS {ROW_COLUMN}), {place} "
+            f"FROM {source}, filename = '_headway_link', union_by_name = {literal(self.rows.may_lack)})"
         )
+        if not self.rows.partitions:
+            return named
+        held = ", ".join(f"{FILES}.{identifier(name)}" for name in self.rows.partitions)
+        return f"SELECT named.*, {held} FROM ({named}) AS named JOIN {FILES} USING ({FILE_COLUMN})"
+
+
+def as_pattern(path: Path) -> str:
+    """A glob that matches this path alone."""
+    return re.sub(r"([*?\[])", r"[\1]", str(path))
 
 
 def literal(value: Any) -> str:

@@ -5,23 +5,28 @@ from __future__ import annotations
 import os
 import stat
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import fsspec
 
 from data_contracts.errors import ConfigError, DataError
 from data_contracts.globs import folder_filter, path_filter
+from data_contracts.source_errors import reading_remote, unreadable
 
+VERSION_KEYS = ("ETag", "etag", "VersionId", "generation", "LastModified", "last_modified", "mtime", "created")
+"""What fsspec's file systems call the things that change with a file's content."""
 LocalFile = tuple[str, os.stat_result]
 
 
-def unreadable(where: str, error: OSError) -> DataError:
-    return DataError(
-        f"cannot be read ({error.strerror or type(error).__name__}).",
-        where=where,
-        advice="Make it readable, or exclude it in `source.exclude`.",
-    )
+class RemoteFile(NamedTuple):
+    path: str
+    size_bytes: int
+    version: str
+    """What the store says of its state: other bytes under this name have another version, where stores know one."""
+    etag: str
+    """The strong ETag, which no other content of this name ever has; empty where there is none."""
 
 
 def list_local(root: Path, include: Sequence[str], exclude: Sequence[str]) -> list[LocalFile]:
@@ -95,8 +100,8 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result:
     return status
 
 
-def list_remote(root: str, include: Sequence[str], exclude: Sequence[str]) -> list[tuple[str, int]]:
-    """Wanted files below an fsspec URI, by relative path in code-point order, with their size in bytes.
+def list_remote(root: str, include: Sequence[str], exclude: Sequence[str]) -> list[RemoteFile]:
+    """Wanted files below an fsspec URI, by relative path in code-point order, as the store has them now.
 
     Raises:
         ConfigError: the URI's protocol is not known or its package is not installed.
@@ -107,11 +112,22 @@ def list_remote(root: str, include: Sequence[str], exclude: Sequence[str]) -> li
     except (ValueError, ImportError) as error:
         raise ConfigError(f"no file system for this URI ({error}).", where=f"source.uri {root!r}") from error
     fs.invalidate_cache()
-    try:
-        found = fs.find(path, detail=True)
-    except OSError as error:
-        raise unreadable(root, error) from error
     is_wanted = path_filter(include, exclude)
     prefix = path.rstrip("/") + "/"
-    files = ((name.removeprefix(prefix), int(info["size"])) for name, info in found.items())
-    return sorted(file for file in files if is_wanted(file[0]))
+    with reading_remote(root):
+        found = fs.find(path, detail=True)
+        wanted = {name.removeprefix(prefix): info for name, info in found.items()}
+        # Some listings leave out sizes, such as a web server's.
+        whole = {
+            name: info if info.get("size") is not None else fs.info(prefix + name)
+            for name, info in wanted.items()
+            if is_wanted(name)
+        }
+    return [_remote_file(name, info) for name, info in sorted(whole.items())]
+
+
+def _remote_file(path: str, info: Mapping[str, Any]) -> RemoteFile:
+    said = {key: str(info[key]) for key in VERSION_KEYS if info.get(key) is not None}
+    etag = said.get("ETag") or said.get("etag") or ""
+    size_bytes = int(info["size"])
+    return RemoteFile(path, size_bytes, repr((size_bytes, said)), "" if etag.startswith("W/") else etag)

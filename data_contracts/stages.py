@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import ValidationError
 
 from data_contracts.digests import canonical_json, sha256_of
 from data_contracts.documents import Frozen, Json, Link, StoredFile
 from data_contracts.errors import IntegrityError
-from data_contracts.publication import Workspace, document_path
-
-
-class FileDigests(Protocol):
-    """Remembers digests of local files by their stat identity."""
-
-    def digest(self, path: Path) -> tuple[str, int]: ...
+from data_contracts.publication import FileDigests, Workspace, document_path
 
 
 class StageRecord(Frozen):
@@ -67,10 +60,11 @@ def recorded(workspace: Workspace, stage: str, key: str) -> StageRecord | None:
         IntegrityError: the record itself is damaged.
     """
     where = record_path(stage, key)
-    if not workspace.exists(where):
+    data = workspace.read_if_there(where)
+    if data is None:
         return None
     try:
-        return StageRecord.model_validate(json.loads(workspace.read(where)))
+        return StageRecord.model_validate(json.loads(data))
     except (ValueError, ValidationError) as error:
         raise IntegrityError("not a readable stage record.", where=where) from error
 
@@ -85,13 +79,7 @@ def check_file(workspace: Workspace, file: StoredFile, digests: FileDigests) -> 
 
 def _check(workspace: Workspace, relative: str, sha256: str, digests: FileDigests) -> None:
     """Compare digests, reading only what changed since it was last read."""
-    if not workspace.is_local:
-        workspace.verify(StoredFile(path=relative, size_bytes=0, sha256=sha256))
-        return
-    path = workspace.local_path(relative)
-    if not path.is_file():
-        raise IntegrityError("the file is gone.", where=relative)
-    actual, _ = digests.digest(path)
+    actual = workspace.digest(relative, digests)
     if actual != sha256:
         raise IntegrityError(f"sha256 is {actual[:12]}, its document says {sha256[:12]}.", where=relative)
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from data_contracts.column_types import arrow_type
 from data_contracts.documents import SourceFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TEXT_COLUMNS = {
     "path": "string",
@@ -45,17 +49,24 @@ def text_row(file: SourceFile, data: bytes) -> Row:
     }
 
 
+def text_batch(rows: list[Row]) -> pa.RecordBatch:
+    """Rows in the columns of text files."""
+    import pyarrow as pa
+
+    schema = pa.schema([(name, arrow_type(kind)) for name, kind in TEXT_COLUMNS.items()])
+    return pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
 def write_rows(files: Iterable[tuple[SourceFile, bytes]], target: Path) -> None:
     """Write a Parquet file of one row a file, in the order given; memory is bounded by a row group."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in TEXT_COLUMNS.items()])
+    schema = text_batch([]).schema
     with pq.ParquetWriter(target, schema, compression="lz4", use_dictionary=False, write_statistics=False) as writer:
 
         def flush(rows: list[Row]) -> None:
             if rows:
-                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+                writer.write_batch(text_batch(rows))
 
         rows: list[Row] = []
         held_bytes = 0

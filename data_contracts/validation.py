@@ -1,66 +1,109 @@
-"""Validation: hold a table of rows against a contract, and write the receipt.
+"""Validation: hold the rows of a snapshot against a contract, and write the receipt.
 
-A pure function of contract, snapshot and table: the receipt of equal inputs has equal bytes. Great Expectations judges
-first, by yes and no; exact counts are taken for what failed, and for what it cannot judge on DuckDB. Whatever
-could not be judged has failed.
+A pure function of contract, snapshot, rows and accepted baseline: equal inputs give equal bytes, whether files'
+figures were remembered or counted. Everything that adds up over files is counted first, in one scan; Great Expectations
+judges by these figures; what speaks of the whole set is scanned. Whatever could not be judged has failed.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 
-from data_contracts.checks import Check, compile_checks
+from data_contracts.checks import SCANNED, Check, compile_checks
+from data_contracts.column_figures import SUMMED, figures_of, statistic_value
+from data_contracts.comparison import Comparison, compare_distributions, newest_figure, newest_rows
 from data_contracts.contract import Contract
 from data_contracts.documents import ContractReceipt, Snapshot, StoredFile
-from data_contracts.errors import DataError
-from data_contracts.exact_checks import aggregate, num_broken, num_judged, one_value
-from data_contracts.quarantine import Quarantine, set_aside
+from data_contracts.exact_checks import one_value
+from data_contracts.figures import Scalar
+from data_contracts.file_states import FileStates
+from data_contracts.leakage import PipelineSplit, register_split
+from data_contracts.quarantine import Quarantine, set_aside, write_quarantine
 from data_contracts.rows_database import ALL_ROWS, ROWS, RowsDatabase, identifier
+from data_contracts.rows_files import FILE_COLUMN, RowsFiles
+from data_contracts.set_scans import judge_set
+from data_contracts.tallies import Tallies
+from data_contracts.type_families import family
 from data_contracts.verdicts import Evidence, is_accepted, quarantine_verdict, snapshot_verdict, verdict_of
 
 if TYPE_CHECKING:
     from data_contracts.duckdb_engine import Outcome
 
-Schema = dict[str, str]
-"""Column name to Arrow type, as the file's footer says."""
-COUNTED_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")
-"""Types whose sum is exact in any order, so that it may stand in a receipt."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """What a contract's rules may refer to besides the rows.
+
+    Args:
+        baseline: the receipt of the last accepted snapshot; None: nothing is accepted yet.
+        split: the pipeline's own.
+        suite: expectations given beside the contract.
+        states: what files counted earlier; filled with what is counted now.
+    """
+
+    baseline: ContractReceipt | None = None
+    split: PipelineSplit | None = None
+    suite: tuple[Check, ...] = ()
+    states: FileStates | None = None
 
 
 def validate(
-    contract: Contract, contract_file: StoredFile, snapshot: Snapshot, table: Path, scratch: Path
+    contract: Contract,
+    contract_file: StoredFile,
+    snapshot: Snapshot,
+    rows: RowsFiles,
+    scratch: Path,
+    *,
+    quarantine_file: Path,
+    surroundings: Surroundings | None = None,
 ) -> ContractReceipt:
     """Judge every expectation of the contract, and set aside the rows its quarantine rules name.
 
     Args:
         contract_file: the contract's own text in the workspace; the receipt names it.
-        table: the snapshot's rows as a Parquet file.
+        rows: the snapshot's rows as Parquet files.
         scratch: a local folder for what does not fit into memory; nothing stays there.
+        quarantine_file: where the rows set aside are written, if there are any; the caller publishes the file under the
+            path that the receipt gives.
 
     Returns:
         The receipt, `passed` or not. The caller decides what a failure means.
 
     Raises:
-        DataError: the table is no Parquet file.
+        ConfigError: a leakage rule and nothing that says which split a row is in, or a suite's arguments are refused.
     """
-    checks = compile_checks(contract)
-    schema = _read_schema(table)
+    given = surroundings or Surroundings()
+    checks = (*compile_checks(contract), *given.suite)
+    baseline = given.baseline if contract.needs_baseline else None
     with tempfile.TemporaryDirectory(prefix="validate-", dir=scratch) as folder:
-        database = RowsDatabase(folder=Path(folder), table=table.resolve())
+        database = RowsDatabase(folder=Path(folder).resolve(), rows=rows)
         with database.connect() as connection:
             database.create_views(connection)
-            num_different = _num_different(connection, snapshot)
+            if given.split is not None:
+                register_split(connection, given.split)
+            num_different = _num_different(connection, rows, snapshot)
             quarantining = [check for check in checks if check.quarantine_rule]
-            quarantine = set_aside(connection, quarantining, contract.quarantine_limit_ratio)
-        outcomes = _run_expectations(contract.name, checks, database)
-        with database.connect() as connection:
-            evidence = [_evidence(connection, check, outcomes.get(check.rule_id), schema) for check in checks]
-            metrics = _metrics(connection, schema, quarantine, snapshot)
+            limit_ratio = contract.quarantine_limit_ratio
+            quarantine = set_aside(connection, database, quarantining, limit_ratio, given.states)
+            left_out = write_quarantine(connection, quarantine, quarantine_file)
+            # Rows that a rule could not set aside this time are no ground for what is remembered.
+            states = None if quarantine.raised else given.states
+            tallies = Tallies(connection, database, is_set_aside=quarantine.num_quarantined > 0, states=states)
+            _count(tallies, checks, contract, rows)
+            outcomes = _run_expectations(contract.name, checks, connection, rows, tallies)
+            compared = compare_distributions(connection, tallies, checks, baseline, quarantine.num_remaining)
+            evidence = [
+                _evidence(connection, tallies, check, outcomes.get(check.rule_id), compared, given, rows)
+                for check in checks
+            ]
+            metrics = _metrics(tallies, rows, quarantine, snapshot)
+            freshness = newest_rows(tallies, contract.freshness)
     verdicts = (
         snapshot_verdict(num_different, len(snapshot.files)),
         quarantine_verdict(quarantine, contract.quarantine_limit_ratio),
@@ -72,90 +115,124 @@ def validate(
         contract_version=contract.version,
         snapshot=snapshot.link,
         passed=is_accepted(verdicts),
-        num_rows=quarantine.num_rows - quarantine.num_quarantined,
+        num_rows=quarantine.num_remaining,
+        num_quarantined=quarantine.num_quarantined,
+        quarantine=left_out,
         verdicts=verdicts,
-        quarantined=quarantine.rows,
         metrics=metrics,
+        baseline=None if baseline is None else baseline.link,
+        distributions=compared.distributions,
+        freshness=freshness,
     )
 
 
-def _read_schema(table: Path) -> Schema:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _num_different(connection: duckdb.DuckDBPyConnection, rows: RowsFiles, snapshot: Snapshot) -> int | None:
+    """Files that are in the snapshot or in the rows and not in both, and files with another number of rows."""
     try:
-        return {field.name: str(field.type) for field in pq.read_schema(table)}
-    except (OSError, pa.ArrowException) as error:
-        raise DataError("the table of rows is not a readable Parquet file.", where=str(table)) from error
-
-
-def _num_different(connection: duckdb.DuckDBPyConnection, snapshot: Snapshot) -> int | None:
-    """Files of the snapshot that are not in the table, plus rows that are not in the snapshot."""
-    expected = {(file.path, file.size_bytes, file.sha256) for file in snapshot.files}
-    try:
-        rows = connection.execute(f"SELECT path, size_bytes, sha256 FROM {ALL_ROWS}").fetchall()
+        found = connection.execute(f"SELECT {FILE_COLUMN}, count(*) FROM {ALL_ROWS} GROUP BY ALL").fetchall()
     except duckdb.Error:
         return None
-    return len(expected ^ set(rows)) + len(rows) - len(set(rows))
+    counted: dict[int, int] = dict(found)
+    num_other = sum(file.num_rows != counted.pop(place, 0) for place, file in enumerate(rows.files))
+    return num_other + len(set(rows.files) ^ set(snapshot.files)) + len(counted)
 
 
-def _run_expectations(name: str, checks: Sequence[Check], database: RowsDatabase) -> dict[str, Outcome]:
+def _count(tallies: Tallies, checks: Sequence[Check], contract: Contract, rows: RowsFiles) -> None:
+    """Ask for every figure at once, so that one scan answers; later questions are answered from memory."""
+    figures = [figure for check in checks for figure in figures_of(check, rows.columns.get(check.column))]
+    newest = [newest_figure(rule) for rule in contract.freshness]
+    tallies.total([Scalar("count(*)"), *figures, *_sums(rows).values(), *newest])
+
+
+def _sums(rows: RowsFiles) -> dict[str, Scalar]:
+    """Sums that are exact in any order, so that they may stand in a receipt."""
+    return {
+        name: Scalar(f"sum({identifier(name)})")
+        for name, type_name in rows.columns.items()
+        if family(type_name) in SUMMED
+    }
+
+
+def _run_expectations(
+    name: str, checks: Sequence[Check], connection: duckdb.DuckDBPyConnection, rows: RowsFiles, tallies: Tallies
+) -> dict[str, Outcome]:
     from data_contracts.duckdb_engine import Outcome, judge
     from data_contracts.suite import build_suite, expectation_checks
 
     asked = expectation_checks(checks)
+    suite = build_suite(name, asked)
     try:
-        outcomes = judge(build_suite(name, asked), database)
+        outcomes = judge(suite, connection, columns=rows.columns, tallies=tallies, checks=asked)
     except Exception:  # whatever it was, nothing was judged
         outcomes = {}
     unanswered = Outcome(passed=False, raised=True)
     return {check.rule_id: outcomes.get(check.rule_id, unanswered) for check in asked}
 
 
-def _evidence(connection: duckdb.DuckDBPyConnection, check: Check, outcome: Outcome | None, schema: Schema) -> Evidence:
+def _evidence(
+    connection: duckdb.DuckDBPyConnection,
+    tallies: Tallies,
+    check: Check,
+    outcome: Outcome | None,
+    compared: Comparison,
+    given: Surroundings,
+    rows: RowsFiles,
+) -> Evidence:
+    found: dict[str, Any] = {}
+    raised = ""
     try:
-        counted = _count(connection, check, outcome)
-        error = ""
-    except duckdb.Error as raised:
-        counted, error = (0, None, None), type(raised).__name__
-    if not error and outcome is not None and outcome.raised:
-        error = "Great Expectations raised an error"
+        if check.kind in SCANNED:
+            found["finding"] = judge_set(connection, check, given.split)
+        elif check.kind in ("volume", "drift"):
+            found["finding"] = compared.findings[check.rule_id]
+        elif check.kind == "statistic":
+            found["aggregate"] = _aggregate(connection, tallies, check, rows)
+        else:
+            values = _values(tallies.total(figures_of(check, rows.columns.get(check.column))))
+            found |= dict(
+                zip(("num_broken", "num_judged") if check.is_row_level else ("num_judged",), values, strict=False)
+            )
+    except duckdb.Error as error:
+        raised = type(error).__name__
+    if not raised and outcome is not None and outcome.raised:
+        raised = "Great Expectations raised an error"
     return Evidence(
         expectation_passed=None if outcome is None else outcome.passed,
-        raised=error,
-        num_judged=counted[0],
-        num_broken=counted[1],
-        aggregate=counted[2],
-        actual_type=schema.get(check.column),
-        actual_columns=tuple(schema),
+        raised=raised,
+        actual_type=rows.columns.get(check.column),
+        actual_columns=tuple(rows.columns),
+        **found,
     )
 
 
-def _count(
-    connection: duckdb.DuckDBPyConnection, check: Check, outcome: Outcome | None
-) -> tuple[int, int | None, float | None]:
-    """Rows judged, rows that break it (counted only where it decides or explains), and a statistic's figure."""
-    if check.kind in ("type", "columns"):
-        return 0, None, None
-    if check.kind == "statistic":
-        return 0, None, aggregate(connection, check)
-    judged = num_judged(connection, check)
-    failed = outcome is not None and not outcome.passed
-    is_counted = check.needs_sql or (check.is_row_level and (failed or check.max_failed_ratio > 0))
-    return judged, num_broken(connection, check) if is_counted else None, None
+def _values(values: Sequence[Any]) -> list[Any]:
+    """Raises the first error among the values of figures."""
+    for value in values:
+        if isinstance(value, Exception):
+            raise value
+    return list(values)
 
 
-def _metrics(
-    connection: duckdb.DuckDBPyConnection, schema: Schema, quarantine: Quarantine, snapshot: Snapshot
-) -> dict[str, float]:
+def _aggregate(connection: duckdb.DuckDBPyConnection, tallies: Tallies, check: Check, rows: RowsFiles) -> float | None:
+    """The mean, standard deviation or sum of a column; None for figures that are values of the data themselves."""
+    statistic = check.arguments["statistic"]
+    functions = {"mean": "avg", "stdev": "stddev_samp", "sum": "sum"}
+    if statistic not in functions:
+        return None
+    figures = figures_of(check, rows.columns.get(check.column))
+    if figures:
+        return statistic_value(statistic, _values(tallies.total(figures)))
+    value = one_value(connection, f"SELECT {functions[statistic]}({identifier(check.column)}) FROM {ROWS}")
+    return None if value is None else float(value)
+
+
+def _metrics(tallies: Tallies, rows: RowsFiles, quarantine: Quarantine, snapshot: Snapshot) -> dict[str, float]:
     """Figures to watch over time: rows, bytes, and the sum of every column whose sum is exact."""
-    found: dict[str, float] = {
-        "num_rows": quarantine.num_rows - quarantine.num_quarantined,
+    sums = _sums(rows)
+    totals = zip(sums, tallies.total(list(sums.values())), strict=True)
+    return {
+        "num_rows": quarantine.num_remaining,
         "num_quarantined": quarantine.num_quarantined,
         "snapshot_bytes": snapshot.size_bytes,
+        **{f"{name}.sum": float(total) for name, total in totals if not isinstance(total, Exception)},
     }
-    for name, arrow_type in schema.items():
-        if arrow_type in COUNTED_TYPES:
-            total = one_value(connection, f"SELECT coalesce(sum({identifier(name)}), 0) FROM {ROWS}")
-            found[f"{name}.sum"] = float(total)
-    return found

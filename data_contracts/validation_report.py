@@ -9,12 +9,16 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from string import Template
 
+from data_contracts import report_text
+from data_contracts.column_cards import column_cards
 from data_contracts.contract import Contract
-from data_contracts.documents import ContractReceipt, ExpectationVerdict, QuarantinedRow, Snapshot
+from data_contracts.documents import ContractReceipt, ExpectationVerdict, Snapshot
+from data_contracts.report_columns import columns_section
+from data_contracts.report_quarantine import QuarantineSample, quarantine_section
 from data_contracts.report_style import STYLE
+from data_contracts.verdicts import is_accepted
 
-MAX_LISTED_FILES = 500
-"""A longer quarantine is cut on the page; the receipt has all of it."""
+EMPTY = QuarantineSample()
 
 PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -34,45 +38,67 @@ $body
 """)
 
 
-def render_html(receipt: ContractReceipt, contract: Contract, snapshot: Snapshot) -> str:
-    """The whole page. Equal arguments give equal text."""
-    failed = [verdict for verdict in receipt.verdicts if not verdict.passed]
+def render_html(
+    receipt: ContractReceipt,
+    contract: Contract,
+    snapshot: Snapshot,
+    quarantine: QuarantineSample = EMPTY,
+    judged_now: Sequence[ExpectationVerdict] = (),
+) -> str:
+    """The whole page. Equal arguments give equal text.
+
+    Args:
+        judged_now: verdicts by the clock, which are no part of a receipt.
+    """
+    verdicts = (*receipt.verdicts, *judged_now)
+    passed = receipt.passed and is_accepted(judged_now)
+    failed = [verdict for verdict in verdicts if not verdict.passed]
     broken = [verdict for verdict in failed if verdict.severity == "critical"]
     remarks = [verdict for verdict in failed if verdict.severity != "critical"]
-    held = [verdict for verdict in receipt.verdicts if verdict.passed]
+    held = [verdict for verdict in verdicts if verdict.passed]
     sections = (
-        _banner(receipt, broken, remarks),
-        _tiles(receipt, snapshot, len(held)),
+        _banner(receipt, broken, remarks, passed=passed),
+        _tiles(receipt, snapshot, f"{len(held):,} / {len(verdicts):,}", passed=passed),
         _table("What broke", "These refuse the data.", broken),
         _table("Worth a look", "These refuse nothing.", remarks),
-        _quarantine(receipt, contract),
+        columns_section(column_cards(receipt, contract), baseline=receipt.baseline.sha256 if receipt.baseline else ""),
+        quarantine_section(
+            quarantine,
+            num_quarantined=receipt.num_quarantined,
+            num_rows=receipt.num_rows,
+            limit_ratio=contract.quarantine_limit_ratio,
+        ),
         _table("What held", "", held),
         _facts(receipt, contract, snapshot),
     )
-    word = "passed" if receipt.passed else "REFUSED"
+    word = "passed" if passed else "REFUSED"
     title = f"{word}: {contract.name} {contract.version}"
     return PAGE.substitute(title=escape(title), style=STYLE, body="\n".join(each for each in sections if each))
 
 
 def _banner(
-    receipt: ContractReceipt, broken: Sequence[ExpectationVerdict], remarks: Sequence[ExpectationVerdict]
+    receipt: ContractReceipt,
+    broken: Sequence[ExpectationVerdict],
+    remarks: Sequence[ExpectationVerdict],
+    *,
+    passed: bool,
 ) -> str:
     name = f"{escape(receipt.contract_name)} <span class='version'>{escape(receipt.contract_version)}</span>"
-    if receipt.passed:
+    if passed:
         mark, word, state = "✔", "Passed", "good"
-        text = f"{_count(receipt.num_rows, 'row')} may be trained on."
-        if receipt.quarantined:
-            text += f" {_count(len(receipt.quarantined), 'row')} left out, listed below."
+        text = f"{report_text.count(receipt.num_rows, 'row')} may be trained on."
+        if receipt.num_quarantined:
+            text += f" {report_text.count(receipt.num_quarantined, 'row')} left out, listed below."
         if remarks:
-            text += f" {_count(len(remarks), 'remark')} below."
+            text += f" {report_text.count(len(remarks), 'remark')} below."
     else:
         mark, word, state = "✖", "Refused", "bad"
         rules = ", ".join(f"<code>{escape(verdict.rule_id)}</code>" for verdict in broken[:5])
         more = f" and {len(broken) - 5} more" if len(broken) > 5 else ""
         text = (
-            f"{_count(len(broken), 'critical rule')} broken: {rules}{more}. Nothing was trained on this snapshot, and "
-            "whatever served before still serves. Correct the data, or publish a new version of the contract, and run "
-            "again."
+            f"{report_text.count(len(broken), 'critical rule')} broken: {rules}{more}. Nothing was trained on this "
+            "snapshot, and whatever served before still serves. Correct the data, or publish a new version of the "
+            "contract, and run again."
         )
     return (
         f"<header class='{state}'><p class='mark' aria-hidden='true'>{mark}</p>"
@@ -80,14 +106,13 @@ def _banner(
     )
 
 
-def _tiles(receipt: ContractReceipt, snapshot: Snapshot, num_held: int) -> str:
-    num_quarantined = int(receipt.metrics.get("num_quarantined", len(receipt.quarantined)))
+def _tiles(receipt: ContractReceipt, snapshot: Snapshot, held: str, *, passed: bool) -> str:
     tiles = (
-        (f"{receipt.num_rows:,}", "rows accepted" if receipt.passed else "rows judged"),
-        (f"{num_quarantined:,}", "quarantined"),
-        (f"{num_held:,} / {len(receipt.verdicts):,}", "expectations held"),
+        (f"{receipt.num_rows:,}", "rows accepted" if passed else "rows judged"),
+        (f"{receipt.num_quarantined:,}", "quarantined"),
+        (held, "rules held"),
         (f"{len(snapshot.files):,}", "files"),
-        (_size(snapshot.size_bytes), "snapshot"),
+        (report_text.size(snapshot.size_bytes), "snapshot"),
     )
     cells = "".join(f"<div><dt>{label}</dt><dd>{value}</dd></div>" for value, label in tiles)
     return f"<dl class='tiles'>{cells}</dl>"
@@ -100,7 +125,8 @@ def _table(title: str, note: str, verdicts: Sequence[ExpectationVerdict]) -> str
     shown_note = f"<p class='note'>{note}</p>" if note else ""
     return (
         f"<section><h2>{title} <span class='count'>{len(verdicts)}</span></h2>{shown_note}"
-        "<div class='scroll'><table><thead><tr><th>Verdict</th><th>Rule</th><th>Severity</th><th>Expectation</th>"
+        "<div class='scroll'><table class='verdicts'>"
+        "<thead><tr><th>Verdict</th><th>Rule</th><th>Severity</th><th>Expectation</th>"
         f"<th>Observed</th></tr></thead><tbody>{rows}</tbody></table></div></section>"
     )
 
@@ -113,36 +139,9 @@ def _verdict_row(verdict: ExpectationVerdict) -> str:
     return (
         f"<tr><td><span class='badge {state}'>{word}</span></td>"
         f"<td class='rule'><code>{escape(verdict.rule_id)}</code></td>"
-        f"<td>{verdict.severity}</td><td>{escape(verdict.description)}</td>"
+        f"<td>{verdict.severity}</td><td class='words'>{escape(verdict.description)}</td>"
         f"<td class='observed'>{escape(verdict.observed)}</td></tr>"
     )
-
-
-def _quarantine(receipt: ContractReceipt, contract: Contract) -> str:
-    if not receipt.quarantined:
-        return ""
-    num_quarantined = int(receipt.metrics.get("num_quarantined", len(receipt.quarantined)))
-    rows = "".join(_quarantined_row(row) for row in receipt.quarantined[:MAX_LISTED_FILES])
-    hidden = num_quarantined - min(len(receipt.quarantined), MAX_LISTED_FILES)
-    limit = f"{contract.quarantine_limit_ratio * 100:.4g} %"
-    more = f"<p class='note'>and {hidden:,} more.</p>" if hidden else ""
-    return (
-        f"<section><h2>Quarantined <span class='count'>{num_quarantined:,}</span></h2>"
-        f"<p class='note'>Left out of training; at most {limit} of all rows may be.</p>"
-        f"<div class='scroll'><table><thead><tr><th>File</th><th>Rules it breaks</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table></div>{more}</section>"
-    )
-
-
-def _quarantined_row(row: QuarantinedRow) -> str:
-    rules = ", ".join(f"<code>{escape(rule)}</code>" for rule in row.rule_ids)
-    return f"<tr><td class='path'><code>{_path(row.path)}</code></td><td>{rules}</td></tr>"
-
-
-def _path(path: str) -> str:
-    """A path that cannot imitate another: control and direction characters are spelled out."""
-    spelled = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in path)
-    return escape(spelled.encode("utf-8", "backslashreplace").decode())
 
 
 def _facts(receipt: ContractReceipt, contract: Contract, snapshot: Snapshot) -> str:
@@ -151,11 +150,15 @@ def _facts(receipt: ContractReceipt, contract: Contract, snapshot: Snapshot) -> 
         ("About", contract.description),
         ("Contract text", receipt.contract.sha256),
         ("Snapshot", receipt.snapshot.sha256),
+        ("Compared with", receipt.baseline.sha256 if receipt.baseline else ""),
         ("Receipt", receipt.sha256),
         ("Source", f"{snapshot.format}, {len(snapshot.files):,} files, {snapshot.size_bytes:,} bytes"),
     )
-    metrics = ((f"<code>{escape(name)}</code>", _number(value)) for name, value in sorted(receipt.metrics.items()))
-    documents = ((escape(name), _value(text)) for name, text in facts if text)
+    metrics = (
+        (f"<code>{escape(name)}</code>", report_text.number(value)) for name, value in sorted(receipt.metrics.items())
+    )
+    newest = ((f"Newest row, {each.rule_id}", report_text.moment(each.unix_s)) for each in receipt.freshness)
+    documents = ((escape(name), _value(text)) for name, text in (*facts, *newest) if text)
     return (
         f"<section><h2>Dataset and documents</h2>{_definitions(documents)}</section>"
         f"<section><h2>Metrics</h2>{_definitions(metrics)}</section>"
@@ -169,19 +172,3 @@ def _definitions(pairs: Iterable[tuple[str, str]]) -> str:
 def _value(text: str) -> str:
     is_digest = len(text) == 64 and " " not in text
     return f"<code>{escape(text)}</code>" if is_digest else escape(text)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value.is_integer() else f"{value:,.6g}"
-
-
-def _size(size_bytes: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size_bytes < 1000:
-            return f"{size_bytes:.3g} {unit}"
-        size_bytes /= 1000
-    return f"{size_bytes:,.1f} TB"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from data_contracts.checks import Check
 from data_contracts.documents import ExpectationVerdict
 from data_contracts.quarantine import Quarantine
+from data_contracts.set_scans import Finding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,6 +22,8 @@ class Evidence:
     num_judged: int = 0
     num_broken: int | None = None
     aggregate: float | None = None
+    finding: Finding | None = None
+    """What a scan of the whole set, or a comparison with the accepted snapshot, found out."""
     actual_type: str | None = None
     actual_columns: tuple[str, ...] = ()
 
@@ -41,15 +44,23 @@ def verdict_of(check: Check, evidence: Evidence, quarantine: Quarantine) -> Expe
 def _holds(check: Check, evidence: Evidence) -> bool:
     if check.kind == "type":
         return bool(evidence.actual_type == check.arguments["type"])
-    counted = check.num_tolerated(evidence.num_judged) >= (evidence.num_broken or 0)
-    if check.needs_sql and evidence.num_broken is None:
+    if evidence.finding is not None:
+        return evidence.finding.passed
+    if check.is_row_level and evidence.num_broken is None:
         return False
+    if not check.is_row_level and evidence.expectation_passed is None:
+        return False
+    counted = check.num_tolerated(evidence.num_judged) >= (evidence.num_broken or 0)
     return counted and evidence.expectation_passed is not False
 
 
 def _observed(check: Check, evidence: Evidence, quarantine: Quarantine, passed: bool) -> str:
     if check.kind == "type":
         return "the column is missing" if evidence.actual_type is None else evidence.actual_type
+    if evidence.finding is not None:
+        return evidence.finding.observed
+    if check.kind == "suite":
+        return "holds" if passed else "does not hold"
     if check.kind == "columns":
         return _column_difference(check, evidence.actual_columns)
     if check.kind == "num_rows":
@@ -60,8 +71,7 @@ def _observed(check: Check, evidence: Evidence, quarantine: Quarantine, passed: 
     if check.quarantine_rule and passed:
         return f"{quarantine.num_by_check[check.rule_id]:,} of {_rows(quarantine.num_rows)} set aside"
     if evidence.num_broken:
-        verb = "repeat an earlier value" if check.kind == "unique" else "break it"
-        return f"{evidence.num_broken:,} of {_rows(evidence.num_judged)} {verb}"
+        return f"{evidence.num_broken:,} of {_rows(evidence.num_judged)} break it"
     if not passed:
         return "Great Expectations says no, though the exact count finds none"
     return f"all {_rows(evidence.num_judged)} hold"

@@ -10,7 +10,9 @@ import pytest
 from data_contracts import contract as contract_module
 from data_contracts.contract import Contract, load_contract, parse_contract
 from data_contracts.errors import ConfigError
+from data_contracts.set_rules import Balance, Drift, Freshness, Key, Leakage, Ordering, Splits, Volume
 
+SET_RULES = (Key, Ordering, Balance, Leakage, Drift, Freshness)
 SHIPPED = Path(contract_module.__file__).parent / "contracts" / "python-sources.yaml"
 HEAD = "name: events\nversion: 1.2.3\n"
 COLUMNS = "columns:\n  id: {type: int64, unique: true}\n  label: {type: string, in: [a, b]}\n"
@@ -20,6 +22,21 @@ def test_the_shipped_contract_is_one() -> None:
     contract = load_contract(SHIPPED)
     assert (contract.name, contract.version) == ("python-sources", "1.0.0")
     assert [rule.id for rule in contract.rules if rule.action == "quarantine"] == ["utf-8"]
+
+
+def test_the_reference_shows_every_key_there_is() -> None:
+    shown = load_contract(SHIPPED.with_name("reference.yaml"))
+    given = {name for name in Contract.model_fields if name in shown.model_fields_set}
+    assert given == set(Contract.model_fields) - {"suite"}  # a file of its own
+    assert "suite:" in SHIPPED.with_name("reference.yaml").read_text()
+    columns, rules = set[str](), set[str]()
+    for column in shown.columns.values():
+        columns |= column.model_fields_set
+    for rule in (*shown.rules, *shown.statistics, *shown.set_rules):
+        rules |= {f"{type(rule).__name__}.{name}" for name in rule.model_fields_set}
+    asked = {f"{model.__name__}.{name}" for model in SET_RULES for name in model.model_fields}
+    assert columns == set(contract_module.Column.model_fields)
+    assert {name.partition(".")[2] for name in asked - rules} <= {"description", "severity"}
 
 
 def test_a_contract_says_what_each_column_must_be() -> None:
@@ -61,6 +78,27 @@ def test_values_keep_the_type_they_were_written_in() -> None:
         (HEAD + COLUMNS + "rules: [{id: a, column: id, min: 1, severity: fatal}]", "'critical', 'warning' or 'info'"),
         (HEAD + COLUMNS + "statistics: [{id: a, column: id, statistic: mean}]", "the rule asks nothing"),
         (HEAD + COLUMNS + "quarantine_limit_ratio: 1.5", "quarantine_limit_ratio (line 6)"),
+        (HEAD + "columns: {id: {type: bool, min: 1}}", "min and max go with numbers, dates and times, not with bool"),
+        (HEAD + "columns: {id: {type: int64, min: a}}", "'a' is no number"),
+        (HEAD + "columns: {id: {type: int64, pattern: a}}", "pattern and no_pii go with string"),
+        (HEAD + "columns: {id: {type: int64, no_pii: [email]}}", "pattern and no_pii go with string"),
+        (HEAD + "columns: {id: {type: int64, max_length: 1}}", "min_length and max_length go with string"),
+        (HEAD + "columns: {id: {type: int64, elements: {max: 1}}}", "elements go with lists"),
+        (HEAD + "columns: {id: {type: 'list<string>', elements: {max: 1}}}", "go with lists of numbers"),
+        (HEAD + "columns: {id: {type: 'date32[day]', min: soon}}", "'soon' is no date such as"),
+        (
+            HEAD + "columns: {id: {type: 'timestamp[us, tz=UTC]', min: 2026-01-01T00:00:00}}",
+            "needs its offset from UTC",
+        ),
+        (HEAD + "columns: {id: {type: 'decimal128(9, 2)', min: 'x'}}", "'x' is no decimal number"),
+        (HEAD + COLUMNS + "keys: [{id: k, columns: [id, gone]}]", "`gone`, which is no column"),
+        (HEAD + COLUMNS + "freshness: [{id: f, column: id, max_age_h: 1}]", "dates and timestamps, not with int64"),
+        (HEAD + COLUMNS + "drift: [{id: d, columns: [id]}]", "give max_psi or max_js"),
+        (HEAD + COLUMNS + "drift: [{id: d, columns: [id], of: lengths, max_js: 0.1}]", "lengths go with string"),
+        (HEAD + COLUMNS + "balance: [{id: b, column: label}]", "give min_share or max_share"),
+        (HEAD + COLUMNS + "splits: {sql: a, column: id}", "give either column or sql"),
+        (HEAD + COLUMNS + "leakage: [{id: l, columns: [id], compare: similar}]", "one column of type string"),
+        (HEAD + COLUMNS + "keys: [{id: rows, columns: [id]}]", "two rules are called rows"),
     ],
 )
 def test_a_contract_that_cannot_be_meant_is_refused(text: str, expected: str) -> None:
@@ -84,6 +122,9 @@ def test_every_field_of_a_contract_is_described() -> None:
         contract_module.Rule,
         contract_module.RowCount,
         contract_module.Statistic,
+        *SET_RULES,
+        Splits,
+        Volume,
     )
     undescribed = [
         f"{model.__name__}.{name}"
@@ -92,3 +133,10 @@ def test_every_field_of_a_contract_is_described() -> None:
         if not field.description
     ]
     assert undescribed == []
+
+
+def test_numbers_with_an_exponent_and_dates_mean_what_they_look_like() -> None:
+    text = HEAD + "columns: {a: {type: double, max: 1e6}, b: {type: 'date32[day]', min: 2026-01-31}}\n"
+    columns = parse_contract(text, where="c.yaml").columns
+    assert columns["a"].max == 1e6
+    assert columns["b"].min == "2026-01-31"

@@ -174,3 +174,20 @@ def test_a_file_that_is_replaced_while_it_is_hashed_is_an_error(
     monkeypatch.setattr(os, "fstat", fstat_then_replace)
     with pytest.raises(DataError, match="changed while it was read"):
         DigestCache(tmp_path / "cache").digest(path)
+
+
+@pytest.mark.usefixtures("later")
+def test_after_a_surprise_nothing_is_believed_by_this_process_or_the_next(tmp_path: Path, reads: list[Path]) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    cache = DigestCache(tmp_path / "cache")
+    for path in paths:
+        path.write_bytes(b"abc")
+        cache.digest(path)
+    cache.save()
+    DigestCache(tmp_path / "cache").digest(paths[0])
+    assert len(reads) == 2
+    cache.forget_all()
+    cache.digest(paths[0])
+    cache.save()
+    DigestCache(tmp_path / "cache").digest(paths[1])
+    assert len(reads) == 4

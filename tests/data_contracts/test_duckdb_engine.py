@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.rows_database import RowsDatabase
+from data_contracts.rows_files import of_parquet
 
 COLUMNS = {"path": ["a", "b1", "c"], "number": [1, 2, 3], "share": [0.0, 0.5, float("nan")]}
 
@@ -25,7 +26,7 @@ COLUMNS = {"path": ["a", "b1", "c"], "number": [1, 2, 3], "share": [0.0, 0.5, fl
 def database(tmp_path: Path) -> RowsDatabase:
     pq.write_table(pa.table(COLUMNS), tmp_path / "rows.parquet")
     (tmp_path / "folder").mkdir()
-    database = RowsDatabase(folder=tmp_path / "folder", table=tmp_path / "rows.parquet")
+    database = RowsDatabase(folder=tmp_path / "folder", rows=of_parquet(tmp_path / "rows.parquet"))
     with database.connect() as connection:
         database.create_views(connection)
     return database
@@ -42,9 +43,14 @@ def suite_of(*expectations: tuple[str, dict[str, Any]]) -> Any:
 
 
 def judge_one(database: RowsDatabase, name: str, **arguments: Any) -> Any:
+    return judge_all(database, (name, arguments))["0"]
+
+
+def judge_all(database: RowsDatabase, *expectations: tuple[str, dict[str, Any]]) -> dict[str, Any]:
     from data_contracts.duckdb_engine import judge
 
-    return judge(suite_of((name, arguments)), database)["0"]
+    with database.connect() as connection:
+        return dict(judge(suite_of(*expectations), connection, columns=database.rows.columns))
 
 
 @pytest.mark.parametrize(
@@ -80,10 +86,8 @@ def test_an_expectation_is_judged_rightly(
 def test_an_expectation_that_raises_has_failed_and_spoils_no_other(
     database: RowsDatabase, name: str, arguments: dict[str, Any]
 ) -> None:
-    from data_contracts.duckdb_engine import judge
-
     sound = ("ExpectTableRowCountToBeBetween", {"min_value": 3, "max_value": 3})
-    outcomes = judge(suite_of((name, arguments), sound), database)
+    outcomes = judge_all(database, (name, arguments), sound)
     assert not outcomes["0"].passed
     assert outcomes["0"].raised
     assert outcomes["1"].passed
@@ -111,9 +115,9 @@ def test_two_threads_may_judge_at_once(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         pq.write_table(pa.table({"number": list(range(number + 1))}), folder / "rows.parquet")
-        databases.append(RowsDatabase(folder=folder, table=folder / "rows.parquet"))
+        databases.append(RowsDatabase(folder=folder, rows=of_parquet(folder / "rows.parquet")))
         with databases[-1].connect() as connection:
-            connection.execute(f"CREATE VIEW rows AS SELECT * FROM '{folder}/rows.parquet'")
+            databases[-1].create_views(connection)
 
     def is_right(number: int) -> bool:
         bounds = {"min_value": number + 1, "max_value": number + 1}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import ContractReceipt, Link, Snapshot, SourceFile
-from data_contracts.errors import ConfigError, EnvironmentProblem, IntegrityError
+from data_contracts.errors import EnvironmentProblem, IntegrityError
 from data_contracts.publication import Workspace, confined, document_path
 
 SNAPSHOT = Snapshot(
@@ -29,10 +29,14 @@ SNAPSHOT = Snapshot(
 )
 
 
-@pytest.fixture(params=["folder", "memory"])
+@pytest.fixture(params=["folder", "memory", "s3"])
 def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
-    uri = str(tmp_path / "workspace") if request.param == "folder" else f"memory://{uuid.uuid4().hex}"
-    return Workspace.create(uri)
+    places = {
+        "folder": lambda: str(tmp_path / "workspace"),
+        "memory": lambda: f"memory://{uuid.uuid4().hex}",
+        "s3": lambda: f"s3://{request.getfixturevalue('new_bucket')()}/team/prefix",
+    }
+    return Workspace.create(places[request.param]())
 
 
 @pytest.fixture
@@ -145,6 +149,7 @@ def test_a_write_that_fails_midway_publishes_nothing_and_keeps_what_was(
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_device_is_reported_as_one(folder: Workspace) -> None:
     with pytest.raises(EnvironmentProblem, match="no space left"), folder.staged("a") as staging:
+        staging.unlink()
         staging.symlink_to("/dev/full")
         staging.write_bytes(b"x" * 100)
     assert not folder.exists("a")
@@ -195,6 +200,15 @@ def test_a_flipped_bit_that_leaves_a_valid_document_is_found_too(workspace: Work
         workspace.load(link, Snapshot)
 
 
+def test_publishing_a_document_heals_a_damaged_copy_and_leaves_a_good_one_alone(folder: Workspace) -> None:
+    path = folder.local_path(document_path(folder.publish_document(SNAPSHOT)))
+    before = path.stat()
+    folder.publish_document(SNAPSHOT)
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    path.write_bytes(SNAPSHOT.to_bytes().replace(b'"size_bytes":3', b'"size_bytes":7'))
+    assert folder.load(folder.publish_document(SNAPSHOT), Snapshot) == SNAPSHOT
+
+
 def test_a_document_that_is_gone_is_named(workspace: Workspace) -> None:
     with pytest.raises(IntegrityError, match=f"{SNAPSHOT.sha256}.json: the file is gone"):
         workspace.load(SNAPSHOT.link, Snapshot)
@@ -243,11 +257,6 @@ def test_a_link_that_leads_out_of_the_workspace_is_refused(folder: Workspace, tm
     with pytest.raises(IntegrityError, match="leads out of the workspace"):
         folder.publish("out/a", b"bytes")
     assert not (tmp_path / "a").exists()
-
-
-def test_an_object_store_has_no_local_paths() -> None:
-    with pytest.raises(ConfigError, match="file system"):
-        Workspace.create(f"memory://{uuid.uuid4().hex}").local_path("a")
 
 
 def test_a_link_with_a_forged_digest_never_becomes_a_path() -> None:

@@ -14,10 +14,14 @@ from data_contracts.errors import IntegrityError, RefConflict
 from data_contracts.publication import Workspace
 
 
-@pytest.fixture(params=["folder", "memory"])
+@pytest.fixture(params=["folder", "memory", "s3"])
 def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
-    uri = str(tmp_path / "workspace") if request.param == "folder" else f"memory://{uuid.uuid4().hex}"
-    return Workspace.create(uri)
+    places = {
+        "folder": lambda: str(tmp_path / "workspace"),
+        "memory": lambda: f"memory://{uuid.uuid4().hex}",
+        "s3": lambda: f"s3://{request.getfixturevalue('new_bucket')()}/team/prefix",
+    }
+    return Workspace.create(places[request.param]())
 
 
 def target(number: int) -> Link:
@@ -93,6 +97,16 @@ def test_a_damaged_entry_is_named(workspace: Workspace, data: bytes) -> None:
     refs.move(workspace, "champion", target(1), expected=None, reason="")
     workspace.publish("refs/champion/00000001.json", data)
     with pytest.raises(IntegrityError, match=r"refs/champion/00000001\.json: not a readable ref"):
+        refs.current(workspace, "champion")
+
+
+@pytest.mark.parametrize(("old", "new"), [(b'"n":3', b'"n":7'), (b"0001", b"0003"), (b"better", b"bedter")])
+def test_a_flipped_bit_that_leaves_a_readable_entry_is_found_too(workspace: Workspace, old: bytes, new: bytes) -> None:
+    refs.move(workspace, "champion", target(1), expected=None, reason="better", detail={"n": 3})
+    data = workspace.read("refs/champion/00000001.json")
+    assert data.count(old) == 1
+    workspace.publish("refs/champion/00000001.json", data.replace(old, new))
+    with pytest.raises(IntegrityError, match=r"00000001\.json: its content differs from the digest it carries"):
         refs.current(workspace, "champion")
 
 

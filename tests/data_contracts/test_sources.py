@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from itertools import takewhile
 from pathlib import Path
 
 import fsspec
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
@@ -22,7 +25,8 @@ from data_contracts.digest_cache import RACY_NS, DigestCache
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import Snapshot, SourceFile
 from data_contracts.errors import ConfigError, DataError, IntegrityError
-from data_contracts.sources import SourceSpec, read_file, resolve_base_uri, take_snapshot, write_table
+from data_contracts.parquet_files import BATCH_BYTES
+from data_contracts.sources import SourceSpec, read_file, read_rows, resolve_base_uri, rows_files, take_snapshot
 from data_contracts.text_rows import TEXT_COLUMNS
 
 FILES = {"a.py": b"print(1)\n", "b/c.py": b"x = 'caf\xc3\xa9'\n", "d.txt": b"not wanted", "empty.py": b""}
@@ -174,8 +178,9 @@ def test_a_path_from_a_forged_snapshot_leads_nowhere(base: Path) -> None:
 def test_the_table_has_one_row_a_file_in_order(base: Path, cache: DigestCache, tmp_path: Path) -> None:
     (base / "data" / "latin.py").write_bytes(b"\xe9\n\0")
     snapshot = take_snapshot(SPEC, base=base, cache=cache)
-    write_table(SPEC, snapshot, tmp_path / "rows.parquet", base=base)
-    table = pq.read_table(tmp_path / "rows.parquet")
+    with rows_files(SPEC, snapshot, tmp_path, base=base) as rows:
+        table = pq.read_table(rows.local[0])
+    assert rows.is_packed
     assert {field.name: str(field.type) for field in table.schema} == snapshot.columns
     assert table["path"].to_pylist() == ["a.py", "b/c.py", "empty.py", "latin.py"]
     assert table["is_utf8"].to_pylist() == [True, True, True, False]
@@ -190,7 +195,66 @@ def test_a_table_of_another_snapshot_is_never_written(base: Path, cache: DigestC
     snapshot = take_snapshot(SPEC, base=base, cache=cache)
     (base / "data" / "b" / "c.py").write_bytes(b"edited since")
     with pytest.raises(DataError, match=r"b/c\.py: the file changed since the snapshot"):
-        write_table(SPEC, snapshot, tmp_path / "rows.parquet", base=base)
+        rows_files(SPEC, snapshot, tmp_path, base=base).__enter__()
+
+
+def test_a_text_file_is_a_table_of_one_row(base: Path, cache: DigestCache) -> None:
+    snapshot = take_snapshot(SPEC, base=base, cache=cache)
+    for file in snapshot.files:
+        (batch,) = read_rows(SPEC, file, base=base, columns=snapshot.columns)
+        assert batch.to_pylist()[0] | {"path": file.path} == batch.to_pylist()[0]
+        assert batch["text"].to_pylist() == [FILES[file.path].decode()]
+        assert {field.name: str(field.type) for field in batch.schema} == TEXT_COLUMNS
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json-lines"])
+def test_rows_of_every_format_come_in_file_order_and_the_columns_of_the_snapshot(
+    tmp_path: Path, cache: DigestCache, kind: str
+) -> None:
+    numbers = list(range(1000))
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "a"
+    if kind == "parquet":
+        codes = pa.array([str(n % 7) for n in numbers]).dictionary_encode()
+        pq.write_table(pa.table({"s": codes, "n": numbers}), path, row_group_size=100)
+    elif kind == "csv":
+        path.write_text("s,n\n" + "".join(f'"{n % 7}",{n}\n' for n in numbers))
+    else:
+        path.write_text("".join(json.dumps({"s": str(n % 7), "n": n}) + "\n" for n in numbers))
+    spec = SourceSpec(format=kind, uri="data", column_types={} if kind == "parquet" else {"s": "string"})
+    snapshot = take_snapshot(spec, base=tmp_path, cache=cache)
+    batches = list(read_rows(spec, snapshot.files[0], base=tmp_path, columns=snapshot.columns))
+    assert {str(batch.schema.types) for batch in batches} == {"[DataType(int64), DataType(string)]"}
+    assert [row for b in batches for row in b.to_pylist()] == [{"n": n, "s": str(n % 7)} for n in numbers]
+
+
+def test_a_row_group_as_large_as_its_file_is_never_held_whole(tmp_path: Path, cache: DigestCache) -> None:
+    (tmp_path / "data").mkdir()
+    floats = np.random.default_rng(0).random((8, 1_000_000))
+    columns = {f"f{number}": column for number, column in enumerate(floats)}
+    pq.write_table(pa.table(columns), tmp_path / "data" / "a", row_group_size=1_000_000, use_dictionary=False)
+    del columns
+    spec = SourceSpec(format="parquet", uri="data")
+    snapshot = take_snapshot(spec, base=tmp_path, cache=cache)
+    before_bytes, num_rows, most_bytes = pa.total_allocated_bytes(), 0, 0
+    for batch in read_rows(spec, snapshot.files[0], base=tmp_path, columns=snapshot.columns):
+        num_rows += batch.num_rows
+        most_bytes = max(most_bytes, pa.total_allocated_bytes() - before_bytes)
+        assert batch.nbytes <= BATCH_BYTES * 1.1
+    assert num_rows == 1_000_000
+    assert most_bytes < 40 << 20  # of 64 MB
+
+
+def test_one_giant_row_among_small_ones_is_split_from_them(tmp_path: Path, cache: DigestCache) -> None:
+    (tmp_path / "data").mkdir()
+    texts = ["x"] * 1000
+    texts[500] = "y" * (3 * BATCH_BYTES)
+    pq.write_table(pa.table({"s": texts}), tmp_path / "data" / "a")
+    spec = SourceSpec(format="parquet", uri="data")
+    snapshot = take_snapshot(spec, base=tmp_path, cache=cache)
+    batches = list(read_rows(spec, snapshot.files[0], base=tmp_path, columns=snapshot.columns))
+    assert [text for batch in batches for text in batch["s"].to_pylist()] == texts
+    assert len(batches) > 2
 
 
 def test_the_standard_library_is_found_through_the_interpreter(cache: DigestCache) -> None:

@@ -9,7 +9,7 @@ from data_contracts.documents import ExpectationVerdict, Severity
 from data_contracts.quarantine import Quarantine
 from data_contracts.verdicts import Evidence, is_accepted, quarantine_verdict, snapshot_verdict, verdict_of
 
-NOBODY = Quarantine(num_rows=100, num_quarantined=0, num_allowed=1, rows=(), num_by_check={}, raised={})
+NOBODY = Quarantine(num_rows=100, num_quarantined=0, num_allowed=1, num_by_check={}, raised={})
 NOT_NULL = Check(rule_id="a.not_null", description="a is never null", severity="critical", kind="not_null", column="a")
 FINITE = Check(rule_id="a.finite", description="a is finite", severity="critical", kind="finite", column="a")
 
@@ -17,11 +17,12 @@ FINITE = Check(rule_id="a.finite", description="a is finite", severity="critical
 @pytest.mark.parametrize(
     ("check", "evidence", "passed"),
     [
-        (NOT_NULL, Evidence(expectation_passed=True, num_judged=100), True),
+        (NOT_NULL, Evidence(expectation_passed=True, num_judged=100, num_broken=0), True),
+        (NOT_NULL, Evidence(expectation_passed=True, num_judged=100), False),
         (NOT_NULL, Evidence(expectation_passed=False, num_judged=100, num_broken=3), False),
         (NOT_NULL, Evidence(expectation_passed=True, num_judged=100, num_broken=3), False),
         (NOT_NULL, Evidence(expectation_passed=False, num_judged=100, num_broken=0), False),
-        (NOT_NULL, Evidence(expectation_passed=True, num_judged=100, raised="Error"), False),
+        (NOT_NULL, Evidence(expectation_passed=True, num_judged=100, num_broken=0, raised="Error"), False),
         (FINITE, Evidence(num_judged=100, num_broken=0), True),
         (FINITE, Evidence(num_judged=100, num_broken=None), False),
         (FINITE, Evidence(num_judged=100, num_broken=1), False),
@@ -50,9 +51,7 @@ def test_only_a_critical_failure_refuses_the_data(severity: Severity, passed: bo
 
 @pytest.mark.parametrize(("num_quarantined", "passed"), [(0, True), (1, True), (2, False)])
 def test_the_quarantine_limit_is_inclusive(num_quarantined: int, passed: bool) -> None:
-    quarantine = Quarantine(
-        num_rows=100, num_quarantined=num_quarantined, num_allowed=1, rows=(), num_by_check={}, raised={}
-    )
+    quarantine = Quarantine(num_rows=100, num_quarantined=num_quarantined, num_allowed=1, num_by_check={}, raised={})
     found = quarantine_verdict(quarantine, 0.01)
     assert found.passed is passed
     assert found.description == "At most 1 % of the rows are quarantined"

@@ -1,0 +1,116 @@
+"""What is compared with the last accepted snapshot, and what the gate compares with its clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import duckdb
+
+from data_contracts.checks import Check
+from data_contracts.distributions import (
+    Bins,
+    bins_of,
+    counting,
+    cut_edges,
+    distribution,
+    find_baseline,
+    histograms,
+    is_numeric,
+)
+from data_contracts.documents import ContractReceipt, Distribution, Newest
+from data_contracts.drift import jensen_shannon, population_stability_index
+from data_contracts.figures import Scalar
+from data_contracts.freshness import HOUR_S
+from data_contracts.rows_database import identifier
+from data_contracts.set_rules import Freshness
+from data_contracts.set_scans import Finding
+from data_contracts.tallies import Tallies
+
+MICROSECONDS = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    findings: Mapping[str, Finding] = field(default_factory=dict)
+    """By `rule_id`."""
+    distributions: tuple[Distribution, ...] = ()
+
+
+def compare_distributions(
+    connection: duckdb.DuckDBPyConnection,
+    tallies: Tallies,
+    checks: Sequence[Check],
+    baseline: ContractReceipt | None,
+    num_rows: int,
+) -> Comparison:
+    """Judge volume and drift. Without a baseline they hold, and the receipt is what the next one is compared with."""
+    findings: dict[str, Finding] = {}
+    distributions: dict[tuple[str, str, int], Distribution] = {}
+    for check in checks:
+        if check.kind == "volume":
+            findings[check.rule_id] = judge_volume(check, num_rows, None if baseline is None else baseline.num_rows)
+        elif check.kind == "drift":
+            try:
+                found = _distribution(connection, tallies, check, baseline, num_rows)
+            except duckdb.Error as error:
+                observed = f"could not be judged ({type(error).__name__})"
+                findings[check.rule_id] = Finding(passed=False, observed=observed)
+                continue
+            distributions[found.column, found.of, found.num_asked] = found
+            findings[check.rule_id] = judge_drift(check, found)
+    return Comparison(findings=findings, distributions=tuple(distributions.values()))
+
+
+def _distribution(
+    connection: duckdb.DuckDBPyConnection,
+    tallies: Tallies,
+    check: Check,
+    baseline: ContractReceipt | None,
+    num_rows: int,
+) -> Distribution:
+    accepted = None if baseline is None else find_baseline(baseline.distributions, check)
+    cut = cut_edges(connection, check, num_rows) if accepted is None and is_numeric(check) else []
+    bins: Bins = bins_of(check, accepted, cut)
+    (groups,) = tallies.total([counting(check, bins)])
+    if isinstance(groups, Exception):
+        raise groups
+    return distribution(check, bins, groups, accepted)
+
+
+def judge_volume(check: Check, num_rows: int, num_accepted: int | None) -> Finding:
+    if not num_accepted:
+        return Finding(passed=True, observed=f"{num_rows:,} rows; no snapshot is accepted yet")
+    ratio = num_rows / num_accepted
+    passed = check.arguments["min"] <= ratio <= check.arguments["max"]
+    return Finding(passed=passed, observed=f"{ratio:.4g} times the {num_accepted:,} rows accepted")
+
+
+def judge_drift(check: Check, found: Distribution) -> Finding:
+    pair = histograms(found)
+    if pair is None:
+        return Finding(passed=True, observed="no snapshot is accepted yet")
+    psi, js = population_stability_index(*pair), jensen_shannon(*pair)
+    max_psi, max_js = check.arguments["max_psi"], check.arguments["max_js"]
+    passed = (max_psi is None or psi <= max_psi) and (max_js is None or js <= max_js)
+    return Finding(passed=passed, observed=f"PSI {psi:.4g}, JS {js:.4g}")
+
+
+def newest_figure(rule: Freshness) -> Scalar:
+    return Scalar(f"max(epoch_us({identifier(rule.column)}))", merge="max")
+
+
+def newest_rows(tallies: Tallies, rules: Sequence[Freshness]) -> tuple[Newest, ...]:
+    """The newest moment of each rule's column, in seconds since 1970 UTC."""
+    values = tallies.total([newest_figure(rule) for rule in rules])
+    return tuple(
+        Newest(
+            rule_id=rule.id,
+            description=f"The newest {rule.column} is at most {rule.max_age_h:g} hours old",
+            severity=rule.severity,
+            unix_s=None if value is None or isinstance(value, Exception) else value / MICROSECONDS,
+            max_age_s=rule.max_age_h * HOUR_S,
+            max_ahead_s=rule.max_ahead_h * HOUR_S,
+        )
+        for rule, value in zip(rules, values, strict=True)
+    )

@@ -1,0 +1,179 @@
+"""What changed between two versions of a contract, and whether the version number says so. Pure.
+
+A change is *breaking* if data that were accepted may now be refused or left out, or if a column is dropped or retyped;
+*widening* if more is accepted than before; *neutral* otherwise. Only what is critical refuses data, so that changes of
+warnings are neutral. A new column that may be null is widening, as schemas commonly have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from data_contracts.contract import Contract
+from data_contracts.documents import Frozen
+
+Effect = Literal["breaking", "widening", "neutral"]
+FLOORS = ("min", "min_length", "min_share", "min_ratio")
+"""Fields that ask for more when they grow."""
+CEILINGS = (
+    *("max", "max_length", "max_share", "max_ratio", "max_psi", "max_js", "max_age_h", "max_ahead_h"),
+    *("max_failed_ratio", "quarantine_limit_ratio"),
+)
+"""Fields that ask for more when they shrink."""
+STRICT_WHEN_TRUE = ("unique", "finite", "not_null", "strict")
+LAX_WHEN_TRUE = ("nullable", "extra_columns")
+WORDS = ("description", "id", "name", "version")
+RULE_LISTS = ("rules", "statistics", "keys", "ordering", "balance", "leakage", "drift", "freshness")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    effect: Effect
+    where: str
+    """The key of the contract, such as `columns.age.min`."""
+    sentence: str
+
+
+def compare(old: Contract, new: Contract) -> tuple[Change, ...]:
+    """Every change, in the contract's order."""
+    return (
+        *_compare_columns(old, new),
+        *_compare_models("rows", old.rows, new.rows),
+        *(change for name in RULE_LISTS for change in _compare_rules(name, getattr(old, name), getattr(new, name))),
+        *_compare_optional("volume", old.volume, new.volume),
+        *_compare_fields("", old, new, ("description", "extra_columns", "quarantine_limit_ratio", "splits", "suite")),
+    )
+
+
+def breaks_promise(old: Contract, new: Contract) -> tuple[Change, ...]:
+    """The breaking changes that the version number does not announce; none under another major version."""
+    if _major(new) > _major(old):
+        return ()
+    return tuple(change for change in compare(old, new) if change.effect == "breaking")
+
+
+def next_version(old: Contract, changes: Sequence[Change]) -> str:
+    """The least version number that announces the changes."""
+    major, minor, patch = (int(part) for part in old.version.split("."))
+    effects = {change.effect for change in changes}
+    if "breaking" in effects:
+        return f"{major + 1}.0.0"
+    if "widening" in effects:
+        return f"{major}.{minor + 1}.0"
+    return f"{major}.{minor}.{patch + 1}" if effects else old.version
+
+
+def _major(contract: Contract) -> int:
+    return int(contract.version.split(".")[0])
+
+
+def _compare_columns(old: Contract, new: Contract) -> Iterator[Change]:
+    for name, column in old.columns.items():
+        where = f"columns.{name}"
+        if name not in new.columns:
+            yield Change(effect="breaking", where=where, sentence=f"column {name} is dropped")
+        elif column.type != new.columns[name].type:
+            sentence = f"column {name} is {new.columns[name].type} instead of {column.type}"
+            yield Change(effect="breaking", where=f"{where}.type", sentence=sentence)
+        else:
+            yield from _compare_models(where, column, new.columns[name])
+    for name, column in new.columns.items():
+        if name not in old.columns:
+            effect: Effect = "widening" if column.nullable else "breaking"
+            kind = "may be null" if column.nullable else "may not be null"
+            yield Change(effect=effect, where=f"columns.{name}", sentence=f"column {name} is new and {kind}")
+
+
+def _compare_rules(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Change]:
+    before, after = ({rule.id: rule for rule in rules} for rules in (old, new))
+    for rule_id in dict.fromkeys([*before, *after]):
+        yield from _compare_optional(f"{name}.{rule_id}", before.get(rule_id), after.get(rule_id))
+
+
+def _compare_optional(where: str, old: Frozen | None, new: Frozen | None) -> Iterator[Change]:
+    if old is not None and new is not None:
+        yield from _compare_models(where, old, new)
+    elif new is not None:
+        effect: Effect = "breaking" if _refuses(new) else "neutral"
+        yield Change(effect=effect, where=where, sentence=f"{where} is new")
+    elif old is not None:
+        yield Change(
+            effect="widening" if _refuses(old) else "neutral", where=where, sentence=f"{where} is no longer asked"
+        )
+
+
+def _refuses(rule: Any) -> bool:
+    """Whether a break refuses data or leaves rows out."""
+    return rule.severity == "critical" or getattr(rule, "action", "") == "quarantine"
+
+
+def _compare_models(where: str, old: Any, new: Any) -> Iterator[Change]:
+    changes = _compare_fields(f"{where}.", old, new, type(old).model_fields)
+    if not _refuses(old) and not _refuses(new):
+        changes = (Change(effect="neutral", where=each.where, sentence=each.sentence) for each in changes)
+    elif not _refuses(old):
+        # What refused nothing now refuses: whatever else is laxer, it is new.
+        yield Change(effect="breaking", where=f"{where}.severity", sentence=f"{where} is critical now")
+        return
+    yield from changes
+
+
+def _compare_fields(prefix: str, old: Any, new: Any, names: Any) -> Iterator[Change]:
+    for name in names:
+        before, after = getattr(old, name), getattr(new, name)
+        if before == after:
+            continue
+        if name == "elements" and before is not None and after is not None:
+            yield from _compare_fields(f"{prefix}elements.", before, after, type(before).model_fields)
+            continue
+        effect = _effect(name, before, after)
+        yield Change(effect=effect, where=f"{prefix}{name}", sentence=_sentence(f"{prefix}{name}", before, after))
+
+
+def _effect(name: str, before: Any, after: Any) -> Effect:
+    if name in WORDS:
+        return "neutral"
+    if name == "severity":
+        return "widening"  # towards critical is told apart before
+    if name in STRICT_WHEN_TRUE:
+        return "breaking" if after else "widening"
+    if name in LAX_WHEN_TRUE:
+        return "widening" if after else "breaking"
+    if name == "action":
+        return "breaking"
+    if before is None or after is None:
+        return "breaking" if before is None else "widening"
+    if name in FLOORS or name in CEILINGS:
+        return _bound_effect(before, after, is_floor=name in FLOORS)
+    if name == "min_similarity":
+        return "widening" if after > before else "breaking"
+    if name == "one_of":
+        return "widening" if set(before) <= set(after) else "breaking"
+    if name == "no_pii":
+        return "widening" if set(after) <= set(before) else "breaking"
+    return "breaking"
+
+
+def _bound_effect(before: Any, after: Any, *, is_floor: bool) -> Effect:
+    """Texts of dates sort as their dates do; a text against a number cannot be told."""
+    if isinstance(before, str) is not isinstance(after, str):
+        return "breaking"
+    return "breaking" if (after > before) is is_floor else "widening"
+
+
+def _sentence(where: str, before: Any, after: Any) -> str:
+    if before is None or before == ():
+        return f"{where} is {_shown(after)} and was not asked"
+    if after is None or after == ():
+        return f"{where} was {_shown(before)} and is no longer asked"
+    return f"{where} is {_shown(after)} instead of {_shown(before)}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ", ".join(str(each) for each in value)
+    return " ".join(str(value).split())

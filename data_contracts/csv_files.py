@@ -1,0 +1,146 @@
+"""CSV files as rows, a block at a time: the columns of a whole file, and batches in columns that are known."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_contracts.column_types import arrow_type
+from data_contracts.errors import DataError
+from data_contracts.source_errors import reading_table
+from data_contracts.source_spec import CsvOptions
+from data_contracts.table_schema import check_names
+from data_contracts.text_types import TypeGuess
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BLOCK_BYTES = 4 << 20
+"""Text parsed at a time; a row must fit into two blocks."""
+_ROW, _COLUMN = re.compile(r"Row #(\d+)"), re.compile(r"CSV column #(\d+)")
+_KIND = re.compile(r"conversion error to ([^:]+):")
+
+
+def csv_columns(path: Path, where: str, options: CsvOptions, declared: Mapping[str, str]) -> dict[str, str]:
+    """Names and types of a file's columns: as declared, or the narrowest type that every value of the file has.
+
+    Raises:
+        DataError: not CSV; a column without a value, whose type must be declared.
+    """
+    guesses = {name: TypeGuess(name) for name in csv_names(path, where, options) if name not in declared}
+    if guesses:
+        for batch in csv_batches(path, where, options, dict.fromkeys(guesses, "string")):
+            for name, guess in guesses.items():
+                guess.see(batch.column(name))
+    names = csv_names(path, where, options)
+    return {name: declared[name] if name in declared else guesses[name].type_name(where) for name in names}
+
+
+def csv_names(path: Path, where: str, options: CsvOptions) -> list[str]:
+    """The columns' names, as the header or the options say.
+
+    Raises:
+        DataError: no header, or names that rows cannot have.
+    """
+    with _opened(path, where, options, {}) as reader:
+        try:
+            names: list[str] = reader.schema.names
+        except UnicodeDecodeError:
+            raise DataError("the header is not UTF-8.", where=where, advice="Write the file in UTF-8.") from None
+    check_names(where, names)
+    return names
+
+
+def csv_batches(path: Path, where: str, options: CsvOptions, columns: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    """All rows of a file in its order; of its columns those in `columns`, in these types.
+
+    Raises:
+        DataError: a row with more or fewer values, a value that is not of its column's type, or bytes that are no
+            UTF-8: named, and never quoted.
+    """
+    types = {name: arrow_type(kind) for name, kind in columns.items()}
+    with _opened(path, where, options, types) as reader:
+        while True:
+            try:
+                batch = reader.read_next_batch()
+            except StopIteration:
+                return
+            yield batch.select(list(types))
+
+
+@contextlib.contextmanager
+def _opened(path: Path, where: str, options: CsvOptions, types: Mapping[str, pa.DataType]) -> Iterator[Any]:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    irregular: list[Any] = []
+
+    def keep(row: Any) -> str:
+        irregular.append(row)
+        return "error"
+
+    # What is in the file's end may be inferred from the types of its start: without types, only names are asked for.
+    convert = csv.ConvertOptions(
+        column_types=dict(types),
+        null_values=list(options.nulls),
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        include_columns=list(types),
+    )
+    parse = csv.ParseOptions(
+        delimiter=options.delimiter,
+        quote_char=options.quote,
+        newlines_in_values=True,
+        invalid_row_handler=keep,
+    )
+    read = csv.ReadOptions(
+        # One thread, so that an error knows its row.
+        use_threads=False,
+        block_size=BLOCK_BYTES,
+        skip_rows=options.skip_rows,
+        column_names=list(options.column_names) or None,
+        autogenerate_column_names=not options.has_header and not options.column_names,
+    )
+    try:
+        with reading_table(where), pa.input_stream(path, compression="detect") as stream:
+            yield csv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
+    except pa.ArrowException as error:
+        raise _refused(where, str(error), irregular, list(types)) from None
+
+
+def _refused(where: str, message: str, irregular: list[Any], names: list[str]) -> DataError:
+    """What Arrow says without the value it quotes."""
+    row = _ROW.search(message)
+    # The row's line, unless a value before it spans several.
+    place = f"{where}, row {int(row[1]):,} of all, header included" if row else where
+    if irregular:
+        expected, found = irregular[0].expected_columns, irregular[0].actual_columns
+        return DataError(
+            f"the row has {found:,} values, not {expected:,}.",
+            where=place,
+            advice="Correct it, or check source.csv: delimiter, quote, skip_rows.",
+        )
+    if column := _COLUMN.search(message):
+        kind = _KIND.search(message)
+        name = names[int(column[1])] if int(column[1]) < len(names) else f"number {column[1]}"
+        said = f"a value is no {kind[1]}" if kind else "a value cannot be read"
+        if "invalid UTF8" in message:
+            said = "a value is not UTF-8"
+        return DataError(
+            f"column `{name}`: {said}.",
+            where=place,
+            advice="Correct it, or declare another type in `source.column_types`; nulls are spelt as in "
+            "`source.csv.nulls`.",
+        )
+    if "straddl" in message:
+        return DataError(
+            f"a row is longer than {BLOCK_BYTES:,} bytes, or a quote is never closed.",
+            where=where,
+            advice="Correct it.",
+        )
+    if "Empty CSV" in message:
+        return DataError("the file is empty: not even a header.", where=where, advice="Exclude it, or write it again.")
+    return DataError("not readable as CSV.", where=place, advice="Correct it, or check source.csv.")

@@ -1,0 +1,58 @@
+"""Texts that share most of their words, found by MinHash: a pair is compared only where its signatures agree somewhere.
+
+Source: Broder, "On the resemblance and containment of documents" (1997). A text's *shingles* are its runs of five
+words. Its signature is the least hash of its shingles under each of 64 multipliers, in 16 bands of 4. Two texts of
+similarity s agree in some band with probability 1 - (1 - s^4)^16: 0.9998 at 0.8, 0.64 at 0.5. Candidates are then
+judged by the shingles themselves.
+"""
+
+from __future__ import annotations
+
+import duckdb
+
+NUM_BANDS = 16
+ROWS_PER_BAND = 4
+SHINGLE_WORDS = 5
+MAX_BUCKET_ROWS = 1000
+"""A band that so many rows share is boilerplate: its rows meet in other bands, or are equal and found as such."""
+MULTIPLIERS = tuple(
+    (0x9E3779B97F4A7C15 * (2 * place + 1)) % (1 << 64) | 1 for place in range(NUM_BANDS * ROWS_PER_BAND)
+)
+
+
+def similar_rows_sql(connection: duckdb.DuckDBPyConnection, texts: str, min_similarity: float) -> str:
+    """Prepare the tables, and give the query that counts rows like a row of another split.
+
+    Args:
+        texts: a query of `split` and `text`, never null.
+    """
+    words = "regexp_split_to_array(trim(regexp_replace(lower(text), '[^\\p{L}\\p{N}]+', ' ', 'g')), ' ')"
+    last = f"greatest(1, len(words) - {SHINGLE_WORDS - 1})"
+    shingles = f"list_distinct([hash(words[i : i + {SHINGLE_WORDS - 1}]) for i in range(1, {last} + 1)])"
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE shingled AS SELECT row_number() OVER () AS id, split, "
+        f"{shingles} AS shingles FROM (SELECT split, {words} AS words FROM ({texts}))"
+    )
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE banded AS {_bands_sql()}")
+    crowded = f"SELECT band FROM banded GROUP BY band HAVING count(*) <= {MAX_BUCKET_ROWS} AND min(split) <> max(split)"
+    connection.execute(
+        "CREATE OR REPLACE TEMP TABLE candidates AS SELECT DISTINCT a.id AS one, b.id AS other "
+        f"FROM banded a JOIN banded b USING (band) WHERE a.split < b.split AND band IN ({crowded})"
+    )
+    both = "len(list_intersect(a.shingles, b.shingles))"
+    alike = (
+        "SELECT one, other FROM candidates JOIN shingled a ON a.id = one JOIN shingled b ON b.id = other "
+        f"WHERE {both} >= {min_similarity!r} * (len(a.shingles) + len(b.shingles) - {both})"
+    )
+    return f"WITH alike AS ({alike}) SELECT count(*) FROM (SELECT one FROM alike UNION SELECT other FROM alike)"
+
+
+def _bands_sql() -> str:
+    bands = []
+    for band in range(NUM_BANDS):
+        ours = MULTIPLIERS[band * ROWS_PER_BAND : (band + 1) * ROWS_PER_BAND]
+        least = ", ".join(
+            f"list_min([hash(xor(each, {multiplier}::UBIGINT)) for each in shingles])" for multiplier in ours
+        )
+        bands.append(f"hash({band}, {least})")
+    return f"SELECT id, split, unnest([{', '.join(bands)}]) AS band FROM shingled"

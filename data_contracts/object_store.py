@@ -1,0 +1,315 @@
+"""The one way to an object store: whole objects by name, conditional puts, bounded patience.
+
+An object is put in one request, or in parts that become visible together when the last answer is asked for: an
+upload that is cut, killed or refused leaves nothing under the name. Transient troubles are tried again until a
+deadline; what no retry can help is told at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import fsspec
+from fsspec.asyn import sync
+
+from data_contracts.digests import sha256_bytes, sha256_file
+from data_contracts.errors import ConfigError, EnvironmentProblem, IntegrityError
+from data_contracts.store_errors import Meaning, Trouble, trouble_of
+
+log = logging.getLogger(__name__)
+
+PART_BYTES = 16 << 20
+NUM_PARALLEL = 4
+"""Parts in flight: together 64 MiB of memory, enough to fill a network."""
+CONNECT_S, SILENCE_S = 5, 20
+"""How long a connection may take to stand, and how long it may then say nothing."""
+TOLD_AFTER = 4
+"""Tries after which the log says why nothing moves."""
+MOST_DAMAGED = 3
+"""How often the same object may arrive damaged before it is taken for damaged in the store."""
+CREDENTIALS = "Credentials come from the environment or AWS's own configuration (AWS_PROFILE, AWS_ACCESS_KEY_ID, ...)."
+SECRET_WORDS = ("secret", "token=", "password", "signature=")
+REFUSALS: dict[Meaning, tuple[str, str]] = {
+    "bucket": ("there is no such bucket here", "Make the bucket, or check its name, region and endpoint."),
+    "permission": ("these credentials may not do it", "They must get, put, list and delete below the prefix."),
+    "credentials": ("credentials are missing, wrong or expired", CREDENTIALS),
+    "clock": ("this machine's clock is wrong", "Set the clock."),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Patience:
+    """How long one object is tried before a person is told."""
+
+    deadline_s: float = 120.0
+    attempt_s: float = 30.0
+    slowest_bytes_per_s: float = 1e6
+    """Large objects get more time, at this rate."""
+    first_wait_s: float = 0.2
+    longest_wait_s: float = 10.0
+
+    def attempt_of(self, size_bytes: int) -> float:
+        return self.attempt_s + size_bytes / self.slowest_bytes_per_s
+
+    def deadline_of(self, size_bytes: int) -> float:
+        return self.deadline_s + size_bytes / self.slowest_bytes_per_s
+
+    def waits_s(self) -> Iterator[float]:
+        """Growing waits, each drawn from the upper half of its span, so that many clients do not come back at once."""
+        for number in itertools.count():
+            yield min(self.longest_wait_s, self.first_wait_s * 2 ** min(number, 16)) * random.uniform(0.5, 1)
+
+
+def open_file_system(uri: str) -> tuple[Any, str]:
+    """The fsspec file system behind a URI, and the path in it.
+
+    Raises:
+        ConfigError: no such kind of place, or credentials in the URI.
+    """
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(uri)
+        if "://" in uri and (parts.password is not None or any(word in parts.query.lower() for word in SECRET_WORDS)):
+            raise ConfigError("a URI must not hold credentials.", where=f"{parts.scheme}://...", advice=CREDENTIALS)
+    try:
+        fs, root = fsspec.core.url_to_fs(uri, **_options(uri.partition("://")[0]))
+    except (ValueError, ImportError) as error:
+        raise ConfigError(
+            f"no such kind of place ({error}).", where=uri, advice="Give a folder, or a URI that fsspec knows."
+        ) from error
+    if hasattr(fs, "retries"):
+        fs.retries = 1  # the deadline is ours
+    return fs, root
+
+
+def _options(protocol: str) -> dict[str, Any]:
+    if protocol not in ("s3", "s3a"):
+        return {}
+    timeouts = {"connect_timeout": CONNECT_S, "read_timeout": SILENCE_S}
+    # Few and quick: a part of a large upload is tried again by itself, all else by us.
+    bounded = {**timeouts, "retries": {"mode": "standard", "total_max_attempts": 2}}
+    yours = fsspec.config.conf.get("s3", {}).get("config_kwargs") or {}
+    return {"use_listings_cache": False, "max_concurrency": NUM_PARALLEL, "config_kwargs": {**bounded, **yours}}
+
+
+class ObjectStore:
+    """Objects below a prefix, by relative path.
+
+    Every method raises `EnvironmentProblem` when the store refuses, or does not answer within the deadline.
+    """
+
+    def __init__(self, fs: Any, root: str, uri: str, patience: Patience | None = None) -> None:
+        self.fs, self.root, self.uri = fs, root, uri
+        self.patience = patience or Patience()
+
+    def read(self, relative: str) -> bytes:
+        """Raises `FileNotFoundError`."""
+        whole = {"max_concurrency": 1} if _takes_parts(self.fs) else {}  # more would ask for the size first
+        data: bytes = self._tried("reading", relative, "cat_file", self._path(relative), **whole)
+        return data
+
+    def names(self, relative: str) -> list[str]:
+        """Bare names directly below a prefix, sorted."""
+        prefix = self._path(relative)
+        try:
+            listing = self._tried("listing", relative, "ls", prefix, detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(name.rstrip("/").rpartition("/")[2] for name in listing if name.rstrip("/") != prefix)
+
+    def identity(self, relative: str) -> tuple[int, str]:
+        """Size in bytes and strong ETag, which changes whenever the object does; empty where the store has none.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        info = self._info(relative)
+        etag = str(info.get("ETag") or "")
+        return int(info["size"]), "" if etag.startswith("W/") else etag
+
+    def exists(self, relative: str) -> bool:
+        try:
+            self._info(relative)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def put(self, relative: str, data: bytes, *, exclusive: bool) -> None:
+        """Publish bytes in one request.
+
+        Raises:
+            FileExistsError: `exclusive`, and the name holds other bytes. Equal bytes are an earlier try of ours whose
+                answer was lost: writers that race must each have something of their own in what they write.
+        """
+        self._put(relative, "pipe_file", (self._path(relative), data), len(data), exclusive, lambda: sha256_bytes(data))
+
+    def put_file(self, relative: str, local: Path, *, exclusive: bool) -> None:
+        """The same for a local file; a large one goes up in parts, completed under the same condition."""
+        size_bytes = local.stat().st_size
+        parts = {"chunksize": PART_BYTES, "max_concurrency": NUM_PARALLEL} if _takes_parts(self.fs) else {}
+        arguments = (str(local), self._path(relative))
+        self._put(relative, "put_file", arguments, size_bytes, exclusive, lambda: sha256_file(local), **parts)
+
+    def remove(self, relative: str) -> None:
+        """Gone already is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            self._tried("removing", relative, "rm_file", self._path(relative))
+
+    def sha256(self, relative: str) -> str:
+        """Digest of the object, part by part. Raises `FileNotFoundError`."""
+        digest = hashlib.sha256()
+        for part in self.parts(relative, int(self._info(relative)["size"])):
+            digest.update(part)
+        return digest.hexdigest()
+
+    def parts(self, relative: str, size_bytes: int) -> Iterator[bytes]:
+        """An object of known size from its beginning, in parts that are fetched side by side; digests are not compared.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            IntegrityError: it is shorter, or longer.
+        """
+        if size_bytes <= PART_BYTES:
+            data = self.read(relative)
+            if len(data) != size_bytes:
+                raise _other_size(relative, len(data), size_bytes)
+            yield data
+            return
+        starts = range(0, size_bytes, PART_BYTES)
+        with ThreadPoolExecutor(NUM_PARALLEL) as pool:
+            # A window at a time: what waits to be written is bounded.
+            for first in range(0, len(starts), NUM_PARALLEL):
+                window = starts[first : first + NUM_PARALLEL]
+                yield from pool.map(lambda start: self._part(relative, start, size_bytes), window)
+
+    def _part(self, relative: str, start: int, size_bytes: int) -> bytes:
+        end = min(start + PART_BYTES, size_bytes)
+        data: bytes = self._tried(
+            "reading", relative, "cat_file", self._path(relative), start=start, end=end, size_bytes=end - start
+        )
+        if len(data) != end - start:
+            raise _other_size(relative, start + len(data), size_bytes)
+        return data
+
+    def _info(self, relative: str) -> dict[str, Any]:
+        """What a HEAD request says: no listing has a word in whether an object exists."""
+        info: dict[str, Any] = self._tried("asking for", relative, "info", self._path(relative))
+        if info["type"] != "file":
+            raise FileNotFoundError(relative)
+        return info
+
+    def _put(
+        self,
+        relative: str,
+        method: str,
+        arguments: tuple[Any, ...],
+        size_bytes: int,
+        exclusive: bool,
+        sha256: Callable[[], str],
+        **options: Any,
+    ) -> None:
+        # Only what must not be overwritten is said to be so: not every store knows conditions.
+        options |= {"mode": "create"} if exclusive else {}
+        try:
+            self._tried("writing", relative, method, *arguments, size_bytes=size_bytes, **options)
+        except FileExistsError:
+            # We, or a library on the way, repeated a put whose answer was lost, and the second found the first.
+            with contextlib.suppress(FileNotFoundError):
+                if self.sha256(relative) == sha256():
+                    return
+            raise
+
+    def _tried(
+        self, doing: str, relative: str, method: str, *arguments: Any, size_bytes: int = 0, **options: Any
+    ) -> Any:
+        """Call the file system until it answers, or the deadline is near."""
+        patience, began = self.patience, time.monotonic()
+        deadline = began + patience.deadline_of(size_bytes)
+        for number, wait_s in enumerate(patience.waits_s(), 1):
+            try:
+                left_s = deadline - time.monotonic()
+                return self._once(method, arguments, options, min(patience.attempt_of(size_bytes), max(left_s, 0.001)))
+            except Exception as error:
+                trouble = trouble_of(error)
+                is_worth_it = trouble.meaning == "transient" or (trouble.meaning == "damaged" and number < MOST_DAMAGED)
+                if not is_worth_it:
+                    raise self._told(doing, relative, trouble, error) from error
+                if time.monotonic() + wait_s > deadline:
+                    raise EnvironmentProblem(
+                        f"{doing} failed {number} times in {time.monotonic() - began:.0f} s (last: {trouble.said}).",
+                        where=self.uri_of(relative),
+                        advice="The store does not answer, or is overloaded. Run again when it is well: what is "
+                        "finished is kept." + _endpoint_note(self.fs),
+                    ) from error
+                if number >= TOLD_AFTER:
+                    log.warning("%s %s failed %d times (%s); trying on", doing, relative, number, trouble.said)
+                time.sleep(wait_s)
+        raise AssertionError("waits never end")
+
+    def _once(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any], timeout_s: float) -> Any:
+        if not self.fs.async_impl:
+            return getattr(self.fs, method)(*arguments, **options)
+        # Through the loop by ourselves: fsspec's own timeout leaves the request running behind our back.
+        action = getattr(self.fs, f"_{method}")
+        return sync(self.fs.loop, _within, timeout_s, action, arguments, options)
+
+    def _told(self, doing: str, relative: str, trouble: Trouble, error: Exception) -> Exception:
+        where = self.uri_of(relative)
+        if trouble.meaning == "taken":
+            return FileExistsError(where)
+        if trouble.meaning == "gone":
+            return FileNotFoundError(where)
+        if trouble.meaning == "range":
+            return IntegrityError("is shorter than its document says.", where=relative)
+        if trouble.meaning == "damaged":
+            return IntegrityError(f"other bytes arrive than were stored ({trouble.said}).", where=relative)
+        if trouble.meaning == "unknown":
+            if isinstance(error, OSError) and error.__cause__ is None:
+                return error  # this machine's own disk
+            return EnvironmentProblem(f"{doing} failed ({trouble.said}).", where=where, advice="Ask the store's owner.")
+        what, advice = REFUSALS[trouble.meaning]
+        return EnvironmentProblem(f"{doing} is refused: {what} ({trouble.said}).", where=where, advice=advice)
+
+    def _path(self, relative: str) -> str:
+        return f"{self.root}/{relative}" if relative else self.root
+
+    def uri_of(self, relative: str) -> str:
+        return f"{self.uri}/{relative}"
+
+
+def _other_size(relative: str, actual_bytes: int, size_bytes: int) -> IntegrityError:
+    return IntegrityError(f"has {actual_bytes:,} bytes, its document says {size_bytes:,}.", where=relative)
+
+
+def endpoint_of(fs: Any) -> str:
+    """Where requests go when it is not the cloud itself; empty otherwise, and for other kinds of store."""
+    if "s3" not in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)):
+        return ""
+    said = (getattr(fs, "client_kwargs", None) or {}).get("endpoint_url") or getattr(fs, "endpoint_url", None)
+    return str(said or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
+
+
+def _endpoint_note(fs: Any) -> str:
+    endpoint = endpoint_of(fs).rpartition("@")[2]
+    return f" Asked at {endpoint}." if endpoint else ""
+
+
+def _takes_parts(fs: Any) -> bool:
+    """Whether large files go up in parts of a size that we may choose."""
+    return "s3" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,))
+
+
+async def _within(timeout_s: float, action: Callable[..., Any], arguments: tuple[Any, ...], options: Any) -> Any:
+    return await asyncio.wait_for(action(*arguments, **options), timeout_s)

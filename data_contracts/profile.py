@@ -1,0 +1,252 @@
+"""A profile: what there is to know of each column before a person writes a contract. Out of core, by DuckDB.
+
+Everything is exact except `num_distinct`, and what is looked for inside the texts of large data, where about
+`MAX_LOOKED_AT` values are looked at; which ones follows from the values, so that equal rows give equal profiles.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from data_contracts.exact_checks import one_value
+from data_contracts.pii import PATTERNS, holds_pii_sql
+from data_contracts.rows_database import ROWS, identifier, literal
+from data_contracts.text_shapes import SHAPES, Shape, named_kinds, suffix_shape
+from data_contracts.type_families import Family, element_type, family, has_zone
+
+Scalar = bool | int | float | str
+Figures = dict[str, Any]
+
+MAX_LOOKED_AT = 200_000
+MAX_CHARS_LOOKED_AT = 10_000
+MAX_VALUES = 20
+"""More distinct values are a range or a text, not a set."""
+MIN_ROWS_PER_VALUE = 5
+MAX_VALUE_CHARS = 64
+MIN_ROWS_OF_KEY = 100
+"""Of fewer rows, almost any column has each value once."""
+MAX_KEY_CHARS = 256
+COLUMNS_PER_SCAN = 32
+MAX_COLUMNS_OF_PAIRS = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Suspicion:
+    """Personal data of one kind: seen in values, or spoken of by the column's name (`num_seen` is 0)."""
+
+    kind: str
+    num_seen: int
+    num_looked_at: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnProfile:
+    name: str
+    type: str
+    """Arrow type."""
+    num_rows: int
+    num_nulls: int
+    num_distinct: int
+    """About, to a few percent; exact where `values` are given."""
+    is_unique: bool
+    """Exactly: no value occurs twice. Only looked at where a column may be a key."""
+    low: float | int | None
+    """Least finite value of a number or of a list's elements; seconds since 1970 of a time."""
+    high: float | int | None
+    num_not_finite: int
+    min_length: int | None
+    """Characters of a text, elements of a list."""
+    max_length: int | None
+    num_null_elements: int
+    values: tuple[Scalar, ...]
+    """All values of a column that has few, in order; never those of a column under suspicion."""
+    shape: Shape | None
+    """What every single text looks like."""
+    suspicions: tuple[Suspicion, ...]
+
+    @property
+    def family(self) -> Family:
+        return family(self.type)
+
+    @property
+    def num_values(self) -> int:
+        return self.num_rows - self.num_nulls
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Profile:
+    num_rows: int
+    columns: tuple[ColumnProfile, ...]
+    key: tuple[str, ...]
+    """Columns whose values only together name a row; empty when one column does, or none was found."""
+
+
+def profile_rows(connection: duckdb.DuckDBPyConnection, schema: Mapping[str, str]) -> Profile:
+    """Profile the view of rows.
+
+    Args:
+        schema: column name to Arrow type; columns of the view that are not named here are passed over.
+    """
+    figures: Figures = {}
+    names = list(schema)
+    for start in range(0, len(names), COLUMNS_PER_SCAN):
+        figures |= _scan(connection, {name: schema[name] for name in names[start : start + COLUMNS_PER_SCAN]})
+    columns = tuple(_column(connection, name, schema[name], figures[name]) for name in names)
+    num_rows = int(one_value(connection, f"SELECT count(*) FROM {ROWS}"))
+    return Profile(num_rows=num_rows, columns=columns, key=_compound_key(connection, columns))
+
+
+def _scan(connection: duckdb.DuckDBPyConnection, schema: Mapping[str, str]) -> dict[str, Figures]:
+    """The figures of some columns in one pass."""
+    asked = [(name, *each) for name, kind in schema.items() for each in _aggregates(identifier(name), kind).items()]
+    row = connection.execute(f"SELECT {', '.join(sql for _, _, sql in asked)} FROM {ROWS}").fetchone()
+    assert row is not None
+    found: dict[str, Figures] = {name: {} for name in schema}
+    for (name, figure, _), value in zip(asked, row, strict=True):
+        found[name][figure] = value
+    return found
+
+
+def _aggregates(column: str, arrow_type: str) -> dict[str, str]:
+    """Name of a figure to the SQL that finds it."""
+    asked = {"num_rows": "count(*)", "num_values": f"count({column})"}
+    kind = family(arrow_type)
+    if kind == "list":
+        lengths = {
+            "min_length": f"min(len({column}))",
+            "max_length": f"max(len({column}))",
+            "num_null_elements": f"sum(len({column}) - list_count({column}))",
+        }
+        is_numeric = family(element_type(arrow_type)) in ("integer", "float")
+        bounds = {"low": f"min(list_min({column}))", "high": f"max(list_max({column}))"} if is_numeric else {}
+        return asked | lengths | bounds
+    asked["num_distinct"] = f"approx_count_distinct({column})"
+    if kind == "integer":
+        return asked | {"low": f"min({column})", "high": f"max({column})"}
+    if kind in ("float", "decimal"):
+        finite = f"FILTER (WHERE isfinite({column}::DOUBLE))"
+        return asked | {
+            "low": f"min({column}::DOUBLE) {finite}",
+            "high": f"max({column}::DOUBLE) {finite}",
+            "num_finite": f"count({column}) {finite}",
+        }
+    if kind in ("date", "timestamp"):
+        moment = "TIMESTAMPTZ" if has_zone(arrow_type) else "TIMESTAMP"
+        return asked | {each: f"epoch({f}({column})::{moment})" for each, f in (("low", "min"), ("high", "max"))}
+    if kind == "string":
+        return asked | {"min_length": f"min(length({column}))", "max_length": f"max(length({column}))"}
+    return asked
+
+
+def _column(connection: duckdb.DuckDBPyConnection, name: str, arrow_type: str, figures: Figures) -> ColumnProfile:
+    kind, num_values = family(arrow_type), int(figures["num_values"])
+    shape, suspicions = None, tuple(Suspicion(kind=each, num_seen=0, num_looked_at=0) for each in named_kinds(name))
+    if kind == "string" and num_values:
+        shape, seen = _look_at_texts(connection, name, num_values, int(figures["max_length"]))
+        found = {each.kind for each in seen}
+        suspicions = (*seen, *(each for each in suspicions if each.kind not in found))
+    values = () if suspicions else _few_values(connection, name, kind, figures)
+    return ColumnProfile(
+        name=name,
+        type=arrow_type,
+        num_rows=int(figures["num_rows"]),
+        num_nulls=int(figures["num_rows"]) - num_values,
+        num_distinct=len(values) or int(figures.get("num_distinct", 0)),
+        is_unique=not values and _may_be_key(kind, figures) and _is_unique(connection, (name,)),
+        low=figures.get("low"),
+        high=figures.get("high"),
+        num_not_finite=num_values - int(figures.get("num_finite", num_values)),
+        min_length=figures.get("min_length"),
+        max_length=figures.get("max_length"),
+        num_null_elements=int(figures.get("num_null_elements") or 0),
+        values=values,
+        shape=None if suspicions else shape,
+        suspicions=suspicions,
+    )
+
+
+def _few_values(connection: duckdb.DuckDBPyConnection, name: str, kind: Family, figures: Figures) -> tuple[Scalar, ...]:
+    is_countable = kind in ("bool", "integer") or (kind == "string" and (figures["max_length"] or 0) <= MAX_VALUE_CHARS)
+    # The count is approximate, so a few more are let through and counted.
+    if not is_countable or not 0 < figures["num_distinct"] <= 2 * MAX_VALUES:
+        return ()
+    column = identifier(name)
+    rows = connection.execute(
+        f"SELECT DISTINCT {column} FROM {ROWS} WHERE {column} IS NOT NULL ORDER BY 1 LIMIT {MAX_VALUES + 1}"
+    ).fetchall()
+    is_small = len(rows) <= MAX_VALUES and figures["num_values"] >= MIN_ROWS_PER_VALUE * len(rows)
+    return tuple(value for (value,) in rows) if is_small else ()
+
+
+def _may_be_key(kind: Family, figures: Figures) -> bool:
+    return (
+        kind in ("integer", "string", "binary")
+        and figures["num_values"] >= MIN_ROWS_OF_KEY
+        and figures["num_distinct"] >= 0.8 * figures["num_values"]
+        and (figures.get("max_length") or 0) <= MAX_KEY_CHARS
+    )
+
+
+def _is_unique(connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> bool:
+    """Whether the values of these columns together never occur twice, rows with a null aside."""
+    columns = [identifier(name) for name in names]
+    present = " AND ".join(f"{column} IS NOT NULL" for column in columns)
+    # Digests take bounded room whatever the values; two that collide can only make a key look like none.
+    twice = f"SELECT 1 FROM {ROWS} WHERE {present} GROUP BY hash({', '.join(columns)}) HAVING count(*) > 1 LIMIT 1"
+    return int(one_value(connection, f"SELECT count(*) FROM ({twice})")) == 0
+
+
+def _compound_key(connection: duckdb.DuckDBPyConnection, columns: Sequence[ColumnProfile]) -> tuple[str, ...]:
+    """The first pair of columns that names a row, those with the most values first."""
+    if any(column.is_unique for column in columns) or not columns or columns[0].num_rows < MIN_ROWS_OF_KEY:
+        return ()
+    whole = [
+        column
+        for column in columns
+        if column.family in ("integer", "string", "date", "timestamp")
+        and column.num_nulls == 0
+        and column.num_distinct > 1
+        and (column.max_length or 0) <= MAX_KEY_CHARS
+    ]
+    whole = sorted(whole, key=lambda column: -column.num_distinct)[:MAX_COLUMNS_OF_PAIRS]
+    for first, second in itertools.combinations(whole, 2):
+        is_enough = first.num_distinct * second.num_distinct >= first.num_rows
+        if is_enough and _is_unique(connection, (first.name, second.name)):
+            return tuple(column.name for column in columns if column in (first, second))
+    return ()
+
+
+def _look_at_texts(
+    connection: duckdb.DuckDBPyConnection, name: str, num_values: int, max_length: int
+) -> tuple[Shape | None, tuple[Suspicion, ...]]:
+    column, every = identifier(name), max(1, num_values // MAX_LOOKED_AT)
+    text = column if max_length <= MAX_CHARS_LOOKED_AT else f"left({column}, {MAX_CHARS_LOOKED_AT})"
+    personal = [f"count(*) FILTER ({holds_pii_sql(text, kind)})" for kind in PATTERNS]
+    shapes = [f"coalesce(bool_and(regexp_full_match({text}, {literal(shape.pattern)})), false)" for shape in SHAPES]
+    suffix = rf"regexp_extract({text}, '\.[a-z][a-z0-9]{{0,4}}$')"
+    row = connection.execute(
+        f"SELECT count(*), min({suffix}), max({suffix}), {', '.join([*personal, *shapes])} FROM {ROWS} "
+        f"WHERE {column} IS NOT NULL AND hash({column}) % {every} = 0"
+    ).fetchone()
+    assert row is not None
+    num_looked_at, first_suffix, last_suffix, *rest = row
+    suspicions = tuple(
+        Suspicion(kind=kind, num_seen=num_seen, num_looked_at=num_looked_at)
+        for kind, num_seen in zip(PATTERNS, rest, strict=False)
+        if num_seen
+    )
+    likely = [shape for shape, is_held in zip(SHAPES, rest[len(PATTERNS) :], strict=True) if is_held]
+    if first_suffix and first_suffix == last_suffix:
+        likely.append(suffix_shape(first_suffix))
+    certain = (shape for shape in likely if max_length <= MAX_KEY_CHARS and _all_have(connection, column, shape))
+    return next(certain, None), suspicions
+
+
+def _all_have(connection: duckdb.DuckDBPyConnection, column: str, shape: Shape) -> bool:
+    has = f"regexp_full_match({column}, {literal(shape.pattern)})"
+    return bool(one_value(connection, f"SELECT coalesce(bool_and({has}), false) FROM {ROWS}"))

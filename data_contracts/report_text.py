@@ -1,0 +1,39 @@
+"""How reports and drafts write counts, sizes, moments, and names that came from outside."""
+
+from __future__ import annotations
+
+import datetime
+from html import escape
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if value.is_integer() else f"{value:,.6g}"
+
+
+def size(size_bytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if size_bytes < 1000:
+            return f"{size_bytes:.3g} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:,.1f} TB"
+
+
+def name(text: str) -> str:
+    """A name that cannot imitate another: control and direction characters are spelled out."""
+    spelled = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    return escape(spelled.encode("utf-8", "backslashreplace").decode())
+
+
+def moment(unix_s: float | None) -> str:
+    """A time in UTC, to the second; years that Python's calendar lacks stay seconds."""
+    if unix_s is None:
+        return "none"
+    try:
+        found = datetime.datetime.fromtimestamp(unix_s, datetime.UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{unix_s} s since 1970"
+    return found.strftime("%Y-%m-%d %H:%M:%S").removesuffix(" 00:00:00")

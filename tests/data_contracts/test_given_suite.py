@@ -1,0 +1,214 @@
+"""Every expectation that a given suite may hold is judged rightly on DuckDB, and no other is taken."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_contracts.contract import parse_contract
+from data_contracts.documents import ContractReceipt, Snapshot, StoredFile
+from data_contracts.errors import ConfigError
+from data_contracts.given_suite import SUPPORTED, parse_suite
+from data_contracts.rows_files import of_parquet
+from data_contracts.validation import Surroundings, validate
+
+CONTRACT = parse_contract(
+    """
+name: given
+version: 1.0.0
+extra_columns: true
+columns:
+  number: {type: int64}
+""",
+    where="given.yaml",
+)
+COLUMNS = {
+    "number": [1, 2, 3, 4],
+    "twice": [2, 4, 6, 8],
+    "same": [1, 2, 3, 4],
+    "repeated": [1, 1, 2, 2],
+    "text": ["ab", "cd", "ab", "ef"],
+    "empty": pa.array([None] * 4, pa.int64()),
+    "gaps": [1.0, None, 3.0, 4.0],
+    "share": [0.0, 0.5, 1.0, math.nan],
+    "ten": [9, 8, 7, 6],
+    "constant": [1, 1, 1, 1],
+}
+NAMES = list(COLUMNS)
+PAIR = {"column_A": "number", "column_B": "same"}
+BETWEEN = {"min_value": 1, "max_value": 4}
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "expect_column_distinct_values_to_be_in_set": (
+        {"column": "text", "value_set": ["ab", "cd", "ef"]},
+        {"column": "text", "value_set": ["ab", "cd"]},
+    ),
+    "expect_column_distinct_values_to_contain_set": (
+        {"column": "text", "value_set": ["ab"]},
+        {"column": "text", "value_set": ["xy"]},
+    ),
+    "expect_column_distinct_values_to_equal_set": (
+        {"column": "text", "value_set": ["ab", "cd", "ef"]},
+        {"column": "text", "value_set": ["ab", "cd", "ef", "gh"]},
+    ),
+    "expect_column_max_to_be_between": ({"column": "number", **BETWEEN}, {"column": "twice", **BETWEEN}),
+    "expect_column_mean_to_be_between": ({"column": "number", **BETWEEN}, {"column": "share", **BETWEEN}),
+    "expect_column_median_to_be_between": ({"column": "number", **BETWEEN}, {"column": "twice", **BETWEEN}),
+    "expect_column_min_to_be_between": ({"column": "number", **BETWEEN}, {"column": "ten", **BETWEEN}),
+    "expect_column_most_common_value_to_be_in_set": (
+        {"column": "text", "value_set": ["ab"]},
+        {"column": "text", "value_set": ["cd"]},
+    ),
+    "expect_column_pair_values_a_to_be_greater_than_b": (
+        {"column_A": "twice", "column_B": "number"},
+        {"column_A": "number", "column_B": "twice"},
+    ),
+    "expect_column_pair_values_to_be_equal": (PAIR, {"column_A": "number", "column_B": "twice"}),
+    "expect_column_proportion_of_non_null_values_to_be_between": (
+        {"column": "gaps", "min_value": 0.75},
+        {"column": "gaps", "min_value": 0.8},
+    ),
+    "expect_column_proportion_of_unique_values_to_be_between": (
+        {"column": "repeated", "max_value": 0.5},
+        {"column": "number", "max_value": 0.5},
+    ),
+    "expect_column_stdev_to_be_between": (
+        {"column": "number", "min_value": 1.29, "max_value": 1.3},
+        {"column": "twice", "min_value": 1.29, "max_value": 1.3},
+    ),
+    "expect_column_sum_to_be_between": (
+        {"column": "number", "min_value": 10, "max_value": 10},
+        {"column": "twice", "min_value": 10, "max_value": 10},
+    ),
+    "expect_column_to_exist": ({"column": "number"}, {"column": "nowhere"}),
+    "expect_column_unique_value_count_to_be_between": (
+        {"column": "repeated", "max_value": 2},
+        {"column": "number", "max_value": 2},
+    ),
+    "expect_column_value_lengths_to_be_between": (
+        {"column": "text", "min_value": 2},
+        {"column": "text", "min_value": 3},
+    ),
+    "expect_column_value_lengths_to_equal": ({"column": "text", "value": 2}, {"column": "text", "value": 3}),
+    "expect_column_values_to_be_between": ({"column": "number", **BETWEEN}, {"column": "twice", **BETWEEN}),
+    "expect_column_values_to_be_in_set": (
+        {"column": "number", "value_set": [1, 2, 3, 4]},
+        {"column": "number", "value_set": [1, 2, 3]},
+    ),
+    "expect_column_values_to_be_null": ({"column": "empty"}, {"column": "gaps"}),
+    "expect_column_values_to_be_unique": ({"column": "number"}, {"column": "repeated"}),
+    "expect_column_values_to_match_regex": ({"column": "text", "regex": "b|c|f"}, {"column": "text", "regex": "^a"}),
+    "expect_column_values_to_not_be_in_set": (
+        {"column": "number", "value_set": [5]},
+        {"column": "number", "value_set": [4]},
+    ),
+    "expect_column_values_to_not_be_null": ({"column": "number"}, {"column": "gaps"}),
+    "expect_column_values_to_not_match_regex": ({"column": "text", "regex": "x"}, {"column": "text", "regex": "^a"}),
+    "expect_compound_columns_to_be_unique": (
+        {"column_list": ["repeated", "number"]},
+        {"column_list": ["repeated", "constant"]},
+    ),
+    "expect_multicolumn_sum_to_equal": (
+        {"column_list": ["number", "ten"], "sum_total": 10},
+        {"column_list": ["number", "same"], "sum_total": 10},
+    ),
+    "expect_select_column_values_to_be_unique_within_record": (
+        {"column_list": ["number", "twice"]},
+        {"column_list": ["number", "same"]},
+    ),
+    "expect_table_column_count_to_be_between": ({"min_value": 10, "max_value": 10}, {"max_value": 9}),
+    "expect_table_column_count_to_equal": ({"value": 10}, {"value": 9}),
+    "expect_table_columns_to_match_set": ({"column_set": NAMES}, {"column_set": NAMES[1:]}),
+    "expect_table_row_count_to_be_between": ({"min_value": 4}, {"min_value": 5}),
+    "expect_table_row_count_to_equal": ({"value": 4}, {"value": 5}),
+}
+
+
+def suite_bytes(*expectations: dict[str, Any]) -> bytes:
+    return json.dumps({"name": "given", "expectations": list(expectations), "meta": {}}).encode()
+
+
+def judge(folder: Path, *expectations: dict[str, Any]) -> ContractReceipt:
+    pq.write_table(pa.table(COLUMNS), folder / "rows.parquet", row_group_size=2)
+    rows = of_parquet(folder / "rows.parquet")
+    snapshot = Snapshot(format="parquet", columns=dict(rows.columns), num_rows=4, files=rows.files)
+    stored = StoredFile(path="contract.yaml", size_bytes=1, sha256="ab" * 32)
+    given = Surroundings(suite=parse_suite(suite_bytes(*expectations), where="given.json"))
+    return validate(
+        CONTRACT, stored, snapshot, rows, folder, quarantine_file=folder / "left-out.parquet", surroundings=given
+    )
+
+
+def test_every_type_that_is_taken_has_a_case() -> None:
+    assert sorted(CASES) == sorted(SUPPORTED)
+
+
+def test_every_type_passes_what_is_right_and_fails_what_is_wrong(tmp_path: Path) -> None:
+    right = [{"type": name, "kwargs": good} for name, (good, _) in CASES.items()]
+    wrong = [{"type": name, "kwargs": bad} for name, (_, bad) in CASES.items()]
+    receipt = judge(tmp_path, *right, *wrong)
+    found = {verdict.rule_id: verdict for verdict in receipt.verdicts}
+    passed = [found[f"suite.{number}"] for number in range(1, len(CASES) + 1)]
+    failed = [found[f"suite.{number}"] for number in range(len(CASES) + 1, 2 * len(CASES) + 1)]
+    assert [each.description for each in passed if not each.passed] == []
+    assert [each.description for each in failed if each.passed] == []
+    raised = [each.description for each in (*passed, *failed) if "could not" in each.observed]
+    assert raised == []
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "passed"),
+    [
+        ({"column": "share", "max_value": 1}, False),
+        ({"column": "share", "min_value": 0}, False),
+        ({"column": "gaps", "min_value": 3, "mostly": 0.6}, True),
+        ({"column": "gaps", "min_value": 3, "mostly": 0.7}, False),
+        (
+            {
+                "column": "twice",
+                "min_value": 6,
+                "row_condition": 'col("number") > 2',
+                "condition_parser": "great_expectations",
+            },
+            True,
+        ),
+    ],
+)
+def test_nan_shares_and_conditions_are_understood(tmp_path: Path, kwargs: dict[str, Any], passed: bool) -> None:
+    receipt = judge(tmp_path, {"type": "expect_column_values_to_be_between", "kwargs": kwargs})
+    assert receipt.verdicts[-1].passed is passed
+    assert "could not" not in receipt.verdicts[-1].observed
+
+
+def test_a_warning_of_the_suite_refuses_nothing(tmp_path: Path) -> None:
+    receipt = judge(
+        tmp_path, {"type": "expect_table_row_count_to_equal", "kwargs": {"value": 9}, "severity": "warning"}
+    )
+    assert receipt.passed
+    assert not receipt.verdicts[-1].passed
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"{", "not a Great Expectations suite"),
+        (b"[]", "not a Great Expectations suite"),
+        (suite_bytes({"type": "expect_column_kl_divergence_to_be_less_than"}), "unknown type `expect_column_kl_div"),
+        (suite_bytes({"kwargs": {}}), "expectation 1 has no type"),
+        (suite_bytes({"type": SUPPORTED[0], "kwargs": []}), "has no mapping of kwargs"),
+        (suite_bytes({"type": SUPPORTED[0], "severity": "fatal"}), "unknown severity"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_by_name(data: bytes, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
+        parse_suite(data, where="given.json")
+
+
+def test_arguments_that_great_expectations_refuses_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"suite\.1: Great Expectations refuses the arguments of ExpectColumnMax"):
+        judge(tmp_path, {"type": "expect_column_max_to_be_between", "kwargs": {"column": "number", "minimum": 1}})

@@ -1,0 +1,75 @@
+"""Where a source lies: a folder, a URI, or files that an installed package brings along."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data_contracts.digest_cache import DigestCache
+from data_contracts.errors import ConfigError, IntegrityError
+from data_contracts.source_places import file_place, resolve_base_uri
+from data_contracts.sources import SourceSpec, take_snapshot
+
+
+def place(uri: str) -> str:
+    return resolve_base_uri(SourceSpec(uri=uri), base=Path("/base"))
+
+
+def test_a_folder_of_an_installed_package_is_found_without_importing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "bringsdata"
+    (package / "datasets" / "data").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    (package / "datasets" / "data" / "digits.csv").write_text("0,1\n2,3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert place("python:bringsdata/datasets/data") == str(package / "datasets" / "data")
+    assert place("python:bringsdata/") == place("python:bringsdata") == str(package)
+    spec = SourceSpec(
+        format="csv", uri="python:bringsdata/datasets/data", include=("digits.csv",), csv={"has_header": False}
+    )
+    snapshot = take_snapshot(spec, base=tmp_path, cache=DigestCache(tmp_path / "ws" / "digests"))
+    assert (snapshot.num_rows, snapshot.columns) == (2, {"f0": "int64", "f1": "int64"})
+
+
+def test_scikit_learns_digits_are_a_source(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    spec = SourceSpec(
+        format="csv", uri="python:sklearn/datasets/data", include=("digits.csv.gz",), csv={"has_header": False}
+    )
+    snapshot = take_snapshot(spec, base=tmp_path, cache=DigestCache(tmp_path / "ws" / "digests"))
+    assert (snapshot.num_rows, len(snapshot.columns)) == (1797, 65)
+
+
+@pytest.mark.parametrize(
+    "uri", ["python:stdlb", "python:", "python:no_such_package/data", "python:os.path", "python:json.x"]
+)
+def test_an_unknown_package_is_a_mistake_that_shows_a_way_out(uri: str) -> None:
+    with pytest.raises(ConfigError, match=r"no such installed package\. (Did you mean|Is it installed)"):
+        place(uri)
+
+
+def test_a_package_is_no_way_to_other_folders() -> None:
+    with pytest.raises(IntegrityError, match="leaves the workspace"):
+        place("python:json/../../etc")
+
+
+def test_a_file_never_lies_outside_its_source() -> None:
+    assert file_place("s3://bucket/data/", "a/b") == "s3://bucket/data/a/b"
+    with pytest.raises(IntegrityError):
+        file_place("/data", "../secret")
+
+
+def test_asking_where_a_package_lies_imports_little() -> None:
+    code = (
+        "import sys; from pathlib import Path\n"
+        "from data_contracts.source_places import resolve_base_uri\n"
+        "from data_contracts.source_spec import SourceSpec\n"
+        "resolve_base_uri(SourceSpec(uri='python:pyarrow/include'), base=Path('/'))\n"
+        "print({'pyarrow', 'pandas', 'duckdb', 'numpy'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
