@@ -1,9 +1,9 @@
-"""From the sample order to the batches of a rank's replicas."""
+"""From the sample order to the batches of a rank's replicas, made ahead of the step that needs them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import contextlib
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -11,45 +11,100 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from training.config import TrainingSpec
+from training.data.block_gather import BlockGather
+from training.data.device_copy import Arrival, DeviceCopy, to_tensors
 from training.data.loader import ShardReader
-from training.data.order import sample_rows
+from training.data.loader_spec import LoaderSpec
+from training.data.order import SampleOrder
+from training.data.prefetch import Prefetcher
+from training.data.sample_order import sample_order
 from training.seeds import derive
 
 PROOF_SEQUENCES = 4
+ALIGNMENT_BYTES = {"cpu": 64, "cuda": 512}
+"""Where torch's own allocations begin."""
+
+StepBatches = list[dict[str, Tensor]]
+"""What a rank trains on in one step: a batch for each of its replicas."""
 
 
-def step_rows(spec: TrainingSpec, num_rows: int, step: int) -> NDArray[np.int64]:
+def training_order(spec: TrainingSpec, reader: ShardReader) -> SampleOrder:
+    return sample_order(spec.order, reader, seed=derive(spec.seed, "order"))
+
+
+def step_rows(spec: TrainingSpec, reader: ShardReader, step: int) -> NDArray[np.int64]:
     """Rows of the global batch of `step`, counted from 0, shape (replicas, micro batch). No worker has a say in it."""
-    rows = sample_rows(
-        num_rows,
-        seed=derive(spec.seed, "order"),
-        first_position=step * spec.global_batch_sequences,
-        count=spec.global_batch_sequences,
-    )
+    first = step * spec.global_batch_sequences
+    rows = training_order(spec, reader).rows(np.arange(first, first + spec.global_batch_sequences))
     return rows.reshape(spec.num_replicas, spec.micro_batch_sequences)
-
-
-def to_tensors(columns: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
-    """Arrays as tensors; integers widen to int64, which is what indexing wants."""
-    return {
-        name: torch.from_numpy(values.astype(np.int64) if values.dtype.kind in "iu" else values).to(device)
-        for name, values in columns.items()
-    }
-
-
-def rank_batches(
-    reader: ShardReader, spec: TrainingSpec, *, rank: int, replicas_per_rank: int, device: torch.device
-) -> Callable[[int], list[dict[str, Tensor]]]:
-    """A function from step to the batches of this rank's replicas."""
-
-    def produce(step: int) -> list[dict[str, Tensor]]:
-        own = step_rows(spec, reader.num_rows, step)[rank * replicas_per_rank : (rank + 1) * replicas_per_rank]
-        return [to_tensors(reader.gather(rows), device) for rows in own]
-
-    return produce
 
 
 def proof_batch(reader: ShardReader, spec: TrainingSpec, device: torch.device) -> dict[str, Tensor]:
     """The first rows of the sample order, the same for every checkpoint of a run."""
-    rows = step_rows(spec, reader.num_rows, 0).reshape(-1)[:PROOF_SEQUENCES]
-    return to_tensors(reader.gather(rows), device)
+    return to_tensors(reader.gather(step_rows(spec, reader, 0).reshape(-1)[:PROOF_SEQUENCES]), device)
+
+
+class RankBatches:
+    """The batches of one rank's replicas, for any step: a pure function of the step."""
+
+    def __init__(
+        self, reader: ShardReader, spec: TrainingSpec, *, rank: int, replicas_per_rank: int, device: torch.device
+    ) -> None:
+        self._num_replicas, self._micro_batch = replicas_per_rank, spec.micro_batch_sequences
+        share_rows = replicas_per_rank * self._micro_batch
+        self._blocks = BlockGather(
+            reader,
+            training_order(spec, reader),
+            batch_rows=spec.global_batch_sequences,
+            share=slice(rank * share_rows, (rank + 1) * share_rows),
+        )
+        self._copy = DeviceCopy(device)
+        self.steps_per_block = self._blocks.batches_per_block
+
+    def __call__(self, step: int) -> StepBatches:
+        columns = self._blocks.gather(step, 1, pinned=self._copy.wants_pinned)
+        return next(self.steps(self._copy.send(columns), 1))
+
+    def block(self, number: int) -> Arrival:
+        """Steps [number * steps_per_block, (number + 1) * steps_per_block), one after another."""
+        return self._copy.send(self._blocks.block(number, pinned=self._copy.wants_pinned))
+
+    def steps(self, arrival: Arrival, num_steps: int) -> Iterator[StepBatches]:
+        """A block, cut into the steps it holds."""
+        columns = {
+            name: values.view(num_steps, self._num_replicas, self._micro_batch, *values.shape[1:])
+            for name, values in arrival.take().items()
+        }
+        for step in range(num_steps):
+            yield [
+                {name: _as_if_alone(values[step, replica]) for name, values in columns.items()}
+                for replica in range(self._num_replicas)
+            ]
+
+
+@contextlib.contextmanager
+def prefetched(batches: RankBatches, loader: LoaderSpec, *, start: int, stop: int) -> Iterator[Iterator[StepBatches]]:
+    """The batches of steps [start, stop), made ahead in threads that end with the block."""
+    size = batches.steps_per_block
+
+    def steps(blocks: Iterator[Arrival]) -> Iterator[StepBatches]:
+        for number, block in enumerate(blocks, start // size):
+            for step, made in enumerate(batches.steps(block, size), number * size):
+                if start <= step < stop:
+                    yield made
+
+    with Prefetcher(
+        batches.block,
+        size_bytes=lambda block: block.size_bytes,
+        max_bytes=loader.prefetch_bytes,
+        start=start // size,
+        stop=-(-stop // size),
+        num_threads=loader.prefetch_threads,
+    ) as blocks:
+        yield steps(blocks)
+
+
+def _as_if_alone(batch: Tensor) -> Tensor:
+    """The batch where an allocation of its own would begin: kernels choose their way by alignment, and bits follow,
+    which must not depend on how many steps were gathered together."""
+    return batch if batch.data_ptr() % ALIGNMENT_BYTES[batch.device.type] == 0 else batch.clone()

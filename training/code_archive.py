@@ -1,6 +1,6 @@
-"""The frozen code of a run: one zip of what a rank imports, named by its digest and imported as it is.
+"""The frozen code of a run: one zip of what its ranks import, named by its digest and imported as it is.
 
-A queued or resumed run never sees later edits, and an edit to flows or docs re-trains nothing. Python
+A queued or resumed run never sees later edits, and an edit to what no rank imports re-trains nothing. Python
 imports modules straight out of the zip, so nothing is unpacked and nothing can drift.
 """
 
@@ -11,29 +11,51 @@ import importlib.util
 import io
 import sys
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from data_contracts.digests import canonical_json, sha256_bytes
 from data_contracts.documents import StoredFile
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
+from training.import_closure import HOME, imports, lies_in, modules_below, source_file
+from training.recipes.built_in import BUILT_IN
 
-GROUND_FLOOR = ("__init__", "errors", "digests", "documents", "publication", "refs", "stages")
+RANK_MODULES = ("training.worker", "training.evaluation", "training.export", "training.checkpoint.verify_worker")
+"""What is started as a rank, by `python -m`."""
 OWN_PACKAGES = ("data_contracts", "training", "tasks", "flows")
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The oldest time a zip can say; one time for all files keeps the bytes a function of the code."""
 
 
-def rank_sources() -> dict[str, Path]:
-    """Archive name to file of Headway's own part: `training/` and the ground floor of `data_contracts/`."""
-    home = Path(__file__).resolve().parent.parent
-    sources = {path.relative_to(home).as_posix(): path for path in (home / "training").rglob("*.py")}
-    sources |= {f"data_contracts/{name}.py": home / "data_contracts" / f"{name}.py" for name in GROUND_FLOOR}
-    return sources
+def rank_sources(recipe_files: Iterable[Path] = ()) -> dict[str, Path]:
+    """Archive name to file of Headway's own part: all that a rank, a shipped recipe or the user's own may import.
+
+    Raises:
+        ConfigError: a file of the user's recipe is not Python.
+    """
+    shipped = [recipe.place.partition(":")[0] for recipe in BUILT_IN.values()]
+    wanted = (name for file in recipe_files for name in _imports_of_recipe(file) if _is_ranks(name))
+    roots = {*RANK_MODULES, *shipped, *(name for name in wanted if source_file(name, HOME))}
+    modules = modules_below(*sorted(roots), follow=_is_ranks)
+    folders = {parent for path in modules.values() for parent in path.parents if parent.is_relative_to(HOME)}
+    files = {*modules.values(), *(folder / "__init__.py" for folder in folders - {HOME})}
+    return {path.relative_to(HOME).as_posix(): path for path in files}
+
+
+def _is_ranks(module: str) -> bool:
+    return lies_in(module, ("data_contracts", "training"))
+
+
+def _imports_of_recipe(file: Path) -> list[str]:
+    try:
+        return list(imports(file)) if file.suffix == ".py" else []
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(f"the recipe's module cannot be read ({error}).", where=str(file)) from error
 
 
 def recipe_sources(recipe: str, search_path: tuple[str, ...]) -> dict[str, Path]:
-    """Archive name to file of a user's recipe `package.module:Class`; nothing for a shipped one.
+    """Archive name to file of a user's recipe `package.module:Class`, data files too; nothing for a shipped one.
 
     Raises:
         ConfigError: the package cannot be found, or carries one of Headway's own names.
@@ -61,7 +83,8 @@ def recipe_sources(recipe: str, search_path: tuple[str, ...]) -> dict[str, Path]
     origin = Path(spec.origin)
     if origin.name != "__init__.py":
         return {origin.name: origin}
-    return {path.relative_to(origin.parent.parent).as_posix(): path for path in origin.parent.rglob("*.py")}
+    files = (path for path in origin.parent.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(origin.parent.parent).as_posix(): path for path in files}
 
 
 def pack(sources: dict[str, Path]) -> bytes:
@@ -75,7 +98,8 @@ def pack(sources: dict[str, Path]) -> bytes:
 
 def freeze_code(workspace: Workspace, recipe: str, search_path: tuple[str, ...] = ()) -> StoredFile:
     """Publish the archive for a recipe under its digest."""
-    data = pack(rank_sources() | recipe_sources(recipe, search_path))
+    own = recipe_sources(recipe, search_path)
+    data = pack(rank_sources(own.values()) | own)
     return workspace.publish_addressed(f"code/{sha256_bytes(data)}.zip", data)
 
 

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
+from training.data.order_spec import OrderSpec
 
 
 def is_power_of_two(number: int) -> bool:
@@ -50,6 +51,7 @@ class TrainingSpec(Frozen):
     recipe: RecipeSpec = RecipeSpec()
     optimizer: OptimizerSpec = OptimizerSpec()
     schedule: ScheduleSpec = ScheduleSpec()
+    order: OrderSpec = OrderSpec()
     max_steps: int = Field(default=1000, gt=0, description="Optimizer steps in all.")
     global_batch_sequences: int = Field(default=8, gt=0, description="Rows of one optimizer step.")
     micro_batch_sequences: int = Field(
@@ -96,10 +98,10 @@ def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
 
 
 def batch_line(spec: TrainingSpec, *, world_size: int, context_tokens: int) -> str:
-    """The batch arithmetic in one line, for a person."""
+    """The batch arithmetic in one line, for a person; with one token a row, rows are examples."""
     accumulation = replicas_per_rank(spec, world_size)
-    tokens = spec.global_batch_sequences * context_tokens
+    what, row = ("examples", "") if context_tokens == 1 else ("tokens", f" x {context_tokens} seq")
     return (
-        f"tokens/step  {spec.micro_batch_sequences} micro x {context_tokens} seq x {world_size} ranks "
-        f"x {accumulation} accumulation = {tokens:,}"
+        f"{what}/step  {spec.micro_batch_sequences} micro{row} x {world_size} ranks "
+        f"x {accumulation} accumulation = {spec.global_batch_sequences * context_tokens:,}"
     )

@@ -1,7 +1,7 @@
-"""Evaluation: what a checkpoint makes of held-out documents, the same bits on any number of ranks.
+"""Evaluation: what a checkpoint makes of held-out examples, the same bits on any number of ranks.
 
 Rows are cut into blocks by the manifest alone; ranks share the blocks out and need not meet. Each block's loss is
-summed by document; `merge` adds the blocks up exactly (`math.fsum`), in an order that no rank decides.
+summed by example; `merge` adds the blocks up exactly (`math.fsum`), in an order that no rank decides.
 
 As a rank: `python -m training.evaluation --workspace URI --request FILE --out DIR`. Importing this costs no torch.
 """
@@ -9,9 +9,10 @@ As a rank: `python -m training.evaluation --workspace URI --request FILE --out D
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,30 +21,27 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from data_contracts.digests import canonical_json
-from data_contracts.documents import FittedState, Frozen, Link, RunSpec, Sha256, ShardManifest
+from data_contracts.digests import canonical_json, sha256_bytes
+from data_contracts.documents import FittedState, Frozen, Link, RunSpec, Sha256, ShardManifest, StoredFile
 from data_contracts.errors import ConfigError, IntegrityError, TrainingFailed
 from data_contracts.publication import Workspace
 from training.bigram import Bigram
+from training.class_prior import ClassPrior
 from training.data.byte_pair import TOKENIZER_FILE, token_bytes
 from training.data.encoders import fitted_file
 from training.data.loader import ShardReader
-from training.data.packing import PAD_ID, document_of_positions
 from training.data.spec import HELDOUT, TRAIN
 from training.launch.rank import Rank, arm
+from training.measures import LABEL, TOKENS, Sums, yardstick_of
 from training.process_ends import leave, record_imports
 from training.pulse import Pulse
+from training.scorers import Columns, DocumentScorer, Measured, Predict, RowScorer, Scorer, score_all
 
 if TYPE_CHECKING:
     from torch import nn
 
     from training.checkpoint.verify import Verified
     from training.recipes.protocol import Recipe
-
-BLOCK_ROWS = 16
-Columns = Mapping[str, NDArray[Any]]
-Losses = Callable[[Columns], NDArray[np.float64]]
-"""From rows by column to nats of every target, (rows, context), 0 at padding."""
 
 
 class EvaluationRequest(Frozen):
@@ -54,76 +52,28 @@ class EvaluationRequest(Frozen):
     """The shards to evaluate on, encoded by the fitted state that the run was trained with."""
     split: str = HELDOUT
     baselines: bool = True
-    """Also score a bigram model, fitted on the manifest's training split."""
+    """Also score simpler models, fitted on the manifest's training split."""
+    graph: StoredFile | None = None
+    """The registered graph, to be scored instead of the checkpoint when that is lost."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DocumentScores:
-    """Per document, sorted by path: what the model paid, and for how many bytes."""
+class Scores:
+    """What a model made of a split, example by example, sorted by name."""
 
-    documents: tuple[str, ...]
-    nats: NDArray[np.float64]
-    num_tokens: NDArray[np.int64]
-    size_bytes: NDArray[np.int64]
-    baseline_nats: dict[str, NDArray[np.float64]]
-    """The same, for simpler models on the same documents."""
-
-    @property
-    def baselines(self) -> dict[str, float]:
-        """Bits per byte of the simpler models."""
-        size_bytes = int(self.size_bytes.sum())
-        return {name: math.fsum(nats.tolist()) / math.log(2) / size_bytes for name, nats in self.baseline_nats.items()}
-
-    @property
-    def bits(self) -> NDArray[np.float64]:
-        return self.nats / math.log(2)
-
-    @property
-    def bits_per_byte(self) -> float:
-        return math.fsum(self.nats.tolist()) / math.log(2) / int(self.size_bytes.sum())
-
-
-class Scorer:
-    """Sums losses of a split's rows by document."""
-
-    def __init__(self, reader: ShardReader, manifest: ShardManifest, token_sizes_bytes: NDArray[np.int64]) -> None:
-        groups = [group for group in manifest.groups if group.split == reader.split]
-        self._reader, self._sizes_bytes = reader, token_sizes_bytes
-        self._documents = [path for group in groups for path in group.documents]
-        self._last_rows = np.cumsum([group.num_rows for group in groups])
-        num_documents = np.array([len(group.documents) for group in groups])
-        self._first_documents = np.cumsum(num_documents) - num_documents
-        self.num_blocks = -(-reader.num_rows // BLOCK_ROWS)
-
-    def score(self, block: int, losses: Losses) -> dict[str, Any]:
-        """One block: by document's path, nats, tokens and bytes of the targets that lie in it."""
-        rows = np.arange(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, self._reader.num_rows))
-        columns = self._reader.gather(rows)
-        targets = columns["tokens"][:, 1:]
-        first = self._first_documents[np.searchsorted(self._last_rows, rows, side="right")]
-        documents = document_of_positions(columns["tokens"], columns["document"])[:, 1:] + first[:, None]
-        valid = targets != PAD_ID
-        present, place = np.unique(documents[valid], return_inverse=True)
-        sums = {
-            "nats": np.bincount(place, weights=losses(columns)[valid]).tolist(),
-            "tokens": np.bincount(place).tolist(),
-            "bytes": np.bincount(place, weights=self._sizes_bytes[targets[valid]]).astype(np.int64).tolist(),
-        }
-        return {"block": block, "documents": [self._documents[index] for index in present], **sums}
-
-    def score_all(self, blocks: Iterable[int], losses: Losses, *, on_block: Callable[[], None]) -> list[dict[str, Any]]:
-        scored = []
-        for block in blocks:
-            scored.append(self.score(block, losses))
-            on_block()
-        return scored
+    examples: tuple[str, ...]
+    slices: tuple[str, ...]
+    """Which slice each example belongs to."""
+    sums: Sums
+    baselines: dict[str, Sums]
+    """The same sums, for simpler models on the same examples."""
 
 
 def part_name(rank: int) -> str:
     return f"rank-{rank}.json"
 
 
-def merge(folder: Path, num_ranks: int) -> DocumentScores:
+def merge(folder: Path, num_ranks: int) -> Scores:
     """Put the ranks' parts together.
 
     Raises:
@@ -131,26 +81,17 @@ def merge(folder: Path, num_ranks: int) -> DocumentScores:
     """
     try:
         parts = [json.loads((folder / part_name(rank)).read_bytes()) for rank in range(num_ranks)]
-    except (OSError, ValueError) as error:
+        num_blocks = int(parts[0]["num_blocks"])
+        slices, sums = _by_example([block for part in parts for block in part["blocks"]], num_blocks, folder)
+        scored = ((name, blocks) for part in parts for name, blocks in part["baselines"].items())
+        baselines = {name: _by_example(blocks, num_blocks, folder)[1] for name, blocks in scored}
+    except (OSError, ValueError, KeyError) as error:
         raise TrainingFailed(f"a rank left no readable scores ({error}).", where=str(folder)) from error
-    num_blocks = int(parts[0]["num_blocks"])
-    scores = _by_document([block for part in parts for block in part["blocks"]], num_blocks, folder)
-    paths = sorted(scores)
-    baseline_nats = {}
-    for name, blocks in ((name, blocks) for part in parts for name, blocks in part["baselines"].items()):
-        baseline = _by_document(blocks, num_blocks, folder)
-        baseline_nats[name] = np.array([baseline[path][0] for path in paths])
-    return DocumentScores(
-        documents=tuple(paths),
-        nats=np.array([scores[path][0] for path in paths]),
-        num_tokens=np.array([scores[path][1] for path in paths]),
-        size_bytes=np.array([scores[path][2] for path in paths]),
-        baseline_nats=baseline_nats,
-    )
+    return Scores(examples=tuple(slices), slices=tuple(slices.values()), sums=sums, baselines=baselines)
 
 
-def _by_document(blocks: list[dict[str, Any]], num_blocks: int, folder: Path) -> dict[str, tuple[float, int, int]]:
-    """Nats, tokens and bytes of every document, added up exactly.
+def _by_example(blocks: list[dict[str, Any]], num_blocks: int, folder: Path) -> tuple[dict[str, str], Sums]:
+    """Slice of every example, by name and sorted, and sums in the same order, added up exactly.
 
     Raises:
         TrainingFailed: blocks are missing or doubled.
@@ -158,68 +99,111 @@ def _by_document(blocks: list[dict[str, Any]], num_blocks: int, folder: Path) ->
     blocks = sorted(blocks, key=lambda block: int(block["block"]))
     if [block["block"] for block in blocks] != list(range(num_blocks)):
         raise TrainingFailed("the ranks' scores do not make up the whole split.", where=str(folder))
-    rows: dict[str, list[tuple[float, int, int]]] = {}
+    slices: dict[str, str] = {}
+    addends: dict[str, dict[str, list[float]]] = {}
     for block in blocks:
-        for path, *sums in zip(block["documents"], block["nats"], block["tokens"], block["bytes"], strict=True):
-            rows.setdefault(path, []).append((sums[0], sums[1], sums[2]))
-    return {
-        path: (math.fsum(row[0] for row in its), sum(row[1] for row in its), sum(row[2] for row in its))
-        for path, its in rows.items()
-    }
+        slices.update(zip(block["examples"], block["slices"], strict=True))
+        for name, values in block["sums"].items():
+            for example, value in zip(block["examples"], values, strict=True):
+                addends.setdefault(name, {}).setdefault(example, []).append(value)
+    examples = sorted(slices)
+    sums = {name: np.array([math.fsum(its[example]) for example in examples]) for name, its in addends.items()}
+    return {example: slices[example] for example in examples}, sums
 
 
-def restored_model(
-    workspace: Workspace, run: RunSpec, shards: ShardManifest, checkpoint: Verified
-) -> tuple[Recipe, nn.Module]:
-    """A verified checkpoint's model, in evaluation mode on the CPU, and its recipe.
+def recipe_of(workspace: Workspace, run: RunSpec, shards: ShardManifest) -> Recipe:
+    """The run's recipe, for shards that its model can read.
 
     Raises:
         ConfigError: the shards were encoded by another fitted state than the run's.
-        IntegrityError: the checkpoint is another run's, or does not fit the recipe's model.
     """
-    from training.learner import load_model_tensors
     from training.recipes.protocol import load_recipe
     from training.run_documents import data_shape, training_spec
 
     if shards.fitted != run.fitted:
         raise ConfigError("the shards were encoded by another fitted state than the run's.", where=shards.link.short)
-    if checkpoint.manifest.run != run.link:
-        raise IntegrityError("it belongs to another run.", where=str(checkpoint.directory))
     spec = training_spec(run)
     shape = data_shape(shards, workspace.load(run.fitted, FittedState))
-    recipe = load_recipe(spec.recipe.name, spec.recipe.model, shape)
+    return load_recipe(spec.recipe.name, spec.recipe.model, shape)
+
+
+def restored_model(recipe: Recipe, run: RunSpec, checkpoint: Verified) -> nn.Module:
+    """A verified checkpoint's model, in evaluation mode on the CPU.
+
+    Raises:
+        IntegrityError: the checkpoint is another run's, or does not fit the recipe's model.
+    """
+    from training.learner import load_model_tensors
+
+    if checkpoint.manifest.run != run.link:
+        raise IntegrityError("it belongs to another run.", where=str(checkpoint.directory))
     model = recipe.build()
     load_model_tensors(model, checkpoint.tensors)
-    return recipe, model.eval()
+    return model.eval()
+
+
+def graph_model(workspace: Workspace, graph: StoredFile) -> nn.Module:
+    """A registered graph as a model: the bytes that were checked are the bytes that are read.
+
+    Raises:
+        IntegrityError: gone, or not the registered bytes.
+    """
+    import torch
+
+    data = workspace.read(graph.path)
+    if sha256_bytes(data) != graph.sha256:
+        raise IntegrityError("its bytes are not the registered ones.", where=graph.path)
+    return torch.export.load(io.BytesIO(data)).module()
+
+
+def model_to_score(
+    rank: Rank, workspace: Workspace, request: EvaluationRequest, run: RunSpec, recipe: Recipe
+) -> Predict:
+    """The checkpoint's model where training would put it; a registered graph on the CPU, which it was made for."""
+    from training.checkpoint.verify import load_checkpoint
+    from training.distributed import choose_device
+
+    if request.graph is not None:
+        return prediction(recipe, graph_model(workspace, request.graph))
+    verified = load_checkpoint(Path(request.checkpoint), on_file=Pulse(rank.ledger, "restore"))
+    return prediction(recipe, restored_model(recipe, run, verified).to(choose_device()))
 
 
 def evaluate_share(rank: Rank, workspace: Workspace, request: EvaluationRequest) -> dict[str, Any]:
     """This rank's blocks. Rank 0 also fits and scores the baselines."""
-    from training.checkpoint.verify import load_checkpoint
-    from training.distributed import be_deterministic, choose_device
+    from training.distributed import be_deterministic
     from training.run_documents import training_spec
 
     run = workspace.load(Link(kind="run", sha256=request.run), RunSpec)
     manifest = workspace.load(Link(kind="manifest", sha256=request.manifest), ShardManifest)
     with rank.ledger.span("restore"):
         be_deterministic(training_spec(run).num_threads)
-        verified = load_checkpoint(Path(request.checkpoint), on_file=Pulse(rank.ledger, "restore"))
-        recipe, model = restored_model(workspace, run, manifest, verified)
-        model.to(choose_device())
+        predict = model_to_score(rank, workspace, request, run, recipe_of(workspace, run, manifest))
     with rank.ledger.span("data.open"):
-        sizes_bytes = token_sizes_bytes(workspace, run.fitted)
         reader = ShardReader(workspace, manifest, request.split, on_shard=Pulse(rank.ledger, "data.open"))
-        scorer = Scorer(reader, manifest, sizes_bytes)
+        scorer = scorer_of(workspace, manifest, reader)
     with rank.ledger.span("evaluate.model"):
         own = range(rank.rank, scorer.num_blocks, rank.world_size)
-        blocks = scorer.score_all(own, model_losses(recipe, model), on_block=Pulse(rank.ledger, "evaluate.model"))
+        blocks = score_all(scorer, own, predict, on_block=Pulse(rank.ledger, "evaluate.model"))
     baselines = {}
     if request.baselines and rank.rank == 0:
-        with rank.ledger.span("evaluate.bigram"):
-            baselines["bigram"] = bigram_blocks(
-                workspace, manifest, scorer, len(sizes_bytes), on_piece=Pulse(rank.ledger, "evaluate.bigram")
-            )
-    return {"format_version": 1, "num_blocks": scorer.num_blocks, "blocks": blocks, "baselines": baselines}
+        name = yardstick_of(column_names(manifest)).gate_baseline
+        with rank.ledger.span("evaluate.baseline"):
+            pulse = Pulse(rank.ledger, "evaluate.baseline")
+            baseline = fitted_baseline(workspace, manifest, reader, on_shard=pulse)
+            baselines[name] = score_all(scorer, range(scorer.num_blocks), baseline, on_block=pulse)
+    return {"format_version": 2, "num_blocks": scorer.num_blocks, "blocks": blocks, "baselines": baselines}
+
+
+def column_names(manifest: ShardManifest) -> set[str]:
+    return {column.name for column in manifest.columns}
+
+
+def scorer_of(workspace: Workspace, manifest: ShardManifest, reader: ShardReader) -> Scorer:
+    """Raises `ConfigError`: nothing in these shards can be evaluated."""
+    if yardstick_of(column_names(manifest)).examples_are_documents:
+        return DocumentScorer(reader, manifest, token_sizes_bytes(workspace, manifest.fitted))
+    return RowScorer(reader)
 
 
 def token_sizes_bytes(workspace: Workspace, fitted: Link) -> NDArray[np.int64]:
@@ -228,34 +212,42 @@ def token_sizes_bytes(workspace: Workspace, fitted: Link) -> NDArray[np.int64]:
     return np.array([len(text) for text in table], dtype=np.int64)
 
 
-def model_losses(recipe: Recipe, model: nn.Module) -> Losses:
+def prediction(recipe: Recipe, model: nn.Module) -> Predict:
     import torch
 
-    from training.batches import to_tensors
+    from training.data.device_copy import to_tensors
 
     device = next(model.parameters()).device
 
-    def losses(columns: Columns) -> NDArray[np.float64]:
+    def predict(columns: Columns) -> Measured:
         with torch.inference_mode():
-            nats = recipe.token_losses(model, to_tensors(columns, device)).nats
-        return nats.double().cpu().numpy()
+            measured = recipe.measures(model, to_tensors(columns, device))
+        return {name: values.double().cpu().numpy() for name, values in measured.items()}
 
-    return losses
+    return predict
 
 
-def bigram_blocks(
-    workspace: Workspace,
-    manifest: ShardManifest,
-    scorer: Scorer,
-    vocab_size: int,
-    *,
-    on_piece: Callable[[], None] = lambda: None,
-) -> list[dict[str, Any]]:
-    """Fit on the whole training split, score on the scorer's."""
-    training = ShardReader(workspace, manifest, TRAIN, ("tokens",), on_shard=on_piece)
-    bigram = Bigram(training.gather(np.arange(training.num_rows))["tokens"], vocab_size)
-    every_block = range(scorer.num_blocks)
-    return scorer.score_all(every_block, lambda columns: bigram.nats(columns["tokens"]), on_block=on_piece)
+def fitted_baseline(
+    workspace: Workspace, manifest: ShardManifest, heldout: ShardReader, *, on_shard: Callable[[], None] = lambda: None
+) -> Predict:
+    """The simple model of this kind of data, fitted on the whole training split."""
+    if yardstick_of(column_names(manifest)).examples_are_documents:
+        training = ShardReader(workspace, manifest, TRAIN, (TOKENS,), on_shard=on_shard)
+        vocab_size = len(token_sizes_bytes(workspace, manifest.fitted))
+        bigram = Bigram(training.gather(np.arange(training.num_rows))[TOKENS], vocab_size)
+        return lambda columns: {"nats": bigram.nats(columns[TOKENS])}
+    training = ShardReader(workspace, manifest, TRAIN, (LABEL,), on_shard=on_shard)
+    return prior_of(*(reader.gather(np.arange(reader.num_rows))[LABEL] for reader in (training, heldout)))
+
+
+def prior_of(training: NDArray[Any], heldout: NDArray[Any]) -> Predict:
+    """Classes, (rows, 1), are counted in both splits, their shares in the training split alone."""
+    prior = ClassPrior(training.reshape(-1), int(max(training.max(), heldout.max())) + 1)
+
+    def predict(columns: Columns) -> Measured:
+        return {"nats": prior.nats(columns[LABEL]), "correct": prior.correct(columns[LABEL])}
+
+    return predict
 
 
 def main() -> None:

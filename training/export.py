@@ -1,17 +1,22 @@
 """Export rank: a verified checkpoint as a `torch.export` graph, made by the code that trained it.
 
-The graph holds no Python of ours and loads wherever torch does, without unpickling; torch itself keeps the example
-input in the archive as a small pickle.
+The graph holds no Python of ours and no pickle, and loads wherever torch does.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from training.launch.rank import Rank, arm
 from training.process_ends import leave, record_imports
 from training.pulse import Pulse
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+GRAPH, INPUT_EXAMPLE, OUTPUT_EXAMPLE = "model.pt2", "input.npy", "output.npy"
 
 
 def main() -> None:
@@ -28,30 +33,43 @@ def main() -> None:
 
 
 def export(rank: Rank, workspace_uri: str, run_sha256: str, checkpoint: Path, out: Path) -> None:
-    """Write `model.pt2`: tokens int64 (batch, sequence) to logits, both lengths left free."""
-    import torch
-
+    """Write the graph of a checkpoint, and an example of what goes in and what comes out."""
     from data_contracts.documents import Link, RunSpec, ShardManifest
     from data_contracts.publication import Workspace
     from training.checkpoint.verify import load_checkpoint
-    from training.evaluation import restored_model
+    from training.evaluation import recipe_of, restored_model
 
     workspace = Workspace(workspace_uri)
     with rank.ledger.span("restore"):
         run = workspace.load(Link(kind="run", sha256=run_sha256), RunSpec)
         shards = workspace.load(run.manifest, ShardManifest)
         verified = load_checkpoint(checkpoint, on_file=Pulse(rank.ledger, "restore"))
-        recipe, model = restored_model(workspace, run, shards, verified)
-    example = recipe.example_input()
-    free = dict.fromkeys(range(example.dim()), torch.export.Dim.AUTO)
+        recipe = recipe_of(workspace, run, shards)
+        model = restored_model(recipe, run, verified)
     with rank.ledger.span("export.graph"):
-        program = torch.export.export(model, (example,), dynamic_shapes=(free,))
+        write_graph(model, recipe.example_input(), out)
+
+
+def write_graph(model: nn.Module, example: Tensor, out: Path) -> None:
+    """Write `model.pt2` with every length of the input left free, `input.npy`, and `output.npy` for that input.
+
+    The same model gives the same bytes on any machine with these versions of torch and numpy.
+    """
+    import numpy as np
+    import torch
+
+    free = dict.fromkeys(range(example.dim()), torch.export.Dim.AUTO)
+    program = torch.export.export(model, (example,), dynamic_shapes=(free,))
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             # Traces name this machine's folders: the graph's bytes would depend on where it was made.
             node.meta.pop("stack_trace", None)
-    with rank.ledger.span("export.save"):
-        torch.export.save(program, out / "model.pt2")
+    # torch would keep it as a pickle; it stands beside the graph as an array.
+    program._example_inputs = None
+    torch.export.save(program, out / GRAPH)
+    with torch.inference_mode():
+        np.save(out / INPUT_EXAMPLE, example.numpy(), allow_pickle=False)
+        np.save(out / OUTPUT_EXAMPLE, model(example).numpy(), allow_pickle=False)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ class Learner:
             replica = self._gang.rank * self._replicas_per_rank + index
             seed_everything(derive(self._spec.seed, "replica", step, replica))
             self._gradients.begin_replica()
-            losses = self._recipe.token_losses(self.model, batch)
+            losses = self._recipe.losses(self.model, batch)
             losses.nats.sum().backward()  # type: ignore[no-untyped-call]
             self._gradients.end_replica()
             rows.append(torch.stack((losses.nats.detach().double().sum(), losses.valid.sum().double())))

@@ -2,6 +2,9 @@
 
 One JSON object a line in the process's own spool file. Standard library only, because guards write too.
 Times are wall-clock (`unix_s`) so that processes' records can be merged; durations are monotonic.
+
+A disk without space ends no process for the sake of its records: what cannot be written waits in memory, within
+bounds, and goes out with the first event that finds space again. Who must have it written asks `require_written`.
 """
 
 from __future__ import annotations
@@ -9,13 +12,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from data_contracts.errors import EnvironmentProblem
+
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
+
+WAITING_BYTES = 4 << 20
+"""How much may wait for space; later events are counted and dropped."""
 
 
 class Ledger:
@@ -27,10 +36,13 @@ class Ledger:
     """
 
     def __init__(self, spool: Path, **common: Any) -> None:
-        spool.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(spool, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._common = common
+        self._spool, self._common = spool, common
+        self._descriptor: int | None = None
+        self._writing = threading.Lock()
+        self._waiting, self._num_dropped = b"", 0
+        self._refusal: OSError | None = None
         self.listeners: list[Listener] = []
+        self._write_waiting()
 
     def event(self, name: str, **fields: Any) -> Event:
         """Record that something happened now."""
@@ -67,18 +79,74 @@ class Ledger:
         )
 
     def _append(self, event: Event) -> Event:
-        # One write call a line: O_APPEND keeps lines of several threads whole.
-        os.write(self._descriptor, json.dumps(event, separators=(",", ":"), default=str).encode() + b"\n")
+        line = _line(event)
+        with self._writing:
+            if len(self._waiting) + len(line) > WAITING_BYTES:
+                self._num_dropped += 1
+            else:
+                self._waiting += line
+            self._write_waiting()
         self.relay(event)
         return event
 
+    def _write_waiting(self) -> None:
+        """Write what waits, as far as there is space: a write may end short, in the middle of a line."""
+        try:
+            if self._descriptor is None:
+                self._descriptor = self._open()
+            while self._waiting:
+                self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
+                if self._num_dropped and not self._waiting:
+                    dropped = {"event": "ledger.dropped", "unix_s": time.time(), "num_events": self._num_dropped}
+                    self._waiting, self._num_dropped = _line({**dropped, **self._common}), 0
+            self._refusal = None
+        except OSError as error:
+            self._refusal = error
+
+    def _open(self) -> int:
+        self._spool.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._spool, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if _is_torn(descriptor):
+            # A line that an earlier process could not finish must not swallow our first.
+            self._waiting = b"\n" + self._waiting
+        return descriptor
+
+    def require_written(self) -> None:
+        """Return when all that was recorded is on the disk; raises `EnvironmentProblem` when it cannot be written."""
+        with self._writing:
+            self._write_waiting()
+            if self._descriptor is not None and self._refusal is None:
+                os.fsync(self._descriptor)
+        if self._refusal is not None:
+            raise EnvironmentProblem(
+                f"the ledger cannot be written ({self._refusal.strerror}).",
+                where=str(self._spool),
+                advice="Free some space, or check the workspace's owner and mode, and run again.",
+            ) from self._refusal
+
     def relay(self, event: Event) -> None:
-        """Show listeners an event that another process has already written down."""
-        for listener in self.listeners:
-            listener(event)
+        """Show listeners an event that another process has already written down; one that cannot be shown more goes."""
+        for listener in tuple(self.listeners):
+            try:
+                listener(event)
+            except OSError:
+                self.listeners.remove(listener)
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        with self._writing:
+            self._write_waiting()
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+
+
+def _line(event: Event) -> bytes:
+    return json.dumps(event, separators=(",", ":"), default=str).encode() + b"\n"
+
+
+def _is_torn(descriptor: int) -> bool:
+    """Whether the file ends in the middle of a line."""
+    size_bytes = os.fstat(descriptor).st_size
+    return size_bytes > 0 and os.pread(descriptor, 1, size_bytes - 1) != b"\n"
 
 
 def read_events(spool: Path) -> list[Event]:

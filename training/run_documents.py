@@ -10,7 +10,10 @@ from data_contracts.documents import ContractReceipt, FittedState, Link, RunSpec
 from data_contracts.errors import ConfigError, ContractViolation, HeadwayError
 from data_contracts.publication import Workspace
 from training.config import TrainingSpec
-from training.recipes.protocol import DataShape, Recipe, load_recipe
+from training.data.data_shape import data_shape as encoded_shape
+from training.data.loader import require_same_encoding
+from training.data.shapes import DataShape
+from training.recipes.protocol import Recipe, load_recipe
 
 GATE_ADVICE = "Run the pipeline: its validate stage checks the data and writes the receipt."
 
@@ -21,6 +24,8 @@ class RunDocuments:
     manifest: ShardManifest
     fitted: FittedState
     training: TrainingSpec
+    mixed: tuple[ShardManifest, ...]
+    """Shards mixed in, as the configuration lists them."""
     shape: DataShape
 
     def recipe(self) -> Recipe:
@@ -37,22 +42,46 @@ def load_run_documents(workspace: Workspace, run: Link) -> RunDocuments:
     spec = workspace.load(run, RunSpec)
     manifest = workspace.load(spec.manifest, ShardManifest)
     fitted = workspace.load(spec.fitted, FittedState)
+    training = training_spec(spec)
     return RunDocuments(
-        run=spec, manifest=manifest, fitted=fitted, training=training_spec(spec), shape=data_shape(manifest, fitted)
+        run=spec,
+        manifest=manifest,
+        fitted=fitted,
+        training=training,
+        mixed=mixed_manifests(workspace, training, manifest),
+        shape=data_shape(manifest, fitted),
     )
 
 
 def data_shape(manifest: ShardManifest, fitted: FittedState) -> DataShape:
-    """Vocabulary and context length of the encoded data.
+    """What the encoded data decide about a model.
 
     Raises:
-        ConfigError: the shards hold no token sequences.
+        IntegrityError: the fitted state is not that of the shards.
     """
-    shapes = {column.name: column.shape for column in manifest.columns}
-    vocab_size = fitted.spec.get("vocab_size")
-    if "tokens" not in shapes or not isinstance(vocab_size, int):
-        raise ConfigError("the shards hold no token sequences with a vocabulary.", where=manifest.link.short)
-    return DataShape(vocab_size=vocab_size, context_tokens=shapes["tokens"][0] - 1)
+    return encoded_shape(manifest.spec["encoder"], fitted.statistics)
+
+
+def mixed_manifests(workspace: Workspace, training: TrainingSpec, manifest: ShardManifest) -> tuple[ShardManifest, ...]:
+    """The shards that the configuration mixes in, behind the same gate as the run's own.
+
+    Raises:
+        IntegrityError: a manifest is gone or altered.
+        ConfigError: it was encoded in another way than `manifest`.
+        ContractViolation: its data broke their contract, or its receipt is about other data.
+    """
+    links = [Link(kind="manifest", sha256=dataset.manifest) for dataset in training.order.mix]
+    mixed = tuple(workspace.load(link, ShardManifest) for link in links)
+    for other in mixed:
+        require_same_encoding(manifest, other)
+        receipt = load_receipt(workspace, other.receipt)
+        if not receipt.passed or receipt.snapshot != other.snapshot:
+            raise ContractViolation(
+                f"{other.link.short} is to be mixed in without a passing receipt about its data.",
+                where=receipt.link.short,
+                advice=GATE_ADVICE,
+            )
+    return mixed
 
 
 def load_receipt(workspace: Workspace, link: Link) -> ContractReceipt:

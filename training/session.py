@@ -10,7 +10,7 @@ from pathlib import Path
 from data_contracts.documents import CheckpointManifest, Link
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
-from training.batches import proof_batch, rank_batches
+from training.batches import RankBatches, prefetched, proof_batch
 from training.checkpoint.proof import fingerprint, proof_loss
 from training.checkpoint.restore import restore_newest
 from training.checkpoint.retention import discard_expired
@@ -18,7 +18,7 @@ from training.checkpoint.save import Content, save_checkpoint
 from training.checkpoint.verify import Verified
 from training.config import replicas_per_rank
 from training.data.loader import ShardReader
-from training.data.prefetch import Prefetcher
+from training.data.loader_spec import loader_spec
 from training.data.spec import TRAIN
 from training.distributed import Gang, be_deterministic, meet
 from training.launch.rank import Rank
@@ -50,7 +50,8 @@ def train_run(rank: Rank, workspace: Workspace, run: Link, run_dir: Path) -> Non
             ledger.event("run.already_finished")
             return
     with ledger.span("data.open"):
-        reader = ShardReader(workspace, documents.manifest, TRAIN, on_shard=Pulse(ledger, "data.open"))
+        pulse = Pulse(ledger, "data.open")
+        reader = ShardReader(workspace, documents.manifest, TRAIN, also=documents.mixed, on_shard=pulse)
     with contextlib.ExitStack() as gang_stack:
         with ledger.span("rendezvous"):
             gang = gang_stack.enter_context(meet(rank=rank.rank, world_size=rank.world_size))
@@ -79,17 +80,17 @@ class _Session:
             self._learner = Learner(self._recipe, self._spec, self._gang, replicas_per_rank=self._replicas_per_rank)
             self._proof_batch = proof_batch(self._reader, self._spec, self._gang.device)
             first_step = fields["step"] = self._restore()
-        produce = rank_batches(
+        batches = RankBatches(
             self._reader,
             self._spec,
             rank=self._gang.rank,
             replicas_per_rank=self._replicas_per_rank,
             device=self._gang.device,
         )
-        with Prefetcher(produce, start=first_step, stop=self._spec.max_steps) as batches:
+        with prefetched(batches, loader_spec(), start=first_step, stop=self._spec.max_steps) as steps:
             train(
                 self._learner,
-                batches,
+                steps,
                 first_step=first_step,
                 max_steps=self._spec.max_steps,
                 checkpoint_every_steps=self._spec.checkpoint_every_steps,

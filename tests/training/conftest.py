@@ -10,9 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from data_contracts.digests import sha256_bytes
@@ -28,8 +30,9 @@ from data_contracts.documents import (
 )
 from data_contracts.publication import Workspace
 from training.config import RecipeSpec, ScheduleSpec, TrainingSpec
-from training.data.sharding import SourceDocument, fit, write_shards
+from training.data.sharding import fit, write_shards
 from training.data.spec import BytePairSpec, ShardSpec
+from training.data.splits import NO_ROWS, SourceRows
 from training.ledger import Event, read_events
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -55,6 +58,10 @@ def texts() -> dict[str, bytes]:
         + b"\n"
         for number in range(24)
     }
+
+
+def text_rows(data: bytes) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pydict({"text": pa.array([data], type=pa.binary())})
 
 
 @dataclass
@@ -193,7 +200,8 @@ def make_project(folder: Path) -> TinyProject:
     workspace = Workspace.create(str(folder))
     documents = texts()
     sources = [
-        SourceDocument(path, sha256_bytes(data), len(data), lambda data=data: data) for path, data in documents.items()
+        SourceRows(path, sha256_bytes(data), len(data), 1, NO_ROWS, partial(text_rows, data))
+        for path, data in documents.items()
     ]
     snapshot = Snapshot(
         format="text-files",
@@ -210,7 +218,8 @@ def make_project(folder: Path) -> TinyProject:
         passed=True,
         num_rows=len(sources),
         verdicts=(),
-        quarantined=(),
+        num_quarantined=0,
+        quarantine=None,
         metrics={},
     )
     receipt_link = workspace.publish_document(receipt)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from training.batches import proof_batch, rank_batches, step_rows
+from training.batches import RankBatches, prefetched, proof_batch, step_rows
 from training.data.loader import ShardReader
+from training.data.loader_spec import LoaderSpec
 from training.data.spec import TRAIN
 
 
@@ -22,22 +23,42 @@ def test_the_ranks_together_read_exactly_the_planned_rows(reader, tiny_training,
     for step in (0, 3, 50):
         seen = []
         for rank in range(world_size):
-            produce = rank_batches(reader, tiny_training, rank=rank, replicas_per_rank=each, device=torch.device("cpu"))
+            produce = RankBatches(reader, tiny_training, rank=rank, replicas_per_rank=each, device=torch.device("cpu"))
             seen += [batch["tokens"] for batch in produce(step)]
-        planned = reader.gather(step_rows(tiny_training, reader.num_rows, step).reshape(-1))["tokens"]
+        planned = reader.gather(step_rows(tiny_training, reader, step).reshape(-1))["tokens"]
         assert torch.equal(torch.cat(seen), torch.from_numpy(planned.astype(np.int64)))
+
+
+@pytest.mark.parametrize("options", [{}, {"prefetch_threads": 3}, {"prefetch_bytes": 1}])
+@pytest.mark.parametrize(("start", "stop"), [(0, 9), (5, 700), (1, 2), (4, 4)])
+def test_batches_made_ahead_are_those_of_their_steps(reader, tiny_training, options, start, stop):
+    batches = RankBatches(reader, tiny_training, rank=1, replicas_per_rank=2, device=torch.device("cpu"))
+    num_steps = 0
+    with prefetched(batches, LoaderSpec(**options), start=start, stop=stop) as steps:
+        for step, made in enumerate(steps, start):
+            num_steps += 1
+            for found, expected in zip(made, batches(step), strict=True):
+                assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert num_steps == stop - start
+
+
+def test_every_batch_lies_as_an_allocation_of_its_own_would(reader, tiny_training):
+    batches = RankBatches(reader, tiny_training, rank=0, replicas_per_rank=4, device=torch.device("cpu"))
+    made = [batch for step in batches.steps(batches.block(0), batches.steps_per_block) for batch in step]
+    assert len(made) > 100
+    assert all(values.data_ptr() % 64 == 0 for batch in made for values in batch.values())
 
 
 def test_every_row_is_used_exactly_once_an_epoch(reader, tiny_training):
     num_steps = 3 * reader.num_rows  # eight rows a step: 24 epochs
-    rows = np.concatenate([step_rows(tiny_training, reader.num_rows, step).reshape(-1) for step in range(num_steps)])
+    rows = np.concatenate([step_rows(tiny_training, reader, step).reshape(-1) for step in range(num_steps)])
     for epoch in rows[: 24 * reader.num_rows].reshape(24, reader.num_rows):
         assert sorted(epoch) == list(range(reader.num_rows))
 
 
 def test_another_seed_is_another_order(reader, tiny_training):
     other = tiny_training.model_copy(update={"seed": 1})
-    assert not np.array_equal(step_rows(tiny_training, reader.num_rows, 0), step_rows(other, reader.num_rows, 0))
+    assert not np.array_equal(step_rows(tiny_training, reader, 0), step_rows(other, reader, 0))
 
 
 def test_the_proof_batch_is_small_and_always_the_same(reader, tiny_training):

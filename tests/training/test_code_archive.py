@@ -39,15 +39,31 @@ def test_the_archive_holds_what_a_rank_imports_and_no_orchestrator() -> None:
     assert not any(name.startswith(("flows/", "tasks/", "tests/")) for name in names)
 
 
+def test_an_edit_to_what_no_rank_imports_trains_nothing_again() -> None:
+    names = set(rank_sources())
+    assert "training/recipes/language_model.py" in names
+    assert "training/rehearsal.py" not in names and "training/launch/supervisor.py" not in names
+
+
+def test_a_recipe_may_import_any_module_of_headways_lower_floors(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def late():\n    from training.launch.retry_budget import RetryBudget\n")
+    assert "training/launch/retry_budget.py" in rank_sources([file])
+    file.write_text("def (\n")
+    with pytest.raises(ConfigError, match=r"mine\.py.*cannot be read"):
+        rank_sources([file])
+
+
 def test_a_users_own_recipe_travels_in_the_archive(tmp_path: Path) -> None:
     package = tmp_path / "my_recipes"
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "tiny.py").write_text("class Tiny: pass\n")
+    (package / "words.json").write_text("[]")
     workspace = Workspace.create(str(tmp_path / "workspace"))
     stored = freeze_code(workspace, "my_recipes.tiny:Tiny", (str(tmp_path),))
     with zipfile.ZipFile(BytesIO(workspace.read(stored.path))) as archive:
-        assert "my_recipes/tiny.py" in archive.namelist()
+        assert {"my_recipes/tiny.py", "my_recipes/words.json"} <= set(archive.namelist())
     probe = "import my_recipes.tiny as t; print(t.__file__)"
     environment = {**os.environ, "PYTHONPATH": workspace.path(stored.path), "PYTHONSAFEPATH": "1"}
     done = subprocess.run([sys.executable, "-c", probe], env=environment, capture_output=True, text=True, check=True)

@@ -17,16 +17,24 @@ from training.checkpoint.verify import load_checkpoint
 from training.data.loader import ShardReader
 from training.evaluation import (
     EvaluationRequest,
-    Scorer,
     evaluate_share,
     merge,
     part_name,
+    recipe_of,
     restored_model,
     token_sizes_bytes,
 )
+from training.export import GRAPH, write_graph
 from training.ledger import Ledger
+from training.measures import TEXT
+from training.scorers import DocumentScorer, Measured, score_all
 
-EXACT_FIELDS = ("nats", "num_tokens", "size_bytes")
+(BITS_PER_BYTE,) = TEXT.measures
+
+
+def free(columns) -> Measured:
+    """A model for which everything is certain."""
+    return {"nats": np.zeros((len(columns["tokens"]), 16))}
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +60,17 @@ def evaluate(project, checkpoint: Path, folder: Path, world_size: int, **changes
 def test_any_number_of_ranks_gives_the_same_bits(project, trained, tmp_path, world_size):
     alone = evaluate(project, trained, tmp_path / "alone", 1)
     together = evaluate(project, trained, tmp_path / "together", world_size)
-    assert together.documents == alone.documents
-    assert together.baselines == alone.baselines
-    for name in EXACT_FIELDS:
-        assert np.array_equal(getattr(together, name), getattr(alone, name)), name
+    assert (together.examples, together.slices) == (alone.examples, alone.slices)
+    for one, other in ((together.sums, alone.sums), (together.baselines["bigram"], alone.baselines["bigram"])):
+        assert set(one) == set(other) == {"nats", "targets", "bytes"}
+        assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def test_the_documents_are_the_held_out_files_and_their_bytes_are_the_files_own(project, trained, tmp_path):
     scores = evaluate(project, trained, tmp_path / "scores", 1)
     held_out = sorted(path for group in project.manifest.groups if group.split == "heldout" for path in group.documents)
-    assert list(scores.documents) == held_out
-    assert scores.size_bytes.tolist() == [len(project.documents[path]) for path in held_out]
+    assert list(scores.examples) == held_out
+    assert scores.sums["bytes"].tolist() == [len(project.documents[path]) for path in held_out]
     assert len({path for group in project.manifest.groups for path in group.documents}) == 24
 
 
@@ -70,33 +78,34 @@ def test_the_loss_of_a_document_is_that_of_its_tokens(project, trained, tmp_path
     """Put together by hand: one row after another, each token charged to the document that it lies in."""
     scores = evaluate(project, trained, tmp_path / "scores", 1)
     run = project.publish_run()
-    recipe, model = restored_model(project.workspace, run, project.manifest, load_checkpoint(trained))
+    recipe = recipe_of(project.workspace, run, project.manifest)
+    model = restored_model(recipe, run, load_checkpoint(trained))
     reader = ShardReader(project.workspace, project.manifest, "heldout")
     groups = [group for group in project.manifest.groups if group.split == "heldout"]
-    expected = dict.fromkeys(scores.documents, 0.0)
+    expected = dict.fromkeys(scores.examples, 0.0)
     number = 0
     for group in groups:
         for _ in range(group.num_rows):
             columns = reader.gather(np.array([number]))
             tokens = torch.from_numpy(columns["tokens"].astype(np.int64))
             with torch.no_grad():
-                nats = recipe.token_losses(model, {"tokens": tokens}).nats[0].tolist()
+                nats = recipe.losses(model, {"tokens": tokens}).nats[0].tolist()
             document = int(columns["document"][0, 0])
             for token, loss in zip(tokens[0, 1:].tolist(), nats, strict=True):
                 document += token == 0
                 if token != 1:
                     expected[group.documents[document]] += loss
             number += 1
-    assert scores.nats == pytest.approx([expected[path] for path in scores.documents], rel=1e-5)
-    assert scores.bits_per_byte == pytest.approx(
-        sum(expected.values()) / math.log(2) / sum(len(project.documents[path]) for path in scores.documents), rel=1e-6
+    assert scores.sums["nats"] == pytest.approx([expected[path] for path in scores.examples], rel=1e-5)
+    assert BITS_PER_BYTE.value(scores.sums) == pytest.approx(
+        sum(expected.values()) / math.log(2) / sum(len(project.documents[path]) for path in scores.examples), rel=1e-6
     )
 
 
 def test_the_bigram_is_scored_on_the_same_bytes_and_can_be_left_out(project, trained, tmp_path):
     with_it = evaluate(project, trained, tmp_path / "with", 2)
     assert list(with_it.baselines) == ["bigram"]
-    assert 0.1 < with_it.baselines["bigram"] < 8
+    assert 0.1 < BITS_PER_BYTE.value(with_it.baselines["bigram"]) < 8
     assert evaluate(project, trained, tmp_path / "without", 1, baselines=False).baselines == {}
 
 
@@ -124,23 +133,39 @@ def test_shards_of_another_fitted_state_are_refused(project, trained):
         update={"fitted": project.manifest.fitted.model_copy(update={"sha256": "0" * 64})}
     )
     with pytest.raises(ConfigError, match="another fitted state"):
-        restored_model(project.workspace, project.publish_run(), foreign, load_checkpoint(trained))
+        recipe_of(project.workspace, project.publish_run(), foreign)
 
 
 def test_another_runs_checkpoint_is_refused(project, trained, tiny_training):
     other = project.publish_run(tiny_training.model_copy(update={"seed": 9}))
+    recipe = recipe_of(project.workspace, other, project.manifest)
     with pytest.raises(IntegrityError, match="another run"):
-        restored_model(project.workspace, other, project.manifest, load_checkpoint(trained))
+        restored_model(recipe, other, load_checkpoint(trained))
+
+
+def test_a_registered_graph_is_scored_as_its_checkpoint_is(project, trained, tmp_path):
+    run = project.publish_run()
+    recipe = recipe_of(project.workspace, run, project.manifest)
+    write_graph(restored_model(recipe, run, load_checkpoint(trained)), recipe.example_input(), tmp_path)
+    graph = project.workspace.publish_file(tmp_path / GRAPH, f"models/tiny/{GRAPH}")
+    alone = evaluate(project, trained, tmp_path / "checkpoint", 1)
+    instead = evaluate(project, tmp_path / "no-checkpoint", tmp_path / "graph", 2, graph=graph)
+    assert instead.examples == alone.examples
+    assert instead.sums["nats"] == pytest.approx(alone.sums["nats"], rel=1e-5)
+
+    path = project.workspace.local_path(graph.path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(IntegrityError, match="not the registered ones"):
+        evaluate(project, trained, tmp_path / "altered", 1, graph=graph)
 
 
 def test_blocks_cover_every_row_once(project):
     reader = ShardReader(project.workspace, project.manifest, "heldout")
-    scorer = Scorer(reader, project.manifest, np.ones(300, dtype=np.int64))
-    zeros = [
-        scorer.score(block, lambda columns: np.zeros((len(columns["tokens"]), 16)))
-        for block in range(scorer.num_blocks)
-    ]
-    assert sum(sum(block["tokens"]) for block in zeros) == int(
+    scorer = DocumentScorer(reader, project.manifest, np.ones(300, dtype=np.int64))
+    zeros = [scorer.score(block, free) for block in range(scorer.num_blocks)]
+    assert sum(sum(block["sums"]["targets"]) for block in zeros) == int(
         (reader.gather(np.arange(reader.num_rows))["tokens"][:, 1:] != 1).sum()
     )
 
@@ -163,7 +188,7 @@ def test_evaluation_ranks_write_their_parts(project, trained, tmp_path):
     assert [rank.wait(60) for rank in ranks] == [0, 0], project.log(tmp_path)
 
     alone = evaluate(project, trained, tmp_path / "alone", 1)
-    assert merge(tmp_path, 2).bits_per_byte == alone.bits_per_byte
+    assert BITS_PER_BYTE.value(merge(tmp_path, 2).sums) == BITS_PER_BYTE.value(alone.sums)
 
 
 @pytest.mark.slow
@@ -179,6 +204,6 @@ def test_every_block_and_every_shard_opened_is_told(project):
     held = [group for group in project.manifest.groups if group.split == "heldout"]
     reader = ShardReader(project.workspace, project.manifest, "heldout", on_shard=lambda: shards.append(1))
     assert len(shards) == sum(len(group.shards) for group in held) > 0
-    scorer = Scorer(reader, project.manifest, token_sizes_bytes(project.workspace, project.manifest.fitted))
-    scorer.score_all([0], lambda columns: np.zeros((len(columns["tokens"]), 16)), on_block=lambda: blocks.append(1))
+    scorer = DocumentScorer(reader, project.manifest, token_sizes_bytes(project.workspace, project.manifest.fitted))
+    score_all(scorer, [0], free, on_block=lambda: blocks.append(1))
     assert len(blocks) == 1

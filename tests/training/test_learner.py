@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from data_contracts.errors import ConfigError, IntegrityError, TrainingFailed
-from training.batches import rank_batches, step_rows, to_tensors
+from training.batches import RankBatches, step_rows
+from training.data.device_copy import to_tensors
 from training.data.loader import ShardReader
 from training.data.spec import TRAIN
 from training.distributed import Gang
@@ -35,7 +36,7 @@ def make(documents, **changes) -> Learner:
 
 
 def one_step(learner, documents, reader, step=0):
-    produce = rank_batches(
+    produce = RankBatches(
         reader, documents.training, rank=0, replicas_per_rank=documents.training.num_replicas, device=CPU
     )
     return learner.exchange(learner.backward(step, produce(step)), stop=False)
@@ -50,9 +51,9 @@ def test_the_tree_of_replicas_gives_the_gradient_of_the_whole_batch(documents, r
     _, sums = one_step(learner, documents, reader)
     summed = {name: value.grad.clone() for name, value in learner.model.named_parameters()}
 
-    rows = step_rows(documents.training, reader.num_rows, 0).reshape(-1)
+    rows = step_rows(documents.training, reader, 0).reshape(-1)
     learner.model.zero_grad(set_to_none=True)
-    losses = documents.recipe().token_losses(learner.model, to_tensors(reader.gather(rows), CPU))
+    losses = documents.recipe().losses(learner.model, to_tensors(reader.gather(rows), CPU))
     losses.nats.sum().backward()
 
     assert sums.num_tokens == int(losses.valid.sum())
@@ -92,9 +93,9 @@ def test_random_draws_of_a_replica_depend_on_step_and_replica_alone(documents, r
             self._recipe, self.drawn = recipe, []
             self.build, self.hidden_matrices = recipe.build, recipe.hidden_matrices
 
-        def token_losses(self, model, batch):
+        def losses(self, model, batch):
             self.drawn.append(float(torch.rand(())))
-            return self._recipe.token_losses(model, batch)
+            return self._recipe.losses(model, batch)
 
     drawn = []
     for steps in ((0, 1, 2), (2,)):

@@ -53,8 +53,8 @@ def seal(manifest: CheckpointManifest) -> bytes:
 
 
 def stored_files(folder: str, manifest: CheckpointManifest) -> tuple[StoredFile, ...]:
-    """Every file of a checkpoint in `folder` of the workspace: tensors, proof batch, seal and manifest."""
-    own = {MANIFEST_NAME: manifest.to_bytes(), SEAL_NAME: seal(manifest)}
+    """Every file of a checkpoint in `folder` of the workspace: tensors, proof batch, seal and, last, the manifest."""
+    own = {SEAL_NAME: seal(manifest), MANIFEST_NAME: manifest.to_bytes()}
     return (
         *(
             StoredFile(path=f"{folder}/{file.name}", size_bytes=file.size_bytes, sha256=file.sha256)

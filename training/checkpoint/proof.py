@@ -44,7 +44,7 @@ def proof_loss(recipe: Recipe, model: nn.Module, batch: Mapping[str, Tensor]) ->
     model.eval()
     try:
         with torch.no_grad():
-            losses = recipe.token_losses(model, batch)
+            losses = recipe.losses(model, batch)
             return float(losses.nats.double().sum()) / max(1, int(losses.valid.sum()))
     finally:
         model.train(was_training)

@@ -25,7 +25,7 @@ def prove(rank: Rank, workspace: Workspace, checkpoint: Path) -> dict[str, Any]:
     from training.checkpoint.proof import check_proof, fingerprint, proof_loss
     from training.checkpoint.verify import load_checkpoint
     from training.distributed import be_deterministic, choose_device
-    from training.evaluation import restored_model
+    from training.evaluation import recipe_of, restored_model
     from training.run_documents import training_spec
 
     with rank.ledger.span("restore"):
@@ -33,8 +33,8 @@ def prove(rank: Rank, workspace: Workspace, checkpoint: Path) -> dict[str, Any]:
         run = workspace.load(verified.manifest.run, RunSpec)
         be_deterministic(training_spec(run).num_threads)
         device = choose_device()
-        recipe, model = restored_model(workspace, run, workspace.load(run.manifest, ShardManifest), verified)
-        model.to(device)
+        recipe = recipe_of(workspace, run, workspace.load(run.manifest, ShardManifest))
+        model = restored_model(recipe, run, verified).to(device)
     with rank.ledger.span("proof"):
         batch = {name: value.to(device) for name, value in verified.proof_batch.items()}
         proof = check_proof(verified.manifest, proof_loss(recipe, model, batch), fingerprint(device))

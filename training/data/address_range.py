@@ -7,15 +7,20 @@ memory only for the pages touched, which the page cache shares between the proce
 from __future__ import annotations
 
 import ctypes
+import hashlib
+import itertools
 import mmap
 import os
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PROT_NONE, PROT_READ, MAP_FIXED = 0, 1, 0x10
 FAILED = ctypes.c_void_p(-1).value
@@ -26,25 +31,54 @@ class AddressRange:
 
     Args:
         files: paths with their sizes in bytes, as their documents say.
+        keep: lives as long as the mapping, such as what keeps the files where they are.
 
     Attributes:
         array: uint8, all files in order with gaps up to the next page.
         starts: each file's offset in `array`.
+        inodes: of the files mapped.
     """
 
-    def __init__(self, files: Sequence[tuple[Path, int]]) -> None:
-        spans = [-(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE for _, size in files]
-        self.starts = [sum(spans[:number]) for number in range(len(spans))]
-        self._mapping = _Mapping(max(sum(spans), mmap.PAGESIZE))
-        for (path, size), start in zip(files, self.starts, strict=True):
-            self._mapping.place(path, size, start)
-        self.array: NDArray[np.uint8] = np.asarray(self._mapping)
+    def __init__(self, files: Sequence[tuple[Path, int]], *, keep: object = None) -> None:
+        self._sizes = [size for _, size in files]
+        spans = [-(-max(size, 1) // mmap.PAGESIZE) * mmap.PAGESIZE for size in self._sizes]
+        self.starts = [end - span for end, span in zip(itertools.accumulate(spans), spans, strict=True)]
+        self._mapping = _Mapping(max(sum(spans), mmap.PAGESIZE), keep)
+        self.inodes = [0] * len(files)
+        for number, (path, _) in enumerate(files):
+            self.replace(number, path)
+        self._all: NDArray[np.uint8] = np.asarray(self._mapping)
+        self.array = self._all.view()
+        self.array.flags.writeable = False
+
+    def replace(self, number: int, path: Path) -> None:
+        """Map another file of the same size over the one mapped there."""
+        self.inodes[number] = self._mapping.place(path, self._sizes[number], self.starts[number])
+
+    def file(self, number: int) -> NDArray[np.uint8]:
+        """The mapped bytes of one file."""
+        start = self.starts[number]
+        return self.array[start : start + self._sizes[number]]
+
+    def sha256(self, number: int) -> str:
+        return hashlib.sha256(self.file(number).data).hexdigest()
+
+    def windows(self, width_bytes: int) -> Tensor:
+        """The `width_bytes` bytes at every offset, shape (offsets, width): a view, to select rows of.
+
+        Read-only like `array`, though torch has no word for it: writing through it ends the process.
+        """
+        import torch  # here, so that whoever only maps files need not pay for it
+
+        num_offsets = max(self._all.size - width_bytes + 1, 0)
+        return torch.from_numpy(self._all).as_strided((num_offsets, width_bytes), (1, 1))
 
 
 class _Mapping:
     """Owns the addresses; arrays made from it keep it alive."""
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self, size_bytes: int, keep: object) -> None:
+        self._keep = keep
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._libc.mmap.restype = ctypes.c_void_p
         offset_type = ctypes.c_long  # off_t on 64-bit systems
@@ -57,16 +91,16 @@ class _Mapping:
             "version": 3,
             "shape": (size_bytes,),
             "typestr": "|u1",
-            "data": (self._base, True),
+            "data": (self._base, False),
         }
 
-    def place(self, path: Path, size_bytes: int, start: int) -> None:
-        """Map a file's first bytes over the reserved addresses at `start`."""
-        if size_bytes == 0:
-            return
+    def place(self, path: Path, size_bytes: int, start: int) -> int:
+        """Map a file's first bytes over the reserved addresses at `start`. Returns its inode."""
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self._call(self._base + start, size_bytes, PROT_READ, mmap.MAP_SHARED | MAP_FIXED, descriptor)
+            if size_bytes:
+                self._call(self._base + start, size_bytes, PROT_READ, mmap.MAP_SHARED | MAP_FIXED, descriptor)
+            return os.fstat(descriptor).st_ino
         finally:
             os.close(descriptor)
 

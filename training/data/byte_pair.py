@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_contracts.digests import canonical_json
-from data_contracts.documents import PayloadColumn
 from data_contracts.errors import IntegrityError
-from training.data.packing import Tokens, pack
-from training.data.spec import BytePairSpec
+from training.data.encoder_specs import BytePairSpec
+from training.data.packing import Packer, Tokens
+from training.data.token_stream import TokenStream, token_columns
 
 TOKENIZER_FILE: Final = "tokenizer.json"
 MARKERS: Final = ("<|endoftext|>", "<|pad|>")
@@ -43,11 +43,11 @@ def byte_alphabet() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
-def fit_byte_pair(spec: BytePairSpec, documents: Iterable[bytes]) -> dict[str, bytes]:
+def fit_byte_pair(spec: BytePairSpec, documents: Iterable[bytes]) -> bytes:
     """Learn merges from documents; the result depends on their bytes alone, not on order or threads.
 
     Returns:
-        the fitted files by name. `tokenizer.json` opens in the `tokenizers` library as well.
+        `tokenizer.json`, which opens in the `tokenizers` library as well.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -68,7 +68,7 @@ def fit_byte_pair(spec: BytePairSpec, documents: Iterable[bytes]) -> dict[str, b
     tokenizer.train_from_iterator((document.decode(errors="replace") for document in documents), trainer)
     fitted = json.loads(tokenizer.to_str())
     fitted["added_tokens"] = []  # else the library would turn a marker's spelling inside a file into the marker
-    return {TOKENIZER_FILE: canonical_json(fitted)}
+    return canonical_json(fitted)
 
 
 def token_bytes(tokenizer_json: bytes) -> tuple[bytes, ...]:
@@ -88,7 +88,7 @@ def decode_tokens(tokens: NDArray[np.integer], table: tuple[bytes, ...]) -> byte
 
 
 class BytePairEncoder:
-    """Documents to packed rows.
+    """Rows of text to packed rows.
 
     Args:
         tokenizer_json: what `fit_byte_pair` made.
@@ -97,22 +97,25 @@ class BytePairEncoder:
     def __init__(self, spec: BytePairSpec, tokenizer_json: bytes) -> None:
         from tokenizers import Tokenizer
 
-        self._sequence_tokens = spec.sequence_tokens
+        self._spec = spec
         self._model = Tokenizer.from_str(tokenizer_json.decode()).model
         self._memory = _PieceMemory(self._model)
-        self.columns: tuple[PayloadColumn, ...] = (
-            PayloadColumn(name="tokens", dtype="uint16", shape=(spec.sequence_tokens + 1,)),
-            PayloadColumn(name="document", dtype="int32", shape=(1,)),
-        )
+        self.columns = token_columns("uint16", spec.sequence_tokens)
+        self.num_classes = 0
 
-    def encode(self, documents: Iterable[bytes]) -> dict[str, NDArray[Any]]:
-        """Rows of one group's documents, by column, in packing order. Safe to call from several threads."""
+    def stream(self, seed: int) -> TokenStream:
+        """Streams of several threads may be at work at once: they share what they know of pieces."""
+        from training.data.source_columns import texts
+
+        packer = Packer(self._spec.sequence_tokens, "uint16")
+        return TokenStream(lambda block: texts(block, self._spec.column), self.tokens, packer, seed)
+
+    def tokens(self, documents: list[bytes]) -> list[Tokens]:
+        """Token ids of each document."""
         if len(self._memory) > MAX_PIECES:
             self._memory = _PieceMemory(self._model)
         memory = self._memory
-        pieces = [memory.pieces(document) for document in documents]
-        tokens, first_document = pack(memory.tokens(pieces), self._sequence_tokens)
-        return {"tokens": tokens, "document": first_document}
+        return memory.tokens([memory.pieces(document) for document in documents])
 
 
 class _PieceMemory(dict[bytes, int]):
@@ -122,6 +125,7 @@ class _PieceMemory(dict[bytes, int]):
         super().__init__()
         self._model = model
         self._tokens: list[list[int]] = []
+        self._flattened: tuple[NDArray[np.int64], Tokens] = np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint16)
         self._adding = threading.Lock()
         self._alphabet = dict(enumerate(byte_alphabet()))
 
@@ -140,11 +144,19 @@ class _PieceMemory(dict[bytes, int]):
 
     def tokens(self, documents: list[NDArray[np.int32]]) -> list[Tokens]:
         """Tokens of each document from its pieces: a ragged gather, with no loop over pieces."""
-        known = self._tokens[: max((int(pieces.max()) + 1 for pieces in documents if pieces.size), default=0)]
-        lengths = np.array([len(tokens) for tokens in known], dtype=np.int64)
-        starts = np.cumsum(lengths) - lengths
-        flat = np.fromiter(itertools.chain.from_iterable(known), dtype=np.uint16, count=int(lengths.sum()))
-        return [flat[_ragged(starts[pieces], lengths[pieces])] for pieces in documents]
+        starts, flat = self._flat(max((int(pieces.max()) + 1 for pieces in documents if pieces.size), default=0))
+        return [flat[_ragged(starts[pieces], starts[pieces + 1] - starts[pieces])] for pieces in documents]
+
+    def _flat(self, num_pieces: int) -> tuple[NDArray[np.int64], Tokens]:
+        """All known tokens one after another and where each piece's start; made anew when pieces were learnt."""
+        starts, flat = self._flattened
+        if len(starts) <= num_pieces:
+            known = self._tokens[: len(self._tokens)]
+            lengths = np.fromiter(map(len, known), dtype=np.int64, count=len(known))
+            starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+            flat = np.fromiter(itertools.chain.from_iterable(known), dtype=np.uint16, count=int(starts[-1]))
+            self._flattened = starts, flat
+        return starts, flat
 
 
 def _ragged(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,54 +1,159 @@
-"""The seam between files and rows: an encoder is fitted once, then turns a group's documents into columns."""
+"""The seam between rows of the source and rows of the shards: an encoder is fitted once, then encodes group by group.
+
+A new kind is a spec in `encoder_specs`, a class with `columns`, `num_classes` and `stream`, and an entry below.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
-
-from numpy.typing import NDArray
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from typing import Any, Final, NamedTuple, Protocol
 
 from data_contracts.digests import sha256_bytes
-from data_contracts.documents import FittedState, PayloadColumn
+from data_contracts.documents import FittedState, Json, PayloadColumn
 from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
-from training.data.byte_pair import TOKENIZER_FILE, BytePairEncoder, fit_byte_pair
-from training.data.spec import BytePairSpec
+from training.data.blocks import EncodedBlock, SourceBlock
+from training.data.encoder_specs import ENCODER_SPEC, BytePairSpec, EncoderSpec, ImageSpec, TabularSpec, TokenIdsSpec
 
-LIBRARIES = ("tokenizers",)
-"""Distributions whose version may change what is fitted or encoded."""
+TOKENIZER_FILE: Final = "tokenizer.json"
+
+
+class EncoderStream(Protocol):
+    """The rows of one group and split, in order; what is yielded depends on all that came before."""
+
+    def push(self, block: SourceBlock) -> Iterator[EncodedBlock]: ...
+
+    def finish(self) -> Iterator[EncodedBlock]: ...
 
 
 class Encoder(Protocol):
-    """Documents to rows, a pure function of their bytes, the spec and the fitted state."""
+    """Rows to rows, a pure function of their values, the spec and the fitted state."""
 
     columns: tuple[PayloadColumn, ...]
+    num_classes: int
+    """Classes in the column `label`; 0 where there are none to predict."""
 
-    def encode(self, documents: Iterable[bytes]) -> Mapping[str, NDArray[Any]]:
-        """One array a column, shape (rows, *column.shape); thread-safe."""
+    def stream(self, seed: int) -> EncoderStream:
+        """A new stream; several may be at work in as many threads.
+
+        Args:
+            seed: for encoders that name their rows themselves, 64 bits.
+        """
         ...
 
 
-def fit_encoder(spec: BytePairSpec, documents: Iterable[bytes]) -> dict[str, bytes]:
-    """The fitted state's files, by name."""
-    return fit_byte_pair(spec, documents)
+class Fitted(NamedTuple):
+    files: dict[str, bytes]
+    statistics: Json
 
 
-def load_encoder(spec: BytePairSpec, fitted: FittedState, workspace: Workspace) -> Encoder:
+class Fit(Protocol):
+    """Sums over rows that are the same in any order."""
+
+    def add(self, block: SourceBlock) -> None: ...
+
+    def merge(self, other: Any) -> None: ...
+
+    def statistics(self) -> Json: ...
+
+
+SOURCES = {
+    "byte-pair": ("byte_pair", "packing", "token_stream"),
+    "token-ids": ("token_ids", "packing", "token_stream"),
+    "tabular": ("tabular", "categories", "row_by_row"),
+    "image": ("images", "tabular", "categories", "row_by_row"),
+}
+"""Modules of this folder that decide an encoder's rows."""
+
+
+def libraries(spec: EncoderSpec) -> dict[str, str]:
+    """Distributions whose version may change what is fitted or encoded."""
+    names = ("pyarrow", "tokenizers") if isinstance(spec, BytePairSpec) else ("pyarrow",)
+    return {name: version(name) for name in names}
+
+
+def fit_encoder(spec: EncoderSpec, groups: Sequence[Iterable[SourceBlock]], num_threads: int) -> Fitted:
+    """What the encoder learns from the training split.
+
+    Args:
+        groups: blocks of training rows; the result does not depend on how they are shared out.
+
+    Raises:
+        DataError: no row to learn from, or a row that the spec does not allow.
+    """
+    match spec:
+        case BytePairSpec():
+            return Fitted({TOKENIZER_FILE: _fit_byte_pair(spec, groups)}, None)
+        case TokenIdsSpec():
+            return Fitted({}, None)
+        case TabularSpec() | ImageSpec():
+            with ThreadPoolExecutor(num_threads, "fit") as pool:
+                fits = list(pool.map(lambda blocks: _fit_of(spec, blocks), groups))
+            whole = _new_fit(spec)
+            for fit in fits:
+                whole.merge(fit)
+            return Fitted({}, whole.statistics())
+
+
+def _fit_byte_pair(spec: BytePairSpec, groups: Sequence[Iterable[SourceBlock]]) -> bytes:
+    from training.data.byte_pair import fit_byte_pair
+    from training.data.source_columns import texts
+
+    return fit_byte_pair(spec, (text for blocks in groups for block in blocks for text in texts(block, spec.column)))
+
+
+def _fit_of(spec: TabularSpec | ImageSpec, blocks: Iterable[SourceBlock]) -> Fit:
+    fit = _new_fit(spec)
+    for block in blocks:
+        fit.add(block)
+    return fit
+
+
+def _new_fit(spec: TabularSpec | ImageSpec) -> Fit:
+    from training.data.images import ImageFit
+    from training.data.tabular import TabularFit
+
+    return TabularFit(spec) if isinstance(spec, TabularSpec) else ImageFit(spec)
+
+
+def load_encoder(spec: EncoderSpec, fitted: FittedState, workspace: Workspace) -> Encoder:
     """The encoder that a fitted state holds.
 
     Raises:
         IntegrityError: a fitted file is gone or altered.
-        ConfigError: it was fitted for another encoder or vocabulary.
+        ConfigError: it was fitted for another encoder.
     """
-    asked = {"kind": spec.kind, "vocab_size": spec.vocab_size}
-    held = {name: fitted.spec.get(name) for name in asked}
-    if held != asked:
+    held = ENCODER_SPEC.validate_python(fitted.spec).fitting
+    if held != spec.fitting:
         raise ConfigError(
-            f"the fitted state is for {held}, the spec asks for {asked}.",
+            f"the fitted state is for {_difference(held, spec.fitting)}.",
             where=fitted.link.short,
             advice="Fit again, or keep the encoder's spec.",
         )
-    return BytePairEncoder(spec, fitted_file(workspace, fitted, TOKENIZER_FILE))
+    match spec:
+        case BytePairSpec():
+            from training.data.byte_pair import BytePairEncoder
+
+            return BytePairEncoder(spec, fitted_file(workspace, fitted, TOKENIZER_FILE))
+        case TokenIdsSpec():
+            from training.data.token_ids import TokenIdsEncoder
+
+            return TokenIdsEncoder(spec)
+        case TabularSpec():
+            from training.data.tabular import TabularEncoder
+
+            return TabularEncoder(spec, fitted.statistics)
+        case ImageSpec():
+            from training.data.images import ImageEncoder
+
+            return ImageEncoder(spec, fitted.statistics)
+
+
+def _difference(held: dict[str, Any], asked: dict[str, Any]) -> str:
+    names = [name for name in sorted({*held, *asked}) if held.get(name) != asked.get(name)]
+    return f"{names[0]} {held.get(names[0])}, the spec asks for {asked.get(names[0])}"
 
 
 def fitted_file(workspace: Workspace, fitted: FittedState, name: str) -> bytes:

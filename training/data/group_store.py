@@ -2,104 +2,185 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from itertools import pairwise
+from pathlib import Path
+from typing import BinaryIO, cast
 
-from numpy.typing import NDArray
+import numpy as np
+import xxhash
 from pydantic import ValidationError
 
-from data_contracts.digests import canonical_json, sha256_of
-from data_contracts.documents import Frozen, PayloadColumn, RowGroup, Sha256, Shard, ShardGroup
-from data_contracts.errors import IntegrityError
-from data_contracts.publication import Workspace
-from training.data.parquet_payload import Bytes2D, payload_of, shard_bytes
+from data_contracts import stages
+from data_contracts.digests import DigestingWriter, canonical_json, sha256_file, sha256_of
+from data_contracts.documents import Frozen, PayloadColumn, Sha256, Shard, ShardGroup, StoredFile
+from data_contracts.errors import HeadwayError
+from data_contracts.publication import FileDigests, Workspace
+from training.data.bucket_shuffle import ShuffledRows
+from training.data.parquet_payload import Bytes2D, width_bytes, write_shard
 from training.data.spec import ShardSpec
+
+ROW_GROUP_BYTES = 16 << 20
+MOST_CLASSES_COUNTED = 1024
+LABEL = "label"
+
+
+class GroupPart(Frozen):
+    """A group's part of one split, as it stands in the manifest."""
+
+    content_sha256: Sha256
+    """Over the XXH3-128 of each shard's payload alone. It tells equal from other, not friend from foe: that is what
+    the files' own SHA-256 are for, and hashing everything twice as slowly would show in what sharding costs."""
+    group: ShardGroup
 
 
 class GroupRecord(Frozen):
-    """A group's part of the manifest, and the digest of its payload alone."""
+    """All that was written for a group."""
 
-    format_version: int = 1
+    format_version: int = 2
     key: Sha256
-    content_sha256: Sha256
-    group: ShardGroup
+    parts: tuple[GroupPart, ...]
+
+
+class ShardLayout:
+    """How rows are cut into shards and row groups: by the spec and the rows' width alone."""
+
+    def __init__(self, spec: ShardSpec, columns: Sequence[PayloadColumn], num_classes: int) -> None:
+        self.columns, self.codec, self.num_classes = columns, spec.codec, num_classes
+        self.row_bytes = sum(width_bytes(column) for column in columns)
+        self.rows_per_shard = max(1, min(spec.rows_per_shard, spec.shard_mb * 10**6 // self.row_bytes))
+        self.rows_per_row_group = max(1, min(spec.rows_per_row_group, ROW_GROUP_BYTES // self.row_bytes))
+
+    @property
+    def shard_bytes(self) -> int:
+        return self.rows_per_shard * self.row_bytes
+
+    def bounds(self, num_rows: int) -> list[tuple[int, int]]:
+        """First and last row of each shard; their sizes differ by at most one row."""
+        num_shards = -(-num_rows // self.rows_per_shard)
+        edges = [number * num_rows // max(1, num_shards) for number in range(num_shards + 1)]
+        return list(pairwise(edges))
 
 
 def record_path(key: str) -> str:
     return f"shards/{key}/group.json"
 
 
-def find_group(workspace: Workspace, key: str) -> GroupRecord | None:
-    """The record under this key when it and all its files are intact; None means: encode the group (again)."""
+class EveryByte:
+    """Digests that are remembered nowhere: every look reads the whole file."""
+
+    def digest(self, path: Path) -> tuple[str, int]:
+        return sha256_file(path), path.stat().st_size
+
+    def lookup_remote(self, uri: str, size_bytes: int, etag: str) -> str | None:
+        return None
+
+    def remember_remote(self, uri: str, size_bytes: int, etag: str, sha256: str) -> None: ...
+
+
+def find_group(workspace: Workspace, key: str, digests: FileDigests) -> GroupRecord | None:
+    """The record under this key when it and all its files are intact; None means: encode the group (again).
+
+    Args:
+        digests: tells the digest of a local file that is known to be unchanged without reading it.
+    """
     try:
         value = json.loads(workspace.read(record_path(key)))
         if value["sha256"] != sha256_of(value["record"]):
             return None
         record = GroupRecord.model_validate(value["record"])
-        for shard in record.group.shards:
-            workspace.verify(shard.file)
-    except (IntegrityError, ValidationError, ValueError, KeyError, TypeError):
+        for part in record.parts:
+            for shard in part.group.shards:
+                stages.check_file(workspace, shard.file, digests)
+    except (HeadwayError, ValidationError, ValueError, KeyError, TypeError):
         return None
     return record if record.key == key else None
 
 
-def store_group(
-    workspace: Workspace,
-    spec: ShardSpec,
-    key: str,
-    group: ShardGroup,
-    columns: Sequence[PayloadColumn],
-    values: Mapping[str, NDArray[Any]],
-) -> GroupRecord:
-    """Write rows in the order given, and the record last of all.
-
-    Args:
-        group: as it will be recorded, but without shards and rows.
-
-    Raises:
-        EnvironmentProblem: no space left, or permission lost; the group does not count as written.
-    """
-    payloads = {column.name: payload_of(column, values[column.name]) for column in columns}
-    num_rows = len(payloads[columns[0].name])
-    content = hashlib.sha256()
-    shards = []
-    for number, first in enumerate(range(0, num_rows, spec.rows_per_shard)):
-        part = {name: rows[first : first + spec.rows_per_shard] for name, rows in payloads.items()}
-        data, row_groups = shard_bytes(columns, part, spec.rows_per_row_group)
-        file = workspace.publish(f"shards/{key}/{number:05d}.parquet", data)
-        shards.append(Shard(file=file, num_rows=sum(held.num_rows for held in row_groups), row_groups=row_groups))
-        _digest_payload(content, columns, part, row_groups)
-    whole = group.model_copy(update={"num_rows": num_rows, "shards": tuple(shards)})
-    record = GroupRecord(key=key, content_sha256=content.hexdigest(), group=whole)
+def store_group(workspace: Workspace, key: str, parts: Iterable[GroupPart]) -> GroupRecord:
+    """Write the record, last of all."""
+    record = GroupRecord(key=key, parts=tuple(parts))
     value = record.model_dump(mode="json")
     workspace.publish(record_path(key), canonical_json({"record": value, "sha256": sha256_of(value)}))
     return record
 
 
-def _digest_payload(
-    content: hashlib._Hash,
-    columns: Sequence[PayloadColumn],
-    part: Mapping[str, Bytes2D],
-    row_groups: Sequence[RowGroup],
-) -> None:
-    """Feed payload bytes in (row group, column) order."""
-    first = 0
-    for row_group in row_groups:
-        for column in columns:
-            content.update(part[column.name][first : first + row_group.num_rows].tobytes())
-        first += row_group.num_rows
+def store_part(
+    workspace: Workspace,
+    layout: ShardLayout,
+    key: str,
+    group: ShardGroup,
+    rows: ShuffledRows,
+    pool: Executor,
+    *,
+    first_shard: int = 0,
+) -> GroupPart:
+    """Write one split's rows as shards, each of them a job for the pool.
+
+    Args:
+        group: as it will be recorded, but without shards and rows.
+        first_shard: number of the first shard; the group's splits share a folder.
+
+    Raises:
+        EnvironmentProblem: no space left, or permission lost; the group does not count as written.
+    """
+
+    def write(number: int, first: int, last: int) -> tuple[Shard, str]:
+        part = rows.part(first, last)
+        labels = np.zeros(layout.num_classes, dtype=np.int64)
+        does_count = 0 < layout.num_classes <= MOST_CLASSES_COUNTED
+
+        def gather(start: int, stop: int) -> dict[str, Bytes2D]:
+            payloads = part.gather(start, stop)
+            for column in layout.columns:
+                content.update(payloads[column.name].data)
+            if does_count:
+                labels[:] += np.bincount(payloads[LABEL].view("<i4")[:, 0], minlength=layout.num_classes)
+            return payloads
+
+        content = xxhash.xxh3_128()
+        relative = f"shards/{key}/{first_shard + number:05d}.parquet"
+        with _published(workspace, relative) as writer:
+            row_groups = write_shard(
+                writer, layout.columns, gather, last - first, layout.rows_per_row_group, layout.codec
+            )
+        file = StoredFile(path=relative, size_bytes=writer.size_bytes, sha256=writer.sha256)
+        shard = Shard(
+            file=file,
+            num_rows=last - first,
+            row_groups=row_groups,
+            codec=layout.codec,
+            label_counts=tuple(labels.tolist()) if does_count else (),
+        )
+        return shard, content.hexdigest()
+
+    jobs = [pool.submit(write, number, *bounds) for number, bounds in enumerate(layout.bounds(rows.num_rows))]
+    try:
+        written = [job.result() for job in jobs]
+    finally:
+        for job in jobs:
+            job.cancel()
+    whole = group.model_copy(update={"num_rows": rows.num_rows, "shards": tuple(shard for shard, _ in written)})
+    return GroupPart(content_sha256=sha256_of([content for _, content in written]), group=whole)
 
 
-def content_digest(columns: Sequence[PayloadColumn], records: Sequence[GroupRecord]) -> str:
+@contextlib.contextmanager
+def _published(workspace: Workspace, relative: str) -> Iterator[DigestingWriter]:
+    """A writer whose file appears whole when the body ends well, and not at all otherwise."""
+    with workspace.staged(relative) as staging, staging.open("wb", buffering=0) as stream:
+        yield DigestingWriter(cast(BinaryIO, stream))
+
+
+def content_digest(columns: Sequence[PayloadColumn], parts: Sequence[GroupPart]) -> str:
     """Digest over columns and payload in (group, split, shard, row group, column) order, whatever wrote the files."""
     return sha256_of(
         {
             "columns": [column.model_dump(mode="json") for column in columns],
             "groups": [
-                [record.group.group, record.group.split, record.group.num_rows, record.content_sha256]
-                for record in records
+                [part.group.group, part.group.split, part.group.num_rows, part.content_sha256] for part in parts
             ],
         }
     )

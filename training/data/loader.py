@@ -1,18 +1,17 @@
 """The loader: rows of a split by number, gathered from mapped shards without decoding anything.
 
-Rows are numbered in manifest order: group, split, shard, row group, row. Which rows make a batch is `order.py`'s
-business; together they need no state but the position. Imports numpy and no Parquet reader: a rank starts fast.
+Rows are numbered in manifest order: dataset, group, split, shard, row group, row. Which rows make a batch is the
+sample order's business; together they need no state but the position. Imports no Parquet reader, and torch only to
+open shards: a rank starts fast.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,23 +20,48 @@ from data_contracts.documents import Link, PayloadColumn, Shard, ShardManifest
 from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
 from training.data.address_range import AddressRange
+from training.data.cold_shards import is_cold, payloads_are_good
+from training.data.loader_spec import LoaderSpec, loader_spec
+from training.data.row_groups import RowGroupTable
+from training.data.shard_files import ADVICE, ShardFiles, corrupt
 
-OUTSIDE = 1 << 62
-"""Offset that no record has, so that numpy itself refuses a row out of range: one more row group past the last, which
--1, the row group of negative rows, names as well."""
-ADVICE = "Run the pipeline again: stage shard writes the damaged group anew, the same bytes."
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WIDE_BYTES = 1024
+"""From here on numpy's indexing, a memcpy a record, is a tenth faster than torch's; for short records torch's, with the
+interpreter's lock released, takes half of numpy's time."""
+
+
+class Dataset(NamedTuple):
+    """The rows of one manifest among a reader's."""
+
+    first_row: int
+    row_groups: RowGroupTable
+
+
+class Located(NamedTuple):
+    """Offsets of rows in the mapped files, int64 (n,), one tensor a column."""
+
+    offsets: tuple[Tensor, ...]
+
+    def part(self, start: int, stop: int) -> Located:
+        return Located(tuple(offsets[start:stop] for offsets in self.offsets))
 
 
 class ShardReader:
-    """Random access to the rows of one split.
+    """Random access to the rows of one split, of one dataset or of several side by side.
 
     Args:
         columns: names of the columns to gather; all by default.
-        on_shard: called after each shard is verified: opening many takes long.
+        also: further datasets, encoded alike, whose rows follow those of `manifest`.
+        on_shard: called after each shard is fetched or verified: opening many takes long.
+        spec: where shards of a remote workspace are kept; as the launch said by default.
 
     Raises:
-        IntegrityError: a shard is gone, or differs from the manifest in any bit; or the manifest contradicts itself.
-        ConfigError: no such split or column.
+        IntegrityError: a shard is gone, or differs from its manifest in any bit; or a manifest contradicts itself.
+        ConfigError: no such split or column; or the datasets were encoded differently.
+        EnvironmentProblem: a remote workspace, or the node's cache of it, fails.
     """
 
     def __init__(
@@ -47,17 +71,23 @@ class ShardReader:
         split: str,
         columns: Sequence[str] | None = None,
         *,
+        also: Sequence[ShardManifest] = (),
         on_shard: Callable[[], None] = lambda: None,
+        spec: LoaderSpec | None = None,
     ) -> None:
         self.manifest_link = manifest.link
         self.split = split
-        self.num_rows = manifest.num_rows(split)
         self.columns = _chosen(manifest.columns, columns)
-        shards = list(_shards(manifest, split))
-        paths = [_present(workspace, shard) for shard in shards]
-        self._range = AddressRange([(path, shard.file.size_bytes) for path, shard in zip(paths, shards, strict=True)])
-        self._verify(shards, on_shard)
-        self._index(manifest, shards)
+        manifests = (manifest, *also)
+        for other in also:
+            require_same_encoding(manifest, other)
+        by_dataset = [list(_shards(held, split)) for held in manifests]
+        self.datasets = _numbered(by_dataset, manifests, split)
+        shards = [shard for held in by_dataset for shard in held]
+        self.row_groups = RowGroupTable([size for held in by_dataset for size in _sizes(held)])
+        self.num_rows = self.row_groups.num_rows
+        forms = self._map(workspace, shards, manifest.columns, spec or loader_spec(), on_shard)
+        self._payloads = [self._payload(column, forms) for column in self.columns]
 
     @classmethod
     def open(
@@ -69,6 +99,11 @@ class ShardReader:
             IntegrityError: the manifest is gone, altered, or not the one asked for.
         """
         return cls(workspace, workspace.load(manifest, ShardManifest), split, columns)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one gathered row, over all columns."""
+        return sum(payload.width_bytes for payload in self._payloads)
 
     def gather(self, rows: NDArray[np.integer]) -> dict[str, NDArray[Any]]:
         """Rows by number, in the order asked for.
@@ -82,70 +117,113 @@ class ShardReader:
         Raises:
             IndexError: a row out of range.
         """
+        return {name: values.numpy() for name, values in self.read(self.locate(rows)).items()}
+
+    def locate(self, rows: NDArray[np.integer]) -> Located:
+        """Where rows lie, for `read`: worth doing for many batches at once.
+
+        Raises:
+            IndexError: a row out of range.
+        """
         wanted = np.asarray(rows, dtype=np.int64)
-        row_groups = self._first_rows.searchsorted(wanted, side="right") - 1
-        try:
-            return {payload.name: payload.gather(wanted, row_groups) for payload in self._payloads}
-        except IndexError:
-            raise IndexError(f"a row outside range({self.num_rows})") from None
+        row_groups = self.row_groups.find(wanted)
+        return Located(tuple(payload.locate(wanted, row_groups) for payload in self._payloads))
 
-    def _verify(self, shards: Sequence[Shard], on_shard: Callable[[], None]) -> None:
-        """Hash what was mapped: the very bytes that will be read."""
-        views = [
-            self._range.array[start : start + shard.file.size_bytes]
-            for start, shard in zip(self._range.starts, shards, strict=True)
-        ]
+    def read(self, located: Located, *, pinned: bool = False) -> dict[str, Tensor]:
+        """Copies of located rows.
+
+        Args:
+            pinned: into page-locked memory, from which a GPU copies by itself.
+
+        Returns:
+            by column, a tensor of its own, shape (n, *column.shape).
+        """
+        pairs = zip(self._payloads, located.offsets, strict=True)
+        return {payload.name: payload.read(offsets, pinned) for payload, offsets in pairs}
+
+    def _map(
+        self,
+        workspace: Workspace,
+        shards: Sequence[Shard],
+        columns: Sequence[PayloadColumn],
+        spec: LoaderSpec,
+        on_shard: Callable[[], None],
+    ) -> tuple[Shard, ...]:
+        """Map the files, then prove what was mapped: the very bytes that will be read. Returns the shards' forms."""
+        files = ShardFiles(workspace, shards, columns, spec, on_shard)
+        sizes = [form.file.size_bytes for form in files.forms]
+        self._range = mapped = AddressRange(list(zip(files.paths, sizes, strict=True)), keep=files)
+
+        def problem(number: int) -> IntegrityError | None:
+            return _problem(shards[number], files.forms[number], columns, mapped, number)
+
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            digests = pool.map(lambda view: hashlib.sha256(view).hexdigest(), views)
-            for shard, digest in zip(shards, digests, strict=True):
-                if digest != shard.file.sha256:
-                    raise IntegrityError(
-                        f"the shard is corrupt: sha256 is {digest[:12]}, its manifest says {shard.file.sha256[:12]}.",
-                        where=shard.file.path,
-                        advice=ADVICE,
-                    )
+            for number, found in enumerate(pool.map(problem, range(len(shards)))):
+                if found is not None and (renewed := files.renewed(number, mapped.inodes[number])) is not None:
+                    mapped.replace(number, renewed)
+                    found = problem(number)
+                if found is not None:
+                    raise found
                 on_shard()
-
-    def _index(self, manifest: ShardManifest, shards: Sequence[Shard]) -> None:
-        """The first row of every row group, and one row group past the end for rows out of range."""
-        sizes = [row_group.num_rows for shard in shards for row_group in shard.row_groups]
-        ends = np.cumsum(np.array(sizes, dtype=np.int64))
-        if (int(ends[-1]) if sizes else 0) != self.num_rows:
-            raise IntegrityError("the manifest's row counts contradict each other.", where=manifest.link.short)
-        self._first_rows = np.append(ends - np.array(sizes, dtype=np.int64), self.num_rows)
-        self._payloads = [self._payload(column, shards) for column in self.columns]
+        return files.forms
 
     def _payload(self, column: PayloadColumn, shards: Sequence[Shard]) -> _Payload:
-        width = _dtype(column).itemsize * math.prod(column.shape)
+        width = _width_bytes(column)
         starts = [
             start + _offset(shard, number, column, width)
             for start, shard in zip(self._range.starts, shards, strict=True)
             for number in range(len(shard.row_groups))
         ]
-        origins = np.append(np.array(starts, dtype=np.int64) - self._first_rows[:-1] * width, OUTSIDE)
-        return _Payload(column, _sliding_records(self._range.array, width), origins)
+        origins = np.array(starts, dtype=np.int64) - self.row_groups.first_rows * width
+        return _Payload(column, self._range, origins)
+
+
+def _problem(
+    shard: Shard, form: Shard, columns: Sequence[PayloadColumn], mapped: AddressRange, number: int
+) -> IntegrityError | None:
+    """What is wrong with a shard as mapped: a hot one has its own digest, a decoded one the CRCs of its payloads."""
+    if not is_cold(shard):
+        digest = mapped.sha256(number)
+        return None if digest == shard.file.sha256 else corrupt(shard.file, digest)
+    if payloads_are_good(form, columns, mapped.file(number)):
+        return None
+    return IntegrityError("the decoded shard differs from its payloads' CRCs.", where=shard.file.path, advice=ADVICE)
 
 
 class _Payload:
-    """One column's records at every offset, and per row group where row 0 of the split would lie if it began there."""
+    """One column's records at every offset, and per row group where row 0 of all would lie if it began there."""
 
-    def __init__(self, column: PayloadColumn, records: NDArray[Any], origins: NDArray[np.int64]) -> None:
-        self.name, self._shape, self._dtype = column.name, column.shape, _dtype(column)
-        self._records, self._origins, self._width = records, origins, records.itemsize
+    def __init__(self, column: PayloadColumn, mapped: AddressRange, origins: NDArray[np.int64]) -> None:
+        import torch  # here, so that a process that only names readers need not pay for it
 
-    def gather(self, rows: NDArray[np.int64], row_groups: NDArray[np.int64]) -> NDArray[Any]:
-        offsets = rows * self._width
-        offsets += self._origins[row_groups]
-        return self._records[offsets].view(self._dtype).reshape(rows.size, *self._shape)
+        self.name, self.width_bytes, self._shape = column.name, _width_bytes(column), column.shape
+        self._dtype = torch.from_numpy(np.empty(0, dtype=column.dtype)).dtype
+        self._records, self._origins = mapped.windows(self.width_bytes), origins
+        self._wide_records = np.ndarray(
+            len(self._records), dtype=f"V{self.width_bytes}", buffer=mapped.array, strides=(1,)
+        )
+        self._empty, self._select, self._from_numpy = torch.empty, torch.index_select, torch.from_numpy
 
+    def locate(self, rows: NDArray[np.int64], row_groups: NDArray[np.int64]) -> Tensor:
+        offsets = self._origins.take(row_groups)
+        offsets += rows * self.width_bytes
+        return self._from_numpy(offsets)
 
-def _sliding_records(data: NDArray[np.uint8], width: int) -> NDArray[Any]:
-    """A record of `width` bytes at every offset: payloads lie unaligned, and gathering them copies whole records."""
-    return np.ndarray((data.size - width + 1,), dtype=f"V{width}", buffer=data, strides=(1,))
+    def read(self, offsets: Tensor, pinned: bool) -> Tensor:
+        if self.width_bytes >= WIDE_BYTES and not pinned:
+            out = self._from_numpy(self._wide_records[offsets.numpy()].view(np.uint8))
+        else:
+            out = self._empty((len(offsets), self.width_bytes), dtype=self._records.dtype, pin_memory=pinned)
+            self._select(self._records, 0, offsets, out=out)
+        return out.view(self._dtype).view(len(offsets), *self._shape)
 
 
 def _dtype(column: PayloadColumn) -> np.dtype[Any]:
     return np.dtype(column.dtype).newbyteorder("<")
+
+
+def _width_bytes(column: PayloadColumn) -> int:
+    return _dtype(column).itemsize * math.prod(column.shape)
 
 
 def _chosen(held: Sequence[PayloadColumn], names: Sequence[str] | None) -> tuple[PayloadColumn, ...]:
@@ -156,6 +234,16 @@ def _chosen(held: Sequence[PayloadColumn], names: Sequence[str] | None) -> tuple
     return tuple(by_name[name] for name in (names or by_name))
 
 
+def require_same_encoding(manifest: ShardManifest, other: ShardManifest) -> None:
+    """Raises `ConfigError` when rows of the two cannot lie in one batch."""
+    if other.columns != manifest.columns or other.fitted != manifest.fitted:
+        raise ConfigError(
+            f"it cannot be mixed with {manifest.link.short}: their columns or fitted states differ.",
+            where=other.link.short,
+            advice="Shard both with one encoder and one fitted state.",
+        )
+
+
 def _shards(manifest: ShardManifest, split: str) -> Iterator[Shard]:
     groups = [group for group in manifest.groups if group.split == split]
     if not groups:
@@ -164,20 +252,21 @@ def _shards(manifest: ShardManifest, split: str) -> Iterator[Shard]:
     return (shard for group in groups for shard in group.shards)
 
 
-def _present(workspace: Workspace, shard: Shard) -> Path:
-    """The shard's path, its size checked: a mapping past a file's end would kill the process when read."""
-    path = workspace.local_path(shard.file.path)
-    try:
-        actual_bytes = path.stat().st_size
-    except FileNotFoundError as error:
-        raise IntegrityError("the shard is gone.", where=shard.file.path, advice=ADVICE) from error
-    if actual_bytes != shard.file.size_bytes:
-        raise IntegrityError(
-            f"the shard has {actual_bytes} bytes, its manifest says {shard.file.size_bytes}.",
-            where=shard.file.path,
-            advice=ADVICE,
-        )
-    return path
+def _sizes(shards: Sequence[Shard]) -> list[int]:
+    return [row_group.num_rows for shard in shards for row_group in shard.row_groups]
+
+
+def _numbered(
+    by_dataset: Sequence[Sequence[Shard]], manifests: Sequence[ShardManifest], split: str
+) -> tuple[Dataset, ...]:
+    first_row, numbered = 0, []
+    for shards, manifest in zip(by_dataset, manifests, strict=True):
+        table = RowGroupTable(_sizes(shards))
+        if table.num_rows != manifest.num_rows(split):
+            raise IntegrityError("the manifest's row counts contradict each other.", where=manifest.link.short)
+        numbered.append(Dataset(first_row, table))
+        first_row += table.num_rows
+    return tuple(numbered)
 
 
 def _offset(shard: Shard, row_group: int, column: PayloadColumn, width: int) -> int:

@@ -8,9 +8,10 @@ the stream exactly once, but for the very first EOT. The last row is filled with
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 EOT_ID: Final = 0
@@ -18,27 +19,55 @@ EOT_ID: Final = 0
 PAD_ID: Final = 1
 """Fills the last row of a group; never a target."""
 
-Tokens = NDArray[np.uint16]
+NUM_MARKERS: Final = 2
+"""Ids that a source brings along are stored higher by so much, so that none is mistaken for a marker."""
+
+Tokens = NDArray[Any]
+"""Unsigned integers, one token each."""
 
 
-def pack(documents: Sequence[Tokens], sequence_tokens: int) -> tuple[Tokens, NDArray[np.int32]]:
-    """Rows of the documents' stream.
+class Packed(NamedTuple):
+    tokens: Tokens
+    """Shape (rows, sequence_tokens + 1)."""
+    document: NDArray[np.int32]
+    """Shape (rows, 1), number of the document that the row's first token belongs to."""
 
-    Returns:
-        tokens: uint16, shape (rows, sequence_tokens + 1).
-        document: int32, shape (rows, 1), index of the document that the row's first token belongs to.
-    """
-    lengths = np.array([len(tokens) + 1 for tokens in documents], dtype=np.int64)
-    starts = np.cumsum(lengths) - lengths
-    num_tokens = int(lengths.sum())
-    num_rows = max(0, -(-(num_tokens - 1) // sequence_tokens))
-    stream = np.full(num_rows * sequence_tokens + 1, PAD_ID, dtype=np.uint16)
-    stream[starts] = EOT_ID
-    for start, tokens in zip(starts.tolist(), documents, strict=True):
-        stream[start + 1 : start + 1 + len(tokens)] = tokens
-    firsts = np.arange(num_rows, dtype=np.int64) * sequence_tokens
-    rows = stream[firsts[:, None] + np.arange(sequence_tokens + 1)]
-    return rows, (np.searchsorted(starts, firsts, side="right") - 1).astype(np.int32)[:, None]
+
+class Packer:
+    """Documents in, rows out; what does not fill a row waits for the next document."""
+
+    def __init__(self, sequence_tokens: int, dtype: str) -> None:
+        self._sequence_tokens, self._dtype = sequence_tokens, np.dtype(dtype)
+        self._waiting: Tokens = np.zeros(0, dtype=self._dtype)
+        self._waiting_documents: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+        self._num_documents = 0
+
+    def push(self, documents: Sequence[Tokens]) -> Packed:
+        """The rows that these documents complete."""
+        lengths = np.array([len(tokens) + 1 for tokens in documents], dtype=np.int64)
+        opened = np.full(1, EOT_ID, dtype=self._dtype)
+        parts = [part for tokens in documents for part in (opened, tokens.astype(self._dtype, copy=False))]
+        numbers = np.arange(self._num_documents, self._num_documents + len(documents), dtype=np.int32)
+        self._num_documents += len(documents)
+        self._waiting = np.concatenate([self._waiting, *parts])
+        self._waiting_documents = np.concatenate([self._waiting_documents, np.repeat(numbers, lengths)])
+        return self._cut(max(0, len(self._waiting) - 1) // self._sequence_tokens)
+
+    def finish(self) -> Packed:
+        """The last row, padded, where tokens are left that no row predicts yet."""
+        lacking = -(len(self._waiting) - 1) % self._sequence_tokens if len(self._waiting) > 1 else 0
+        self._waiting = np.concatenate([self._waiting, np.full(lacking, PAD_ID, dtype=self._dtype)])
+        return self._cut(max(0, len(self._waiting) - 1) // self._sequence_tokens)
+
+    def _cut(self, num_rows: int) -> Packed:
+        length = self._sequence_tokens
+        rows = np.zeros((0, length + 1), dtype=self._dtype)
+        if num_rows:
+            rows = sliding_window_view(self._waiting, length + 1)[: num_rows * length : length]
+        documents = self._waiting_documents[: num_rows * length : length, None]
+        self._waiting = self._waiting[num_rows * length :]
+        self._waiting_documents = self._waiting_documents[num_rows * length :]
+        return Packed(rows, documents)
 
 
 def unpack(rows: Tokens) -> list[Tokens]:

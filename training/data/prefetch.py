@@ -1,9 +1,8 @@
-"""Batches made ahead by a thread: bounded, in order, with errors where the consumer can see them."""
+"""Results made ahead by threads: bounded in bytes, in order, with errors where the consumer can see them."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -11,15 +10,21 @@ from typing import Generic, Self, TypeVar
 from data_contracts.errors import EnvironmentProblem
 
 T = TypeVar("T")
+FIRST_DEPTH = 2
 
 
 class Prefetcher(Generic[T]):
-    """Iterates over produce(start), produce(start + 1), ..., up to `depth` results ahead of the consumer.
+    """Iterates over produce(start), produce(start + 1), ..., some results ahead of the consumer.
+
+    How many: two at first, twice as many whenever the consumer had to wait, as far as `max_bytes` goes.
 
     Args:
-        produce: called in one thread, one number after another.
+        produce: called in `num_threads` threads, with one number after another; two calls may overlap.
+        size_bytes: memory that a result takes.
+        max_bytes: the most that results made or being made may take, each counted as the largest so far; one is
+            always made.
         stop: the first number not to produce; None for no end.
-        wait_s: how long the consumer waits for a result, and `close` for the thread.
+        wait_s: how long the consumer waits for a result, and `close` for the threads.
 
     Raises (from `next`):
         whatever `produce` raised, after the results before it; and again at every further call.
@@ -30,55 +35,65 @@ class Prefetcher(Generic[T]):
         self,
         produce: Callable[[int], T],
         *,
+        size_bytes: Callable[[T], int],
+        max_bytes: int,
         start: int = 0,
         stop: int | None = None,
-        depth: int = 2,
+        num_threads: int = 1,
         wait_s: float = 600.0,
         name: str = "prefetch",
     ) -> None:
-        if depth < 1:
-            raise ValueError(f"{depth=} must be at least 1")
-        self._produce, self._stop, self._depth, self._wait_s = produce, stop, depth, wait_s
-        self._next = start
-        self._ready: deque[T] = deque()
-        self._error: BaseException | None = None
-        self._ended = self._closed = False
+        if num_threads < 1 or max_bytes < 1:
+            raise ValueError(f"{num_threads=} and {max_bytes=} must be at least 1")
+        self._produce, self._size_bytes, self._max_bytes = produce, size_bytes, max_bytes
+        self._stop, self._wait_s, self._name = stop, wait_s, name
+        self._next_made = self._next_taken = start
+        self._ready: dict[int, T] = {}
+        self._largest_bytes: int | None = None
+        self._error: tuple[int, BaseException] | None = None
+        self._closed = False
+        self.depth = max(FIRST_DEPTH, num_threads)
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(num_threads)]
+        for thread in self._threads:
+            thread.start()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> T:
         with self._changed:
-            if not self._changed.wait_for(lambda: self._ready or self._ended or self._closed, self._wait_s):
-                raise EnvironmentProblem(
-                    f"result {self._next} did not come within {self._wait_s:g} s.",
-                    where=self._thread.name,
-                    advice="Look at the storage that the shards lie on.",
-                )
-            if self._ready:
+            if not self._arrived():
+                self.depth *= 2 if self._fits(self.depth + 1) else 1
                 self._changed.notify_all()
-                self._next += 1
-                return self._ready.popleft()
-            if self._error is not None:
-                raise self._error
+                if not self._changed.wait_for(self._arrived, self._wait_s):
+                    raise EnvironmentProblem(
+                        f"result {self._next_taken} did not come within {self._wait_s:g} s.",
+                        where=self._name,
+                        advice="Look at the storage that the shards lie on.",
+                    )
+            if self._next_taken in self._ready:
+                self._next_taken += 1
+                self._changed.notify_all()
+                return self._ready.pop(self._next_taken - 1)
+            if self._error is not None and not self._closed:
+                raise self._error[1]
             raise StopIteration
 
     def close(self) -> None:
-        """End the thread and drop what it made; harmless when repeated.
+        """End the threads and drop what they made; harmless when repeated.
 
         Raises:
-            EnvironmentProblem: the thread is still busy after `wait_s`.
+            EnvironmentProblem: a thread is still busy after `wait_s`.
         """
         with self._changed:
             self._closed = True
             self._ready.clear()
             self._changed.notify_all()
-        self._thread.join(self._wait_s)
-        if self._thread.is_alive():
-            raise EnvironmentProblem(f"the thread did not end within {self._wait_s:g} s.", where=self._thread.name)
+        for thread in self._threads:
+            thread.join(self._wait_s)
+        if any(thread.is_alive() for thread in self._threads):
+            raise EnvironmentProblem(f"the thread did not end within {self._wait_s:g} s.", where=self._name)
 
     def __enter__(self) -> Self:
         return self
@@ -88,25 +103,47 @@ class Prefetcher(Generic[T]):
     ) -> None:
         self.close()
 
+    def _arrived(self) -> bool:
+        """Whether the consumer need not wait: its result is there, or will never be."""
+        if self._closed or self._next_taken in self._ready or self._next_taken == self._stop:
+            return True
+        return self._error is not None and self._error[0] <= self._next_taken
+
     def _run(self) -> None:
-        number = self._next
-        try:
-            while (self._stop is None or number < self._stop) and self._room():
+        while (number := self._claim()) is not None:
+            try:
                 result = self._produce(number)
-                number += 1
-                with self._changed:
-                    if not self._closed:
-                        self._ready.append(result)
-                    self._changed.notify_all()
-        except BaseException as error:
-            self._error = error
-        finally:
+                size_bytes = self._size_bytes(result)
+            except BaseException as error:
+                self._fail(number, error)
+                return
             with self._changed:
-                self._ended = True
+                self._largest_bytes = max(self._largest_bytes or 0, size_bytes)
+                if not self._closed:
+                    self._ready[number] = result
                 self._changed.notify_all()
 
-    def _room(self) -> bool:
-        """Wait until the consumer is less than `depth` behind; False when closed."""
+    def _claim(self) -> int | None:
+        """The next number to make, once there is room for it; None at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._ready) < self._depth or self._closed)
-            return not self._closed
+            self._changed.wait_for(lambda: self._over() or self._has_room())
+            if self._over():
+                return None
+            self._next_made += 1
+            return self._next_made - 1
+
+    def _over(self) -> bool:
+        return self._closed or self._error is not None or self._next_made == self._stop
+
+    def _has_room(self) -> bool:
+        ahead = self._next_made - self._next_taken
+        return ahead == 0 or (ahead < self.depth and self._fits(ahead + 1))
+
+    def _fits(self, num_results: int) -> bool:
+        return self._largest_bytes is not None and num_results * self._largest_bytes <= self._max_bytes
+
+    def _fail(self, number: int, error: BaseException) -> None:
+        with self._changed:
+            if self._error is None or number < self._error[0]:
+                self._error = (number, error)
+            self._changed.notify_all()

@@ -2,50 +2,104 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from data_contracts.documents import Frozen
+from training.data.encoder_specs import BytePairSpec, EncoderSpec, ImageSpec, TabularSpec, TokenIdsSpec, TokenSpec
+
+__all__ = ["BytePairSpec", "EncoderSpec", "ImageSpec", "ShardSpec", "SkewLimits", "TabularSpec", "TokenIdsSpec"]
 
 TRAIN: Final = "train"
 HELDOUT: Final = "heldout"
 SPLITS: Final = (TRAIN, HELDOUT)
+EXECUTION: Final = ("memory_mb", "group_tasks")
+"""Fields that say how the work is done, and never show in what it makes."""
+Codec = Literal["none", "lz4", "zstd"]
 
 
-class BytePairSpec(Frozen):
-    """Byte-level byte-pair encoding into packed sequences of uint16 tokens."""
+class SkewLimits(Frozen):
+    """How uneven the groups of a split may be; a figure left out is not judged."""
 
-    kind: Literal["byte-pair"] = "byte-pair"
-    vocab_size: int = Field(
-        default=2048,
-        ge=258,
-        le=65536,
-        description="Tokens in the vocabulary, with 256 bytes and 2 markers; at most 65536, to fit 16 bits.",
+    max_rows_ratio: float | None = Field(default=None, ge=1, description="Rows of the largest group over the mean.")
+    max_bytes_ratio: float | None = Field(
+        default=None, ge=1, description="Shard bytes of the largest group over the mean."
     )
-    sequence_tokens: int = Field(
-        default=256, ge=1, le=1 << 17, description="Tokens a sequence predicts; a row stores one more."
+    max_label_difference: float | None = Field(
+        default=None, gt=0, le=1, description="How far a class's share of a shard may lie from its share of the split."
     )
-
-    @property
-    def fitting(self) -> dict[str, str | int]:
-        """What decides the fitted state: another sequence length is no reason to fit again."""
-        return {"kind": self.kind, "vocab_size": self.vocab_size}
+    min_rows: int = Field(
+        default=1000, ge=1, description="Shares of a shard with fewer rows are left to chance, and not judged."
+    )
 
 
 class ShardSpec(Frozen):
-    """How files become shards. Every field is part of the shards' identity."""
+    """How files become shards."""
 
-    encoder: BytePairSpec = Field(default_factory=BytePairSpec, description="How a file becomes rows.")
-    num_groups: int = Field(
-        default=8, ge=1, le=65536, description="Groups of files; a changed file re-encodes its own group alone."
+    encoder: EncoderSpec = Field(default_factory=BytePairSpec, description="How a row of the source becomes rows.")
+    group_by: Literal["hash", "file", "folder"] = Field(
+        default="hash",
+        description="Which files make a group: the hash of their path into num_groups, each file alone, or a folder's. "
+        "A changed file re-encodes its own group alone.",
     )
+    num_groups: int = Field(default=8, ge=1, le=65536, description="Groups of files, where group_by is `hash`.")
     heldout_fraction: float = Field(
-        default=0.05, gt=0, lt=1, description="Share of the files kept from training, for evaluation."
+        default=0.05, gt=0, lt=1, description="Share of the data kept from training, for evaluation."
+    )
+    split_by: Literal["file", "row", "key"] = Field(
+        default="file",
+        description="What is held out whole: files (by path), rows (by path and number), or all rows of one split_key.",
+    )
+    split_key: str | None = Field(
+        default=None, min_length=1, description="Column whose value decides the split, where split_by is `key`."
     )
     split_salt: str = Field(
-        default="headway", description="Changes which files are held out; a file never moves while it stays the same."
+        default="headway", description="Changes what is held out; nothing moves while it stays the same."
     )
-    rows_per_row_group: int = Field(default=4096, ge=1, le=1 << 20, description="Rows in a Parquet row group.")
-    rows_per_shard: int = Field(default=65536, ge=1, description="Rows in a shard file.")
+    rows_per_row_group: int = Field(default=4096, ge=1, le=1 << 20, description="Rows in a Parquet row group, at most.")
+    rows_per_shard: int = Field(default=1 << 20, ge=1, description="Rows in a shard file, at most.")
+    shard_mb: int = Field(default=64, ge=1, le=1024, description="Megabytes (10^6) of rows in a shard file, at most.")
+    codec: Codec = Field(
+        default="none",
+        description="`none`: hot, mapped where it lies; `lz4` or `zstd`: cold, smaller, decoded once into a cache.",
+    )
     seed: int = Field(default=0, ge=0, description="Orders files and rows inside their group.")
+    skew: SkewLimits = Field(default_factory=SkewLimits, description="How uneven groups may be.")
+    memory_mb: int = Field(
+        default=512,
+        ge=8,
+        description="Megabytes (10^6) of rows held at once, over all threads; more is spilled to scratch. No bit of "
+        "the shards depends on it.",
+    )
+
+    group_tasks: bool = Field(
+        default=False,
+        description="Make each group a Prefect task of its own, so that the flow's task runner can share them out.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> ShardSpec:
+        if (self.split_by == "key") != (self.split_key is not None):
+            raise ValueError("split_key goes with `split_by: key`, and the other way round")
+        return self
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that may show in the manifest."""
+        return self.model_dump(mode="json", exclude=set(EXECUTION))
+
+    @property
+    def group_identity(self) -> dict[str, Any]:
+        """All that may show in the bytes of a group's shards."""
+        return self.model_dump(mode="json", exclude={*EXECUTION, "skew"})
+
+    @property
+    def splitting(self) -> dict[str, Any]:
+        """What decides which rows train."""
+        return self.model_dump(mode="json", include={"heldout_fraction", "split_by", "split_key", "split_salt"})
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens that a row predicts; 1 where a row is an example of its own."""
+        return self.encoder.sequence_tokens if isinstance(self.encoder, TokenSpec) else 1

@@ -1,55 +1,155 @@
-"""Which split and group a file belongs to: decided by its path and the spec alone, so growth moves nothing."""
+"""Which split and group a row belongs to: decided by its file's path, its key and the spec alone, so growth moves
+nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from data_contracts.errors import DataError
-from training.data.spec import HELDOUT, TRAIN, ShardSpec
-from training.data.splitmix import hash_text
+from training.data.spec import HELDOUT, SPLITS, TRAIN, ShardSpec
+from training.data.splitmix import hash_text, splitmix64
+
+NO_ROWS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+GROUP_BITS = 52
+"""Of a group's number where it is a hash: any reader of JSON keeps it exactly."""
+
+Mask = NDArray[np.bool_]
+Read = Callable[[], Iterator[Any]]
+"""All rows of a file in file order, as Arrow record batches of bounded size."""
 
 
-class SourceDocument(NamedTuple):
-    """One source file, as the snapshot names it; `read` returns its bytes."""
+class SourceRows(NamedTuple):
+    """The rows of one source file, as the snapshot names it."""
 
     path: str
     sha256: str
     size_bytes: int
-    read: Callable[[], bytes]
+    num_rows: int
+    left_out: NDArray[np.int64]
+    """Sorted numbers of rows in quarantine; `read` yields them as well."""
+    read: Read
+
+
+class GroupTask(NamedTuple):
+    """One unit of work: files whose rows are encoded and shuffled together."""
+
+    group: int
+    name: str
+    """For a person: the folder or file behind the group's number."""
+    splits: tuple[str, ...]
+    """One where the path decides, both where rows do."""
+    members: tuple[SourceRows, ...]
+    """In packing order."""
+
+
+def plan_groups(sources: Iterable[SourceRows], spec: ShardSpec) -> list[GroupTask]:
+    """The sources' groups in manifest order; any listing order gives the same.
+
+    Raises:
+        DataError: a path listed twice, or a split that no file falls into.
+    """
+    groups: dict[tuple[int, tuple[str, ...]], list[SourceRows]] = {}
+    names: dict[int, str] = {}
+    seen: set[str] = set()
+    for source in sources:
+        if source.path in seen:
+            raise DataError("the path is listed twice.", where=source.path)
+        seen.add(source.path)
+        if len(source.left_out) == source.num_rows:
+            continue
+        splits = (split_of(source.path, spec),) if spec.split_by == "file" else SPLITS
+        group, names[group] = group_of(source.path, spec)
+        groups.setdefault((group, splits), []).append(source)
+    _refuse_empty_splits({split for _, splits in groups for split in splits}, len(seen), spec)
+    return [
+        GroupTask(group, names[group], splits, _in_packing_order(members, spec))
+        for (group, splits), members in sorted(groups.items())
+    ]
 
 
 def split_of(path: str, spec: ShardSpec) -> str:
     """`heldout` for the given share of paths, by hash."""
-    return HELDOUT if hash_text("split", spec.split_salt, path) < int(spec.heldout_fraction * 2**64) else TRAIN
+    return HELDOUT if hash_text("split", spec.split_salt, path) < _threshold(spec) else TRAIN
 
 
-def group_of(path: str, spec: ShardSpec) -> int:
-    return hash_text("group", spec.split_salt, path) % spec.num_groups
+def group_of(path: str, spec: ShardSpec) -> tuple[int, str]:
+    """The group's number, and its name for a person."""
+    if spec.group_by == "hash":
+        group = hash_text("group", spec.split_salt, path) % spec.num_groups
+        return group, f"{group} of {spec.num_groups}"
+    name = path if spec.group_by == "file" else path.rpartition("/")[0]
+    return hash_text("group", spec.group_by, name) >> (64 - GROUP_BITS), name or "(top level)"
 
 
-def grouped(documents: Iterable[SourceDocument], spec: ShardSpec) -> Mapping[tuple[int, str], list[SourceDocument]]:
-    """Documents by (group, split) in packing order; any listing order gives the same.
+def heldout_rows(source: SourceRows, batch: Any, row_numbers: NDArray[np.int64], spec: ShardSpec) -> Mask:
+    """Which rows of a batch are held out, where rows decide.
+
+    Args:
+        row_numbers: of the batch's rows in their file.
 
     Raises:
-        DataError: a path listed twice, or a split that stays empty.
+        DataError: the key column is missing, null in a row, or of a type that has no one spelling.
     """
-    groups: dict[tuple[int, str], list[SourceDocument]] = {}
-    seen: set[str] = set()
-    for document in documents:
-        if document.path in seen:
-            raise DataError("the path is listed twice.", where=document.path)
-        seen.add(document.path)
-        groups.setdefault((group_of(document.path, spec), split_of(document.path, spec)), []).append(document)
-    for members in groups.values():
-        members.sort(key=lambda member: (hash_text("order", str(spec.seed), member.path), member.path))
-    _refuse_empty_splits({split for _, split in groups}, len(seen), spec)
-    return dict(sorted(groups.items()))
+    if spec.split_key is None:
+        seed = hash_text("split-row", spec.split_salt, source.path)
+        hashes = splitmix64(row_numbers.astype(np.uint64) ^ np.uint64(seed))
+    else:
+        hashes = _key_hashes(source, batch, spec.split_key, spec.split_salt)
+    return hashes < np.uint64(_threshold(spec))
 
 
-def _refuse_empty_splits(present: set[str], num_documents: int, spec: ShardSpec) -> None:
+def _key_hashes(source: SourceRows, batch: Any, key: str, salt: str) -> NDArray[np.uint64]:
+    """64 bits for each row's key: equal keys, equal bits, whatever the file, batch or width of the type."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    from training.data.source_columns import column_of, plain
+
+    column = plain(column_of(batch, key, source.path))
+    if column.null_count:
+        raise DataError(
+            f"column {key!r} decides the split and is null in a row.",
+            where=source.path,
+            advice="Quarantine such rows in the contract, or split by another key.",
+        )
+    if types.is_date32(column.type):
+        column = pc.cast(column, pa.int32())
+    elif types.is_date64(column.type) or types.is_timestamp(column.type):
+        column = pc.cast(column, pa.int64())
+    if types.is_integer(column.type):
+        seed = np.uint64(hash_text("split-number", salt))
+        return splitmix64(splitmix64(column.to_numpy().astype(np.uint64)) ^ seed)
+    if types.is_string(column.type):
+        encoded = pc.dictionary_encode(column)
+        found = [hash_text("split-text", salt, value) for value in encoded.dictionary.to_pylist()]
+        hashes: NDArray[np.uint64] = np.array(found, dtype=np.uint64)[encoded.indices.to_numpy()]
+        return hashes
+    raise DataError(
+        f"column {key!r} is {column.type}; a split can be by whole numbers, texts, dates or timestamps.",
+        where=source.path,
+        advice="Name another column in shards.split_key.",
+    )
+
+
+def _threshold(spec: ShardSpec) -> int:
+    return int(spec.heldout_fraction * 2**64)
+
+
+def _in_packing_order(members: list[SourceRows], spec: ShardSpec) -> tuple[SourceRows, ...]:
+    def order(member: SourceRows) -> tuple[int, str]:
+        return hash_text("order", str(spec.seed), member.path), member.path
+
+    return tuple(sorted(members, key=order))
+
+
+def _refuse_empty_splits(present: set[str], num_files: int, spec: ShardSpec) -> None:
     for split in sorted({TRAIN, HELDOUT} - present):
         raise DataError(
-            f"none of {num_documents} files falls into split {split!r} (heldout_fraction {spec.heldout_fraction}).",
-            advice="Add files, or change shards.heldout_fraction or shards.split_salt.",
+            f"none of {num_files} files falls into split {split!r} (heldout_fraction {spec.heldout_fraction}).",
+            advice="Add files, change shards.heldout_fraction or shards.split_salt, or set shards.split_by to `row`.",
         )

@@ -10,6 +10,7 @@ import traceback
 from typing import Any
 
 from data_contracts.errors import HeadwayError
+from data_contracts.full_disk import as_full_disk
 
 TRACEBACK_CHARACTERS = 4000
 
@@ -39,8 +40,13 @@ def cause_of(error: BaseException) -> str:
     return "training"
 
 
-def describe(error: BaseException) -> dict[str, Any]:
-    """Fields of a rank's marker."""
+def describe(error: BaseException, place: str = ".") -> dict[str, Any]:
+    """Fields of a rank's marker.
+
+    Args:
+        place: where the rank writes, in case the disk is full.
+    """
+    error = as_full_disk(error, place) or error
     cause = cause_of(error)
     if isinstance(error, HeadwayError):
         words = {"what": error.what, "where": error.where, "advice": error.advice}

@@ -140,8 +140,6 @@ class Guard:
             self._stop("stop", self._plan.stop_grace_s)
         elif command is Command.PEER_LOST:
             self._stop("a peer was lost", self._plan.peer_grace_s)
-        elif command is Command.KILL:
-            self._stop("kill", 0.0)
         else:
             living = descendants(os.getpid())
             for marker in self._own_ranks():
@@ -231,10 +229,9 @@ class Guard:
     def _say_goodbye(self) -> None:
         stop_s = time.monotonic() - self._stopping_since if self._stopping_since else 0.0
         self._change(state="ended", swept=tuple(sorted(self._swept)), stop_s=round(stop_s, 3))
-        with contextlib.suppress(OSError):
-            self._ledger.event(
-                "agent.end", exit=self._status.agent_exit, why=self._status.why, swept=len(self._swept), stop_s=stop_s
-            )
+        self._ledger.event(
+            "agent.end", exit=self._status.agent_exit, why=self._status.why, swept=len(self._swept), stop_s=stop_s
+        )
 
 
 def _watch_parent(pid: int) -> int | None:

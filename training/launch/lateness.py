@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
-from training.launch.process_tree import process_state
+from training.launch.process_tree import cpu_s, process_state
 from training.launch.protocol import AttemptFiles, RankMarker
-from training.launch.spec import LaunchSpec
+from training.launch.spec import LaunchSpec, QuietLaunchSpec
 from training.ledger import read_events
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>\S+)$', re.MULTILINE)
@@ -17,33 +18,61 @@ _WATCH = "_stand_watch"
 """The rank's own watch thread, which stands in every dump and explains nothing."""
 
 
-class ProgressClock:
-    """Says when an attempt is overdue: no first step, or no further step, in time.
+class LifeSign(NamedTuple):
+    """What shows from outside that a rank lives."""
+
+    state: str
+    step: int | None
+    """By its marker."""
+    num_bytes: int
+    """Written into its ledger."""
+    cpu_s: int = 0
+    """Whole CPU seconds used. What merely waits wakes up for far less than one within any deadline."""
+
+
+class Clock(Protocol):
+    """Says when an attempt is overdue."""
+
+    step: int | None
+    """The newest step of this attempt, None before its first."""
+
+    def observe(self, step: int | None, signs: Mapping[int, LifeSign], now_s: float) -> None:
+        """Take in the newest step, and every rank's sign of life."""
+
+    def overdue(self, now_s: float) -> str:
+        """What is overdue, in words, or the empty string."""
+
+
+def clock_for(spec: LaunchSpec, step: int | None, now_s: float) -> Clock:
+    """The clock of an attempt that begins now.
 
     Args:
         step: what the caller's newest step is before the attempt begins; only a change counts.
         now_s: a monotonic time.
     """
+    return QuietClock(spec, now_s) if isinstance(spec, QuietLaunchSpec) else ProgressClock(spec, step, now_s)
+
+
+class ProgressClock:
+    """For ranks that train: overdue without a first step, or a further one, in time."""
 
     def __init__(self, spec: LaunchSpec, step: int | None, now_s: float) -> None:
         self._spec = spec
         self._step = step
-        self._signs: Mapping[int, object] = {}
+        self._said: dict[int, LifeSign] = {}
         self._moved_s = now_s
         self.step: int | None = None
-        """The newest step of this attempt, None before its first."""
 
-    def observe(self, step: int | None, signs: Mapping[int, object], now_s: float) -> None:
-        """Take in the newest step, and any sign of life by rank: before the first step, a change of one counts too."""
+    def observe(self, step: int | None, signs: Mapping[int, LifeSign], now_s: float) -> None:
+        """Before the first step, a change of any rank's word counts too."""
         if step is not None and step != self._step:
             self.step = self._step = step
             self._moved_s = now_s
-        if signs != self._signs:
-            self._signs = dict(signs)
+        if (said := _words(signs)) != self._said:
+            self._said = said
             self._moved_s = now_s if self.step is None else self._moved_s
 
     def overdue(self, now_s: float) -> str:
-        """What is overdue, in words, or the empty string."""
         waited_s = now_s - self._moved_s
         if self.step is None:
             limit_s, what = self._spec.start_deadline_s, "no first step and no sign of life"
@@ -52,9 +81,40 @@ class ProgressClock:
         return f"{what} within {limit_s:g} s" if waited_s > limit_s else ""
 
 
-def signs_of_life(files: AttemptFiles, markers: Mapping[int, RankMarker]) -> dict[int, object]:
-    """By rank: its state, the step it marked, and how much it has written into its ledger."""
-    return {rank: (marker.state, marker.step, _size_bytes(files.rank_spool(rank))) for rank, marker in markers.items()}
+class QuietClock:
+    """For ranks without steps: overdue without a word in a long time, or without a word and idle in a short one."""
+
+    def __init__(self, spec: QuietLaunchSpec, now_s: float) -> None:
+        self._spec = spec
+        self._signs: dict[int, LifeSign] = {}
+        self._spoke_s = self._moved_s = now_s
+        self.step: int | None = None
+
+    def observe(self, step: int | None, signs: Mapping[int, LifeSign], now_s: float) -> None:
+        if _words(signs) != _words(self._signs):
+            self._spoke_s = now_s
+        if signs != self._signs:
+            self._signs, self._moved_s = dict(signs), now_s
+
+    def overdue(self, now_s: float) -> str:
+        idle_s = self._spec.progress_deadline_s if self._signs else self._spec.start_deadline_s
+        if now_s - self._moved_s > idle_s:
+            return f"no sign of life within {idle_s:g} s"
+        busy_s = max(self._spec.busy_deadline_s, idle_s)
+        return f"at work, but without a word within {busy_s:g} s" if now_s - self._spoke_s > busy_s else ""
+
+
+def _words(signs: Mapping[int, LifeSign]) -> dict[int, LifeSign]:
+    return {rank: sign._replace(cpu_s=0) for rank, sign in signs.items()}
+
+
+def signs_of_life(files: AttemptFiles, markers: Mapping[int, RankMarker]) -> dict[int, LifeSign]:
+    return {rank: _life_sign(files, marker) for rank, marker in markers.items()}
+
+
+def _life_sign(files: AttemptFiles, marker: RankMarker) -> LifeSign:
+    used_s = 0 if marker.has_ended else int(cpu_s(marker.pid))
+    return LifeSign(marker.state, marker.step, _size_bytes(files.rank_spool(marker.rank)), used_s)
 
 
 def _size_bytes(path: Path) -> int:

@@ -71,9 +71,6 @@ class Launcher(Protocol):
     def poll(self, handle: Handle, *, wait_s: float) -> tuple[NodeReport, ...]:
         """Reports of all nodes, after at most `wait_s`, sooner when a node ends."""
 
-    def logs(self, handle: Handle) -> tuple[Path, ...]:
-        """Log files of nodes and ranks written so far."""
-
     def signal(self, handle: Handle, command: Command) -> None:
         """Tell all nodes at once; one that is gone is passed over."""
 

@@ -88,10 +88,6 @@ class LocalLauncher:
             for node, code in enumerate(exits)
         )
 
-    def logs(self, handle: Handle) -> tuple[Path, ...]:
-        folder = self._files.folder
-        return tuple(sorted((*folder.glob("node-*.log"), *folder.glob("logs/**/*.log"))))
-
     def signal(self, handle: Handle, command: Command) -> None:
         for guard in self._guards:
             with contextlib.suppress(OSError, ValueError):

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -40,12 +41,18 @@ def _pids() -> Iterator[int]:
             yield int(entry.name)
 
 
-def _stat(pid: int) -> tuple[str, int] | None:
-    """State letter and parent, or None when the process is gone."""
+class _Stat(NamedTuple):
+    state: str
+    parent: int
+    cpu_ticks: int
+
+
+def _stat(pid: int) -> _Stat | None:
+    """What the kernel says of a process, or None when it is gone."""
     try:
         # The name, in brackets, may hold blanks and brackets itself.
         after_name = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        return after_name[0], int(after_name[1])
+        return _Stat(after_name[0], int(after_name[1]), int(after_name[11]) + int(after_name[12]))
     except (OSError, IndexError):
         return None
 
@@ -53,7 +60,13 @@ def _stat(pid: int) -> tuple[str, int] | None:
 def process_state(pid: int) -> str:
     """The kernel's state letter (`R`, `S`, `D`, `T`, `Z`), or `X` when the process is gone."""
     stat = _stat(pid)
-    return "X" if stat is None else stat[0]
+    return "X" if stat is None else stat.state
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds that a process has used, all its threads together; 0 when it is gone."""
+    stat = _stat(pid)
+    return 0.0 if stat is None else stat.cpu_ticks / os.sysconf("SC_CLK_TCK")
 
 
 def descendants(root: int) -> list[int]:
@@ -61,7 +74,7 @@ def descendants(root: int) -> list[int]:
     children: dict[int, list[tuple[int, str]]] = {}
     for pid in _pids():
         if (stat := _stat(pid)) is not None:
-            children.setdefault(stat[1], []).append((pid, stat[0]))
+            children.setdefault(stat.parent, []).append((pid, stat.state))
     found, unseen = [], [root]
     while unseen:
         for pid, state in children.get(unseen.pop(), ()):

@@ -45,14 +45,25 @@ class Command(Enum):
     """The gang is broken: whoever waits for a peer waits in vain."""
     STACKS = b"d"
     """Let every rank write its stacks."""
-    KILL = b"k"
 
 
 def write_json(path: Path, value: Any) -> None:
     """A reader sees the old file or the new one, never a part."""
     staging = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-    staging.write_text(json.dumps(value, default=str))
-    staging.replace(path)
+    try:
+        staging.write_text(json.dumps(value, default=str))
+        staging.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            staging.unlink(missing_ok=True)
+        raise
+
+
+def overwrite_json(path: Path, value: Any) -> None:
+    """Write into the space the file has already, for a disk with no more; for a moment a reader may find it torn."""
+    with path.open("r+b") as stream:
+        stream.write(json.dumps(value, default=str).encode())
+        stream.truncate()
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

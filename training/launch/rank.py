@@ -22,7 +22,7 @@ from data_contracts.errors import HeadwayError, RunStopped
 from training.launch import protocol
 from training.launch.failure import describe
 from training.launch.process_tree import die_with_parent
-from training.launch.protocol import ENDED, AttemptFiles, write_json
+from training.launch.protocol import ENDED, AttemptFiles, overwrite_json, write_json
 from training.ledger import Ledger
 
 WATCH_S = 0.5
@@ -56,12 +56,20 @@ class Rank:
         return self._stop_requested
 
     def mark(self, state: str, **fields: Any) -> None:
-        """Write the marker: `state` is `running`, `done`, `stopped` or `failed`; other fields stay till overwritten."""
+        """Write the marker: `state` is `running`, `done`, `stopped` or `failed`; other fields stay till overwritten.
+
+        A disk without space ends no rank, and how a rank ended is told even there.
+        """
         self.has_ended = state in ENDED
         self._facts.update(fields)
         identity = {"rank": self.rank, "node": self.node, "attempt": self.attempt, "log": _log_file()}
         process = {"pid": os.getpid(), "parent_pid": self.parent_pid, "unix_s": time.time()}
-        write_json(self.files.marker(self.rank), {**identity, **process, **self._facts, "state": state})
+        marker, value = self.files.marker(self.rank), {**identity, **process, **self._facts, "state": state}
+        try:
+            write_json(marker, value)
+        except OSError:
+            with contextlib.suppress(OSError):
+                overwrite_json(marker, {**value, "traceback": ""})
 
     @contextlib.contextmanager
     def outcome(self) -> Iterator[None]:
@@ -86,7 +94,7 @@ class Rank:
         self.ledger.event("rank.done")
 
     def _end(self, state: str, error: BaseException) -> None:
-        fields = describe(error)
+        fields = describe(error, str(self.attempt_dir))
         self.mark(state, **fields)
         self.ledger.event(f"rank.{state}", cause=fields["cause"], error=fields["error"])
 

@@ -6,15 +6,14 @@ owner. The decision is pure: an error's cause decides, and progress earns patien
 
 from __future__ import annotations
 
-import json
-import os
+import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from training.launch.spec import LaunchSpec
-from training.ledger import read_events
+from training.ledger import Ledger, read_events
 
 RECORDS_NAME = "attempts.jsonl"
 
@@ -94,10 +93,13 @@ class AttemptRecords:
         self._path = run_dir / RECORDS_NAME
 
     def begin(self, record: AttemptRecord) -> None:
-        self._append({"attempt": record.attempt, "scope": record.scope, "begin_unix_s": record.begin_unix_s})
+        """Raises `EnvironmentProblem`: no space. What is not in the budget must not begin."""
+        begun = {"attempt": record.attempt, "scope": record.scope, "begin_unix_s": record.begin_unix_s}
+        self._append("attempt.begin", begun)
 
     def end(self, record: AttemptRecord) -> None:
-        self._append(asdict(record))
+        """Raises `EnvironmentProblem`: no space; the attempt then counts as one that lost its owner."""
+        self._append("attempt", asdict(record))
 
     def all(self) -> list[AttemptRecord]:
         """Every attempt, oldest first; the newest line of an attempt wins."""
@@ -116,8 +118,7 @@ class AttemptRecords:
         folders = [int(path.name) for path in (self._run_dir / "attempts").glob("*") if path.name.isdigit()]
         return max([0, *folders, *(record.attempt for record in self.all())]) + 1
 
-    def _append(self, line: dict[str, Any]) -> None:
-        with self._path.open("ab") as stream:
-            stream.write(json.dumps(line).encode() + b"\n")
-            stream.flush()
-            os.fsync(stream.fileno())
+    def _append(self, event: str, fields: dict[str, Any]) -> None:
+        with contextlib.closing(Ledger(self._path)) as ledger:
+            ledger.event(event, **fields)
+            ledger.require_written()

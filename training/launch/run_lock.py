@@ -31,7 +31,7 @@ def owning(run_dir: Path) -> Iterator[None]:
             raise EnvironmentProblem(
                 f"another process trains this run already ({_owner(descriptor)}).",
                 where=str(run_dir),
-                advice="Wait for it, or end it with `headway stop`.",
+                advice=f"Wait for it, or end it with `headway stop {run_dir.name}`.",
             ) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)

@@ -12,6 +12,7 @@ from typing import Literal
 from pydantic import Field
 
 from data_contracts.documents import Frozen
+from training.data.loader_spec import LoaderSpec
 from training.launch import protocol
 
 LOOPBACK = "127.0.0.1"
@@ -42,15 +43,20 @@ class LaunchSpec(Frozen):
     progress_deadline_s: float = Field(120.0, gt=0, description="Seconds without a new step that end an attempt.")
     backoff_s: float = Field(1.0, ge=0, description="Wait before another attempt after one without progress; doubles.")
     max_backoff_s: float = Field(30.0, ge=0, description="Longest wait between attempts.")
+    loader: LoaderSpec = Field(default_factory=LoaderSpec, description="How ranks get at the shards.")
 
 
-QUIET_WORK_S = 1800.0
-"""Longest that one call of a gang without steps may last, such as `torch.export` of a large model."""
+class QuietLaunchSpec(LaunchSpec):
+    """Of a gang without steps, which proves, evaluates or exports: it shows by pulses that it moves."""
+
+    busy_deadline_s: float = Field(
+        1800.0, gt=0, description="Seconds that one call, such as `torch.export` of a large model, may work silently."
+    )
 
 
-def for_quiet_work(spec: LaunchSpec) -> LaunchSpec:
-    """The same for a gang that proves, evaluates or exports: single calls in it may say nothing for long."""
-    return spec.model_copy(update={"start_deadline_s": max(spec.start_deadline_s, QUIET_WORK_S)})
+def for_quiet_work(spec: LaunchSpec) -> QuietLaunchSpec:
+    """The same for a gang without steps: what says nothing and does nothing is late as soon as a missing step is."""
+    return QuietLaunchSpec(**spec.model_dump())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,6 +20,8 @@ from training.launch.launcher import Launcher
 from training.launch.local import LocalLauncher
 from training.launch.logs import last_lines
 from training.launch.outcome import AttemptOutcome
+from training.launch.protocol import TOKEN
+from training.launch.reaper import reaped
 from training.launch.retry_budget import AttemptRecord, AttemptRecords, GiveUp, decide
 from training.launch.run_lock import owning
 from training.launch.spec import LOOPBACK, Attempt, Gang, LaunchSpec, attempt_folder
@@ -28,6 +30,8 @@ from training.launch.watch import POLL_S, Watch
 from training.ledger import Ledger
 
 LOG_LINES = 5
+GUARD_LATE_S = 2.0
+"""Beyond its grace, before a guard whose owner is gone counts as gone itself."""
 
 
 def supervise(
@@ -62,7 +66,9 @@ def supervise(
         with ledger.span("launch.reattach"):
             launcher.reattach(gang.run_dir)
         clear_stop(gang.run_dir)
-        return _Supervisor(spec, gang, launcher, ledger, budget_scope, poll, stop).run()
+        token = secrets.token_hex(16)
+        with reaped(TOKEN, token, spec.lost_grace_s + GUARD_LATE_S):
+            return _Supervisor(spec, gang, launcher, ledger, budget_scope, token, poll, stop).run()
 
 
 class _Supervisor:
@@ -73,13 +79,13 @@ class _Supervisor:
         launcher: Launcher,
         ledger: Ledger,
         scope: str,
+        token: str,
         poll: Callable[[], int | None],
         stop: Callable[[], bool] | None,
     ) -> None:
         self._spec, self._gang, self._launcher, self._ledger = spec, gang, launcher, ledger
-        self._scope, self._poll, self._stop = scope, poll, stop
+        self._scope, self._token, self._poll, self._stop = scope, token, poll, stop
         self._records = AttemptRecords(gang.run_dir)
-        self._token = secrets.token_hex(16)
 
     def run(self) -> AttemptOutcome:
         self._refuse_a_spent_budget()

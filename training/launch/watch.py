@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from training.launch.lateness import ProgressClock, describe_lateness, late_ranks, positions, signs_of_life
+from training.launch.lateness import clock_for, describe_lateness, late_ranks, positions, signs_of_life
 from training.launch.launcher import Handle, Launcher, NodeReport
 from training.launch.logs import last_lines
 from training.launch.outcome import AttemptOutcome, Evidence, judge
@@ -37,7 +37,7 @@ class Watch:
         self._spec, self._gang, self._launcher, self._ledger = spec, gang, launcher, ledger
         self._attempt, self._poll, self._stop_reason = attempt, poll, stop_reason
         self._files = AttemptFiles(attempt.folder)
-        self._clock = ProgressClock(spec, poll(), time.monotonic())
+        self._clock = clock_for(spec, poll(), time.monotonic())
         self._sent: set[Command] = set()
         self._force_at_s: float | None = None
         self._begin_unix_s = 0.0

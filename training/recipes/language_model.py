@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from training.data.shapes import TokenShape
 from training.recipes.language_model_spec import LanguageModelSpec
-from training.recipes.protocol import DataShape, TokenLosses
+from training.recipes.protocol import Losses
 
 NORM_EPSILON = 1e-6
 PAD_TOKEN = 1
@@ -80,7 +81,7 @@ class Transformer(nn.Module):
     cos: Tensor
     sin: Tensor
 
-    def __init__(self, spec: LanguageModelSpec, shape: DataShape) -> None:
+    def __init__(self, spec: LanguageModelSpec, shape: TokenShape) -> None:
         super().__init__()
         self.embedding = nn.Embedding(shape.vocab_size, spec.width)
         self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.depth))
@@ -118,21 +119,25 @@ class LanguageModel:
     """The recipe: next-token prediction on rows of context + 1 tokens; padding has no loss."""
 
     spec_type = LanguageModelSpec
+    shape_type = TokenShape
 
-    def __init__(self, spec: LanguageModelSpec, shape: DataShape) -> None:
+    def __init__(self, spec: LanguageModelSpec, shape: TokenShape) -> None:
         self.spec, self.shape = spec, shape
 
     def build(self) -> nn.Module:
         return Transformer(self.spec, self.shape)
 
-    def token_losses(self, model: nn.Module, batch: Mapping[str, Tensor]) -> TokenLosses:
+    def losses(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Losses:
         tokens = batch["tokens"]
         targets = tokens[:, 1:]
         logits = model(tokens[:, :-1])
         nats = F.cross_entropy(
             logits.flatten(0, 1), targets.flatten(), ignore_index=PAD_TOKEN, reduction="none"
         ).view_as(targets)
-        return TokenLosses(nats=nats, valid=targets != PAD_TOKEN)
+        return Losses(nats=nats, valid=targets != PAD_TOKEN)
+
+    def measures(self, model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {"nats": self.losses(model, batch).nats}
 
     def hidden_matrices(self, model: nn.Module) -> tuple[str, ...]:
         parameters = model.named_parameters()

@@ -10,18 +10,12 @@ from torch import Tensor, nn
 
 from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
+from training.data.shapes import DataShape
 from training.recipes.built_in import BUILT_IN, CHOICE, model_fields
 
 
-class DataShape(Frozen):
-    """What the encoded data decide about a model."""
-
-    vocab_size: int
-    context_tokens: int
-
-
-class TokenLosses(NamedTuple):
-    """Loss of every target, in nats, (rows, context) float32 with 0 at padding; and which targets count, bool."""
+class Losses(NamedTuple):
+    """Loss of every target, in nats, (rows, targets) float32 with 0 where there is none; and which count, bool."""
 
     nats: Tensor
     valid: Tensor
@@ -31,12 +25,17 @@ class Recipe(Protocol):
     """Constructed as `Recipe(spec, shape)`, where `spec` is an instance of its `spec_type`."""
 
     spec_type: type[Frozen]
+    shape_type: type[DataShape]
+    """The kind of rows it reads."""
 
     def build(self) -> nn.Module:
         """A new model on the CPU; the draws come from torch's global generator, which the caller seeded."""
 
-    def token_losses(self, model: nn.Module, batch: Mapping[str, Tensor]) -> TokenLosses:
-        """Losses of one micro-batch of rows; column names are the manifest's, `tokens` (rows, context + 1) int64."""
+    def losses(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Losses:
+        """Losses of one micro-batch of rows; columns are the manifest's, with integers widened to int64."""
+
+    def measures(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """What evaluation adds up, (rows, targets) float32 each: `nats`, and for classifiers `correct`."""
 
     def hidden_matrices(self, model: nn.Module) -> tuple[str, ...]:
         """Names of the matrices between hidden layers, which an orthogonalising optimizer may treat as such."""
@@ -53,7 +52,7 @@ def load_recipe(name: str, model: Mapping[str, Any], shape: DataShape) -> Recipe
         model: the recipe's own fields.
 
     Raises:
-        ConfigError: no such recipe, not a recipe, or fields that it does not accept.
+        ConfigError: no such recipe, not a recipe, fields that it does not accept, or another kind of data.
     """
     path, _, attribute = (BUILT_IN[name].place if name in BUILT_IN else name).partition(":")
     try:
@@ -65,7 +64,13 @@ def load_recipe(name: str, model: Mapping[str, Any], shape: DataShape) -> Recipe
             advice=CHOICE,
         ) from error
     try:
-        spec_type = recipe_type.spec_type
+        spec_type, shape_type = recipe_type.spec_type, recipe_type.shape_type
     except AttributeError as error:
-        raise ConfigError("the class is not a recipe: it has no spec_type.", where=f"recipe.name {name!r}") from error
+        raise ConfigError(f"the class is not a recipe ({error}).", where=f"recipe.name {name!r}") from error
+    if not isinstance(shape, shape_type):
+        raise ConfigError(
+            f"the recipe reads {shape_type.content}, and the shards hold {shape.content}.",
+            where=f"recipe.name {name!r}",
+            advice="Choose another recipe, or another shards.encoder.",
+        )
     return cast(Recipe, recipe_type(model_fields(spec_type, model), shape))

@@ -13,7 +13,7 @@ from data_contracts.errors import IntegrityError
 from training.checkpoint.proof import check_proof, fingerprint, proof_loss
 from training.checkpoint.save import Content, save_checkpoint
 from training.distributed import Gang
-from training.recipes.protocol import TokenLosses
+from training.recipes.protocol import Losses
 
 HERE = fingerprint(torch.device("cpu"))
 ELSEWHERE = HERE.model_copy(update={"num_threads": HERE.num_threads + 1})
@@ -60,9 +60,9 @@ def test_the_loss_is_measured_in_evaluation_mode_and_leaves_the_mode_as_it_was()
     seen = []
 
     class Modes:
-        def token_losses(self, model, batch):
+        def losses(self, model, batch):
             seen.append(model.training)
-            return TokenLosses(nats=torch.ones(1, 4), valid=torch.tensor([[True, True, False, False]]))
+            return Losses(nats=torch.ones(1, 4), valid=torch.tensor([[True, True, False, False]]))
 
     model = nn.Linear(1, 1).train()
     assert proof_loss(Modes(), model, {}) == 2.0

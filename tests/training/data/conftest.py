@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from io import BytesIO
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
+import pyarrow as pa
 import pytest
 
 from data_contracts.documents import FittedState, Link, ShardManifest
 from data_contracts.publication import Workspace
-from training.data.sharding import SourceDocument, fit, write_shards
+from training.data.sharding import fit, write_shards
 from training.data.spec import BytePairSpec, ShardSpec
+from training.data.splits import NO_ROWS, SourceRows
 
 SNAPSHOT = Link(kind="snapshot", sha256="a" * 64)
 RECEIPT = Link(kind="receipt", sha256="b" * 64)
@@ -27,9 +31,13 @@ class Built(NamedTuple):
     manifest: ShardManifest
 
 
-def make_documents(files: dict[str, bytes]) -> list[SourceDocument]:
+def text_rows(data: bytes) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pydict({"text": pa.array([data], type=pa.binary())})
+
+
+def make_documents(files: dict[str, bytes]) -> list[SourceRows]:
     return [
-        SourceDocument(path, hashlib.sha256(data).hexdigest(), len(data), BytesIO(data).getvalue)
+        SourceRows(path, hashlib.sha256(data).hexdigest(), len(data), 1, NO_ROWS, partial(text_rows, data))
         for path, data in files.items()
     ]
 
@@ -70,7 +78,7 @@ def spec() -> ShardSpec:
 
 
 @pytest.fixture(scope="session")
-def documents_of() -> Callable[[dict[str, bytes]], list[SourceDocument]]:
+def documents_of() -> Callable[[dict[str, bytes]], list[SourceRows]]:
     return make_documents
 
 
@@ -89,3 +97,16 @@ def shared(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes], sp
 def built(tmp_path: Path, files: dict[str, bytes], spec: ShardSpec) -> Built:
     """Shards of the test's own."""
     return make_shards(tmp_path / "workspace", files, spec)
+
+
+@pytest.fixture
+def store() -> Iterator[ModuleType]:
+    """A remote store of the test's own making: `faulty://` before a folder's path."""
+    folder = str(Path(__file__).parent)
+    sys.path.insert(0, folder)
+    import faulty_store
+
+    faulty_store.register()
+    yield faulty_store
+    faulty_store.register()
+    sys.path.remove(folder)

@@ -14,20 +14,20 @@ from tokenizers import Tokenizer
 from data_contracts.errors import IntegrityError
 from training.data import byte_pair
 from training.data.byte_pair import BytePairEncoder, decode_tokens, fit_byte_pair, token_bytes
-from training.data.packing import EOT_ID, PAD_ID, unpack
+from training.data.packing import EOT_ID, PAD_ID
 from training.data.spec import BytePairSpec
 
 SPEC = BytePairSpec(vocab_size=600, sequence_tokens=64)
 TEXT = Path(byte_pair.__file__).read_bytes()
-FITTED = fit_byte_pair(SPEC, [TEXT])["tokenizer.json"]
+FITTED = fit_byte_pair(SPEC, [TEXT])
 ENCODER = BytePairEncoder(SPEC, FITTED)
 LIBRARY = Tokenizer.from_str(FITTED.decode())
 TABLE = token_bytes(FITTED)
 
 
 def tokens_of(data: bytes) -> list[int]:
-    documents = unpack(ENCODER.encode([data])["tokens"])
-    return documents[0].tolist() if documents else []
+    tokens: list[int] = ENCODER.tokens([data])[0].tolist()
+    return tokens
 
 
 @given(st.text() | st.text("ab 1_.\n\t\r\x00\x7fé数\U0001f600'", max_size=60))
@@ -64,15 +64,15 @@ def test_threads_may_share_an_encoder_that_is_still_learning_pieces() -> None:
     documents = [TEXT[first : first + 2000] for first in range(0, len(TEXT), 500)]
     with ThreadPoolExecutor(8) as pool:
         fresh = BytePairEncoder(SPEC, FITTED)
-        found = list(pool.map(lambda data: fresh.encode([data])["tokens"].tobytes(), documents))
-    assert found == [ENCODER.encode([data])["tokens"].tobytes() for data in documents]
+        found = list(pool.map(lambda data: fresh.tokens([data])[0].tobytes(), documents))
+    assert found == [ENCODER.tokens([data])[0].tobytes() for data in documents]
 
 
 def test_forgetting_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(byte_pair, "MAX_PIECES", 3)
     forgetful = BytePairEncoder(SPEC, FITTED)
     for _ in range(3):
-        assert np.array_equal(forgetful.encode([TEXT])["tokens"], ENCODER.encode([TEXT])["tokens"])
+        assert np.array_equal(forgetful.tokens([TEXT])[0], ENCODER.tokens([TEXT])[0])
 
 
 @pytest.mark.parametrize("vocab_size", [257, 65537])

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from data_contracts.documents import Link, ShardManifest
 from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import document_path
-from training.data.loader import ShardReader
-from training.data.spec import SPLITS, TRAIN
+from training.data.loader import WIDE_BYTES, ShardReader
+from training.data.spec import SPLITS, TRAIN, BytePairSpec, ShardSpec
 
 
 def as_arrow_reads(built: Any, split: str) -> dict[str, np.ndarray]:
@@ -104,18 +104,50 @@ def test_an_unknown_split_is_refused_by_name(shared: Any) -> None:
         ShardReader(shared.workspace, shared.manifest, "test")
 
 
+def flips(size_bytes: int, count: int, seed: int) -> list[tuple[int, int]]:
+    """Byte and bit: the first and last bytes one by one, where headers and footers are, and random ones anywhere."""
+    generator = random.Random(seed)
+    edges = [position for position in (*range(40), *range(size_bytes - 260, size_bytes)) if 0 <= position < size_bytes]
+    positions = edges + [generator.randrange(size_bytes) for _ in range(count - len(edges))]
+    return [(position, generator.randrange(8)) for position in positions]
+
+
 def test_every_flipped_bit_is_caught_when_the_shard_is_opened(built: Any) -> None:
-    path, group = shard_path(built), built.manifest.groups[0]
-    good = path.read_bytes()
-    positions = [*range(40), *range(len(good) - 260, len(good)), *random.Random(0).sample(range(len(good)), 100)]
-    for position in positions:
-        bad = bytearray(good)
-        bad[position] ^= 1 << position % 8
-        path.write_bytes(bad)
-        with pytest.raises(IntegrityError, match=rf"{path.name}: the shard is corrupt.*Run the pipeline again"):
-            ShardReader(built.workspace, built.manifest, group.split)
-    path.write_bytes(good)
-    ShardReader(built.workspace, built.manifest, group.split)
+    group = built.manifest.groups[0]
+    manifest = built.manifest.model_copy(
+        update={
+            "groups": (group.model_copy(update={"shards": group.shards[:1], "num_rows": group.shards[0].num_rows}),)
+        }
+    )
+    path = shard_path(built)
+    good, missed = path.read_bytes(), 0
+    with path.open("r+b", buffering=0) as file:
+        for position, bit in flips(len(good), 1000, seed=0):
+            file.seek(position)
+            file.write(bytes([good[position] ^ 1 << bit]))
+            try:
+                ShardReader(built.workspace, manifest, group.split)
+                missed += 1
+            except IntegrityError as error:
+                assert f"{path.name}: the shard is corrupt" in str(error)
+            file.seek(position)
+            file.write(good[position : position + 1])
+    assert missed == 0
+    ShardReader(built.workspace, manifest, group.split)
+
+
+def test_every_flipped_bit_of_a_manifest_is_caught(built: Any) -> None:
+    link = built.workspace.publish_document(built.manifest)
+    path = built.workspace.local_path(document_path(link))
+    good, missed = path.read_bytes(), 0
+    for position, bit in flips(len(good), 1000, seed=1):
+        path.write_bytes(good[:position] + bytes([good[position] ^ 1 << bit]) + good[position + 1 :])
+        try:
+            ShardReader.open(built.workspace, link, TRAIN)
+            missed += 1
+        except IntegrityError:
+            pass
+    assert missed == 0
 
 
 @pytest.mark.parametrize("change", ["truncated", "extended", "emptied", "gone"])
@@ -183,8 +215,43 @@ def test_a_manifest_is_opened_by_its_link_or_not_at_all(built: Any) -> None:
 
 def test_a_rank_loads_without_any_parquet_reader_tokenizer_or_torch() -> None:
     code = (
-        "import sys, training.data.loader, training.data.order, training.data.prefetch, training.data.packing, "
+        "import sys, training.data.loader, training.data.sample_order, training.data.prefetch, training.data.packing, "
         "training.data.spec; print([name for name in ('pyarrow', 'tokenizers', 'torch', 'prefect', 'mlflow', 'pandas', "
         "'duckdb') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+@given(st.data())
+def test_located_rows_are_read_in_parts(shared: Any, data: st.DataObject) -> None:
+    reader = opened(shared)
+    rows = np.array(data.draw(st.lists(st.integers(0, reader.num_rows - 1), min_size=1, max_size=60)))
+    start = data.draw(st.integers(0, rows.size))
+    located = reader.locate(rows)
+    for name, expected in reader.gather(rows).items():
+        parts = [reader.read(located.part(0, start))[name], reader.read(located.part(start, rows.size))[name]]
+        assert np.array_equal(np.concatenate([part.numpy() for part in parts]), expected)
+
+
+def test_wide_rows_are_gathered_like_short_ones(tmp_path: Path, files: dict[str, bytes], build: Any) -> None:
+    spec = ShardSpec(encoder=BytePairSpec(vocab_size=300, sequence_tokens=700), num_groups=1, heldout_fraction=0.25)
+    built = build(tmp_path, files, spec)
+    reader, expected = ShardReader(built.workspace, built.manifest, TRAIN), as_arrow_reads(built, TRAIN)
+    assert reader.row_bytes > WIDE_BYTES
+    rows = np.random.default_rng(0).integers(0, reader.num_rows, 50)
+    assert np.array_equal(reader.gather(rows)["tokens"], expected["tokens"][rows])
+
+
+def test_datasets_encoded_alike_lie_side_by_side(shared: Any) -> None:
+    reader = ShardReader(shared.workspace, shared.manifest, TRAIN, also=[shared.manifest])
+    half = reader.num_rows // 2
+    assert [dataset.first_row for dataset in reader.datasets] == [0, half]
+    rows = np.arange(half)
+    for values, again in zip(reader.gather(rows).values(), reader.gather(rows + half).values(), strict=True):
+        assert np.array_equal(values, again)
+
+
+def test_datasets_encoded_differently_are_not_mixed(shared: Any) -> None:
+    other = shared.manifest.model_copy(update={"fitted": Link(kind="fitted", sha256="9" * 64)})
+    with pytest.raises(ConfigError, match="cannot be mixed with manifest"):
+        ShardReader(shared.workspace, shared.manifest, TRAIN, also=[other])

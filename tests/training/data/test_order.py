@@ -1,81 +1,52 @@
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from training.data.order import BLOCK_ROWS, SampleOrder, sample_rows
+from training.data.order import BLOCK_ROWS, MAX_POSITION, MAX_ROWS, ExactOrder
 
 ROWS = st.integers(1, 400)
 SEEDS = st.integers(0, 2**63)
 
 
+def rows_at(num_rows: int, seed: int, first: int, count: int) -> NDArray[np.int64]:
+    return ExactOrder(num_rows, seed=seed).rows(np.arange(first, first + count))
+
+
 @given(ROWS, SEEDS, st.integers(0, 5))
 def test_every_epoch_uses_every_row_exactly_once(num_rows: int, seed: int, epoch: int) -> None:
-    rows = sample_rows(num_rows, seed=seed, first_position=epoch * num_rows, count=num_rows)
-    assert sorted(rows.tolist()) == list(range(num_rows))
+    assert sorted(rows_at(num_rows, seed, epoch * num_rows, num_rows).tolist()) == list(range(num_rows))
 
 
-@given(ROWS, SEEDS, st.integers(0, 900), st.integers(0, 900), st.integers(0, 900))
-def test_a_range_is_its_parts_put_together(num_rows: int, seed: int, first: int, one: int, two: int) -> None:
-    def part(start: int, count: int) -> list[int]:
-        return list(sample_rows(num_rows, seed=seed, first_position=start, count=count))
-
-    assert part(first, one) + part(first + one, two) == part(first, one + two)
-
-
-@given(ROWS, SEEDS, st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 200)), max_size=6))
-def test_the_blockwise_order_never_shows_its_blocks(num_rows: int, seed: int, asked: list[tuple[int, int]]) -> None:
-    order = SampleOrder(num_rows, seed=seed)
-    for first, count in asked:
-        expected = sample_rows(num_rows, seed=seed, first_position=first, count=count)
-        assert np.array_equal(order.rows(first, count), expected)
+@given(ROWS, SEEDS, st.lists(st.integers(0, 3 * BLOCK_ROWS), max_size=40))
+def test_a_row_depends_on_its_position_alone(num_rows: int, seed: int, positions: list[int]) -> None:
+    order = ExactOrder(num_rows, seed=seed)
+    together = order.rows(np.array(sorted(positions), dtype=np.int64))
+    assert together.tolist() == [order.rows(np.array([position]))[0] for position in sorted(positions)]
 
 
-def test_batches_cut_at_block_borders_are_the_same() -> None:
-    order = SampleOrder(10_007, seed=5)
-    batches = np.concatenate([order.rows(first, 96) for first in range(0, 3 * BLOCK_ROWS, 96)])
-    assert np.array_equal(batches, sample_rows(10_007, seed=5, first_position=0, count=batches.size))
-
-
-def test_threads_may_share_one_order() -> None:
-    order, wrong = SampleOrder(999, seed=1), []
-
-    def ask(offset: int) -> None:
-        for first in range(offset, 200_000, 40_000):
-            expected = sample_rows(999, seed=1, first_position=first, count=50)
-            if not np.array_equal(order.rows(first, 50), expected):
-                wrong.append(first)
-
-    threads = [threading.Thread(target=ask, args=(number * 7919,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert wrong == []
+def test_blocks_never_show() -> None:
+    parts = [rows_at(10_007, 5, first, 96) for first in range(0, 3 * BLOCK_ROWS, 96)]
+    assert np.array_equal(np.concatenate(parts), rows_at(10_007, 5, 0, 3 * BLOCK_ROWS))
 
 
 def test_seeds_and_epochs_give_other_orders() -> None:
-    orders = {
-        tuple(sample_rows(1000, seed=seed, first_position=epoch * 1000, count=1000).tolist())
-        for seed in range(10)
-        for epoch in range(10)
-    }
+    orders = {tuple(rows_at(1000, seed, epoch * 1000, 1000).tolist()) for seed in range(10) for epoch in range(10)}
     assert len(orders) == 100
 
 
 def test_the_order_is_fixed_for_ever() -> None:
-    assert sample_rows(10, seed=7, first_position=3, count=12).tolist() == [4, 3, 2, 5, 8, 1, 9, 4, 2, 9, 1, 8]
-    far = sample_rows(3_000_000_000, seed=7, first_position=10**15, count=4)
-    assert far.tolist() == [2747929425, 2912928686, 2346167786, 1084320087]
+    assert rows_at(10, 7, 3, 12).tolist() == [7, 5, 0, 8, 6, 2, 4, 1, 7, 6, 5, 3]
+    far = rows_at(3_000_000_000, 7, 10**15, 4)
+    assert far.tolist() == [1063344318, 1853339051, 2845512031, 1382916136]
 
 
 def test_orders_look_random() -> None:
     num_rows, num_seeds = 997, 400
-    orders = np.stack([sample_rows(num_rows, seed=seed, first_position=0, count=num_rows) for seed in range(num_seeds)])
+    orders = np.stack([rows_at(num_rows, seed, 0, num_rows) for seed in range(num_seeds)])
     fixed = (orders == np.arange(num_rows)).sum(axis=1).mean()
     neighbours = (np.abs(np.diff(orders, axis=1)) == 1).sum(axis=1).mean()
     correlation = np.mean([np.corrcoef(order, np.arange(num_rows))[0, 1] ** 2 for order in orders]) * (num_rows - 1)
@@ -84,7 +55,13 @@ def test_orders_look_random() -> None:
     assert correlation == pytest.approx(1, abs=0.3)  # chi-square(1): 0.07
 
 
-@pytest.mark.parametrize(("num_rows", "first", "count"), [(0, 0, 1), (5, -1, 1), (5, 0, -1)])
-def test_nonsense_is_refused(num_rows: int, first: int, count: int) -> None:
+@pytest.mark.parametrize("num_rows", [0, -1, MAX_ROWS + 1])
+def test_an_order_of_nothing_or_too_much_is_refused(num_rows: int) -> None:
     with pytest.raises(ValueError, match="no sample order"):
-        sample_rows(num_rows, seed=0, first_position=first, count=count)
+        ExactOrder(num_rows, seed=0)
+
+
+@pytest.mark.parametrize("positions", [[-1, 0], [0, MAX_POSITION]])
+def test_positions_out_of_range_are_refused(positions: list[int]) -> None:
+    with pytest.raises(ValueError, match="no sample at positions"):
+        ExactOrder(5, seed=0).rows(np.array(positions))

@@ -1,16 +1,37 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.data.packing import EOT_ID, PAD_ID, Tokens, document_of_positions, pack, unpack
+from training.data.packing import EOT_ID, PAD_ID, Packed, Packer, Tokens, document_of_positions, unpack
 
 DOCUMENTS = st.lists(st.lists(st.integers(2, 65535), max_size=40), min_size=1, max_size=12)
 
 
 def arrays(documents: list[list[int]]) -> list[Tokens]:
     return [np.array(tokens, dtype=np.uint16) for tokens in documents]
+
+
+def pack(documents: list[Tokens], sequence_tokens: int, cuts: tuple[int, ...] = ()) -> Packed:
+    """Pushed in parts that end at the cuts."""
+    packer = Packer(sequence_tokens, "uint16")
+    edges = [0, *sorted(cuts), len(documents)]
+    parts = [packer.push(documents[first:last]) for first, last in pairwise(edges)]
+    parts.append(packer.finish())
+    return Packed(np.concatenate([part.tokens for part in parts]), np.concatenate([part.document for part in parts]))
+
+
+@given(DOCUMENTS, st.integers(1, 17), st.data())
+def test_where_the_stream_is_cut_into_pushes_does_not_show(
+    documents: list[list[int]], sequence_tokens: int, data: st.DataObject
+) -> None:
+    cuts = tuple(data.draw(st.lists(st.integers(0, len(documents)), max_size=4)))
+    whole, cut = pack(arrays(documents), sequence_tokens), pack(arrays(documents), sequence_tokens, cuts)
+    assert np.array_equal(whole.tokens, cut.tokens)
+    assert np.array_equal(whole.document, cut.document)
 
 
 @given(DOCUMENTS, st.integers(1, 17))

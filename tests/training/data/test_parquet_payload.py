@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from io import BytesIO
 from pathlib import Path
 
 import duckdb
@@ -9,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from data_contracts.documents import PayloadColumn
-from data_contracts.errors import IntegrityError
+from data_contracts.documents import PayloadColumn, RowGroup
 from training.data import parquet_payload
-from training.data.parquet_payload import Bytes2D, payload_of, shard_bytes
+from training.data.parquet_payload import Bytes2D, payload_of, write_shard
+from training.data.spec import Codec
 
 COLUMNS = (PayloadColumn(name="x", dtype="uint16", shape=(3,)), PayloadColumn(name="y", dtype="int32", shape=(1,)))
 
@@ -23,6 +26,17 @@ def payloads(num_rows: int) -> dict[str, Bytes2D]:
     x = random.integers(0, 1 << 16, (num_rows, 3)).astype(np.uint16)
     y = random.integers(-9, 9, (num_rows, 1)).astype(np.int32)
     return {"x": payload_of(COLUMNS[0], x), "y": payload_of(COLUMNS[1], y)}
+
+
+def shard_bytes(
+    columns: tuple[PayloadColumn, ...], source: dict[str, Bytes2D], rows_per_row_group: int, codec: Codec = "none"
+) -> tuple[bytes, tuple[RowGroup, ...]]:
+    def gather(first: int, last: int) -> dict[str, Bytes2D]:
+        return {name: rows[first:last] for name, rows in source.items()}
+
+    sink = BytesIO()
+    row_groups = write_shard(sink, columns, gather, len(source["x"]), rows_per_row_group, codec)
+    return sink.getvalue(), row_groups
 
 
 @pytest.mark.parametrize(("num_rows", "rows_per_row_group"), [(1, 1), (7, 3), (50_000, 50_000), (50_001, 25_000)])
@@ -73,10 +87,50 @@ def test_a_payload_of_another_shape_or_type_is_refused_by_name() -> None:
         payload_of(COLUMNS[0], np.zeros((2, 3), dtype=np.uint32))
 
 
-def test_a_writer_that_lays_files_out_in_another_way_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def several_pages(sink: object, schema: object) -> object:
-        return pq.ParquetWriter(sink, schema, compression="none", use_dictionary=False, max_rows_per_page=10)
+def test_payloads_start_at_multiples_of_64_bytes() -> None:
+    _, row_groups = shard_bytes(COLUMNS, payloads(1000), 77)
+    assert {chunk.offset_bytes % 64 for held in row_groups for chunk in held.chunks} == {0}
 
-    monkeypatch.setattr(parquet_payload, "_writer", several_pages)
-    with pytest.raises(IntegrityError, match="laid column x out in an unknown way"):
-        shard_bytes(COLUMNS, payloads(100), 100)
+
+def test_a_shard_of_many_columns_and_row_groups_is_read_back() -> None:
+    """More than 15 of anything takes the long form of a list's header."""
+    columns = tuple(PayloadColumn(name=f"c{number}", dtype="uint8", shape=(number + 1,)) for number in range(20))
+    random = np.random.default_rng(0)
+    source = {column.name: random.integers(0, 256, (100, *column.shape)).astype(np.uint8) for column in columns}
+
+    def gather(first: int, last: int) -> dict[str, Bytes2D]:
+        return {name: rows[first:last] for name, rows in source.items()}
+
+    sink = BytesIO()
+    write_shard(sink, columns, gather, 100, 5)
+    table = pq.read_table(pa.BufferReader(sink.getvalue()), page_checksum_verification=True)
+    assert {name: b"".join(table[name].to_pylist()) for name in table.column_names} == {
+        name: rows.tobytes() for name, rows in source.items()
+    }
+
+
+@given(st.binary(min_size=1, max_size=40), st.integers(0))
+def test_readers_notice_a_flipped_bit_of_a_page(data: bytes, position: int) -> None:
+    column = PayloadColumn(name="x", dtype="uint8", shape=(1,))
+    rows = np.frombuffer(data, dtype=np.uint8)[:, None]
+    sink = BytesIO()
+    (row_group,) = write_shard(sink, (column,), lambda first, last: {"x": rows[first:last]}, len(rows), 100)
+    bad = bytearray(sink.getvalue())
+    bad[row_group.chunks[0].offset_bytes + position % len(data)] ^= 1 << position % 8
+    with pytest.raises(OSError, match="CRC"):
+        pq.read_table(pa.BufferReader(bytes(bad)), page_checksum_verification=True)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_a_cold_shard_is_smaller_and_holds_the_payload_that_its_crcs_name(codec: Codec) -> None:
+    source = {name: np.sort(rows, axis=0) for name, rows in payloads(50_000).items()}
+    hot, hot_groups = shard_bytes(COLUMNS, source, 25_000)
+    cold, cold_groups = shard_bytes(COLUMNS, source, 25_000, codec)
+    assert len(cold) < len(hot)
+    table = pq.read_table(pa.BufferReader(cold), page_checksum_verification=True)
+    assert b"".join(table["x"].to_pylist()) == source["x"].tobytes()
+    assert [[chunk.crc32 for chunk in held.chunks] for held in cold_groups] == [
+        [chunk.crc32 for chunk in held.chunks] for held in hot_groups
+    ]
+    footer = pq.read_metadata(pa.BufferReader(cold))
+    assert footer.row_group(0).column(0).compression == {"lz4": "LZ4", "zstd": "ZSTD"}[codec]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,35 +18,88 @@ def until(condition: Callable[[], bool], deadline_s: float = 10.0) -> None:
         time.sleep(0.001)
 
 
+def prefetcher(produce: Callable[[int], Any], *, max_bytes: int = 4, **options: Any) -> Prefetcher[Any]:
+    """Results of one byte each, unless said otherwise."""
+    options.setdefault("size_bytes", lambda _: 1)
+    return Prefetcher(produce, max_bytes=max_bytes, **options)
+
+
 def test_results_come_in_order_and_end() -> None:
-    with Prefetcher(lambda number: number * number, start=3, stop=50, depth=4) as results:
+    with prefetcher(lambda number: number * number, start=3, stop=50) as results:
         assert list(results) == [number * number for number in range(3, 50)]
         assert list(results) == []
 
 
-def test_it_works_ahead_and_never_further_than_its_depth() -> None:
-    consumed, ahead = 0, []
+@pytest.mark.parametrize("num_threads", [2, 5])
+def test_threads_keep_the_order_whoever_is_slow(num_threads: int) -> None:
+    turns = [threading.Event() for _ in range(num_threads)]
 
     def produce(number: int) -> int:
-        ahead.append(number + 1 - consumed)
+        if number < num_threads:  # the first results are finished last first
+            turns[number].wait(10)
+            if number:
+                turns[number - 1].set()
         return number
 
-    with Prefetcher(produce, stop=200, depth=3) as results:
-        until(lambda: len(ahead) == 3)
+    with prefetcher(produce, stop=40, num_threads=num_threads, max_bytes=100) as results:
+        turns[-1].set()
+        if num_threads > 1:
+            turns[0].set()  # nothing is known of sizes before the first result: it comes alone
+        assert list(results) == list(range(40))
+
+
+def test_it_works_ahead_and_never_beyond_its_bytes() -> None:
+    consumed, most = 0, 0
+
+    def produce(number: int) -> int:
+        nonlocal most
+        most = max(most, number + 1 - consumed)
+        return number
+
+    with prefetcher(produce, stop=300, max_bytes=70, size_bytes=lambda _: 10) as results:
         for number in results:
             assert number == consumed
             consumed += 1
-    assert max(ahead) <= 4  # the consumer counts a result just after taking it
-    assert ahead[:3] == [1, 2, 3]
+    assert 1 < most <= 8  # seven fit; the consumer counts a result just after taking it
 
 
-def test_an_error_reaches_the_consumer_after_the_results_before_it() -> None:
+def test_a_single_result_larger_than_its_bytes_is_still_made() -> None:
+    with prefetcher(lambda number: number, stop=5, max_bytes=1, size_bytes=lambda _: 10**9) as results:
+        assert list(results) == [0, 1, 2, 3, 4]
+
+
+def test_it_goes_deeper_when_the_consumer_waits_and_only_then() -> None:
+    made: list[int] = []
+    gate = threading.Semaphore(0)
+
+    def produce(number: int) -> int:
+        gate.acquire()
+        made.append(number)
+        return number
+
+    with prefetcher(produce, max_bytes=100) as results:
+        gate.release(2)
+        until(lambda: len(made) == 2)
+        assert results.depth == 2
+        assert [next(results), next(results)] == [0, 1]
+        assert results.depth == 2  # both were there
+        consumer = threading.Thread(target=lambda: made.append(-next(results)))
+        consumer.start()
+        until(lambda: results.depth == 4)
+        gate.release(10)
+        consumer.join(10)
+        until(lambda: len(made) == 2 + 1 + 1 + 4)  # the one waited for, its taking, and four ahead
+        gate.release(1000)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_error_reaches_the_consumer_after_the_results_before_it(threads: int) -> None:
     def produce(number: int) -> int:
         if number == 2:
             raise KeyError("two")
         return number
 
-    with Prefetcher(produce, depth=5) as results:
+    with prefetcher(produce, num_threads=threads) as results:
         assert [next(results), next(results)] == [0, 1]
         for _ in range(2):
             with pytest.raises(KeyError, match="two"):
@@ -53,7 +107,7 @@ def test_an_error_reaches_the_consumer_after_the_results_before_it() -> None:
 
 
 def test_closing_ends_a_thread_that_waits_for_room_and_may_be_repeated() -> None:
-    results = Prefetcher(lambda number: number, depth=1)
+    results = prefetcher(lambda number: number, max_bytes=1)
     assert next(results) == 0
     results.close()
     results.close()
@@ -62,14 +116,14 @@ def test_closing_ends_a_thread_that_waits_for_room_and_may_be_repeated() -> None
 
 
 def test_leaving_the_block_by_an_error_ends_the_thread() -> None:
-    with pytest.raises(ZeroDivisionError), Prefetcher(lambda number: number, name="left") as results:
+    with pytest.raises(ZeroDivisionError), prefetcher(lambda number: number, name="left") as results:
         raise ZeroDivisionError(next(results))
     assert not any(thread.name == "left" for thread in threading.enumerate())
 
 
 def test_no_wait_is_without_end() -> None:
     release = threading.Event()
-    results = Prefetcher(lambda _: release.wait(30), wait_s=0.05, name="slow batches")
+    results = prefetcher(lambda _: release.wait(30), wait_s=0.05, name="slow batches")
     with pytest.raises(EnvironmentProblem, match=r"slow batches: result 0 did not come within 0\.05 s"):
         next(results)
     with pytest.raises(EnvironmentProblem, match="slow batches: the thread did not end"):
@@ -80,7 +134,7 @@ def test_no_wait_is_without_end() -> None:
 
 def test_close_lets_a_waiting_consumer_go_before_the_thread_has_ended() -> None:
     release, found = threading.Event(), []
-    results = Prefetcher(lambda _: release.wait(30), wait_s=30)
+    results = prefetcher(lambda _: release.wait(30), wait_s=30)
     consumer = threading.Thread(target=lambda: found.append(list(results)))
     closer = threading.Thread(target=results.close)
     consumer.start()
@@ -93,6 +147,7 @@ def test_close_lets_a_waiting_consumer_go_before_the_thread_has_ended() -> None:
     assert not closer.is_alive()
 
 
-def test_a_depth_of_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="depth=0"):
-        Prefetcher(lambda number: number, depth=0)
+@pytest.mark.parametrize("options", [{"num_threads": 0}, {"max_bytes": 0}])
+def test_nothing_to_work_with_is_refused(options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="must be at least 1"):
+        prefetcher(lambda number: number, **options)  # type: ignore[arg-type]

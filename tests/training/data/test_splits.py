@@ -9,13 +9,13 @@ from pydantic import ValidationError
 
 from data_contracts.errors import DataError
 from training.data.spec import HELDOUT, TRAIN, ShardSpec
-from training.data.splits import SourceDocument, group_of, grouped, split_of
+from training.data.splits import NO_ROWS, SourceRows, group_of, plan_groups, split_of
 
 PATHS = [f"folder/file_{number}.py" for number in range(4000)]
 
 
-def some(paths: list[str]) -> list[SourceDocument]:
-    return [SourceDocument(path, "0" * 64, 0, lambda: b"") for path in paths]
+def some(paths: list[str]) -> list[SourceRows]:
+    return [SourceRows(path, "0" * 64, 0, 1, NO_ROWS, lambda: iter(())) for path in paths]
 
 
 def test_the_share_of_held_out_files_is_as_asked() -> None:
@@ -33,7 +33,7 @@ def test_holding_out_more_never_moves_a_held_out_file_into_training(path: str, o
 def test_groups_are_used_evenly_and_independently_of_the_split() -> None:
     spec = ShardSpec(num_groups=4, heldout_fraction=0.5)
     for group in range(4):
-        members = [path for path in PATHS if group_of(path, spec) == group]
+        members = [path for path in PATHS if group_of(path, spec)[0] == group]
         assert len(members) == pytest.approx(1000, abs=120)
         assert sum(split_of(path, spec) == HELDOUT for path in members) == pytest.approx(500, abs=90)
 
@@ -42,10 +42,11 @@ def test_the_listing_order_of_files_does_not_matter() -> None:
     turned = PATHS.copy()
     random.Random(0).shuffle(turned)
     spec = ShardSpec()
-    one, two = grouped(some(PATHS), spec), grouped(some(turned), spec)
-    assert list(one) == list(two) == sorted(one)
-    assert [[member.path for member in group] for group in one.values()] == [
-        [member.path for member in group] for group in two.values()
+    one, two = plan_groups(some(PATHS), spec), plan_groups(some(turned), spec)
+    names = [(task.group, task.splits) for task in one]
+    assert names == sorted(names) == [(task.group, task.splits) for task in two]
+    assert [[member.path for member in task.members] for task in one] == [
+        [member.path for member in task.members] for task in two
     ]
 
 
@@ -57,7 +58,7 @@ def test_the_salt_alone_changes_who_is_held_out() -> None:
 
 def test_a_path_listed_twice_is_refused_by_name() -> None:
     with pytest.raises(DataError, match=r"file_3\.py: the path is listed twice"):
-        grouped(some([*PATHS, PATHS[3]]), ShardSpec())
+        plan_groups(some([*PATHS, PATHS[3]]), ShardSpec())
 
 
 @pytest.mark.parametrize("split", [TRAIN, HELDOUT])
@@ -65,7 +66,7 @@ def test_a_split_that_stays_empty_is_refused_with_advice(split: str) -> None:
     spec = ShardSpec(heldout_fraction=0.5)
     paths = [path for path in PATHS if split_of(path, spec) != split][:3]
     with pytest.raises(DataError, match=f"none of 3 files falls into split '{split}'.*heldout_fraction"):
-        grouped(some(paths), spec)
+        plan_groups(some(paths), spec)
 
 
 def test_a_model_is_never_left_without_documents_to_judge_it_by() -> None:

@@ -1,9 +1,26 @@
 from __future__ import annotations
 
-from training.launch.lateness import ProgressClock, RankPosition, describe_lateness, innermost_frame, late_ranks
-from training.launch.spec import LaunchSpec
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from training.launch.lateness import (
+    LifeSign,
+    ProgressClock,
+    QuietClock,
+    RankPosition,
+    describe_lateness,
+    innermost_frame,
+    late_ranks,
+    signs_of_life,
+)
+from training.launch.protocol import AttemptFiles, RankMarker
+from training.launch.spec import LaunchSpec, QuietLaunchSpec
 
 SPEC = LaunchSpec(start_deadline_s=30, progress_deadline_s=10)
+QUIET = QuietLaunchSpec(start_deadline_s=30, progress_deadline_s=10, busy_deadline_s=100)
+RUNNING = LifeSign(state="running", step=None, num_bytes=0)
 
 STACKS = """\
 Thread 0x00007f01 (most recent call first):
@@ -28,11 +45,66 @@ def test_the_first_step_has_a_deadline_of_its_own() -> None:
 
 def test_before_the_first_step_a_sign_of_life_is_progress_and_after_it_only_a_step_is() -> None:
     clock = ProgressClock(SPEC, None, now_s=0)
-    clock.observe(None, {0: "running"}, now_s=25)
+    clock.observe(None, {0: RUNNING}, now_s=25)
     assert clock.overdue(50) == ""
-    clock.observe(1, {0: "running"}, now_s=50)
-    clock.observe(1, {0: "something else"}, now_s=59)
+    clock.observe(1, {0: RUNNING}, now_s=50)
+    clock.observe(1, {0: RUNNING._replace(num_bytes=99)}, now_s=59)
     assert clock.overdue(61) == "no step after step 1 within 10 s"
+
+
+def test_work_alone_is_no_progress_of_a_rank_that_should_make_steps() -> None:
+    clock = ProgressClock(SPEC, None, now_s=0)
+    for now_s in range(31):
+        clock.observe(None, {0: RUNNING._replace(cpu_s=now_s)}, now_s=now_s)
+    assert clock.overdue(31)
+
+
+def test_a_quiet_rank_that_neither_says_nor_does_anything_is_late_as_soon_as_a_missing_step_is() -> None:
+    clock = QuietClock(QUIET, now_s=0)
+    assert clock.overdue(29) == "", "it is still coming up"
+    clock.observe(None, {0: RUNNING}, now_s=29)
+    clock.observe(None, {0: RUNNING}, now_s=38)
+    assert clock.overdue(38) == ""
+    assert clock.overdue(40) == "no sign of life within 10 s"
+
+
+def test_a_quiet_rank_that_never_comes_up_is_late() -> None:
+    assert QuietClock(QUIET, now_s=0).overdue(31) == "no sign of life within 30 s"
+
+
+def test_a_quiet_rank_that_says_something_now_and_then_may_take_for_ever() -> None:
+    clock = QuietClock(QUIET, now_s=0)
+    for now_s in range(0, 1000, 9):
+        clock.observe(None, {0: RUNNING._replace(num_bytes=now_s)}, now_s=now_s)
+        assert clock.overdue(now_s + 9) == ""
+
+
+def test_a_quiet_rank_may_work_on_one_long_call_but_not_for_ever() -> None:
+    clock = QuietClock(QUIET, now_s=0)
+    for now_s in range(100):
+        clock.observe(None, {0: RUNNING._replace(cpu_s=now_s // 5)}, now_s=now_s)
+        assert clock.overdue(now_s) == ""
+    assert clock.overdue(101) == "at work, but without a word within 100 s"
+
+
+def test_waiting_is_not_work_and_computing_is(tmp_path: Path, wait_until: Callable[..., float]) -> None:
+    (tmp_path / "ledger").mkdir()
+
+    def used_s(code: str) -> Iterator[int]:
+        with subprocess.Popen([sys.executable, "-c", code]) as process:
+            marker = RankMarker(rank=0, pid=process.pid, parent_pid=1, state="running", unix_s=0.0)
+            try:
+                while True:
+                    yield signs_of_life(AttemptFiles(tmp_path), {0: marker})[0].cpu_s
+            finally:
+                process.kill()
+
+    waiting, computing = used_s("import time; time.sleep(600)"), used_s("while True: pass")
+    assert next(waiting) == 0
+    wait_until(lambda: next(computing) >= 1)
+    assert next(waiting) == 0
+    computing.close()
+    waiting.close()
 
 
 def test_the_step_of_an_earlier_attempt_is_no_progress() -> None:

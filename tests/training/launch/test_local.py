@@ -70,6 +70,28 @@ def test_halted_ranks_do_not_outlive_their_owner_either(toy_run, own, wait_until
     wait_until(lambda: not toy_run.survivors(), within_s=10)
 
 
+def test_a_halted_guard_lets_nobody_outlive_the_owner(toy_run, own, wait_until) -> None:
+    owner = own("--steps", "9999", "--children")
+    for node in (0, 1):
+        send_signal(toy_run.attempt(1).read_status(node).guard_pid, signal.SIGSTOP)
+    owner.kill()
+    wait_until(lambda: not toy_run.survivors(), within_s=10)
+
+
+def test_one_halted_guard_of_two_lets_nobody_outlive_the_owner(toy_run, own, wait_until) -> None:
+    owner = own("--steps", "9999", "--children")
+    send_signal(toy_run.attempt(1).read_status(1).guard_pid, signal.SIGSTOP)
+    owner.kill()
+    wait_until(lambda: not toy_run.survivors(), within_s=10)
+
+
+def test_a_guard_killed_with_its_owner_lets_nobody_outlive_them(toy_run, own, wait_until) -> None:
+    owner = own("--steps", "9999", "--children")
+    for pid in (*(toy_run.attempt(1).read_status(node).guard_pid for node in (0, 1)), owner.pid):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not toy_run.survivors(), within_s=10)
+
+
 def test_the_next_owner_ends_what_is_left_before_it_goes_on(toy_run, own) -> None:
     owner = own("--steps", "9999", "--children")
     left = Handle.load(toy_run.folder)
@@ -130,4 +152,4 @@ def test_a_second_interrupt_ends_the_patience_and_not_the_cleaning_up(toy_run, w
         launcher.cancel(handle, grace_s=60)
     assert time.monotonic() - begin < 5
     assert toy_run.survivors() == []
-    launcher.signal(handle, Command.KILL)  # to nobody, and no error
+    launcher.signal(handle, Command.STOP)  # to nobody, and no error

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from training.launch import process_tree
-from training.launch.process_tree import descendants, kill_if, process_state, processes_with, send_signal, sweep
+from training.launch.process_tree import cpu_s, descendants, kill_if, process_state, processes_with, send_signal, sweep
 
 
 @pytest.fixture
@@ -63,7 +63,8 @@ def test_a_number_that_has_passed_to_another_process_is_spared(sleeper: subproce
 
 def test_a_process_name_with_brackets_and_blanks_is_read_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "77").mkdir()
-    (tmp_path / "77" / "stat").write_text("77 (a) R 1 (b) S 42 77 77 0 -1")
+    (tmp_path / "77" / "stat").write_text("77 (a) R 1 (b) S 42 77 77 0 -1 0 0 0 0 0 150 50 0 0")
     monkeypatch.setattr(process_tree, "PROC", tmp_path)
     assert process_state(77) == "S"
+    assert cpu_s(77) == 200 / os.sysconf("SC_CLK_TCK")
     assert descendants(42) == [77]

@@ -70,6 +70,34 @@ def test_it_works_by_hand_without_any_launcher(tmp_path: Path) -> None:
     assert (marker(tmp_path / "by-hand").state, marker(tmp_path / "by-hand").rank) == ("done", 0)
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+FULL = '{"kind": "fill the disk", "step": 2}'
+
+
+def test_a_disk_that_fills_up_ends_no_rank_and_how_it_ended_is_told_all_the_same(small_disk: Path) -> None:
+    done = toy(small_disk, "--trouble", FULL)
+    assert done.returncode == 0, done.stderr
+    assert marker(small_disk / "by-hand").state == "done"
+
+
+def test_what_a_full_disk_makes_fail_is_told_as_a_full_disk(small_disk: Path) -> None:
+    toy(small_disk, "--trouble", FULL, "--last-words", "unexpected pos 64 vs 0")
+    told = marker(small_disk / "by-hand")
+    assert (told.state, told.cause, told.exit_code, told.retryable) == ("failed", "environment", 8, False)
+    assert told.what.startswith("no space left") and told.where == str(small_disk / "by-hand")
+
+
 def test_it_writes_where_the_supervisor_said_and_under_its_own_rank(tmp_path: Path) -> None:
     told = tmp_path / "attempts" / "007"
     told.mkdir(parents=True)

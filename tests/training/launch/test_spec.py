@@ -6,7 +6,6 @@ import pytest
 from pydantic import ValidationError
 
 from training.launch.spec import (
-    QUIET_WORK_S,
     Attempt,
     Gang,
     LaunchSpec,
@@ -79,6 +78,6 @@ def test_an_unknown_key_is_refused() -> None:
         LaunchSpec.model_validate({"max_attemps": 3})
 
 
-def test_a_gang_of_long_single_calls_is_waited_for_longer_and_never_shorter():
-    assert for_quiet_work(LaunchSpec()).start_deadline_s == QUIET_WORK_S
-    assert for_quiet_work(LaunchSpec(start_deadline_s=2 * QUIET_WORK_S)).start_deadline_s == 2 * QUIET_WORK_S
+def test_a_gang_without_steps_is_launched_as_any_other() -> None:
+    spec = LaunchSpec(progress_deadline_s=7, max_attempts=2)
+    assert for_quiet_work(spec).model_dump(exclude={"busy_deadline_s"}) == spec.model_dump()

@@ -14,7 +14,7 @@ from data_contracts.errors import ContractViolation, EnvironmentProblem, RunStop
 from training.launch.lateness import innermost_frame
 from training.launch.retry_budget import AttemptRecords
 from training.launch.run_lock import owning
-from training.launch.spec import Gang, LaunchSpec
+from training.launch.spec import Gang, LaunchSpec, for_quiet_work
 from training.launch.stop_request import request_stop, requested_stop
 from training.launch.supervisor import supervise
 
@@ -135,6 +135,26 @@ def test_a_hanging_rank_is_shown_with_what_it_was_doing(toy_run) -> None:
     with pytest.raises(TrainingFailed, match=r"no step after step 3 within 1 s.*in hang_here \(toy_worker.py"):
         run(toy_run, toy_run.gang(*trouble("hang"), nodes=1), spec)
     assert innermost_frame(toy_run.attempt(1).stacks(0).read_text()).startswith("hang_here")
+
+
+def test_a_hang_in_work_without_steps_is_noticed_and_named(toy_run) -> None:
+    spec = for_quiet_work(SPEC.model_copy(update={"progress_deadline_s": 1.5, "max_attempts": 1}))
+    with pytest.raises(TrainingFailed, match=r"no sign of life within 1.5 s.*in hang_here \(toy_worker.py"):
+        supervise(
+            spec,
+            toy_run.gang(*trouble("hang"), nodes=1),
+            ledger=toy_run.ledger,
+            budget_scope="one",
+            poll=lambda: None,
+        )
+    assert toy_run.survivors() == []
+
+
+def test_work_without_steps_goes_on_while_its_ranks_say_something_or_compute(toy_run) -> None:
+    spec = for_quiet_work(SPEC.model_copy(update={"progress_deadline_s": 4.0, "max_attempts": 1}))
+    gang = toy_run.gang(*trouble("compute", seconds=6), "--steps", "5", nodes=1)
+    outcome = supervise(spec, gang, ledger=toy_run.ledger, budget_scope="one", poll=lambda: None)
+    assert outcome.state == "done"
 
 
 def test_a_request_to_stop_keeps_checkpoints_and_the_next_run_goes_on_from_them(toy_run) -> None:

@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
+from training.data.shapes import TokenShape
 from training.recipes.language_model import LanguageModel, rotate
 from training.recipes.language_model_spec import LanguageModelSpec
-from training.recipes.protocol import DataShape
 
-SHAPE = DataShape(vocab_size=64, context_tokens=32)
+SHAPE = TokenShape(vocab_size=64, context_tokens=32)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def tokens(rows: int = 3, length: int = 33) -> torch.Tensor:
 
 
 def test_a_new_model_knows_nothing_and_says_so(recipe):
-    losses = recipe.token_losses(recipe.build(), {"tokens": tokens()})
+    losses = recipe.losses(recipe.build(), {"tokens": tokens()})
     assert float(losses.nats.detach().mean()) == pytest.approx(math.log(64), rel=0.05)
 
 
@@ -59,10 +59,10 @@ def test_every_position_sees_what_comes_before_it(model):
 def test_padding_has_no_loss_and_gives_no_gradient(recipe, model):
     padded = tokens()
     padded[:, 20:] = 1
-    losses = recipe.token_losses(model, {"tokens": padded})
+    losses = recipe.losses(model, {"tokens": padded})
     assert int(losses.valid.sum()) == 3 * 19
     assert torch.all(losses.nats[:, 19:] == 0)
-    cut = recipe.token_losses(model, {"tokens": padded[:, :20]})
+    cut = recipe.losses(model, {"tokens": padded[:, :20]})
     torch.testing.assert_close(losses.nats.sum(), cut.nats.sum())
 
 

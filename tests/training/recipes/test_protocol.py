@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from data_contracts.errors import ConfigError
+from training.data.shapes import TokenShape
 from training.recipes.language_model import LanguageModel
-from training.recipes.protocol import DataShape, load_recipe
+from training.recipes.protocol import load_recipe
 
-SHAPE = DataShape(vocab_size=300, context_tokens=16)
+SHAPE = TokenShape(vocab_size=300, context_tokens=16)
 
 
 def test_a_built_in_recipe_and_a_users_own_load_alike():
@@ -19,7 +20,7 @@ def test_a_built_in_recipe_and_a_users_own_load_alike():
 
 @pytest.mark.parametrize("name", ["langage-model", "no.such.module:Recipe", "training.config:Nothing", ""])
 def test_an_unknown_recipe_is_refused_with_the_known_ones(name):
-    with pytest.raises(ConfigError, match=r"language-model, or package\.module:Class"):
+    with pytest.raises(ConfigError, match=r"language-model, .*or package\.module:Class"):
         load_recipe(name, {}, SHAPE)
 
 

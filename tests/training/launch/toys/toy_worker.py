@@ -6,6 +6,7 @@ python -m toy_worker --run-dir DIR --steps 20 --trouble '{"kind": "kill", "rank"
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -26,6 +27,7 @@ def main() -> None:
     parser.add_argument("--trouble", type=json.loads, default={})
     parser.add_argument("--deaf", action="store_true", help="ignores requests to stop")
     parser.add_argument("--children", action="store_true", help="starts processes of its own")
+    parser.add_argument("--last-words", help="what it fails with in the end")
     arguments = parser.parse_args()
     if arguments.trouble.get("kind") == "early exit":
         sys.stderr.write("the early bird\n")
@@ -48,6 +50,8 @@ def count(rank: Rank, arguments: argparse.Namespace) -> None:
             checkpoint.write_text(str(step))
             raise RunStopped(f"stopped at step {step}.")
         misbehave(rank, arguments.trouble, step)
+    if arguments.last_words:
+        raise RuntimeError(arguments.last_words)
 
 
 def misbehave(rank: Rank, trouble: dict[str, object], step: int) -> None:
@@ -62,6 +66,14 @@ def misbehave(rank: Rank, trouble: dict[str, object], step: int) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     elif kind == "hang":
         hang_here()
+    elif kind == "compute":
+        begin_s = time.process_time()
+        while time.process_time() - begin_s < float(str(trouble["seconds"])):
+            pass
+    elif kind == "fill the disk":
+        with contextlib.suppress(OSError), (rank.attempt_dir / "filler").open("wb", buffering=0) as stream:
+            while True:
+                stream.write(bytes(512))
     elif kind == "raise":
         raise ValueError("the dog ate it")
     elif kind == "contract":

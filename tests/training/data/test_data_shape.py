@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from data_contracts.errors import IntegrityError
+from training.data.data_shape import data_shape
+from training.data.shapes import ImageShape, TabularShape, TokenShape
+
+LABEL = {"column": "y", "values": ["a", "b", "c"]}
+
+
+def test_each_kind_of_data_has_its_shape() -> None:
+    assert data_shape({"kind": "byte-pair", "vocab_size": 300, "sequence_tokens": 16}, None) == TokenShape(
+        vocab_size=300, context_tokens=16
+    )
+    assert data_shape({"kind": "token-ids", "vocab_size": 300, "sequence_tokens": 16}, None) == TokenShape(
+        vocab_size=302, context_tokens=16
+    )
+    image = {"kind": "image", "pixels": ["p{0..63}"], "shape": [8, 8]}
+    assert data_shape(image, {"label": LABEL}) == ImageShape(channels=1, height=8, width=8, num_classes=3)
+    tabular = {"kind": "tabular", "numeric": ["a"], "categorical": ["b", "c"], "label": "y"}
+    categories = [{"column": "b", "values": [1, 2]}, {"column": "c", "values": ["x"]}]
+    assert data_shape(tabular, {"categorical": categories, "label": LABEL}) == TabularShape(
+        num_numeric=1, cardinalities=(3, 2), num_classes=3
+    )
+
+
+def test_statistics_of_another_encoder_are_refused() -> None:
+    with pytest.raises(IntegrityError, match="do not belong together"):
+        data_shape({"kind": "tabular", "numeric": ["a"], "label": "y"}, None)
+
+
+def test_nothing_heavy_is_imported() -> None:
+    program = (
+        "import sys, training.data.data_shape; print({'torch', 'pyarrow', 'tokenizers', 'pandas'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

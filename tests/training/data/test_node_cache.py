@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import ConfigError, EnvironmentProblem
+from training.data.node_cache import Item, NodeCache
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def item(name: str, size_bytes: int = 100) -> Item:
+    return Item(hashlib.sha256(name.encode()).hexdigest(), size_bytes)
+
+
+def filled(value: int) -> Callable[[Path], None]:
+    def make(part: Path) -> None:
+        part.write_bytes(bytes([value]) * part.stat().st_size)
+
+    return make
+
+
+def refuse(part: Path) -> None:
+    raise AssertionError("it is there already")
+
+
+def held(cache: NodeCache) -> set[str]:
+    return {path.name for path in (cache.folder / "files").iterdir()}
+
+
+def until(condition: Callable[[], bool], deadline_s: float = 30.0) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true in time"
+        time.sleep(0.002)
+
+
+def test_an_entry_is_made_once_and_stays(tmp_path: Path) -> None:
+    cache = NodeCache(tmp_path / "cache", 1000)
+    with_lease = cache.lease([item("a")])
+    path = cache.entry(item("a"), filled(7))
+    assert path.read_bytes() == b"\7" * 100
+    assert cache.entry(item("a"), refuse) == path
+    with_lease.close()
+    again = NodeCache(tmp_path / "cache", 1000)
+    lease = again.lease([item("a")])
+    assert again.entry(item("a"), refuse) == path
+    lease.close()
+
+
+def test_of_many_who_want_an_entry_one_makes_it(tmp_path: Path) -> None:
+    cache, makers, paths = NodeCache(tmp_path, 1000), [], []
+    lease = cache.lease([item("a")])
+
+    def make(part: Path) -> None:
+        makers.append(part)
+        filled(1)(part)
+
+    threads = [threading.Thread(target=lambda: paths.append(cache.entry(item("a"), make))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(makers) == 1 and len(set(paths)) == 1 and len(paths) == 8
+    lease.close()
+
+
+def test_nobody_sees_an_entry_before_it_is_whole(tmp_path: Path) -> None:
+    cache, seen = NodeCache(tmp_path, 1000), []
+    lease = cache.lease([item("a")])
+
+    def make(part: Path) -> None:
+        part.write_bytes(b"\1" * 50)
+        seen.append(item("a").name in held(cache))
+        filled(1)(part)
+
+    cache.entry(item("a"), make)
+    assert seen == [False]
+    lease.close()
+
+
+def test_a_maker_that_fails_leaves_nothing_and_the_next_one_makes_it(tmp_path: Path) -> None:
+    cache = NodeCache(tmp_path, 1000)
+    lease = cache.lease([item("a")])
+
+    def fail(part: Path) -> None:
+        part.write_bytes(b"half")
+        raise KeyError("storage")
+
+    with pytest.raises(KeyError):
+        cache.entry(item("a"), fail)
+    assert held(cache) == set()
+    assert cache.entry(item("a"), filled(1)).stat().st_size == 100
+    lease.close()
+
+
+def test_what_was_not_used_for_longest_goes_first(tmp_path: Path) -> None:
+    cache = NodeCache(tmp_path, 300)
+    for age, name in enumerate(["c", "b", "a"]):
+        lease = cache.lease([item(name)])
+        path = cache.entry(item(name), filled(1))
+        lease.close()
+        os.utime(path, (10**9 - age, 10**9 - age))
+    lease = cache.lease([item("a")])
+    cache.entry(item("a"), refuse)  # the oldest, but used just now
+    lease.close()
+    lease = cache.lease([item("d")])
+    cache.entry(item("d"), filled(1))
+    assert held(cache) == {item(name).name for name in "acd"}
+    lease.close()
+
+
+def test_what_is_in_use_is_never_evicted(tmp_path: Path) -> None:
+    cache, other = NodeCache(tmp_path, 250), NodeCache(tmp_path, 250)
+    using = other.lease([item("a"), item("b")])
+    other.entry(item("a"), filled(1))
+    other.entry(item("b"), filled(1))
+    lease = cache.lease([item("c")])
+    with pytest.raises(EnvironmentProblem, match=r"no room for 100 bytes: all of the 250 .* are in use.*cache_bytes"):
+        cache.entry(item("c"), filled(1))
+    assert held(cache) == {item("a").name, item("b").name}
+    using.close()
+    cache.entry(item("c"), filled(1))
+    assert len(held(cache)) == 2
+    lease.close()
+
+
+def test_more_than_the_cache_may_hold_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    cache = NodeCache(tmp_path / "cache", 150)
+    with pytest.raises(ConfigError, match=r"the shards take 200 bytes, the node's cache may hold 150.*cache_bytes"):
+        cache.lease([item("a"), item("b")])
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_same_file_twice_counts_once(tmp_path: Path) -> None:
+    NodeCache(tmp_path, 150).lease([item("a"), item("a")]).close()
+
+
+def test_an_entry_of_another_size_is_made_anew(tmp_path: Path) -> None:
+    cache = NodeCache(tmp_path, 1000)
+    lease = cache.lease([item("a")])
+    path = cache.entry(item("a"), filled(1))
+    path.unlink()
+    path.write_bytes(b"short")
+    assert cache.entry(item("a"), filled(2)).read_bytes() == b"\2" * 100
+    lease.close()
+
+
+def test_a_bad_entry_is_renewed_by_the_first_who_found_it_bad(tmp_path: Path) -> None:
+    cache = NodeCache(tmp_path, 1000)
+    lease = cache.lease([item("a")])
+    path = cache.entry(item("a"), filled(1))
+    with path.open("rb") as bad:
+        inode = path.stat().st_ino
+        cache.renew(item("a"), path, inode, filled(2))
+        assert cache.renew(item("a"), path, inode, refuse).read_bytes() == b"\2" * 100
+        assert bad.read() == b"\1" * 100  # whoever maps the old one still does
+    lease.close()
+
+
+def test_a_folder_that_cannot_be_is_an_error_with_advice(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(EnvironmentProblem, match=r"cannot be written .*cache_folder"):
+        NodeCache(tmp_path / "file" / "cache", 1000).lease([item("a")])
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from training.data.node_cache import Item, NodeCache
+cache, item = NodeCache(Path(sys.argv[1]), 250), Item(sys.argv[2], 100)
+lease = cache.lease([item])
+def make(part):
+    if sys.argv[3] == "half":
+        with part.open("r+b") as out:
+            out.write(b"h" * 50)
+        print("half", flush=True)
+        time.sleep(60)
+    part.write_bytes(b"w" * 100)
+cache.entry(item, make)
+print("whole", flush=True)
+time.sleep(60)
+"""
+
+
+def holder(folder: Path, name: str, how: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(folder), item(name).name, how],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=REPOSITORY,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().strip() == how
+    return process
+
+
+def test_killing_the_maker_half_way_shows_nothing_and_frees_its_lock(tmp_path: Path) -> None:
+    process = holder(tmp_path, "a", "half")
+    cache, found = NodeCache(tmp_path, 250), []
+    lease = cache.lease([item("a")])
+    waiting = threading.Thread(target=lambda: found.append(cache.entry(item("a"), filled(3))))
+    waiting.start()
+    assert item("a").name not in held(cache)
+    assert waiting.is_alive()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    waiting.join(30)
+    assert found[0].read_bytes() == b"\3" * 100
+    assert held(cache) == {item("a").name}
+    lease.close()
+
+
+def test_a_process_in_another_keeps_its_entries_until_it_dies(tmp_path: Path) -> None:
+    process = holder(tmp_path, "a", "whole")
+    cache = NodeCache(tmp_path, 250)
+    lease = cache.lease([item("b"), item("c")])
+    cache.entry(item("b"), filled(1))
+    with pytest.raises(EnvironmentProblem, match="are in use"):
+        cache.entry(item("c"), filled(1))
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    cache.entry(item("c"), filled(1))
+    assert held(cache) == {item("b").name, item("c").name}
+    assert len(list((tmp_path / "leases").iterdir())) == 1  # the dead one's is gone too
+    lease.close()
+
+
+def test_what_a_killed_maker_left_makes_room(tmp_path: Path) -> None:
+    process = holder(tmp_path, "a", "half")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    cache = NodeCache(tmp_path, 250)
+    lease = cache.lease([item("b"), item("c")])
+    cache.entry(item("b"), filled(1))
+    cache.entry(item("c"), filled(1))
+    assert held(cache) == {item("b").name, item("c").name}
+    lease.close()
+
+
+def test_whoever_waits_hears_that_the_maker_moves(tmp_path: Path) -> None:
+    cache, moves, go_on = NodeCache(tmp_path, 1000), [], threading.Event()
+    lease = cache.lease([item("a")])
+
+    def make(part: Path) -> None:
+        for number in range(3):
+            until(lambda number=number: len(moves) > number)  # type: ignore[misc]
+            with part.open("r+b") as out:
+                out.write(bytes([number]))
+            os.utime(part, ns=(number, number))
+        go_on.wait(30)
+
+    maker = threading.Thread(target=lambda: cache.entry(item("a"), make))
+    maker.start()
+    until(lambda: any(path.suffix == ".part" for path in (tmp_path / "files").iterdir()))
+    waiter = threading.Thread(target=lambda: cache.entry(item("a"), refuse, lambda: moves.append(1)))
+    waiter.start()
+    until(lambda: len(moves) > 3)
+    go_on.set()
+    maker.join(30)
+    waiter.join(30)
+    lease.close()

@@ -1,0 +1,85 @@
+"""A classifier's examples are its rows: each counted once, on any number of ranks, with the class as its slice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from data_contracts.digests import canonical_json
+from training.data.shapes import ImageShape, TabularShape
+from training.evaluation import merge, part_name, prediction, prior_of
+from training.measures import CLASSES
+from training.recipes.protocol import load_recipe
+from training.scorers import BLOCK_ROWS, Measured, RowScorer, folder_of, score_all
+
+NUM_ROWS = 2 * BLOCK_ROWS + 5
+
+
+class Reader:
+    """Rows whose class is their number modulo 3."""
+
+    split = "heldout"
+    num_rows = NUM_ROWS
+
+    def gather(self, rows):
+        return {"label": (rows[:, None] % 3).astype(np.int32), "features": rows[:, None].astype(np.float32)}
+
+
+def first_guess(columns) -> Measured:
+    """Sure of class 0, at a price that differs from row to row."""
+    return {"nats": columns["features"].astype(np.float64) / 7, "correct": (columns["label"] == 0).astype(float)}
+
+
+def merged(folder, world_size):
+    scorer = RowScorer(Reader())
+    folder.mkdir()
+    prior = prior_of(np.array([[0], [0], [1]]), np.arange(NUM_ROWS)[:, None] % 3)
+    for rank in range(world_size):
+        blocks = score_all(scorer, range(rank, scorer.num_blocks, world_size), first_guess, on_block=lambda: None)
+        baselines = score_all(scorer, range(scorer.num_blocks), prior, on_block=lambda: None)
+        part = {"num_blocks": scorer.num_blocks, "blocks": blocks}
+        part["baselines"] = {"class prior": baselines} if rank == 0 else {}
+        (folder / part_name(rank)).write_bytes(canonical_json(part))
+    return merge(folder, world_size)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_every_row_is_an_example_of_its_own_on_any_number_of_ranks(tmp_path, world_size):
+    scores = merged(tmp_path / "scores", world_size)
+    assert len(scores.examples) == NUM_ROWS == len(set(scores.examples))
+    assert scores.sums["nats"].tolist() == (np.arange(NUM_ROWS, dtype=np.float32).astype(np.float64) / 7).tolist()
+    assert scores.sums["correct"].tolist() == [float(row % 3 == 0) for row in range(NUM_ROWS)]
+    assert scores.slices == tuple(f"class {row % 3}" for row in range(NUM_ROWS))
+    assert set(scores.sums["targets"]) == {1.0}
+
+
+def test_the_class_prior_is_scored_on_the_same_rows(tmp_path):
+    scores = merged(tmp_path / "scores", 1)
+    log_loss, accuracy = CLASSES.measures
+    share = {0: 3 / 6, 1: 2 / 6, 2: 1 / 6}
+    expected = [-np.log(share[row % 3]) for row in range(NUM_ROWS)]
+    assert log_loss.value(scores.baselines["class prior"]) == pytest.approx(np.mean(expected))
+    assert accuracy.value(scores.baselines["class prior"]) == np.mean([row % 3 == 0 for row in range(NUM_ROWS)])
+
+
+@pytest.mark.parametrize("name", ["image-classifier", "tabular-classifier"])
+def test_a_classifiers_recipe_measures_what_the_yardstick_asks_for(name):
+    torch.manual_seed(0)
+    columns = {
+        "label": np.arange(5)[:, None] % 3,
+        "image": np.zeros((5, 1, 4, 4), dtype=np.uint8),
+        "numeric": np.ones((5, 2), dtype=np.float32),
+    }
+    shapes = {
+        "image-classifier": ImageShape(channels=1, height=4, width=4, num_classes=3),
+        "tabular-classifier": TabularShape(num_numeric=2, cardinalities=(), num_classes=3),
+    }
+    recipe = load_recipe(name, {}, shapes[name])
+    measured = prediction(recipe, recipe.build().eval())(columns)
+    assert {measure.numerator for measure in CLASSES.measures} == set(measured)
+    assert {values.shape for values in measured.values()} == {(5, 1)}
+
+
+def test_a_documents_slice_is_its_top_level_folder():
+    assert [folder_of(path) for path in ("a/b/c.py", "a/d.py", "e.py")] == ["a/", "a/", "(top level)"]

@@ -1,0 +1,231 @@
+"""A cache of whole files on a node's own disk, shared by its processes, bounded in bytes.
+
+    files/<name>         an entry: complete and proved when it appeared there, by one rename
+    files/<name>.part    being made by whoever holds its lock; as large as it will be: no room is promised twice
+    locks/<name>         held while the entry is made; the kernel frees it when its holder dies
+    leases/<id>          names the entries a process maps, and is locked for as long as it does: they are never evicted
+    cache.lock           held for the moments of looking and changing
+
+The name says what bytes an entry was made from; readers still prove what they map, and `renew` what they find bad.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from data_contracts.errors import ConfigError, EnvironmentProblem
+
+POLL_S = 0.05
+PART = ".part"
+
+
+class Item(NamedTuple):
+    """A file that the cache is to hold, under a name with the digest of what it is made from."""
+
+    name: str
+    size_bytes: int
+
+
+class Lease:
+    """Entries that this process uses; they stay until it is closed, or the process ends."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path, self._descriptor = path, descriptor
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            self._path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class NodeCache:
+    """Args:
+    folder: on a disk of this machine; made if missing.
+    capacity_bytes: the most that entries may take together.
+    """
+
+    def __init__(self, folder: Path, capacity_bytes: int) -> None:
+        self.folder, self.capacity_bytes = folder, capacity_bytes
+        self._files, self._locks, self._leases = folder / "files", folder / "locks", folder / "leases"
+
+    def lease(self, items: Iterable[Item]) -> Lease:
+        """Keep entries, there or still to be made, from eviction.
+
+        Raises:
+            ConfigError: they are more than the cache may hold.
+            EnvironmentProblem: the folder cannot be written.
+        """
+        wanted = {item.name: item.size_bytes for item in items}
+        if sum(wanted.values()) > self.capacity_bytes:
+            raise ConfigError(
+                f"the shards take {sum(wanted.values()):,} bytes, the node's cache may hold {self.capacity_bytes:,}.",
+                where=str(self.folder),
+                advice="Raise launch.loader.cache_bytes.",
+            )
+        try:
+            for folder in (self._files, self._locks, self._leases):
+                folder.mkdir(parents=True, exist_ok=True)
+            path = self._leases / uuid.uuid4().hex
+            with self._changing():
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                os.write(descriptor, json.dumps(sorted(wanted)).encode())
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"the node's cache cannot be written ({error.strerror}).",
+                where=str(self.folder),
+                advice="Set launch.loader.cache_folder to a folder on this node's own disk.",
+            ) from error
+        return Lease(path, descriptor)
+
+    def entry(self, item: Item, make: Callable[[Path], None], on_wait: Callable[[], None] = lambda: None) -> Path:
+        """The entry's path, made first if it is not there. One process of the node makes it, the others wait.
+
+        Args:
+            make: fills the file it is given, and has proved the content when it returns.
+            on_wait: called whenever another process, which makes the entry, has moved on.
+
+        Raises:
+            EnvironmentProblem: no room, since all entries are in use or the disk is full.
+            whatever `make` raises: nothing is left of the entry then.
+        """
+        path = self._files / item.name
+        if not _is_whole(path, item):
+            with self._making(item, on_wait):
+                if not _is_whole(path, item):
+                    self._make(item, make)
+        os.utime(path)
+        return path
+
+    def renew(self, item: Item, found_bad: Path, inode: int, make: Callable[[Path], None]) -> Path:
+        """The entry made anew, unless another process has done so since its `inode` was found bad."""
+        with self._making(item, lambda: None):
+            if _is_whole(found_bad, item) and found_bad.stat().st_ino == inode:
+                found_bad.unlink()
+            if not _is_whole(found_bad, item):
+                self._make(item, make)
+        return found_bad
+
+    def _make(self, item: Item, make: Callable[[Path], None]) -> None:
+        part = self._files / f"{item.name}{PART}"
+        try:
+            with self._changing():
+                part.unlink(missing_ok=True)  # of a process killed half-way
+                self._make_room(item)
+                with part.open("wb") as reserved:
+                    if item.size_bytes:
+                        os.posix_fallocate(reserved.fileno(), 0, item.size_bytes)
+            make(part)
+            part.chmod(0o444)
+            with self._changing():
+                part.rename(self._files / item.name)
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"the node's cache cannot be written ({error.strerror or error}).",
+                where=str(self.folder),
+                advice="Free space on this disk, or set launch.loader.cache_folder.",
+            ) from error
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _make_room(self, item: Item) -> None:
+        """Evict what was not used for longest, never what is in use or being made."""
+        held = self._held()
+        in_use = self._in_use()
+        excess = sum(stat.st_size for stat in held.values()) + item.size_bytes - self.capacity_bytes
+        for path, stat in sorted(held.items(), key=lambda pair: pair[1].st_mtime_ns):
+            if excess > 0 and path.suffix != PART and path.name not in in_use:
+                path.unlink()
+                excess -= stat.st_size
+        if excess > 0:
+            raise EnvironmentProblem(
+                f"no room for {item.size_bytes:,} bytes: all of the {self.capacity_bytes:,} that the node's cache may "
+                "hold are in use.",
+                where=str(self.folder),
+                advice="Raise launch.loader.cache_bytes, or wait for the other run on this node.",
+            )
+
+    def _held(self) -> dict[Path, os.stat_result]:
+        """Entries and parts; what a killed maker left half made is taken away."""
+        held = {}
+        for path in self._files.iterdir():
+            if path.suffix == PART and _try_lock(self._locks / path.stem):
+                path.unlink(missing_ok=True)
+                continue
+            with contextlib.suppress(FileNotFoundError):  # a failed maker takes its part away unasked
+                held[path] = path.stat()
+        return held
+
+    def _in_use(self) -> set[str]:
+        """Names in leases whose holders live; leases of the dead are taken away."""
+        names: set[str] = set()
+        for lease in self._leases.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if _try_lock(lease):
+                    lease.unlink()
+                else:
+                    names.update(json.loads(lease.read_bytes()))
+        return names
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        descriptor = os.open(self.folder / "cache.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _making(self, item: Item, on_wait: Callable[[], None]) -> Iterator[None]:
+        descriptor = os.open(self._locks / item.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        part, moved_ns = self._files / f"{item.name}{PART}", 0
+        try:
+            while not _lock_now(descriptor):
+                with contextlib.suppress(FileNotFoundError):
+                    if (now_ns := part.stat().st_mtime_ns) != moved_ns:
+                        moved_ns = now_ns
+                        on_wait()
+                time.sleep(POLL_S)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _is_whole(path: Path, item: Item) -> bool:
+    try:
+        return path.stat().st_size == item.size_bytes
+    except FileNotFoundError:
+        return False
+
+
+def _lock_now(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _try_lock(path: Path) -> bool:
+    """Whether nobody holds the file's lock."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        return _lock_now(descriptor)
+    finally:
+        os.close(descriptor)

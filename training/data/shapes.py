@@ -1,0 +1,41 @@
+"""What encoded data decide about a model: one shape for each kind of row."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from data_contracts.documents import Frozen
+
+
+class TokenShape(Frozen):
+    """Rows of `context_tokens` + 1 tokens, to be predicted one after another."""
+
+    content: ClassVar[str] = "token sequences"
+
+    vocab_size: int
+    context_tokens: int
+
+
+class ImageShape(Frozen):
+    """Images of uint8, (channels, height, width), each of one class."""
+
+    content: ClassVar[str] = "images"
+
+    channels: int
+    height: int
+    width: int
+    num_classes: int
+
+
+class TabularShape(Frozen):
+    """Records of standardised numbers and category ids, each of one class."""
+
+    content: ClassVar[str] = "records"
+
+    num_numeric: int
+    cardinalities: tuple[int, ...]
+    """Ids that each categorical column may have, the one for unknown values included."""
+    num_classes: int
+
+
+DataShape = TokenShape | ImageShape | TabularShape

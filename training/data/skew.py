@@ -1,0 +1,77 @@
+"""The skew gate: groups and shards as even as the spec asks, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from data_contracts.documents import ShardGroup
+from data_contracts.errors import DataError
+from training.data.spec import SPLITS, SkewLimits
+
+ADVICE = "Balance the source, change shards.group_by or shards.num_groups, or raise the limit in shards.skew."
+
+
+def check_skew(groups: Sequence[ShardGroup], limits: SkewLimits) -> None:
+    """Judge each split by itself.
+
+    Raises:
+        DataError: names the first group or shard beyond a limit, its figure and the limit; or a split without rows.
+    """
+    for split in SPLITS:
+        members = [group for group in groups if group.split == split]
+        if not sum(group.num_rows for group in members):
+            raise DataError(
+                f"split {split!r} has no rows.",
+                advice="Add data, or change shards.heldout_fraction or shards.split_salt.",
+            )
+        _check_ratio(members, "rows", lambda group: group.num_rows, limits.max_rows_ratio)
+        _check_ratio(members, "bytes", lambda group: group.size_bytes, limits.max_bytes_ratio)
+        if limits.max_label_difference is not None:
+            _check_labels(members, limits.max_label_difference, limits.min_rows)
+
+
+def _check_ratio(
+    groups: Sequence[ShardGroup], what: str, figure: Callable[[ShardGroup], int], limit: float | None
+) -> None:
+    if limit is None:
+        return
+    mean = sum(map(figure, groups)) / len(groups)
+    largest = max(groups, key=figure)
+    if figure(largest) > limit * mean:
+        raise DataError(
+            f"has {figure(largest):,} {what}, {figure(largest) / mean:.2f} times the mean of {len(groups)} groups; "
+            f"the limit is {limit:g}.",
+            where=_name(largest),
+            advice=ADVICE,
+        )
+
+
+def _check_labels(groups: Sequence[ShardGroup], limit: float, min_rows: int) -> None:
+    counted = list(_label_counts(groups))
+    if not counted:
+        return
+    total = np.sum([counts for _, counts in counted], axis=0)
+    shares = total / total.sum()
+    for where, counts in counted:
+        differences = np.abs(counts / max(1, counts.sum()) - shares)
+        worst = int(differences.argmax())
+        if counts.sum() >= min_rows and differences[worst] > limit:
+            raise DataError(
+                f"class {worst} makes up {counts[worst] / counts.sum():.1%} of its {int(counts.sum()):,} rows and "
+                f"{shares[worst]:.1%} of the split; the limit is {limit:.1%} apart.",
+                where=where,
+                advice=ADVICE,
+            )
+
+
+def _label_counts(groups: Sequence[ShardGroup]) -> Iterator[tuple[str, np.ndarray[tuple[int], np.dtype[np.int64]]]]:
+    for group in groups:
+        for number, shard in enumerate(group.shards):
+            if shard.label_counts:
+                yield f"{_name(group)}, shard {number}", np.array(shard.label_counts, dtype=np.int64)
+
+
+def _name(group: ShardGroup) -> str:
+    return f"group {group.name or group.group} of split {group.split}"

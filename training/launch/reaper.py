@@ -1,0 +1,71 @@
+"""The reaper cleans up after an owner that no longer can: whatever else failed, nothing outlives the owner for long.
+
+    owner ──pidfd──► reaper ──token──► every process that carries it
+
+A server has nobody else to end it. Ranks have guards; but a guard may be halted, or killed with its owner, and what
+hangs on it, and what ranks started for themselves, still carries the token in its environment. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from training.launch.process_tree import processes_with, send_signal, sweep
+
+TICK_S = 0.1
+SETTLE_S = 0.3
+"""For what the owner had just started to carry the token visibly."""
+SWEEP_S = 60.0
+HEADWAY_HOME = str(Path(__file__).resolve().parents[2])
+
+
+@contextlib.contextmanager
+def reaped(variable: str, value: str, patience_s: float, *, terminate: bool = False) -> Iterator[None]:
+    """Should this process end within the body, what was started with `variable=value` is killed `patience_s` later.
+
+    Args:
+        terminate: whether the reaper asks for an orderly end first, where nobody else does.
+    """
+    order = ("terminate",) if terminate else ()
+    reaper = subprocess.Popen(
+        (sys.executable, "-m", "training.launch.reaper", str(os.getpid()), variable, value, str(patience_s), *order),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        # Without an outer run's token: that run's reaper must leave ours alone.
+        env={name: value for name, value in os.environ.items() if name != variable}
+        | {"PYTHONPATH": HEADWAY_HOME, "PYTHONSAFEPATH": "1"},
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        reaper.kill()
+        reaper.wait()
+
+
+def reap(owner_pid: int, variable: str, value: str, patience_s: float, *, terminate: bool) -> None:
+    """Wait for the owner, which is this process's parent, to end; once patience is over, kill until nothing is left."""
+    with contextlib.suppress(ProcessLookupError):
+        owner = os.pidfd_open(owner_pid)
+        if os.getppid() == owner_pid:
+            select.select([owner], [], [])
+    time.sleep(SETTLE_S)
+    for pid in processes_with(variable, value) if terminate else ():
+        send_signal(pid, signal.SIGTERM)
+    deadline = time.monotonic() + patience_s
+    while processes_with(variable, value) and time.monotonic() < deadline:
+        time.sleep(TICK_S)
+    sweep(variable, value, patience_s=SWEEP_S)
+
+
+if __name__ == "__main__":
+    reap(int(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4]), terminate="terminate" in sys.argv[5:])

@@ -1,0 +1,71 @@
+"""What can be said of a recipe before a rank imports it: no torch, and no code of the user's is run."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import ConfigError
+from training.code_archive import recipe_sources
+from training.recipes.built_in import BUILT_IN, CHOICE, model_fields, nearest
+
+
+def check_recipe(name: str, model: Mapping[str, Any], search_path: tuple[str, ...]) -> None:
+    """Refuse what training would refuse later. A user's own module is read, not run; its fields are its own business.
+
+    Args:
+        search_path: folders where a user's package may lie.
+
+    Raises:
+        ConfigError: no such recipe, or model fields that a built-in one does not accept.
+    """
+    if ":" in name:
+        _check_own(name, search_path)
+    elif name in BUILT_IN:
+        model_fields(BUILT_IN[name].spec_type, model)
+    else:
+        raise ConfigError(
+            f"no recipe {name!r} comes with Headway.", where="recipe.name", advice=f"{nearest(name, BUILT_IN)}{CHOICE}"
+        )
+
+
+def _check_own(name: str, search_path: tuple[str, ...]) -> None:
+    module, _, attribute = name.partition(":")
+    sources = recipe_sources(name, search_path)
+    stem = module.replace(".", "/")
+    path = sources.get(f"{stem}.py") or sources.get(f"{stem}/__init__.py")
+    if path is None:
+        modules = [file.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in sources]
+        raise ConfigError(f"there is no module {module!r}.", where="recipe.name", advice=nearest(module, modules))
+    defined = _top_level_names(path)
+    if attribute not in defined and "*" not in defined:
+        raise ConfigError(
+            f"{module} defines no {attribute!r}.", where="recipe.name", advice=f"{nearest(attribute, defined)}{CHOICE}"
+        )
+
+
+def _top_level_names(path: Path) -> set[str]:
+    """What the module binds at its top level, branches included; `*` when it imports everything of another.
+
+    Raises:
+        ConfigError: not Python.
+    """
+    try:
+        tree = ast.parse(path.read_bytes(), filename=str(path))
+    except (SyntaxError, ValueError, OSError) as error:
+        raise ConfigError(f"the recipe's module cannot be read ({error}).", where=str(path)) from error
+    names: set[str] = set()
+    unseen: list[ast.AST] = [tree]
+    while unseen:
+        for node in ast.iter_child_nodes(unseen.pop()):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                names.add(node.name)
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                names |= {alias.asname or alias.name for alias in node.names}
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            else:
+                unseen.append(node)
+    return names

@@ -1,0 +1,82 @@
+"""A residual network over standardised numbers and embedded categories (after Gorishniy et al., 2021).
+
+Layer normalisation, so that a record's logits do not depend on its neighbours in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from training.data.shapes import TabularShape
+from training.recipes.classification import Classifier
+from training.recipes.tabular_spec import TabularSpec
+
+
+class Block(nn.Module):
+    """Starts as the identity: its last layer is zero."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.hidden = nn.Linear(width, 2 * width)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(2 * width, width)
+        nn.init.zeros_(self.output.weight)
+        nn.init.zeros_(self.output.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        added: Tensor = self.output(self.dropout(torch.relu(self.hidden(self.norm(x)))))
+        return x + added
+
+
+class TabularModel(nn.Module):
+    """Records float32 (rows, n + m), numbers first, category ids after them, to logits (rows, classes).
+
+    One tensor is what registries and servers pass most easily; ids are exact in it, up to 2**24.
+    """
+
+    def __init__(self, spec: TabularSpec, shape: TabularShape) -> None:
+        super().__init__()
+        self.num_numeric = shape.num_numeric
+        self.embeddings = nn.ModuleList(nn.Embedding(size, spec.embedding_width) for size in shape.cardinalities)
+        num_features = shape.num_numeric + spec.embedding_width * len(shape.cardinalities)
+        self.input = nn.Linear(num_features, spec.width)
+        self.blocks = nn.Sequential(*(Block(spec.width, spec.dropout) for _ in range(spec.depth)))
+        self.norm = nn.LayerNorm(spec.width)
+        self.head = nn.Linear(spec.width, shape.num_classes)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, records: Tensor) -> Tensor:
+        numeric, ids = records[:, : self.num_numeric], records[:, self.num_numeric :].long()
+        embedded = [embedding(ids[:, index]) for index, embedding in enumerate(self.embeddings)]
+        x = self.input(torch.cat((numeric, *embedded), dim=1))
+        logits: Tensor = self.head(torch.relu(self.norm(self.blocks(x))))
+        return logits
+
+
+class TabularClassifier(Classifier):
+    """Recipe of a classifier of records."""
+
+    spec_type = TabularSpec
+    shape_type = TabularShape
+
+    def __init__(self, spec: TabularSpec, shape: TabularShape) -> None:
+        self._spec, self._shape = spec, shape
+
+    def build(self) -> nn.Module:
+        return TabularModel(self._spec, self._shape)
+
+    def inputs(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Columns of which the data have none are not in the batch."""
+        return torch.cat([batch[name].float() for name in ("numeric", "categorical") if name in batch], dim=1)
+
+    def hidden_matrices(self, model: nn.Module) -> tuple[str, ...]:
+        """The blocks' matrices; input, embeddings and head are not between hidden layers."""
+        return tuple(name for name, value in model.named_parameters() if name.startswith("blocks.") and value.ndim == 2)
+
+    def example_input(self) -> Tensor:
+        return torch.zeros((2, self._shape.num_numeric + len(self._shape.cardinalities)))

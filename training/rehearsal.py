@@ -1,0 +1,148 @@
+"""Rehearsal: a few steps on made-up rows, to say what a step takes and holds before anything is spent.
+
+As a process: `python -m training.rehearsal REQUEST`, with a `RehearsalRequest` as JSON; it prints a `Rehearsal`.
+Ranks rehearse at the same time, since they share the machine's cores and memory, but do not talk to each other.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from data_contracts.documents import Frozen
+from data_contracts.errors import EnvironmentProblem, TrainingFailed
+from training.config import TrainingSpec, replicas_per_rank
+from training.data.shapes import DataShape, ImageShape, TokenShape
+from training.launch.process_tree import die_with_parent
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NUM_STEPS = 4
+"""The first is left out of the figure: it allocates."""
+WITHIN_S = 120.0
+
+
+class RehearsalRequest(Frozen):
+    training: TrainingSpec
+    shape: DataShape
+    world_size: int
+
+
+class Rehearsal(Frozen):
+    step_s: float
+    """Of the slowest rank, without the exchange between ranks."""
+    peak_bytes: int
+    """Resident memory of the largest rank, torch itself included."""
+    num_parameters: int
+
+
+def rehearse(request: RehearsalRequest, *, search_path: Sequence[str]) -> Rehearsal:
+    """Run all ranks of one machine side by side for a few steps.
+
+    Args:
+        search_path: folders where a user's recipe may lie.
+
+    Raises:
+        TrainingFailed: a rank failed; with the last line it wrote.
+        EnvironmentProblem: no answer in time.
+    """
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join((*filter(None, sys.path), *search_path))}
+    command = [sys.executable, "-m", "training.rehearsal", request.model_dump_json()]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    ranks = [
+        subprocess.Popen(command, env=environment, text=True, preexec_fn=die_with_parent, **pipes)  # type: ignore[call-overload]
+        for _ in range(request.world_size)
+    ]
+    try:
+        found = [_result(rank) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    return Rehearsal(
+        step_s=max(each.step_s for each in found),
+        peak_bytes=max(each.peak_bytes for each in found),
+        num_parameters=found[0].num_parameters,
+    )
+
+
+def _result(rank: subprocess.Popen[str]) -> Rehearsal:
+    try:
+        out, error = rank.communicate(timeout=WITHIN_S)
+    except subprocess.TimeoutExpired as late:
+        raise EnvironmentProblem(
+            f"{NUM_STEPS} steps did not end within {WITHIN_S:g} s.",
+            where="rehearsal",
+            advice="Plan with --no-rehearse, or make the model or the micro-batch smaller.",
+        ) from late
+    if rank.returncode == -signal.SIGKILL:
+        raise EnvironmentProblem(
+            "a rank was killed, most likely for want of memory.",
+            where="rehearsal",
+            advice="Make the model or the micro-batch smaller, or start fewer ranks on this machine.",
+        )
+    if rank.returncode:
+        last = (error.strip().splitlines() or [f"exit code {rank.returncode}"])[-1]
+        raise TrainingFailed(f"the model cannot be trained as it is ({last}).", where="rehearsal")
+    return Rehearsal.model_validate_json(out)
+
+
+def measure(request: RehearsalRequest) -> Rehearsal:
+    """One rank's share of `NUM_STEPS` steps, in this process."""
+    from training.distributed import Gang, be_deterministic, choose_device
+    from training.learner import Learner
+    from training.recipes.protocol import load_recipe
+
+    share = replicas_per_rank(request.training, request.world_size)
+    rows = request.training.micro_batch_sequences
+    spec = request.training.model_copy(update={"global_batch_sequences": share * rows})
+    be_deterministic(spec.num_threads)
+    gang = Gang(rank=0, world_size=1, device=choose_device())
+    recipe = load_recipe(spec.recipe.name, spec.recipe.model, request.shape)
+    learner = Learner(recipe, spec, gang, replicas_per_rank=share)
+    batch = {name: values.to(gang.device) for name, values in _made_up_batch(request.shape, rows).items()}
+    for step in range(NUM_STEPS):
+        if step == 1:
+            began_s = time.perf_counter()
+        total, sums = learner.exchange(learner.backward(step, [batch] * share), stop=False)
+        learner.update(step, total, sums)
+    return Rehearsal(
+        step_s=(time.perf_counter() - began_s) / (NUM_STEPS - 1),
+        peak_bytes=_peak_bytes(gang.device.type == "cuda"),
+        num_parameters=sum(value.numel() for value in learner.model.parameters()),
+    )
+
+
+def _made_up_batch(shape: DataShape, rows: int) -> dict[str, Tensor]:
+    import torch
+
+    if isinstance(shape, TokenShape):
+        tokens = torch.randint(shape.vocab_size, (rows, shape.context_tokens + 1))
+        return {"tokens": tokens, "document": torch.zeros((rows, 1), dtype=torch.int64)}
+    label = torch.randint(shape.num_classes, (rows, 1))
+    if isinstance(shape, ImageShape):
+        return {"image": torch.randint(256, (rows, shape.channels, shape.height, shape.width)), "label": label}
+    ids = [torch.randint(size, (rows, 1)) for size in shape.cardinalities]
+    return {
+        "numeric": torch.randn((rows, shape.num_numeric)),
+        "label": label,
+        **({"categorical": torch.cat(ids, dim=1)} if ids else {}),
+    }
+
+
+def _peak_bytes(on_cuda: bool) -> int:
+    import torch
+
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return int(torch.cuda.max_memory_allocated()) if on_cuda else host
+
+
+if __name__ == "__main__":
+    print(measure(RehearsalRequest.model_validate_json(sys.argv[1])).model_dump_json())

@@ -1,0 +1,106 @@
+"""From losses of rows to sums by example, block by block. Which rows make a block, the manifest alone decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_contracts.documents import ShardManifest
+from training.data.loader import ShardReader
+from training.data.packing import PAD_ID, document_of_positions
+from training.measures import LABEL
+
+BLOCK_ROWS = 16
+Columns = Mapping[str, NDArray[Any]]
+
+
+Measured = Mapping[str, NDArray[Any]]
+"""What a model made of some rows: (rows, targets) each, `nats` and for classifiers `correct`; 0 where no target is."""
+Predict = Callable[[Columns], Measured]
+
+
+class Scorer(Protocol):
+    """Sums of one split by example. A block is a JSON value: `block`, `examples`, `slices` and `sums` by name."""
+
+    num_blocks: int
+
+    def score(self, block: int, predict: Predict) -> dict[str, Any]: ...
+
+
+def score_all(
+    scorer: Scorer, blocks: Iterable[int], predict: Predict, *, on_block: Callable[[], None]
+) -> list[dict[str, Any]]:
+    scored = []
+    for block in blocks:
+        scored.append(scorer.score(block, predict))
+        on_block()
+    return scored
+
+
+class _Rows:
+    """Rows of a split, cut into blocks."""
+
+    def __init__(self, reader: ShardReader) -> None:
+        self._reader = reader
+        self.num_blocks = -(-reader.num_rows // BLOCK_ROWS)
+
+    def _rows(self, block: int) -> NDArray[np.int64]:
+        return np.arange(block * BLOCK_ROWS, min((block + 1) * BLOCK_ROWS, self._reader.num_rows))
+
+
+class DocumentScorer(_Rows):
+    """Packed tokens: an example is a source document, a slice its top-level folder.
+
+    Args:
+        token_sizes_bytes: bytes that each token stands for, by token id.
+    """
+
+    def __init__(self, reader: ShardReader, manifest: ShardManifest, token_sizes_bytes: NDArray[np.int64]) -> None:
+        super().__init__(reader)
+        groups = [group for group in manifest.groups if group.split == reader.split]
+        self._sizes_bytes = token_sizes_bytes
+        self._documents = [path for group in groups for path in group.sample_paths()]
+        self._last_rows = np.cumsum([group.num_rows for group in groups])
+        num_documents = np.array([group.num_samples for group in groups])
+        self._first_documents = np.cumsum(num_documents) - num_documents
+
+    def score(self, block: int, predict: Predict) -> dict[str, Any]:
+        """By document's path: nats, tokens and bytes of the targets that lie in the block."""
+        rows = self._rows(block)
+        columns = self._reader.gather(rows)
+        targets = columns["tokens"][:, 1:]
+        first = self._first_documents[np.searchsorted(self._last_rows, rows, side="right")]
+        documents = document_of_positions(columns["tokens"], columns["document"])[:, 1:] + first[:, None]
+        valid = targets != PAD_ID
+        present, place = np.unique(documents[valid], return_inverse=True)
+        sums = {
+            "nats": np.bincount(place, weights=predict(columns)["nats"][valid]).tolist(),
+            "targets": np.bincount(place).tolist(),
+            "bytes": np.bincount(place, weights=self._sizes_bytes[targets[valid]]).astype(np.int64).tolist(),
+        }
+        paths = [self._documents[index] for index in present]
+        return {"block": block, "examples": paths, "slices": [folder_of(path) for path in paths], "sums": sums}
+
+
+def folder_of(path: str) -> str:
+    return f"{path.partition('/')[0]}/" if "/" in path else "(top level)"
+
+
+class RowScorer(_Rows):
+    """Rows with a class to predict: an example is a row, by its number in the split; a slice is a class."""
+
+    def score(self, block: int, predict: Predict) -> dict[str, Any]:
+        """By row: all that was measured, and 1 target."""
+        rows = self._rows(block)
+        columns = self._reader.gather(rows)
+        sums = {name: values.reshape(-1).tolist() for name, values in predict(columns).items()}
+        slices = [f"class {label}" for label in columns[LABEL].reshape(-1).tolist()]
+        return {
+            "block": block,
+            "examples": [f"row {row:09d}" for row in rows],
+            "slices": slices,
+            "sums": sums | {"targets": [1] * len(rows)},
+        }
