@@ -6,6 +6,8 @@ path, would be imported in our place; it is named here instead of failing somewh
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import importlib.util
 import os
 import sys
@@ -35,13 +37,21 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+    ends_with: list[int] = []
+    atexit.register(leave, ends_with)  # registered before all others, so it comes after them
     from flows.command_line import run
 
-    code = run()
-    sys.stderr.flush()
-    # All is said. DuckDB's bindings list what they take for leaks while the interpreter is torn down.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-    sys.exit(code)
+    ends_with.append(run())
+    sys.exit(ends_with[0])
+
+
+def leave(ends_with: list[int]) -> None:
+    """End now. All is said and closed; to unload every module takes a second, in which DuckDB complains of leaks."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
+    if ends_with:
+        os._exit(ends_with[0])
 
 
 if __name__ == "__main__":

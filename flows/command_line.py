@@ -1,7 +1,8 @@
 """The command `headway`. Heavy imports happen inside the commands that need them.
 
 Exit codes: 0 done · 2 configuration · 3 data · 4 contract · 5 integrity · 6 training · 8 environment ·
-9 registry · 70 a defect of Headway · 75 stopped on request, the same command continues · 130 Ctrl-C · 143 SIGTERM
+9 registry · 70 a defect of Headway · 75 stopped on request, the same command continues · 129 terminal closed ·
+130 Ctrl-C · 143 SIGTERM
 """
 
 from __future__ import annotations
@@ -12,19 +13,28 @@ import signal
 import sys
 import tempfile
 import traceback
-from pathlib import Path
 from typing import Annotated
 
 import typer
 import typer.exceptions
 
-from data_contracts.errors import EXIT_DEFECT, EXIT_INTERRUPTED, EXIT_TERMINATED, ConfigError, HeadwayError
+from data_contracts.errors import (
+    EXIT_DEFECT,
+    EXIT_HUNG_UP,
+    EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
+    ConfigError,
+    HeadwayError,
+)
+from flows.contract_command import app as contract_app
 from flows.environment import default_workspace, prepare
 from flows.request import RetrainRequest
 
 app = typer.Typer(
     help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
+
+app.add_typer(contract_app, name="contract")
 
 Pipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
 WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]
@@ -56,6 +66,8 @@ def retrain(
     from flows.terminal import JsonLines, Terminal
 
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        signal.signal(signal.SIGHUP, _hang_up)
     view = JsonLines() if as_json else Terminal()
     watchers.set((view,))
     command_began_unix_s.set(began_unix_s)
@@ -64,15 +76,35 @@ def retrain(
 
 
 @app.command()
-def plan(pipeline: Pipeline, workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
+def plan(
+    pipeline: Pipeline,
+    workspace: WorkspaceUri = "",
+    rehearse: Annotated[
+        bool, typer.Option(help="Measure a few steps where no earlier run tells what they take?")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
     """Say what a retrain would run, find, read and take, without spending it."""
     from flows.plan import make_plan, print_plan
 
-    made = make_plan(RetrainRequest(pipeline=pipeline, workspace=workspace or default_workspace()))
+    request = RetrainRequest(pipeline=pipeline, workspace=workspace or default_workspace())
+    made = make_plan(request, may_rehearse=rehearse)
     if as_json:
         print(json.dumps(made.model_dump(mode="json")))
     else:
         print_plan(made)
+
+
+@app.command()
+def shards(pipeline: Pipeline, workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
+    """The newest shards of a pipeline: groups, splits, rows and bytes, as its manifest has them."""
+    from flows.shards import print_shards, read_shards
+
+    found = read_shards(pipeline, workspace or default_workspace())
+    if as_json:
+        print(json.dumps(found.model_dump(mode="json")))
+    else:
+        print_shards(found)
 
 
 @app.command()
@@ -127,8 +159,28 @@ class Terminated(BaseException):
     """SIGTERM came. Prefect's own handler passes the signal on to ours, whose default would end us without a word."""
 
 
+class HungUp(BaseException):
+    """SIGHUP came: the terminal was closed."""
+
+
 def _terminate(_number: int, _frame: object) -> None:
     raise Terminated
+
+
+def _hang_up(_number: int, _frame: object) -> None:
+    # Kernel and shell each send one; the second must not cut short what the first began.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _let_go_of_dead_streams()
+    raise HungUp
+
+
+def _let_go_of_dead_streams() -> None:
+    """What is written for a terminal or a reader that is gone goes nowhere, instead of failing on its way."""
+    for descriptor in (1, 2):
+        try:
+            os.write(descriptor, b"")
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def run() -> int:
@@ -168,11 +220,22 @@ def _unexpected(error: BaseException) -> int:
             file=sys.stderr,
         )
         return EXIT_TERMINATED
-    descriptor, name = tempfile.mkstemp(prefix="headway-defect-", suffix=".txt")
-    with os.fdopen(descriptor, "w") as file:
-        traceback.print_exception(error, file=file)
+    if isinstance(error, HungUp):
+        print(
+            "headway: the terminal was closed; finished stages and checkpoints are kept, the same command continues.",
+            file=sys.stderr,
+        )
+        return EXIT_HUNG_UP
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="headway-defect-", suffix=".txt")
+        with os.fdopen(descriptor, "w") as file:
+            traceback.print_exception(error, file=file)
+        where = f"in {name}"
+    except OSError:
+        traceback.print_exception(error)
+        where = "above"
     print(
-        f"headway: a defect of Headway's own ({type(error).__name__}: {error}). The traceback is in {Path(name)}; "
+        f"headway: a defect of Headway's own ({type(error).__name__}: {error}). The traceback is {where}; "
         "please report it.",
         file=sys.stderr,
     )

@@ -1,7 +1,7 @@
 """Prefect's API for one command: the server that is configured, or one of the command's own.
 
 Prefect would start an ephemeral server in our process group: Ctrl-C would end it first and leave us calling it in vain,
-and a kill of ours would leave it behind. Under a keeper it hears no Ctrl-C, and ends when we do, however that comes.
+and a kill of ours would leave it behind. This one hears no Ctrl-C, and ends when we do, however that comes.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import shutil
+import http.client
 import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 from data_contracts.errors import EnvironmentProblem
+from data_contracts.full_disk import naming_a_full_disk
+from data_contracts.leftovers import scratch_folder
 from flows.serve import Server, prefect_server, running, wait_until_ready
 from training.launch.supervisor import free_port
 
 ANSWER_WITHIN_S = 15.0
+HEALTHY = b"true"
+ASKED_WHO = (401, 403)
 
 
 @contextlib.contextmanager
@@ -37,28 +40,34 @@ def prefect_api() -> Iterator[None]:
         yield
         return
     server = _api_alone(prefect_server(free_port()))
-    logs = Path(tempfile.mkdtemp(prefix="headway-prefect-"))
     keeping = contextlib.ExitStack()
     # Prefect sends its last events while the interpreter ends, so the server goes after that.
     atexit.register(keeping.close)
-    wait_until_ready(server, keeping.enter_context(running(server, logs)), logs)
-    keeping.callback(shutil.rmtree, logs, ignore_errors=True)
+    with naming_a_full_disk(tempfile.gettempdir()):
+        logs = keeping.enter_context(scratch_folder("headway-prefect-"))
+        wait_until_ready(server, keeping.enter_context(running(server, logs)), logs)
     with temporary_settings({PREFECT_API_URL: f"{server.url}/api"}):
         yield
 
 
 def _require_answer(api_url: str) -> None:
-    """Raises `EnvironmentProblem` when nobody is there: Prefect would retry for minutes."""
+    """Raises `EnvironmentProblem` unless Prefect's API is there: Prefect itself would retry for minutes."""
     try:
-        urllib.request.urlopen(f"{api_url}/health", timeout=ANSWER_WITHIN_S).close()
-    except urllib.error.HTTPError:
-        return  # it asks who we are: somebody is there, and Prefect knows the credentials
-    except OSError as error:
+        with urllib.request.urlopen(f"{api_url.rstrip('/')}/health", timeout=ANSWER_WITHIN_S) as answer:
+            said = answer.read(len(HEALTHY) + 1)
+        problem = "" if said == HEALTHY else "what answers is not Prefect's API."
+    except urllib.error.HTTPError as error:
+        # Asked who we are: somebody is there, and Prefect knows the credentials.
+        problem = "" if error.code in ASKED_WHO else f"what answers is not Prefect's API ({error})."
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        problem = f"the Prefect server does not answer ({getattr(error, 'reason', error)})."
+    if problem:
         raise EnvironmentProblem(
-            f"the Prefect server does not answer ({getattr(error, 'reason', error)}).",
+            problem,
             where=api_url,
-            advice="Start it, or unset PREFECT_API_URL to run with a server of the command's own.",
-        ) from error
+            advice="Start it, or let PREFECT_API_URL name another (such as http://127.0.0.1:4200/api), or unset it to "
+            "run with a server of the command's own.",
+        )
 
 
 def _api_alone(server: Server) -> Server:

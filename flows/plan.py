@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,25 +11,29 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from data_contracts import stages
 from data_contracts.digest_cache import DigestCache
 from data_contracts.documents import Link, ShardManifest, Snapshot
 from data_contracts.errors import IntegrityError
+from data_contracts.leftovers import scratch_folder
 from data_contracts.publication import Workspace
 from data_contracts.sources import take_snapshot
 from flows.pipeline_spec import PipelineSpec
 from flows.preflight import check_request
 from flows.request import RetrainRequest
+from flows.stage_records import newest_record
 from tasks import model_refs
 from tasks.context import RunContext
 from tasks.launch import describe_run, final_checkpoint, run_folder
 from tasks.register import registration_inputs
-from tasks.shard import known_fitted_state, shard_inputs
+from tasks.shard import known_fitted_state, outlook, shard_inputs
 from tasks.stage import find_intact
 from tasks.validate import validate_inputs
 from tasks.verify import verify_inputs
 from training.config import batch_line
+from training.data.data_shape import token_shape
+from training.data.encoder_specs import TokenSpec
 from training.ledger import Event, Ledger
+from training.rehearsal import Rehearsal, RehearsalRequest, rehearse
 
 STAGES = ("snapshot", "validate", "shard", "launch", "verify", "evaluate", "register")
 
@@ -52,28 +54,33 @@ class Plan(BaseModel):
     size_bytes: int
     stages: list[StagePlan]
     batch: str
+    rehearsal: Rehearsal | None
+    """A few steps on made-up rows, where training would run and nothing tells yet what it takes."""
     rank_memory_bytes: int | None
-    """Weights, gradients and optimizer state of one rank, from its last checkpoint; activations come on top."""
+    """Of one rank: all of it where it was rehearsed, else weights, gradients and optimizer state alone."""
     expected_s: float | None
 
 
-def make_plan(request: RetrainRequest) -> Plan:
+def make_plan(request: RetrainRequest, *, may_rehearse: bool = False) -> Plan:
     """Look every key up that can be known now, reading the source but writing nothing of the pipeline's.
+
+    Args:
+        may_rehearse: measure a few training steps, in processes of their own, if no earlier run tells.
 
     Raises:
         ConfigError, DataError, EnvironmentProblem: what would refuse the retrain refuses the plan.
     """
     pipeline, path, workspace = check_request(request)
     with _looking_only(pipeline, path, workspace) as context:
-        return _plan(context, pipeline)
+        return _plan(context, pipeline, may_rehearse)
 
 
 @contextlib.contextmanager
 def _looking_only(pipeline: PipelineSpec, path: Path, workspace: Workspace) -> Iterator[RunContext]:
     """A context whose ledger and scratch folder go when the plan is made."""
     with (
-        tempfile.TemporaryDirectory(prefix="headway-plan-") as folder,
-        contextlib.closing(Ledger(Path(folder) / "ledger.jsonl")) as ledger,
+        scratch_folder("headway-plan-") as folder,
+        contextlib.closing(Ledger(folder / "ledger.jsonl")) as ledger,
     ):
         yield RunContext(
             pipeline=pipeline.pipeline,
@@ -81,18 +88,21 @@ def _looking_only(pipeline: PipelineSpec, path: Path, workspace: Workspace) -> I
             base=path.parent,
             ledger=ledger,
             digests=DigestCache(workspace.local_path("digest-cache.json")),
-            scratch=Path(folder),
+            scratch=folder,
             budget_scope=str(uuid.uuid4()),
         )
 
 
-def _plan(context: RunContext, pipeline: PipelineSpec) -> Plan:
+def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Plan:
     workspace, damages = context.workspace, _Damages()
     context.ledger.listeners.append(damages)
     taken = take_snapshot(pipeline.source, base=context.base, cache=context.digests)
     context.digests.save()
     found = _look_up(context, pipeline, taken)
     planned = [_stage(context, name, found, damages.by_stage) for name in STAGES]
+    rehearsal = _rehearsal(context, pipeline) if may_rehearse and _is_unknown(planned) else None
+    if rehearsal is not None:
+        planned = [_with_estimate(stage, rehearsal.step_s * pipeline.training.max_steps) for stage in planned]
     costs = [stage.expected_s for stage in planned if stage.state != "found"]
     known = [cost for cost in costs if cost is not None]
     world_size = pipeline.launch.nodes * pipeline.launch.ranks_per_node
@@ -102,12 +112,32 @@ def _plan(context: RunContext, pipeline: PipelineSpec) -> Plan:
         num_files=len(taken.files),
         size_bytes=taken.size_bytes,
         stages=planned,
-        batch=batch_line(
-            pipeline.training, world_size=world_size, context_tokens=pipeline.shards.encoder.sequence_tokens
-        ),
-        rank_memory_bytes=_rank_memory_bytes(context),
+        batch=batch_line(pipeline.training, world_size=world_size, context_tokens=pipeline.shards.context_tokens),
+        rehearsal=rehearsal,
+        rank_memory_bytes=_rank_memory_bytes(context) if rehearsal is None else rehearsal.peak_bytes,
         expected_s=sum(known) if len(known) == len(costs) else None,
     )
+
+
+def _is_unknown(planned: list[StagePlan]) -> bool:
+    return any(stage.stage == "launch" and stage.state != "found" and stage.expected_s is None for stage in planned)
+
+
+def _with_estimate(stage: StagePlan, expected_s: float) -> StagePlan:
+    if stage.stage != "launch":
+        return stage
+    return stage.model_copy(update={"expected_s": expected_s, "detail": "as rehearsed, without exchange and saving"})
+
+
+def _rehearsal(context: RunContext, pipeline: PipelineSpec) -> Rehearsal | None:
+    if not isinstance(pipeline.shards.encoder, TokenSpec):
+        return None
+    request = RehearsalRequest(
+        training=pipeline.training,
+        shape=token_shape(pipeline.shards.encoder),
+        world_size=pipeline.launch.nodes * pipeline.launch.ranks_per_node,
+    )
+    return rehearse(request, search_path=(str(context.base),))
 
 
 class _Damages:
@@ -130,10 +160,12 @@ def _look_up(context: RunContext, pipeline: PipelineSpec, taken: Snapshot) -> di
     if (record := find_intact(context, "snapshot", snapshot_inputs)) is None:
         return found
     found["snapshot"] = record.document.sha256[:12]
-    if (record := find_intact(context, "validate", validate_inputs(context, pipeline.contract, taken.link))) is None:
+    validated = validate_inputs(context, pipeline.contract, taken.link, pipeline.shards)
+    if (record := find_intact(context, "validate", validated)) is None:
         return found
     receipt = record.document
     found["validate"] = receipt.sha256[:12]
+    found["shard.outlook"] = outlook(context, pipeline.shards, pipeline.source, taken.link, receipt)
     fitted = known_fitted_state(context, pipeline.shards)
     if fitted is None:
         return found
@@ -170,29 +202,19 @@ def _stage(context: RunContext, name: str, found: dict[str, str], damages: dict[
     if (checkpoint := found.get(f"{name}.resume")) is not None:
         detail = "; ".join(filter(None, (f"from {checkpoint}", damage)))
         return StagePlan(stage=name, state="resume", detail=detail, expected_s=expected_s)
-    return StagePlan(stage=name, state="run", detail=damage, expected_s=expected_s)
+    detail = "; ".join(filter(None, (found.get(f"{name}.outlook"), damage)))
+    return StagePlan(stage=name, state="run", detail=detail, expected_s=expected_s)
 
 
 def _last_duration_s(context: RunContext, stage: str) -> float | None:
     """What the newest record of this stage took to make."""
-    record = _newest_record(context, stage)
+    record = newest_record(context.workspace, stage)
     return None if record is None else float(record.provenance["duration_s"])
-
-
-def _newest_record(context: RunContext, stage: str) -> stages.StageRecord | None:
-    """The record made last; one that cannot be read, or does not say when, is passed over."""
-    records = []
-    for name in context.workspace.names(f"stages/{stage}"):
-        with contextlib.suppress(ValueError, IntegrityError):
-            record = stages.StageRecord.model_validate(json.loads(context.workspace.read(f"stages/{stage}/{name}")))
-            if {"unix_s", "duration_s"} <= record.provenance.keys():
-                records.append(record)
-    return max(records, key=lambda record: float(record.provenance["unix_s"]), default=None)
 
 
 def _rank_memory_bytes(context: RunContext) -> int | None:
     """From the run that finished last: its checkpoint's tensors, and gradients the size of its weights."""
-    record = _newest_record(context, "launch")
+    record = newest_record(context.workspace, "launch")
     if record is None:
         return None
     try:
@@ -207,17 +229,27 @@ def print_plan(plan: Plan) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"[bold]{plan.pipeline}[/bold]  {plan.num_files:,} files, {plan.size_bytes / 1e6:,.1f} MB")
     console.print(f"workspace  {plan.workspace}\n")
-    table = Table("stage", "would", "", "last time", box=None, padding=(0, 2))
+    table = Table("stage", "would", "takes", "", box=None, padding=(0, 2))
     for stage in plan.stages:
-        last = (
-            "" if stage.state == "found" else "never ran" if stage.expected_s is None else f"{stage.expected_s:.1f} s"
-        )
-        table.add_row(stage.stage, "be found" if stage.state == "found" else stage.state, stage.detail, last)
+        table.add_row(stage.stage, "be found" if stage.state == "found" else stage.state, _takes(stage), stage.detail)
     console.print(table, soft_wrap=False)
     console.print(f"\n{plan.batch}")
+    if plan.rehearsal is not None:
+        console.print(f"model        {plan.rehearsal.num_parameters:,} parameters")
     if plan.rank_memory_bytes is not None:
-        console.print(
-            f"memory       about {plan.rank_memory_bytes / 1e6:,.0f} MB of tensors a rank, without activations"
-        )
-    expected = "not known before a first run" if plan.expected_s is None else f"about {plan.expected_s:.0f} s"
-    console.print(f"time         {expected}, besides Prefect's and MLflow's own start")
+        how = "of tensors a rank, without activations" if plan.rehearsal is None else "a rank, as rehearsed"
+        console.print(f"memory       about {plan.rank_memory_bytes / 1e6:,.0f} MB {how}")
+    console.print(f"time         {_time_line(plan)}, besides Prefect's and MLflow's own start")
+
+
+def _takes(stage: StagePlan) -> str:
+    if stage.state == "found":
+        return ""
+    return "never ran" if stage.expected_s is None else f"{stage.expected_s:.1f} s"
+
+
+def _time_line(plan: Plan) -> str:
+    if plan.expected_s is not None:
+        return f"about {plan.expected_s:.0f} s"
+    known = sum(stage.expected_s or 0.0 for stage in plan.stages)
+    return f"about {known:.0f} s and what never ran here" if known else "not known before a first run"

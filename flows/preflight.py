@@ -11,8 +11,8 @@ from data_contracts.publication import Workspace
 from flows.environment import project_folder
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest
-from tasks.validate import read_contract
-from training.recipes.built_in import check_recipe
+from tasks.validate import read_contract, read_suite
+from training.recipes.check import check_recipe
 
 TRACKING_SCHEMES = frozenset(
     {"http", "https", "file", "sqlite", "postgresql", "mysql", "mssql", "databricks", "databricks-uc"}
@@ -29,12 +29,11 @@ def check_request(request: RetrainRequest) -> tuple[PipelineSpec, Path, Workspac
     """
     path = find_pipeline_file(request.pipeline, project_folder())
     pipeline = load_pipeline(path)
-    read_contract(path.parent / pipeline.contract)
+    contract_file = path.parent / pipeline.contract
+    read_suite(contract_file, read_contract(contract_file)[0])
     check_recipe(pipeline.training.recipe.name, pipeline.training.recipe.model, (str(path.parent),))
     check_tracking_uri(pipeline.registry.tracking_uri)
-    workspace = Workspace.create(request.workspace)
-    workspace.local_path("probe")
-    return pipeline, path, workspace
+    return pipeline, path, Workspace.create(request.workspace)
 
 
 def check_tracking_uri(uri: str) -> None:

@@ -28,7 +28,7 @@ def retrain(request: RetrainRequest) -> RetrainSummary:
     """
     with session(request) as (run, pipeline):
         files = snapshot(run, pipeline.source)
-        receipt = validate(run, pipeline.contract, pipeline.source, files)
+        receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
         manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
         # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
         training = launch(run, pipeline.training, pipeline.launch, manifest, tracking_uri(run, pipeline.registry))

@@ -22,14 +22,14 @@ from data_contracts.publication import Workspace
 from tasks.mlflow_store import artifact_root, default_tracking_uri
 from training.launch.logs import last_lines
 from training.launch.process_tree import sweep
+from training.launch.reaper import reaped
 
 LOOPBACK = "127.0.0.1"
 READY_WITHIN_S = 180.0
-STOP_WITHIN_S = 10.0
-"""More than a keeper takes to end its server and kill what is left."""
+STOP_WITHIN_S = 5.0
+"""For an orderly end; then a server is killed."""
 TOKEN = "HEADWAY_UI_TOKEN"
 """In the environment of a server and all it starts."""
-PACKAGES = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,26 +133,27 @@ def require_free(*servers: Server) -> None:
 
 @contextlib.contextmanager
 def running(server: Server, logs: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A server under its keeper; both are gone when the body ends, or when this process is killed."""
+    """A server that is gone, with all it started, when the body ends, or soon after this process was killed."""
     token = secrets.token_hex(16)
-    with log_of(server, logs).open("wb") as log:
-        keeper = subprocess.Popen(
-            (sys.executable, "-m", "flows.keeper", *server.command),
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env=os.environ | server.environment | {"PYTHONPATH": str(PACKAGES), "PYTHONSAFEPATH": "1", TOKEN: token},
-        )
-    assert keeper.stdin is not None
-    try:
-        yield keeper
-    finally:
-        keeper.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            keeper.wait(STOP_WITHIN_S)
-        # The keeper itself may have been killed; then its server is, but not what that had started.
-        sweep(TOKEN, token)
+    with reaped(TOKEN, token, STOP_WITHIN_S, terminate=True):
+        with log_of(server, logs).open("wb") as log:
+            process = subprocess.Popen(
+                server.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Out of reach of the terminal's Ctrl-C: we need it to the end.
+                start_new_session=True,
+                env=os.environ | server.environment | {"PYTHONSAFEPATH": "1", TOKEN: token},
+            )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_WITHIN_S)
+            sweep(TOKEN, token)
+            process.wait()
 
 
 def log_of(server: Server, logs: Path) -> Path:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,7 +12,10 @@ from pathlib import Path
 from prefect.runtime import flow_run
 
 from data_contracts.digest_cache import DigestCache
-from data_contracts.errors import HeadwayError
+from data_contracts.errors import DataError, HeadwayError, IntegrityError
+from data_contracts.full_disk import naming_a_full_disk
+from data_contracts.leftovers import at_work_in, scratch_folder
+from data_contracts.object_store import Patience
 from data_contracts.publication import Workspace
 from flows.environment import project_folder
 from flows.orphan import ended_with_worker
@@ -27,6 +28,8 @@ watchers: ContextVar[tuple[Listener, ...]] = ContextVar("watchers", default=())
 """Who sees every event of the flow run as it happens: the terminal, a test."""
 command_began_unix_s: ContextVar[float | None] = ContextVar("command_began_unix_s", default=None)
 """When the command was started, so that imports and Prefect's own start are accounted for too."""
+BRIEFLY = Patience(deadline_s=15.0, attempt_s=10.0)
+"""A store that is down has been waited for already."""
 WORKER_LOST = "the worker that started this flow is gone; a checkpoint is kept, and the next run continues from it."
 
 
@@ -41,38 +44,75 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
     path = find_pipeline_file(request.pipeline, project_folder())
     pipeline = load_pipeline(path)
     workspace = Workspace.create(request.workspace)
+    began_unix_s = command_began_unix_s.get() or time.time()
+    with (
+        naming_a_full_disk(str(workspace.local_root)),
+        at_work_in(workspace.local_root, workspace.local_path("sessions")),
+        _ledger(request, pipeline, workspace, began_unix_s) as (identity, ledger),
+        scratch_folder("headway-") as scratch,
+        naming_a_full_disk(str(workspace.local_root), str(scratch.parent)),  # while what fills it is still there
+        _digests(workspace) as digests,
+        ended_with_worker(lambda: ledger.event("worker.lost", message=WORKER_LOST)),
+    ):
+        ledger.elapsed("start", began_unix_s)
+        yield (
+            RunContext(
+                pipeline=pipeline.pipeline,
+                workspace=workspace,
+                base=path.parent,
+                ledger=ledger,
+                digests=digests,
+                scratch=scratch,
+                budget_scope=identity,
+                may_promote=request.may_promote,
+            ),
+            pipeline,
+        )
+
+
+@contextlib.contextmanager
+def _ledger(
+    request: RetrainRequest, pipeline: PipelineSpec, workspace: Workspace, began_unix_s: float
+) -> Iterator[tuple[str, Ledger]]:
+    """The flow run's identity and its ledger, from the first event to the last."""
     identity = str(flow_run.id or uuid.uuid4())
-    ledger = Ledger(ledger_spool(workspace, identity), process="flow", flow_run=identity)
-    ledger.listeners.extend(watchers.get())
-    began = command_began_unix_s.get() or time.time()
-    ledger.event("flow.begin", pipeline=pipeline.pipeline, note=request.note, began_unix_s=began)
-    ledger.elapsed("start", began)
-    scratch = Path(tempfile.mkdtemp(prefix="headway-"))
+    with (
+        _published_at_the_end(workspace, identity),
+        contextlib.closing(Ledger(ledger_spool(workspace, identity), process="flow", flow_run=identity)) as ledger,
+    ):
+        ledger.listeners.extend(watchers.get())
+        ledger.event("flow.begin", pipeline=pipeline.pipeline, note=request.note, began_unix_s=began_unix_s)
+        ledger.require_written()
+        try:
+            yield identity, ledger
+        except BaseException as error:
+            ledger.event("flow.failed", error=type(error).__name__, message=str(error))
+            raise
+        finally:
+            ledger.event("flow.end")
+
+
+@contextlib.contextmanager
+def _published_at_the_end(workspace: Workspace, identity: str) -> Iterator[None]:
+    """The flow's segment of the ledger, once it is closed; in a folder it lies there already."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, HeadwayError):
+            Workspace(workspace.uri, BRIEFLY).publish_tree(f"ledger/{identity}")
+
+
+@contextlib.contextmanager
+def _digests(workspace: Workspace) -> Iterator[DigestCache]:
     digests = DigestCache(workspace.local_path("digest-cache.json"))
     try:
-        with ended_with_worker(lambda: ledger.event("worker.lost", message=WORKER_LOST)):
-            yield (
-                RunContext(
-                    pipeline=pipeline.pipeline,
-                    workspace=workspace,
-                    base=path.parent,
-                    ledger=ledger,
-                    digests=digests,
-                    scratch=scratch,
-                    budget_scope=identity,
-                    may_promote=request.may_promote,
-                ),
-                pipeline,
-            )
-    except BaseException as error:
-        ledger.event("flow.failed", error=type(error).__name__, message=str(error))
+        yield digests
+    except (IntegrityError, DataError):
+        digests.forget_all()  # the next run hashes everything, finds what is damaged and makes it again
         raise
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
         with contextlib.suppress(OSError, HeadwayError):
             digests.save()  # what was hashed need not be hashed again; losing it costs time alone
-        ledger.event("flow.end")
-        ledger.close()
 
 
 def ledger_spool(workspace: Workspace, flow_run_id: str) -> Path:

@@ -17,6 +17,7 @@ from data_contracts import refs
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from tasks import model_refs
+from training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, step_of
 from training.launch import run_lock, stop_request
 from training.ledger import Event, read_events
 
@@ -49,10 +50,11 @@ class Status(BaseModel):
 def read_status(workspace_uri: str) -> Status:
     """Raises `ConfigError` when there is no workspace."""
     workspace = Workspace(workspace_uri)
-    if not workspace.fs.exists(workspace.root):
+    if workspace.is_empty():
         raise ConfigError("there is no workspace here.", where=workspace.uri, advice="Run `headway retrain` first.")
     models = [_model(workspace, name) for name in workspace.names("refs/models")]
-    runs = [_run(workspace.local_path(f"runs/{name}")) for name in workspace.names("runs")]
+    here = {path.name for path in workspace.local_root.glob("runs/*")}
+    runs = [_run(workspace, name) for name in sorted(here | set(workspace.names("runs")))]
     return Status(workspace=workspace.uri, models=models, runs=runs)
 
 
@@ -64,23 +66,29 @@ def _model(workspace: Workspace, name: str) -> ModelStatus:
         since = datetime.datetime.fromtimestamp(champion.unix_s, datetime.UTC).isoformat(timespec="seconds")
     return ModelStatus(
         model=name,
-        num_versions=len(refs.history(workspace, model_refs.versions_ref(name))),
-        champion=None if champion is None else str(champion.detail["version"]),
-        challenger=None if challenger is None else str(challenger.detail["version"]),
+        num_versions=len({entry.target for entry in model_refs.versions(workspace, name)}),
+        champion=None if champion is None else model_refs.version_of(workspace, name, champion.target),
+        challenger=None if challenger is None else model_refs.version_of(workspace, name, challenger.target),
         champion_since=since,
         reason="" if champion is None else champion.reason,
     )
 
 
-def _run(folder: Path) -> RunStatus:
+def _run(workspace: Workspace, name: str) -> RunStatus:
+    """What this machine knows of a run, and what of it was published by any."""
+    folder = workspace.local_path(f"runs/{name}")
     owner = _owner(folder)
+    checkpoints = {step_of(path.parent.name) for path in folder.glob(f"checkpoints/*/{MANIFEST_NAME}")}
+    if not workspace.is_local:
+        checkpoints |= {step_of(published) for published in workspace.names(f"runs/{name}/checkpoints")}
+    kept = checkpoints - {None}
     return RunStatus(
-        run=folder.name,
+        run=name,
         going_on=owner is not None,
         owner=owner or "",
-        step=max((int(event["step"]) for event in _steps(folder)), default=None),
-        num_checkpoints=len(list(folder.glob("checkpoints/step-*/manifest.json"))),
-        finished=(folder / "result.json").is_file(),
+        step=max([*(int(event["step"]) for event in _steps(folder)), *filter(None, kept)], default=None),
+        num_checkpoints=len(kept),
+        finished=workspace.exists(f"runs/{name}/{RESULT_NAME}"),
         folder=str(folder),
     )
 

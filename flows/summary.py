@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +35,8 @@ class RetrainSummary(BaseModel):
     value: float
     low: float
     high: float
+    other_metrics: dict[str, float]
+    """Figures of the same examples that decide nothing."""
     champion_value: float | None
     baselines: dict[str, float]
     registration: str
@@ -69,14 +73,15 @@ def summarise(
         value=own.value,
         low=own.low,
         high=own.high,
+        other_metrics={name: each.value for name, each in report.metrics.items() if name != report.metric},
         champion_value=report.comparison.champion_value if report.comparison is not None else None,
         baselines=report.baselines,
         registration=outcome.registration.sha256,
         stages_found=[name for name, was_found in found.items() if was_found],
         stages_made=[name for name, was_found in found.items() if not was_found],
         reports={
-            "contract": workspace.path(contract_path(receipt)),
-            "evaluation": workspace.path(evaluation_path(evaluation)),
+            "contract": workspace.uri_of(contract_path(receipt)),
+            "evaluation": workspace.uri_of(evaluation_path(evaluation)),
         },
         logs=str(spool.parent),
         wall_s=spent.wall_s,
@@ -109,15 +114,25 @@ def rank_events(flow_events: list[Event]) -> Iterator[Event]:
 
 def proof_command(summary: RetrainSummary) -> str:
     elsewhere = f" --workspace {summary.workspace}" if summary.workspace != Workspace(default_workspace()).uri else ""
-    return f"headway verify models:/{summary.model}/{summary.version}{elsewhere}"
+    return f"{command_name()} verify models:/{summary.model}/{summary.version}{elsewhere}"
+
+
+def command_name() -> str:
+    """`headway`, or the path it was started by where a shell would not find that."""
+    started = Path(sys.argv[0])
+    found = shutil.which("headway")
+    if started.name != "headway" or (found is not None and Path(found).resolve() == started.resolve()):
+        return "headway"
+    return str(started.relative_to(Path.cwd()) if started.is_relative_to(Path.cwd()) else started)
 
 
 def markdown(summary: RetrainSummary) -> str:
     standing = "champion" if summary.is_champion else "challenger"
-    baselines = ", ".join(f"{name} {value:.4f}" for name, value in summary.baselines.items())
+    beside = {**summary.other_metrics, **summary.baselines}
+    figures = ", ".join(f"{name} {value:.4f}" for name, value in beside.items())
     return (
         f"## {summary.model} version {summary.version}: {standing}\n\n"
-        f"{summary.metric} **{summary.value:.4f}** [{summary.low:.4f}, {summary.high:.4f}] ({baselines})\n\n"
+        f"{summary.metric} **{summary.value:.4f}** [{summary.low:.4f}, {summary.high:.4f}] ({figures})\n\n"
         f"{summary.reason}\n\n"
         f"found: {', '.join(summary.stages_found) or 'nothing'}; "
         f"made: {', '.join(summary.stages_made) or 'nothing'}\n\n"

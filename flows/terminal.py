@@ -28,40 +28,46 @@ NOTICES = {
     "attempt.failed": "attempt",
     "attempt.retry": "retry",
     "checkpoint.quarantined": "quarantine",
+    "checkpoint.damaged": "damaged",
+    "checkpoints.unpublished": "unpublished",
 }
+STOPPED = frozenset({"RunStopped", "KeyboardInterrupt", "Terminated", "TerminationSignal"})
+"""How a span ends that somebody asked to end."""
 
 
-def step_line(event: Event, rate_tokens_per_s: float, remaining_s: float) -> str:
+def step_line(event: Event, rate_per_s: float, remaining_s: float) -> str:
     """One step, fixed columns, units."""
+    what = "ex/s" if event.get("targets") == "examples" else "tok/s"
     step, last = int(event["step"]), int(event.get("max_steps", 0))
     return (
         f"{'step':<{STAGE_WIDTH}} {step:>5}/{last:<6} loss {event['loss']:.4f}   lr {event['lr']:.1e}   "
-        f"tok/s {rate_tokens_per_s:>9,.0f}   sync {100 * event['sync_s'] / max(event['duration_s'], 1e-9):>3.0f} %   "
+        f"{what:<5} {rate_per_s:>9,.0f}   sync {100 * event['sync_s'] / max(event['duration_s'], 1e-9):>3.0f} %   "
         f"ETA {remaining_s:>4.0f} s"
     )
 
 
 def stage_line(event: Event) -> str:
     name = str(event["event"]).removeprefix("stage.")
-    if event.get("outcome") != "ok":
-        return f"{name:<{STAGE_WIDTH}} FAILED  {event['duration_s']:>7.2f} s"
+    if (outcome := event.get("outcome")) != "ok":
+        state = "stopped" if outcome in STOPPED else "FAILED"
+        return f"{name:<{STAGE_WIDTH}} {state:<7} {event['duration_s']:>7.2f} s"
     state = "found" if event.get("found") else "made"
     return f"{name:<{STAGE_WIDTH}} {state:<6} {event['duration_s']:>8.2f} s   {event.get('shown', '')}".rstrip()
 
 
 class Rate:
-    """Tokens a second and seconds to go, smoothed over the recent steps."""
+    """Targets (tokens or examples) a second and seconds to go, smoothed over the recent steps."""
 
     def __init__(self) -> None:
-        self._tokens_per_s = 0.0
+        self._per_s = 0.0
         self._step_s = 0.0
 
     def update(self, event: Event) -> tuple[float, float]:
         duration_s = max(float(event["duration_s"]), 1e-9)
         weight = 0.1 if self._step_s else 1.0
         self._step_s += weight * (duration_s - self._step_s)
-        self._tokens_per_s += weight * (event["tokens"] / duration_s - self._tokens_per_s)
-        return self._tokens_per_s, (int(event.get("max_steps", 0)) - int(event["step"])) * self._step_s
+        self._per_s += weight * (event["tokens"] / duration_s - self._per_s)
+        return self._per_s, (int(event.get("max_steps", 0)) - int(event["step"])) * self._step_s
 
 
 class Terminal:
@@ -115,7 +121,8 @@ def comparison_line(summary: RetrainSummary) -> str:
     figures = [f"{summary.metric} {summary.value:.4f} [{summary.low:.4f}, {summary.high:.4f}]"]
     if summary.champion_value is not None:
         figures.append(f"champion {summary.champion_value:.4f}")
-    return "   ".join([*figures, *(f"{name} {value:.4f}" for name, value in summary.baselines.items())])
+    beside = {**summary.other_metrics, **summary.baselines}
+    return "   ".join([*figures, *(f"{name} {value:.4f}" for name, value in beside.items())])
 
 
 def time_table(summary: RetrainSummary) -> Table:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from data_contracts.digests import sha256_file
 from data_contracts.documents import Link, Snapshot
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
-from tasks.prove import Proof, prove, source_proof
+from tasks.prove import OUTSIDE, Proof, prove, source_proof
 from tasks.snapshot import known_place
 
 MARKS = {"proved": "proved", "gone": "gone  ", "broken": "BROKEN"}
@@ -24,7 +25,7 @@ def verify_model(model_uri: str, workspace_uri: str, *, as_json: bool) -> int:
         if base is None:
             yield Proof(what="source", standing="gone", detail="nobody recorded where it lies; the shards prove it")
         else:
-            yield from source_proof(snapshot, base, lambda path: (base / path).read_bytes())
+            yield from source_proof(snapshot, base, lambda path: sha256_file(base / path))
 
     proofs = []
     for proof in prove(workspace, model_uri, read_source):
@@ -36,7 +37,8 @@ def verify_model(model_uri: str, workspace_uri: str, *, as_json: bool) -> int:
     verdict = "broken" if broken else "source gone, shards prove it" if gone else "proved"
     if as_json:
         links = [{"what": p.what, "standing": p.standing, "detail": p.detail} for p in proofs]
-        print(json.dumps({"model": model_uri, "verdict": verdict, "links": links}))
+        print(json.dumps({"model": model_uri, "verdict": verdict, "links": links, "outside": OUTSIDE}))
     else:
-        print(f"\n{model_uri}: {verdict}" + (f" at {broken[0].what}: {broken[0].detail}" if broken else ""))
+        print(f"\nOutside the proof: {'; '.join(OUTSIDE)}.")
+        print(f"{model_uri}: {verdict}" + (f" at {broken[0].what}: {broken[0].detail}" if broken else ""))
     return IntegrityError.exit_code if broken else 0

@@ -27,7 +27,7 @@ def figures(report: EvaluationReport) -> list[tuple[str, float, str]]:
 def render_markdown(report: EvaluationReport) -> str:
     verdict = decide(report)
     lines = [
-        f"### {report.metric.replace('_', ' ')} on {report.num_examples} held-out documents",
+        f"### {report.metric.replace('_', ' ')} on {report.num_examples} held-out examples",
         "",
         "| | value |",
         "|---|---|",
@@ -84,9 +84,9 @@ def render_html(report: EvaluationReport, pipeline: str) -> str:
     return f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(pipeline)}: evaluation</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head><body>
 <h1>{escape(pipeline)}: {escape(report.metric.replace("_", " "))}</h1>
-<p class="quiet">{report.num_examples} held-out documents, {direction}, intervals by bootstrap over documents.</p>
+<p class="quiet">{report.num_examples} held-out examples, {direction}, intervals by bootstrap over them.</p>
 <div class="verdict{"" if verdict.promote else " hold"}"><b>{headline}</b><br>{escape(verdict.reason)}</div>
-<h2>Beside other models of the same documents</h2><table>{bars}</table>
+<h2>Beside other models on the same examples</h2><table>{bars}</table>
 <h2>By slice</h2><table>{slices}</table>
 <h2>What this stands on</h2><table>
 <tr><td>checkpoint</td><td><code>{report.checkpoint.sha256}</code></td></tr>

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointManifest, Link, RunSpec, ShardManifest, StoredFile
 from data_contracts.errors import IntegrityError
-from data_contracts.publication import Workspace
+from data_contracts.publication import LOCAL, Workspace
 from tasks.artifacts import ProgressBar, artifact_key
+from tasks.checkpoint_carrier import CheckpointCarrier
 from tasks.context import RunContext
 from tasks.stage import Made, find_or_make, stage_task
 from tasks.track import SeriesShipper
 from training.checkpoint.layout import RESULT_NAME, checkpoint_path, stored_files
 from training.code_archive import freeze_code, freeze_environment
 from training.config import TrainingSpec, batch_line
+from training.data.spec import ShardSpec
 from training.launch.spec import Gang, LaunchSpec
 from training.launch.supervisor import supervise
 from training.ledger import Event, SpoolTail
+from training.run_documents import mixed_manifests
 
 
 def run_folder(run: Link) -> str:
@@ -46,6 +52,7 @@ def launch(context: RunContext, training: TrainingSpec, spec: LaunchSpec, manife
 def describe_run(context: RunContext, training: TrainingSpec, manifest: Link) -> RunSpec:
     """Freeze code and environment, and write down everything that decides the weights."""
     shards = context.workspace.load(manifest, ShardManifest)
+    mixed_manifests(context.workspace, training, shards)  # refused here, before a rank starts
     return RunSpec(
         pipeline=context.pipeline,
         config=training.model_dump(mode="json"),
@@ -62,20 +69,29 @@ def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, run: R
     run_dir = workspace.local_path(run_folder(run.link))
     run_dir.mkdir(parents=True, exist_ok=True)
     context.ledger.event("run.folder", run=run.sha256, path=str(run_dir))
-    context.ledger.event("batch", message=_batch_line(context, training, spec, run))
+    world_size, context_tokens = spec.nodes * spec.ranks_per_node, _context_tokens(context, run)
+    line = batch_line(training, world_size=world_size, context_tokens=context_tokens)
+    context.ledger.event("batch", message=line)
     gang = gang_for(context, run, "training.worker", run_dir, spec.nodes, spec.ranks_per_node)
+    gang = dataclasses.replace(gang, environment=spec.loader.environment())
     shipper = SeriesShipper(workspace, tracking_uri, context.pipeline, run)
-    watch = TrainingWatch(context, run_dir, training.max_steps, shipper)
-    with shipper:
-        supervise(spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=watch.poll)
-        watch.poll()
+    # What every step is told with, for people.
+    facts = {"max_steps": training.max_steps, "targets": "examples" if context_tokens == 1 else "tokens"}
+    watch = TrainingWatch(context, run_dir, facts, shipper)
+    carrier = CheckpointCarrier(workspace, run_folder(run.link), run.link, context.ledger)
+    with shipper, carrier:
+
+        def poll() -> int | None:
+            carrier.tell()
+            return watch.poll()
+
+        supervise(spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=poll)
+        poll()
     return Made(document=run, files=result_files(context, run.link))
 
 
-def _batch_line(context: RunContext, training: TrainingSpec, spec: LaunchSpec, run: RunSpec) -> str:
-    shards = context.workspace.load(run.manifest, ShardManifest)
-    context_tokens = next(column.shape[0] - 1 for column in shards.columns if column.name == "tokens")
-    return batch_line(training, world_size=spec.nodes * spec.ranks_per_node, context_tokens=context_tokens)
+def _context_tokens(context: RunContext, run: RunSpec) -> int:
+    return ShardSpec.model_validate(context.workspace.load(run.manifest, ShardManifest).spec).context_tokens
 
 
 def gang_for(
@@ -83,15 +99,14 @@ def gang_for(
 ) -> Gang:
     """Ranks import the run's frozen code first, whatever lies on disk now."""
     workspace = context.workspace
-    workspace.verify(run.code)
     return Gang(
         module=module,
         arguments=("--workspace", workspace.uri, "--run-spec", run.sha256, "--run-dir", str(run_dir), *arguments),
         nodes=nodes,
         ranks_per_node=ranks_per_node,
-        import_path=(str(workspace.local_path(run.code.path)),),
+        import_path=(str(workspace.fetch(run.code)),),
         run_dir=run_dir,
-        environment={},
+        environment={LOCAL: os.environ[LOCAL]} if LOCAL in os.environ else {},
     )
 
 
@@ -131,6 +146,12 @@ def final_checkpoint(context: RunContext, run: Link) -> tuple[str, CheckpointMan
     return folder, manifest
 
 
+def checkpoint_here(workspace: Workspace, folder: str, manifest: CheckpointManifest) -> Path:
+    """A checkpoint's folder on this machine, fetched if it is not there."""
+    workspace.bring(stored_files(folder, manifest))
+    return workspace.local_path(folder)
+
+
 def result_files(context: RunContext, run: Link) -> tuple[StoredFile, ...]:
     folder, manifest = final_checkpoint(context, run)
     data = context.workspace.read(result_path(run))
@@ -141,8 +162,8 @@ def result_files(context: RunContext, run: Link) -> tuple[StoredFile, ...]:
 class TrainingWatch:
     """Tails the ranks' ledgers: the newest step for the supervisor, rank 0's records for people and MLflow."""
 
-    def __init__(self, context: RunContext, run_dir: Path, max_steps: int, shipper: SeriesShipper) -> None:
-        self._context, self._attempts, self._max_steps = context, run_dir / "attempts", max_steps
+    def __init__(self, context: RunContext, run_dir: Path, facts: Mapping[str, Any], shipper: SeriesShipper) -> None:
+        self._context, self._attempts, self._facts = context, run_dir / "attempts", facts
         self._shipper = shipper
         self._tails: dict[Path, SpoolTail] = {}
         self._bar = ProgressBar(artifact_key(context.pipeline, "training"), "Training steps, in percent")
@@ -161,9 +182,9 @@ class TrainingWatch:
         return self._step
 
     def _observe(self, event: Event) -> None:
-        self._context.ledger.relay({**event, "relayed": True, "max_steps": self._max_steps})
+        self._context.ledger.relay({**event, "relayed": True, **self._facts})
         if event["event"] != "step":
             return
         self._step = int(event["step"])
         self._shipper.add(event)
-        self._bar.move(100 * self._step / self._max_steps, time.monotonic())
+        self._bar.move(100 * self._step / self._facts["max_steps"], time.monotonic())

@@ -7,11 +7,12 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data_contracts.documents import EvaluationReport, RunSpec
 from data_contracts.errors import RegistryError
 from data_contracts.publication import Workspace
+from tasks.file_lock import holding
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -20,15 +21,25 @@ if TYPE_CHECKING:
 RUN_TAG = "headway.run"
 SQLITE = "sqlite:///"
 UI_OF_A_LOCAL_STORE = "http://127.0.0.1:5000"
+MIGRATION_WITHIN_S = 120.0
+QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
 
 
 def default_tracking_uri(workspace: Workspace) -> str:
-    """MLflow's own SQLite database inside the workspace."""
+    """MLflow's own SQLite database on the workspace's local side: in the workspace itself where that is a folder."""
     return f"{SQLITE}{workspace.local_path('mlflow.db')}"
 
 
 def artifact_root(workspace: Workspace) -> str:
-    return Path(workspace.path("mlartifacts")).as_uri() if workspace.is_local else workspace.path("mlartifacts")
+    return workspace.local_path("mlartifacts").as_uri()
 
 
 @contextlib.contextmanager
@@ -53,8 +64,16 @@ def talking_to(tracking_uri: str) -> Iterator[None]:
         ) from error
 
 
+def be_quiet() -> None:
+    """Before MLflow is imported: it says nothing home, waits for seconds only, unpickles no model, draws no bars."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    for noisy in ("mlflow.store.db.utils", "mlflow.pyfunc", "alembic"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
 def connect(tracking_uri: str, *, must_exist: bool = False) -> MlflowClient:
-    """A client that gives up after seconds, says nothing home, and never unpickles a model.
+    """A client of the store, quiet and patient for seconds only.
 
     Args:
         must_exist: refuse a SQLite database that is not there instead of making it.
@@ -62,23 +81,22 @@ def connect(tracking_uri: str, *, must_exist: bool = False) -> MlflowClient:
     Raises:
         RegistryError: the store does not answer; retryable.
     """
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("DO_NOT_TRACK", "true")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-    os.environ.setdefault("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+    be_quiet()
     if must_exist and tracking_uri.startswith(SQLITE) and not Path(tracking_uri.removeprefix(SQLITE)).is_file():
         raise RegistryError("MLflow's database is gone.", where=tracking_uri)
     from mlflow import MlflowClient
 
-    for noisy in ("mlflow.store.db.utils", "alembic"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    with talking_to(tracking_uri):
+    with talking_to(tracking_uri), _one_migration_at_a_time(tracking_uri):
         client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
         client.search_experiments(max_results=1)
     return client
+
+
+def _one_migration_at_a_time(tracking_uri: str) -> contextlib.AbstractContextManager[None]:
+    """Whoever opens an SQLite store first makes its tables; two at once spoil it for each other."""
+    if not tracking_uri.startswith(SQLITE):
+        return contextlib.nullcontext()
+    return holding(Path(f"{tracking_uri.removeprefix(SQLITE)}.lock"), within_s=MIGRATION_WITHIN_S)
 
 
 def model_page(tracking_uri: str, model: str, version: str) -> str:
@@ -99,13 +117,23 @@ def find_or_create_run(client: MlflowClient, workspace: Workspace | None, pipeli
     """The tracking run of a Headway run: made once, however often the flow is retried."""
     if (found := find_run(client, pipeline, run)) is not None:
         return found
-    experiment = client.get_experiment_by_name(pipeline)
-    if experiment is not None:
-        experiment_id = experiment.experiment_id
-    else:
-        root = f"{artifact_root(workspace)}/{pipeline}" if workspace is not None else None
-        experiment_id = client.create_experiment(pipeline, artifact_location=root)
+    experiment_id = _find_or_create_experiment(client, workspace, pipeline)
     return client.create_run(experiment_id, run_name=f"{pipeline} {run.sha256[:8]}", tags={RUN_TAG: run.sha256})
+
+
+def _find_or_create_experiment(client: MlflowClient, workspace: Workspace | None, pipeline: str) -> str:
+    from mlflow.exceptions import MlflowException
+
+    if (experiment := client.get_experiment_by_name(pipeline)) is not None:
+        return str(experiment.experiment_id)
+    root = f"{artifact_root(workspace)}/{pipeline}" if workspace is not None else None
+    try:
+        return str(client.create_experiment(pipeline, artifact_location=root))
+    except MlflowException:
+        # Names are unique: another flow of this pipeline may have been first.
+        if (experiment := client.get_experiment_by_name(pipeline)) is None:
+            raise
+        return str(experiment.experiment_id)
 
 
 def alias_version(client: MlflowClient, model: str, alias: str) -> str | None:
@@ -160,19 +188,38 @@ def metric_key(name: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in name)
 
 
-def version_tags_and_files(client: MlflowClient, model: str, version: str) -> tuple[dict[str, str], Path]:
-    """Tags of a registered version, and a local folder with its files.
+class VersionFiles(NamedTuple):
+    tags: dict[str, str]
+    folder: Path
+    """A local folder with the version's files."""
+    place: str
+    """Where they really lie: the folder itself, or a URI of the store."""
+
+
+def version_files(client: MlflowClient, model: str, version: str, scratch: Path) -> VersionFiles:
+    """Tags and files of a registered version; files of a local store are left where they are.
+
+    Args:
+        scratch: an existing folder for what has to be fetched; the caller removes it.
 
     Raises:
         RegistryError: no such version, or its files cannot be had.
     """
     import mlflow.artifacts
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+    from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
     with talking_to(client.tracking_uri):
-        found = client.get_model_version(model, version)
+        tags = dict(client.get_model_version(model, version).tags)
         uri = client.get_model_version_download_uri(model, version)
-        folder = mlflow.artifacts.download_artifacts(artifact_uri=uri, tracking_uri=client.tracking_uri)
-    return dict(found.tags), Path(folder)
+        repository = get_artifact_repository(uri, tracking_uri=client.tracking_uri)
+        repository = getattr(repository, "repo", repository)  # behind a run's name lies a place
+        if isinstance(repository, LocalArtifactRepository):
+            return VersionFiles(tags, Path(repository.artifact_dir), repository.artifact_dir)
+        fetched = mlflow.artifacts.download_artifacts(
+            artifact_uri=uri, tracking_uri=client.tracking_uri, dst_path=str(scratch)
+        )
+    return VersionFiles(tags, Path(fetched), uri)
 
 
 def has_version(client: MlflowClient, model: str, version: str, tag: str, value: str) -> bool:

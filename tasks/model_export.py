@@ -1,77 +1,85 @@
-"""A checkpoint as an MLflow model: a `torch.export` graph that plain MLflow loads with unpickling switched off."""
+"""A checkpoint as an MLflow model that holds no pickle: a `torch.export` graph, and the source that serves it."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import uuid
-import warnings
 from importlib.metadata import version
 from pathlib import Path
 
 import yaml
 
-from data_contracts.documents import CheckpointManifest, RunSpec
+from data_contracts.documents import Registration, StoredFile
+from data_contracts.errors import IntegrityError
+from tasks import mlflow_store
+from tasks.candidate import Candidate
 from tasks.context import RunContext
-from tasks.launch import final_checkpoint, gang_for, run_folder
+from tasks.launch import checkpoint_here, gang_for, run_folder
+from training.export import GRAPH, INPUT_EXAMPLE, OUTPUT_EXAMPLE
 from training.launch.spec import LaunchSpec, for_quiet_work
 from training.launch.supervisor import supervise
 
+SERVED_BY = Path(__file__).with_name("served_graph.py")
+ARTIFACTS = "artifacts"
+"""Where MLflow's `pyfunc` puts a model's files."""
 
-def export_graph(context: RunContext, launch: LaunchSpec, manifest: CheckpointManifest) -> Path:
-    """Let one rank, on the run's frozen code, write the graph; returns the file."""
+
+def export_graph(context: RunContext, launch: LaunchSpec, candidate: Candidate) -> Path:
+    """Let one rank, on the run's frozen code, write the graph and its examples; returns their folder."""
     workspace = context.workspace
-    folder, _ = final_checkpoint(context, manifest.run)
-    run_dir = workspace.local_path(f"{run_folder(manifest.run)}/export")
+    run_dir = workspace.local_path(f"{run_folder(candidate.run.link)}/export")
     run_dir.mkdir(parents=True, exist_ok=True)
-    run = workspace.load(manifest.run, RunSpec)
-    arguments = ("--checkpoint", str(workspace.local_path(folder)), "--out", str(run_dir))
-    gang = gang_for(context, run, "training.export", run_dir, 1, 1, *arguments)
+    checkpoint = checkpoint_here(workspace, candidate.folder, candidate.manifest)
+    arguments = ("--checkpoint", str(checkpoint), "--out", str(run_dir))
+    gang = gang_for(context, candidate.run, "training.export", run_dir, 1, 1, *arguments)
     patient = for_quiet_work(launch)
     supervise(patient, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=lambda: None)
-    return run_dir / "model.pt2"
+    return run_dir
 
 
-def save_model(graph: Path, lineage: dict[str, str], target: Path) -> None:
-    """Write an MLflow model folder around the graph, with signature, input example and lineage.
+def registered_graph(registration: Registration) -> StoredFile:
+    """Raises `IntegrityError`: the registration names none."""
+    for file in registration.artifacts:
+        if file.path.endswith(f"/{ARTIFACTS}/{GRAPH}"):
+            return file
+    raise IntegrityError("no graph is registered.", where=registration.link.short)
 
-    The folder's bytes are a function of graph and lineage alone, so that registering again after a crash, or after
-    damage, is the same registration.
+
+def save_model(exported: Path, lineage: dict[str, str], target: Path) -> None:
+    """Write an MLflow model folder around the graph in `exported`, with signature, input example and lineage.
+
+    The folder's bytes are a function of graph, examples and lineage alone, so that registering again after a crash, or
+    after damage, is the same registration.
     """
-    import mlflow.pytorch
+    mlflow_store.be_quiet()
+    import mlflow.pyfunc
     import numpy as np
-    import torch
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
-    program = torch.export.load(graph)
-    (example,), _ = program.example_inputs
-    tokens = example.numpy()
-    free = ModelSignature(
-        inputs=Schema([TensorSpec(tokens.dtype, (-1,) * tokens.ndim)]),
-        outputs=Schema([TensorSpec(np.dtype("float32"), (-1,) * (tokens.ndim + 1))]),
+    given, made = (np.load(exported / name, allow_pickle=False) for name in (INPUT_EXAMPLE, OUTPUT_EXAMPLE))
+    inputs, outputs = (Schema([TensorSpec(array.dtype, (-1,) * array.ndim)]) for array in (given, made))
+    mlflow.pyfunc.save_model(
+        target,
+        python_model=str(SERVED_BY),
+        artifacts={"graph": str(exported / GRAPH)},
+        signature=ModelSignature(inputs=inputs, outputs=outputs),
+        input_example=given,
+        # Said, not inferred: inference starts a process and asks a package index.
+        pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in ("mlflow", "numpy", "torch")],
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        mlflow.pytorch.save_model(
-            program.module(),
-            target,
-            signature=free,
-            input_example=tokens,
-            serialization_format="pt2",
-            # Said, not inferred: inference starts a process and asks a package index.
-            pip_requirements=[f"torch=={version('torch').partition('+')[0]}", f"mlflow=={version('mlflow')}"],
-        )
     (target / "lineage.json").write_text(json.dumps(lineage, indent=1, sort_keys=True) + "\n")
-    _make_reproducible(graph, lineage, target)
+    _describe(lineage, target)
 
 
-def _make_reproducible(graph: Path, lineage: dict[str, str], target: Path) -> None:
-    """MLflow exports the graph once more and adds a clock and a random id; ours is the graph the rank wrote."""
-    (stored,) = (target / "data").glob("*.pt2")
-    shutil.copyfile(graph, stored)
-    description = yaml.safe_load((target / "MLmodel").read_text())
+def _describe(lineage: dict[str, str], target: Path) -> None:
+    """Name the graph for `mlflow.pytorch` too, and take out what MLflow adds: a clock, a random id, this machine."""
+    path = target / "MLmodel"
+    description = yaml.safe_load(path.read_text())
     description.pop("utc_time_created", None)
     description["model_uuid"] = uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(lineage, sort_keys=True)).hex
-    description["model_size_bytes"] = stored.stat().st_size
-    (target / "MLmodel").write_text(yaml.safe_dump(description))
+    served = description["flavors"]["python_function"]
+    served["model_code_path"] = SERVED_BY.name
+    served["artifacts"] = {"graph": {"path": f"{ARTIFACTS}/{GRAPH}", "uri": f"{ARTIFACTS}/{GRAPH}"}}
+    description["flavors"]["pytorch"] = {"code": None, "model_data": ARTIFACTS, "pytorch_version": version("torch")}
+    path.write_text(yaml.safe_dump(description))

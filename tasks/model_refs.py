@@ -1,21 +1,26 @@
 """A model's refs: every registered version, the challenger, the champion. Pure look-ups over the append-only history.
 
-`models/<name>/versions`    entry n names the n-th registration and the registry's version number
+`models/<name>/versions`    entry n: a registration, the version number it has in a store, and which store that is
 `models/<name>/challenger`  the newest candidate
 `models/<name>/champion`    what serves; moved by compare-and-set alone
-`models/<name>/projected-*` the version that Headway last gave MLflow's alias of that name
+`models/<name>/projected-*` the version that Headway last gave a store's alias of that name
+
+Refs name registrations. A version number belongs to a registration in one MLflow store; in another it has another.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterable
 
 from data_contracts import refs
 from data_contracts.documents import Link, Registration
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
+
+STORE = "tracking_uri"
+"""In an entry's detail: the MLflow store that a version number belongs to; empty for the workspace's own."""
 
 
 def versions_ref(model: str) -> str:
@@ -31,18 +36,24 @@ def champion(workspace: Workspace, model: str) -> tuple[RefEntry, Registration] 
     return None if entry is None else (entry, workspace.load(entry.target, Registration))
 
 
-def version_of(workspace: Workspace, model: str, registration: Link) -> str | None:
-    """The registry's version number of a registration, if it got that far."""
-    detail = registration_detail(workspace, model, registration)
-    return str(detail["version"]) if detail else None
+def versions(workspace: Workspace, model: str, *, store: str | None = None) -> list[RefEntry]:
+    """What was registered, newest first; with `store`, in that one alone."""
+    entries = reversed(refs.history(workspace, versions_ref(model)))
+    return [entry for entry in entries if store is None or entry.detail.get(STORE, "") == store]
 
 
-def registration_detail(workspace: Workspace, model: str, registration: Link) -> dict[str, Any]:
-    """What was written down beside the version: its number and, unless it is the default, the tracking URI."""
-    for entry in reversed(refs.history(workspace, versions_ref(model))):
-        if entry.target == registration:
-            return entry.detail
-    return {}
+def version_of(workspace: Workspace, model: str, registration: Link, *, store: str | None = None) -> str | None:
+    """The version number of a registration, in `store` or wherever it was registered last; None if nowhere."""
+    return _number(versions(workspace, model, store=store), registration)
+
+
+def last_entry(workspace: Workspace, model: str, registration: Link) -> RefEntry | None:
+    """What was written down last of a registration: its number, and in which store."""
+    return next((entry for entry in versions(workspace, model) if entry.target == registration), None)
+
+
+def _number(entries: Iterable[RefEntry], registration: Link) -> str | None:
+    return next((str(entry.detail["version"]) for entry in entries if entry.target == registration), None)
 
 
 def was_champion(workspace: Workspace, model: str, registration: Link) -> bool:
@@ -55,6 +66,8 @@ MODEL_URI = re.compile(r"^models:/(?P<name>[^/@]+)(?:@(?P<alias>[a-z]+)|/(?P<ver
 def resolve(workspace: Workspace, model_uri: str) -> tuple[str, str, Link]:
     """Name, version and registration of `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
 
+    A number that means different registrations in different stores means the one that was registered last.
+
     Raises:
         ConfigError: not such a URI, or nothing of that name here.
     """
@@ -64,7 +77,7 @@ def resolve(workspace: Workspace, model_uri: str) -> tuple[str, str, Link]:
             f"{model_uri!r} is no model URI.", advice="Write models:/NAME@champion or models:/NAME/VERSION."
         )
     name, alias, version = match["name"], match["alias"], match["version"]
-    entries = refs.history(workspace, versions_ref(name))
+    entries = versions(workspace, name)
     if not entries:
         known = workspace.names("models") + workspace.names("refs/models")
         raise ConfigError(
@@ -76,9 +89,9 @@ def resolve(workspace: Workspace, model_uri: str) -> tuple[str, str, Link]:
         entry = refs.current(workspace, alias_ref(name, alias))
         if entry is None:
             raise ConfigError(f"model {name!r} has no {alias}.", where=workspace.uri, advice="See `headway status`.")
-        return name, str(entry.detail["version"]), entry.target
+        return name, _number(entries, entry.target) or str(entry.detail["version"]), entry.target
     for candidate in entries:
         if str(candidate.detail["version"]) == version:
             return name, version, candidate.target
-    newest = entries[-1].detail["version"]
+    newest = entries[0].detail["version"]
     raise ConfigError(f"model {name!r} has no version {version}.", advice=f"Its newest is {newest}.")

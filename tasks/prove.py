@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from data_contracts import refs
-from data_contracts.digests import sha256_bytes, sha256_file
+from data_contracts.digests import sha256_file
 from data_contracts.documents import (
     CheckpointManifest,
     ContractReceipt,
@@ -27,11 +27,22 @@ from data_contracts.documents import (
     StoredFile,
 )
 from data_contracts.errors import DataError, IntegrityError, RegistryError
+from data_contracts.leftovers import scratch_folder
 from data_contracts.publication import Workspace
 from tasks import mlflow_store, model_refs
 from tasks.launch import read_result, result_path, run_folder
-from tasks.register import lineage
+from tasks.model_versions import lineage
 from training.checkpoint.layout import checkpoint_path, stored_files
+
+OUTSIDE = (
+    "HTML reports (written anew from the documents)",
+    "stage records and group.json (they only save work: what they name is hashed)",
+    "ledger, logs and MLflow's series and other rows",
+    "other checkpoints of the run",
+    "what a run keeps beside its checkpoints: attempts, exports, results of verify and evaluate",
+    "refs of fitted states, of accepted data and of what MLflow was last given (they steer later runs)",
+)
+"""What the model does not stand on, and no proof covers."""
 
 Standing = Literal["proved", "gone", "broken"]
 
@@ -67,7 +78,8 @@ def _chain(
     registration = workspace.load(link, Registration)
     yield _document(f"registration of {name} version {version}", link)
     yield from _files(workspace, "registered model", registration.artifacts)
-    yield from _in_mlflow(workspace, name, version, link, registration)
+    with scratch_folder("headway-verify-") as scratch:
+        yield from _in_mlflow(workspace, name, version, link, registration, scratch)
     evaluation = workspace.load(registration.evaluation, EvaluationReport)
     yield _document("evaluation", registration.evaluation)
     checkpoint = workspace.load(registration.checkpoint, CheckpointManifest)
@@ -84,8 +96,7 @@ def _chain(
     yield _document("fitted state", run.fitted)
     yield from _files(workspace, "encoder", fitted.files)
     receipt = workspace.load(run.receipt, ContractReceipt)
-    yield _document("contract receipt", run.receipt)
-    yield from _files(workspace, "contract", (receipt.contract,))
+    yield from _receipt(workspace, receipt)
     workspace.load(shards.snapshot, Snapshot)
     yield _document("snapshot", shards.snapshot)
     bonds = {
@@ -113,6 +124,14 @@ def _files(workspace: Workspace, what: str, files: tuple[StoredFile, ...]) -> It
     yield Proof(what=what, standing="proved", detail=f"{len(files)} files, {size_bytes / 1e6:,.1f} MB re-hashed")
 
 
+def _receipt(workspace: Workspace, receipt: ContractReceipt) -> Iterator[Proof]:
+    """The receipt, the contract it judges by, and the list of the rows that were left out."""
+    yield _document("contract receipt", receipt.link)
+    yield from _files(workspace, "contract", (receipt.contract,))
+    if receipt.quarantine is not None:
+        yield from _files(workspace, "quarantine", (receipt.quarantine,))
+
+
 def _checkpoint(workspace: Workspace, manifest: CheckpointManifest, run: Link) -> Iterator[Proof]:
     """The files in the checkpoint's folder, its own manifest and seal included."""
     folder = checkpoint_path(run_folder(run), manifest.step)
@@ -123,41 +142,40 @@ def _checkpoint(workspace: Workspace, manifest: CheckpointManifest, run: Link) -
 
 
 def _in_mlflow(
-    workspace: Workspace, name: str, version: str, link: Link, registration: Registration
+    workspace: Workspace, name: str, version: str, link: Link, registration: Registration, scratch: Path
 ) -> Iterator[Proof]:
     """MLflow's own copy carries the same bytes and names the same registration."""
     where = f"MLflow {name} version {version}"
-    uri = tracking_uri_of(workspace, name, link)
+    entry = model_refs.last_entry(workspace, name, link)
+    store = "" if entry is None else str(entry.detail.get(model_refs.STORE, ""))
+    uri = store or mlflow_store.default_tracking_uri(workspace)
     try:
         client = mlflow_store.connect(uri, must_exist=True)
         with mlflow_store.talking_to(uri):
-            tags, folder = mlflow_store.version_tags_and_files(client, name, version)
+            made = mlflow_store.version_files(client, name, version, scratch)
             aliases = {alias: mlflow_store.alias_version(client, name, alias) for alias in ("champion", "challenger")}
     except RegistryError as error:
         yield Proof(what=where, standing="broken", detail=error.what)
         return
     for tag, value in lineage(workspace, link).items():
-        if tags.get(tag) != value:
+        if made.tags.get(tag) != value:
             yield Proof(what=where, standing="broken", detail=f"its tag {tag} names something else")
             return
     for alias, number in aliases.items():
         entry = refs.current(workspace, model_refs.alias_ref(name, alias))
-        if entry is not None and number != str(entry.detail["version"]):
-            detail = f"its alias {alias} is version {number}, the ref says {entry.detail['version']}"
+        ours = None if entry is None else model_refs.version_of(workspace, name, entry.target, store=store)
+        if ours is not None and number != ours:
+            detail = f"its alias {alias} is version {number}, the ref says {ours}"
             yield Proof(what=f"MLflow {name}", standing="broken", detail=detail)
             return
     expected = {"/".join(file.path.split("/")[3:]): file.sha256 for file in registration.artifacts}
     for relative, sha256 in expected.items():
-        copy = folder / relative
+        copy = made.folder / relative
         if not copy.is_file() or sha256_file(copy) != sha256:
-            yield Proof(what=where, standing="broken", detail=f"its copy of {relative} is gone or altered: {copy}")
+            place = f"{made.place}/{relative}"
+            yield Proof(what=where, standing="broken", detail=f"its copy of {relative} is gone or altered: {place}")
             return
     yield Proof(what=where, standing="proved", detail=f"{len(expected)} files equal to the registered ones")
-
-
-def tracking_uri_of(workspace: Workspace, model: str, registration: Link) -> str:
-    detail = model_refs.registration_detail(workspace, model, registration)
-    return str(detail.get("tracking_uri") or mlflow_store.default_tracking_uri(workspace))
 
 
 def _bound(bonds: dict[str, bool]) -> Proof:
@@ -168,7 +186,7 @@ def _bound(bonds: dict[str, bool]) -> Proof:
     return Proof(what="chain", standing="proved", detail=f"{len(bonds)} bonds between documents hold")
 
 
-def source_proof(snapshot: Snapshot, base: Path, read: Callable[[str], bytes]) -> Iterator[Proof]:
+def source_proof(snapshot: Snapshot, base: Path, digest: Callable[[str], str]) -> Iterator[Proof]:
     """Re-hash the source itself. Sources may move on: the shards prove the model without them."""
     if not base.exists():
         yield Proof(what="source", standing="gone", detail=f"{base} is not here; the shards prove what it was")
@@ -176,11 +194,11 @@ def source_proof(snapshot: Snapshot, base: Path, read: Callable[[str], bytes]) -
     changed, missing = [], 0
     for file in snapshot.files:
         try:
-            data = read(file.path)
+            sha256 = digest(file.path)
         except (OSError, DataError):
             missing += 1
             continue
-        if sha256_bytes(data) != file.sha256:
+        if sha256 != file.sha256:
             changed.append(file.path)
     if changed or missing:
         example = f", such as {changed[0]}" if changed else ""

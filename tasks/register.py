@@ -7,46 +7,43 @@ that died half-way, or is simply run again, makes no second version.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from data_contracts import refs, stages
-from data_contracts.documents import (
-    CheckpointManifest,
-    ContractReceipt,
-    EvaluationReport,
-    Frozen,
-    Link,
-    Registration,
-    RunSpec,
-    ShardManifest,
-    StoredFile,
-)
+from data_contracts import stages
+from data_contracts.documents import Frozen, Link, Registration, StoredFile
 from data_contracts.errors import IntegrityError
-from data_contracts.publication import Workspace
-from tasks import mlflow_store, model_refs
+from tasks import mlflow_store
 from tasks.artifacts import artifact_key, show_link, show_markdown
-from tasks.champion import Candidate, Outcome, settle
+from tasks.candidate import read_candidate, require_files
+from tasks.champion import Outcome, settle
 from tasks.context import RunContext
 from tasks.model_export import export_graph, save_model
-from tasks.promotion import decide
+from tasks.model_versions import model_versions
 from tasks.stage import Made, find_or_make, stage_task
 from training.launch.spec import LaunchSpec
 
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
-
-REGISTRATION_TAG = "headway.registration"
-MODEL_FOLDER = "model"
 LINK_NOTE = "Opens while MLflow or `headway ui` runs"
 
 
 class RegistrySpec(Frozen):
     model: str = Field(pattern=r"^[A-Za-z0-9._-]+$", description="Name of the registered model.")
     tracking_uri: str = Field(
-        default="", description="MLflow tracking and registry URI; empty means SQLite inside the workspace."
+        default="",
+        description="MLflow tracking and registry URI; empty means SQLite inside the workspace, or, for one in object "
+        "storage, on this machine alone.",
     )
+
+    @field_validator("tracking_uri")
+    @classmethod
+    def _holds_no_secret(cls, uri: str) -> str:
+        # It is written down beside every version and named in every error.
+        if urlsplit(uri).password is not None:
+            raise ValueError(
+                "a password does not belong in a pipeline file; MLflow reads MLFLOW_TRACKING_USERNAME and _PASSWORD"
+            )
+        return uri
 
 
 def tracking_uri(context: RunContext, registry: RegistrySpec) -> str:
@@ -54,7 +51,13 @@ def tracking_uri(context: RunContext, registry: RegistrySpec) -> str:
 
 
 def registration_inputs(registry: RegistrySpec, checkpoint: Link) -> dict[str, str]:
-    """A checkpoint is registered once under a name; becoming champion later does not make it new."""
+    """A checkpoint is registered once under a name; becoming champion later does not make it new.
+
+    Nor does a new version of Headway, MLflow or torch: unlike the other stages' results, a version has an identity that
+    people and other systems refer to, and the same weights must not become version 8 because a library moved. The graph
+    is made by the run's own frozen code, and `requirements.txt` beside it says which libraries saved it. Only damage
+    makes it anew; with other libraries by then, its bytes are others, and so is its version.
+    """
     return {"model": registry.model, "checkpoint": checkpoint.sha256}
 
 
@@ -68,47 +71,38 @@ def register(
         RegistryError: MLflow does not answer; retried, then told.
         RefConflict: another writer promoted first; run again to be judged against the new champion.
     """
-    workspace, uri = context.workspace, tracking_uri(context, registry)
-    manifest = workspace.load(checkpoint, CheckpointManifest)
     link = find_or_make(
         context,
         "register",
         registration_inputs(registry, checkpoint),
-        lambda: _export(context, registry, launch, manifest, checkpoint, evaluation),
+        lambda: _export(context, registry, launch, checkpoint, evaluation),
         shown=registry.model,
     )
-    with mlflow_store.talking_to(uri):
-        with context.ledger.span("register.mlflow"):
-            client = mlflow_store.connect(uri)
-            version = _ensure_version(context, client, registry, link)
-        with context.ledger.span("register.promote"):
-            candidate = Candidate(model=registry.model, registration=link, version=version, evaluation=evaluation)
-            outcome = settle(context, client, candidate)
+    with context.ledger.span("register.mlflow"), model_versions(context, registry.model, registry.tracking_uri) as made:
+        outcome = settle(made, link, evaluation)
     show_markdown(
-        artifact_key(context.pipeline, "model"), _card(registry, outcome), f"{registry.model} version {version}"
+        artifact_key(context.pipeline, "model"), _card(registry, outcome), f"{registry.model} version {outcome.version}"
     )
-    page = mlflow_store.model_page(uri, registry.model, version)
-    show_link(artifact_key(context.pipeline, "mlflow"), page, f"{registry.model} v{version} in MLflow", LINK_NOTE)
+    page = mlflow_store.model_page(tracking_uri(context, registry), registry.model, outcome.version)
+    title = f"{registry.model} v{outcome.version} in MLflow"
+    show_link(artifact_key(context.pipeline, "mlflow"), page, title, LINK_NOTE)
     return outcome
 
 
 def _export(
-    context: RunContext,
-    registry: RegistrySpec,
-    launch: LaunchSpec,
-    manifest: CheckpointManifest,
-    checkpoint: Link,
-    evaluation: Link,
+    context: RunContext, registry: RegistrySpec, launch: LaunchSpec, checkpoint: Link, evaluation: Link
 ) -> Made:
-    staging = context.scratch / "model"
+    candidate = read_candidate(context.workspace, checkpoint)
+    require_files(context, candidate)
+    staging, run = context.scratch / "model", candidate.run.link
     with context.ledger.span("register.export"):
-        graph = export_graph(context, launch, manifest)
-        save_model(graph, {"run": manifest.run.sha256, "checkpoint": checkpoint.sha256}, staging)
+        exported = export_graph(context, launch, candidate)
+        save_model(exported, {"run": run.sha256, "checkpoint": checkpoint.sha256}, staging)
         files = publish_folder(context, staging, f"models/{registry.model}/{checkpoint.sha256[:16]}")
     before = registered_before(context, registry, checkpoint)
     document = Registration(
         model=registry.model,
-        run=manifest.run,
+        run=run,
         checkpoint=checkpoint,
         # Registering again, after damage, is the same registration, whoever is champion by now.
         evaluation=evaluation if before is None else before.evaluation,
@@ -135,87 +129,6 @@ def publish_folder(context: RunContext, folder: Path, relative: str) -> tuple[St
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     )
-
-
-def lineage(workspace: Workspace, registration: Link) -> dict[str, str]:
-    """A tag for every digest the version stands on."""
-    document = workspace.load(registration, Registration)
-    run = workspace.load(document.run, RunSpec)
-    shards = workspace.load(run.manifest, ShardManifest)
-    receipt = workspace.load(run.receipt, ContractReceipt)
-    return {
-        REGISTRATION_TAG: registration.sha256,
-        mlflow_store.RUN_TAG: document.run.sha256,
-        "headway.checkpoint": document.checkpoint.sha256,
-        "headway.evaluation": document.evaluation.sha256,
-        "headway.manifest": run.manifest.sha256,
-        "headway.fitted": run.fitted.sha256,
-        "headway.receipt": run.receipt.sha256,
-        "headway.contract": f"{receipt.contract_name}@{receipt.contract_version} {receipt.contract.sha256}",
-        "headway.snapshot": shards.snapshot.sha256,
-        "headway.code": run.code.sha256,
-        "headway.environment": run.environment.sha256,
-    }
-
-
-def _ensure_version(context: RunContext, client: MlflowClient, registry: RegistrySpec, registration: Link) -> str:
-    """The version number of this registration: the one it has, or a new one."""
-    workspace = context.workspace
-    known = model_refs.version_of(workspace, registry.model, registration)
-    if known is not None and mlflow_store.has_version(
-        client, registry.model, known, REGISTRATION_TAG, registration.sha256
-    ):
-        return known
-    version = _find_version(client, registry.model, registration) or _create_version(
-        context, client, registry, registration
-    )
-    refs.move(
-        workspace,
-        model_refs.versions_ref(registry.model),
-        registration,
-        expected=refs.current(workspace, model_refs.versions_ref(registry.model)),
-        reason="registered" if known is None else f"registered again: MLflow has no version {known} of it",
-        detail={"version": version, "tracking_uri": registry.tracking_uri},
-    )
-    return version
-
-
-def _find_version(client: MlflowClient, model: str, registration: Link) -> str | None:
-    """A version that an earlier try made before it could write it down here."""
-    found = client.search_model_versions(f"name = '{model}' and tags.`{REGISTRATION_TAG}` = '{registration.sha256}'")
-    return str(found[0].version) if found else None
-
-
-def _create_version(context: RunContext, client: MlflowClient, registry: RegistrySpec, registration: Link) -> str:
-    from mlflow.exceptions import MlflowException
-
-    workspace = context.workspace
-    document = workspace.load(registration, Registration)
-    report = workspace.load(document.evaluation, EvaluationReport)
-    run = workspace.load(document.run, RunSpec)
-    tags = lineage(workspace, registration)
-    record = mlflow_store.find_or_create_run(client, workspace, context.pipeline, run)
-    run_id = record.info.run_id
-    mlflow_store.log_result(client, run_id, run, report, tags)
-    folder = context.scratch / "registered"
-    for file in document.artifacts:
-        target = folder / "/".join(file.path.split("/")[3:])
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(workspace.read(file.path))
-    client.log_artifacts(run_id, str(folder), MODEL_FOLDER)
-    try:
-        client.get_registered_model(registry.model)
-    except MlflowException:
-        client.create_registered_model(registry.model, description=f"Retrained by pipeline {context.pipeline}.")
-    made = client.create_model_version(
-        registry.model,
-        source=f"runs:/{run_id}/{MODEL_FOLDER}",
-        run_id=run_id,
-        tags=tags,
-        description=decide(report).reason,
-    )
-    client.set_terminated(run_id, "FINISHED")
-    return str(made.version)
 
 
 def _card(registry: RegistrySpec, outcome: Outcome) -> str:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-from typing import Any
-
 from data_contracts import refs
-from data_contracts.documents import ContractReceipt, FittedState, Link, ShardGroup, ShardManifest, Snapshot
+from data_contracts.documents import ContractReceipt, FittedState, Link, ShardGroup, ShardManifest, Snapshot, SourceFile
 from data_contracts.errors import IntegrityError
-from data_contracts.sources import SourceSpec, read_file
+from data_contracts.quarantine import left_out_rows
+from data_contracts.sources import SourceSpec
 from tasks.artifacts import artifact_key, show_table
 from tasks.code_version import code_version
 from tasks.context import RunContext
+from tasks.shard_group import ShardJob, share_out, source_rows
 from tasks.stage import Made, find_or_make, stage_task
+from training.data.encoder_specs import ENCODER_SPEC
+from training.data.encoders import libraries
+from training.data.group_store import record_path
+from training.data.group_writer import GroupWriter
 from training.data.sharding import fit, write_shards
-from training.data.spec import BytePairSpec, ShardSpec
-from training.data.splits import SourceDocument
+from training.data.spec import ShardSpec
+from training.data.splits import NO_ROWS, SourceRows, plan_groups
 
 CODE = ("training.data.sharding",)
 FIRST_FIT, DAMAGED = "first fit", "the state in use is damaged"
@@ -51,24 +54,22 @@ def current_fitted_state(
         return entry.target
     inputs = {
         "encoder": spec.encoder.fitting,
-        "split": split_fields(spec),
+        "split": spec.splitting,
         "snapshot": snapshot.sha256,
         "receipt": receipt.sha256,
         "code": code_version(*CODE),
-        "libraries": {"tokenizers": version("tokenizers")},
+        "libraries": libraries(spec.encoder),
     }
 
     def make() -> Made:
-        state = fit(
-            spec, accepted_documents(context, source, snapshot, receipt), workspace, snapshot=snapshot, receipt=receipt
-        )
+        state = fit(spec, _sources(context, source, snapshot, receipt), workspace, snapshot=snapshot, receipt=receipt)
         return Made(document=state, files=state.files)
 
     link = find_or_make(context, "fit", inputs, make)
     if entry is not None and reason == DAMAGED and link != entry.target:
         message = f"{entry.target.short} came from earlier data; {link.short}, fitted on today's, takes its place."
         context.ledger.event("stage.damaged", stage="fit", message=message)
-    detail = {"split": split_fields(spec)}
+    detail = {"split": spec.splitting}
     if entry is None or (entry.target, entry.detail) != (link, detail):
         refs.move(
             workspace, fitted_ref(context.pipeline), link, expected=entry, reason=reason or FIRST_FIT, detail=detail
@@ -95,20 +96,22 @@ def reason_to_fit(context: RunContext, spec: ShardSpec, entry: refs.RefEntry | N
         # Fitting again on the same data gives the same bytes, so a damaged state heals.
         context.ledger.event("stage.damaged", stage="fit", message=str(error))
         return DAMAGED
-    if BytePairSpec.model_validate(state.spec).fitting != spec.encoder.fitting:
+    if ENCODER_SPEC.validate_python(state.spec).fitting != spec.encoder.fitting:
         return "another encoder"
-    return None if entry.detail.get("split") == split_fields(spec) else "another split"
-
-
-def split_fields(spec: ShardSpec) -> dict[str, Any]:
-    """Fitting reads the training split alone: under another split, a state has seen what is now held out."""
-    return spec.model_dump(mode="json", include={"heldout_fraction", "split_salt"})
+    return None if entry.detail.get("split") == spec.splitting else "another split"
 
 
 def shards_under(
-    context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link, fitted: Link
+    context: RunContext,
+    spec: ShardSpec,
+    source: SourceSpec,
+    snapshot: Link,
+    receipt: Link,
+    fitted: Link,
+    *,
+    span: str = "stage.shard",
 ) -> Link:
-    """The manifest of these data under this fitted state."""
+    """The manifest of these data under this fitted state; `span` is its name in the ledger."""
     workspace, ledger = context.workspace, context.ledger
     inputs = shard_inputs(spec, snapshot, receipt, fitted)
 
@@ -116,52 +119,84 @@ def shards_under(
         ledger.event("shard.group", group=group.group, split=group.split, rows=group.num_rows)
 
     def make() -> Made:
-        documents = accepted_documents(context, source, snapshot, receipt)
         state = workspace.load(fitted, FittedState)
+        if spec.group_tasks:
+            share_out(
+                ShardJob(
+                    workspace=workspace.uri,
+                    base=str(context.base),
+                    spec=spec,
+                    source=source,
+                    snapshot=snapshot,
+                    receipt=receipt,
+                    fitted=fitted,
+                )
+            )
         manifest = write_shards(
-            spec, state, documents, workspace, snapshot=snapshot, receipt=receipt, on_group=on_group
+            spec,
+            state,
+            _sources(context, source, snapshot, receipt),
+            workspace,
+            snapshot=snapshot,
+            receipt=receipt,
+            scratch=context.scratch,
+            digests=context.digests,
+            on_group=on_group,
         )
         return Made(document=manifest, files=tuple(s.file for group in manifest.groups for s in group.shards))
 
-    return find_or_make(context, "shard", inputs, make)
+    return find_or_make(context, "shard", inputs, make, span=span)
 
 
 def shard_inputs(spec: ShardSpec, snapshot: Link, receipt: Link, fitted: Link) -> dict[str, object]:
     return {
-        "spec": spec.model_dump(mode="json"),
+        "spec": spec.identity,
         "snapshot": snapshot.sha256,
         "receipt": receipt.sha256,
         "fitted": fitted.sha256,
         "code": code_version(*CODE),
-        "libraries": {name: version(name) for name in ("pyarrow", "tokenizers")},
+        "libraries": libraries(spec.encoder),
     }
 
 
-def accepted_documents(context: RunContext, source: SourceSpec, snapshot: Link, receipt: Link) -> list[SourceDocument]:
-    """The snapshot's files without the quarantined ones; reading one checks it against the snapshot."""
-    taken = context.workspace.load(snapshot, Snapshot)
-    left_out = {row.path for row in context.workspace.load(receipt, ContractReceipt).quarantined}
+def accepted_files(context: RunContext, snapshot: Link, receipt: Link) -> list[SourceFile]:
+    """The snapshot's files that are not in quarantine as a whole."""
+    left_out = left_out_rows(context.workspace, context.workspace.load(receipt, ContractReceipt))
+    files = context.workspace.load(snapshot, Snapshot).files
+    return [file for file in files if len(left_out.get(file.path, NO_ROWS)) < file.num_rows]
 
-    return [
-        SourceDocument(
-            path=file.path,
-            sha256=file.sha256,
-            size_bytes=file.size_bytes,
-            read=lambda file=file: read_file(source, file, base=context.base),  # type: ignore[misc]
+
+def outlook(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link) -> str:
+    """What sharding these data would cost and undo, without reading a row of them."""
+    entry = refs.current(context.workspace, fitted_ref(context.pipeline))
+    reason = reason_to_fit(context, spec, entry)
+    groups = plan_groups(_sources(context, source, snapshot, receipt), spec)
+    if entry is None:
+        return f"{len(groups)} groups to encode"
+    if reason is not None:
+        return (
+            f"fits again ({reason}): all {len(groups)} groups are encoded anew, and nothing trained so far goes with "
+            "the new state"
         )
-        for file in taken.files
-        if file.path not in left_out
-    ]
+    fitted = context.workspace.load(entry.target, FittedState)
+    with GroupWriter(spec, fitted, context.workspace) as writer:
+        missing = [group for group in groups if not context.workspace.exists(record_path(writer.key(group)))]
+    size_bytes = sum(member.size_bytes for group in missing for member in group.members)
+    return f"{len(missing)} of {len(groups)} groups to encode, {size_bytes / 1e6:,.1f} MB of source"
+
+
+def _sources(context: RunContext, source: SourceSpec, snapshot: Link, receipt: Link) -> list[SourceRows]:
+    return source_rows(context.workspace, context.base, source, snapshot, receipt, context.digests)
 
 
 def _rows(manifest: ShardManifest) -> list[dict[str, str | int | float]]:
     return [
         {
             "split": group.split,
-            "group": group.group,
-            "documents": len(group.documents),
+            "group": group.name,
+            "samples": group.num_samples,
             "rows": group.num_rows,
-            "MB": round(sum(shard.file.size_bytes for shard in group.shards) / 1e6, 2),
+            "MB": round(group.size_bytes / 1e6, 2),
         }
         for group in manifest.groups
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 from data_contracts.digests import canonical_json, sha256_of
@@ -21,12 +22,16 @@ def snapshot(context: RunContext, source: SourceSpec) -> Link:
     Raises:
         DataError: no file, an unreadable one, or one that changes while it is read.
     """
+    began_s = time.perf_counter()
     with context.ledger.span("snapshot.read"):
         taken = take_snapshot(source, base=context.base, cache=context.digests)
         context.digests.save()
     # The source is always looked at: its content is the stage's input, so it is part of the key.
     inputs = {"source": source.model_dump(mode="json"), "content": taken.sha256}
-    shown = f"{len(taken.files):,} files   {taken.size_bytes / 1e6:,.1f} MB"
+    size, took_s = f"{taken.size_bytes / 1e6:,.1f} MB", time.perf_counter() - began_s
+    shown = f"{len(taken.files):,} files   {size}   read in {took_s:.2f} s"
+    if source.is_table:
+        shown += f"   {taken.num_rows:,} rows of {len(taken.columns):,} columns"
     link = find_or_make(context, "snapshot", inputs, lambda: Made(document=taken), shown=shown)
     # Where the data lay is no part of what they were; kept for `verify` alone.
     place = resolve_base_uri(source, base=context.base)

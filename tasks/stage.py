@@ -56,13 +56,23 @@ class Made:
 
 
 def find_or_make(
-    context: RunContext, stage: str, inputs: Mapping[str, Any], make: Callable[[], Made], *, shown: str = ""
+    context: RunContext,
+    stage: str,
+    inputs: Mapping[str, Any],
+    make: Callable[[], Made],
+    *,
+    shown: str = "",
+    span: str = "",
 ) -> Link:
     """The document of a stage, found under the key of all its inputs or made now.
 
     A record whose files are damaged is made again, and the ledger says what was wrong with it.
+
+    Args:
+        shown: what a person sees beside the stage's name.
+        span: another name in the ledger than `stage.<stage>`, for work that is not this run's own stage.
     """
-    with context.ledger.span(f"stage.{stage}", shown=shown) as fields:
+    with context.ledger.span(span or f"stage.{stage}", shown=shown) as fields:
         found = find_intact(context, stage, inputs)
         fields["found"] = found is not None
         if found is not None:

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+import time
 from importlib.metadata import version
 from pathlib import Path
 
+from data_contracts.checks import Check
 from data_contracts.contract import Contract, parse_contract
-from data_contracts.digests import sha256_bytes
-from data_contracts.documents import ContractReceipt, Link, Snapshot
+from data_contracts.digests import sha256_bytes, sha256_of
+from data_contracts.documents import ContractReceipt, ExpectationVerdict, Link, Snapshot
 from data_contracts.errors import ConfigError, ContractViolation
-from data_contracts.sources import SourceSpec, write_table
+from data_contracts.file_states import load_states, save_states
+from data_contracts.freshness import judge_freshness
+from data_contracts.given_suite import parse_suite
+from data_contracts.sources import SourceSpec, rows_files
+from data_contracts.verdicts import is_accepted
+from tasks.acceptance import accept, baseline_of, check_compatible
 from tasks.artifacts import artifact_key, show_table
 from tasks.code_version import code_version
 from tasks.context import RunContext
+from tasks.pipeline_split import pipeline_split
 from tasks.stage import Made, find_or_make, stage_task
+from training.data.spec import ShardSpec
 
 CODE = ("data_contracts.validation", "data_contracts.sources", "data_contracts.validation_report")
+LIBRARIES = ("duckdb", "great-expectations", "pyarrow")
 
 
 def read_contract(path: Path) -> tuple[Contract, bytes]:
@@ -33,14 +45,46 @@ def read_contract(path: Path) -> tuple[Contract, bytes]:
     return parse_contract(text.decode(errors="replace"), where=str(path)), text
 
 
-def validate_inputs(context: RunContext, contract_file: str, snapshot: Link) -> dict[str, object]:
-    _, text = read_contract(context.base / contract_file)
-    return {
+def read_suite(path: Path, contract: Contract) -> tuple[tuple[Check, ...], bytes]:
+    """The expectations of the suite that a contract names, and the suite's exact text; nothing, if it names none.
+
+    Args:
+        path: the contract's file.
+
+    Raises:
+        ConfigError: missing, not a suite, or of expectations that cannot be judged here.
+    """
+    if contract.suite is None:
+        return (), b""
+    where = path.parent / contract.suite
+    try:
+        text = where.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"the suite cannot be read ({error.strerror}).", where=str(where), advice=f"Check `suite:` in {path}."
+        ) from error
+    return parse_suite(text, where=str(where)), text
+
+
+def validate_inputs(context: RunContext, contract_file: str, snapshot: Link, shards: ShardSpec) -> dict[str, object]:
+    """Everything that decides the receipt. What a contract does not ask for is no input of its receipt."""
+    path = context.base / contract_file
+    contract, text = read_contract(path)
+    _, suite = read_suite(path, contract)
+    baseline = baseline_of(context, snapshot) if contract.needs_baseline else None
+    inputs: dict[str, object] = {
         "contract": sha256_bytes(text),
         "snapshot": snapshot.sha256,
         "code": code_version(*CODE),
-        "libraries": {name: version(name) for name in ("duckdb", "great-expectations")},
+        "libraries": {name: version(name) for name in LIBRARIES},
     }
+    if suite:
+        inputs["suite"] = sha256_bytes(suite)
+    if baseline is not None:
+        inputs["baseline"] = baseline.sha256
+    if contract.leakage:
+        inputs["split"] = {"fields": shards.splitting, "code": code_version("tasks.pipeline_split")}
+    return inputs
 
 
 def report_path(receipt: Link) -> str:
@@ -48,60 +92,118 @@ def report_path(receipt: Link) -> str:
 
 
 @stage_task(name="validate", task_run_name="validate {context.pipeline} against its contract")
-def validate(context: RunContext, contract_file: str, source: SourceSpec, snapshot: Link) -> Link:
+def validate(
+    context: RunContext, contract_file: str, source: SourceSpec, snapshot: Link, shards: ShardSpec | None = None
+) -> Link:
     """Run the contract; a receipt of a failure is kept as well, and refuses.
 
+    Args:
+        shards: says which split a row is in, unless the contract does.
+
     Raises:
-        ContractViolation: a critical expectation failed; the report says which, offline.
+        ConfigError: the contract breaks what an accepted version promised.
+        ContractViolation: a critical expectation failed, or the newest row is too old; the report says which, offline.
     """
+    spec = shards or ShardSpec()
     contract, text = read_contract(context.base / contract_file)
-    inputs = validate_inputs(context, contract_file, snapshot)
+    check_compatible(context, contract, where=str(context.base / contract_file))
     link = find_or_make(
         context,
         "validate",
-        inputs,
-        lambda: _run(context, contract, text, source, snapshot),
+        validate_inputs(context, contract_file, snapshot, spec),
+        lambda: _run(context, contract_file, contract, text, source, snapshot, spec),
         shown=f"{contract.name} {contract.version}",
     )
     receipt = context.workspace.load(link, ContractReceipt)
+    # The clock is no input of a receipt: the same one may pass today and be too old tomorrow.
+    fresh = judge_freshness(receipt.freshness, time.time())
     show_table(
-        artifact_key(context.pipeline, "contract"), _rows(receipt), f"Contract {contract.name} {contract.version}"
+        artifact_key(context.pipeline, "contract"),
+        _rows((*receipt.verdicts, *fresh)),
+        f"Contract {contract.name} {contract.version}",
     )
-    if not receipt.passed:
-        raise _violation(context, receipt)
+    if not receipt.passed or not is_accepted(fresh):
+        raise _violation(context, receipt, fresh)
+    accept(context, link)
     return link
 
 
-def _run(context: RunContext, contract: Contract, text: bytes, source: SourceSpec, snapshot: Link) -> Made:
+def _run(
+    context: RunContext,
+    contract_file: str,
+    contract: Contract,
+    text: bytes,
+    source: SourceSpec,
+    snapshot: Link,
+    shards: ShardSpec,
+) -> Made:
+    from data_contracts.report_quarantine import QuarantineSample, sample_quarantine
+    from data_contracts.validation import Surroundings
     from data_contracts.validation import validate as run_contract
     from data_contracts.validation_report import render_html
 
     workspace, ledger = context.workspace, context.ledger
     taken = workspace.load(snapshot, Snapshot)
     kept = workspace.publish_addressed(f"contracts/{sha256_bytes(text)}.yaml", text)
-    table = context.scratch / "rows.parquet"
-    with ledger.span("validate.table"):
-        write_table(source, taken, table, base=context.base)
-    with ledger.span("validate.expectations"):
-        receipt = run_contract(contract, kept, taken, table, context.scratch)
-    table.unlink()
+    files = [kept]
+    suite, suite_text = read_suite(context.base / contract_file, contract)
+    if suite:
+        files.append(workspace.publish_addressed(f"contracts/{sha256_bytes(suite_text)}.json", suite_text))
+    with tempfile.TemporaryDirectory(prefix="rows-", dir=context.scratch) as name:
+        folder, left_out = Path(name), Path(name) / "quarantine.parquet"
+        with contextlib.ExitStack() as proof:
+            with ledger.span("validate.table"):
+                rows = proof.enter_context(
+                    rows_files(source, taken, folder, base=context.base, digests=context.digests)
+                )
+            states = None if rows.is_packed else load_states(workspace, rows, _basis(contract))
+            surroundings = Surroundings(
+                baseline=baseline_of(context, snapshot) if contract.needs_baseline else None,
+                split=pipeline_split(shards, taken.columns),
+                suite=suite,
+                states=states,
+            )
+            with ledger.span("validate.expectations") as fields:
+                fields["known_files"] = 0 if states is None else states.num_known_files
+                receipt = run_contract(
+                    contract, kept, taken, rows, folder, quarantine_file=left_out, surroundings=surroundings
+                )
+        sample = QuarantineSample()
+        if receipt.quarantine is not None:
+            sample = sample_quarantine(left_out)
+            files.append(workspace.publish_file(left_out, receipt.quarantine.path))
+    if states is not None:
+        save_states(workspace, states)
     with ledger.span("validate.report"):
-        page = render_html(receipt, contract, taken).encode()
+        page = render_html(receipt, contract, taken, sample).encode()
         report = workspace.publish(report_path(receipt.link), page)
-    return Made(document=receipt, files=(kept, report))
+    return Made(document=receipt, files=(*files, report))
 
 
-def _violation(context: RunContext, receipt: ContractReceipt) -> ContractViolation:
-    failed = [verdict for verdict in receipt.verdicts if not verdict.passed and verdict.severity == "critical"]
+def _basis(contract: Contract) -> str:
+    """What decides a file's figures besides the file: code, libraries, and which rows are set aside."""
+    rules = [rule.model_dump(mode="json") for rule in contract.rules if rule.action == "quarantine"]
+    types = {name: column.type for name, column in contract.columns.items()}
+    libraries = {name: version(name) for name in LIBRARIES}
+    return sha256_of(
+        {"contract": contract.name, "rules": rules, "types": types, "code": code_version(*CODE), "libraries": libraries}
+    )
+
+
+def _violation(
+    context: RunContext, receipt: ContractReceipt, fresh: tuple[ExpectationVerdict, ...]
+) -> ContractViolation:
+    judged = (*receipt.verdicts, *fresh)
+    failed = [verdict for verdict in judged if not verdict.passed and verdict.severity == "critical"]
     rules = "; ".join(f"{verdict.rule_id} ({verdict.observed})" for verdict in failed)
     return ContractViolation(
         f"the data break {receipt.contract_name} {receipt.contract_version}: {rules}.",
         where=f"snapshot {receipt.snapshot.sha256[:12]}",
-        advice=f"Read {context.workspace.path(report_path(receipt.link))}; nothing was trained.",
+        advice=f"Read {context.workspace.uri_of(report_path(receipt.link))}; nothing was trained.",
     )
 
 
-def _rows(receipt: ContractReceipt) -> list[dict[str, str]]:
+def _rows(verdicts: tuple[ExpectationVerdict, ...]) -> list[dict[str, str]]:
     return [
         {
             "rule": verdict.rule_id,
@@ -110,5 +212,5 @@ def _rows(receipt: ContractReceipt) -> list[dict[str, str]]:
             "verdict": "passed" if verdict.passed else "FAILED",
             "observed": verdict.observed,
         }
-        for verdict in receipt.verdicts
+        for verdict in verdicts
     ]

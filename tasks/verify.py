@@ -8,7 +8,7 @@ from data_contracts.documents import CheckpointManifest, Link, RunSpec
 from data_contracts.errors import IntegrityError
 from tasks.code_version import code_version
 from tasks.context import RunContext
-from tasks.launch import final_checkpoint, gang_for, result_files, run_folder
+from tasks.launch import checkpoint_here, final_checkpoint, gang_for, result_files, run_folder
 from tasks.stage import Made, find_or_make, stage_task
 from training.launch.spec import LaunchSpec, for_quiet_work
 from training.launch.supervisor import supervise
@@ -51,7 +51,7 @@ def _prove(context: RunContext, spec: LaunchSpec, run: Link, manifest: Checkpoin
         run_dir,
         1,
         1,
-        *("--checkpoint", str(workspace.local_path(folder)), "--out", str(out)),
+        *("--checkpoint", str(checkpoint_here(workspace, folder, manifest)), "--out", str(out)),
     )
     patient = for_quiet_work(spec)
     supervise(patient, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=lambda: None)

@@ -1,9 +1,100 @@
-"""What every test process needs first."""
+"""What every test process needs first, and the object store that some tests talk to."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from s3fs import S3FileSystem
+
+# Tests of remote workspaces leave nothing in anybody's cache.
+os.environ["HEADWAY_LOCAL"] = tempfile.mkdtemp(prefix="headway-tests-")
 
 # A shell that runs us in the background lets us ignore Ctrl-C, and so would every process that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+READY_WITHIN_S = 60.0
+CREDENTIALS = {
+    "AWS_ACCESS_KEY_ID": "AKIATESTKEY",
+    "AWS_SECRET_ACCESS_KEY": "test-secret",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["HEADWAY_LOCAL"], ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def s3_port() -> Iterator[int]:
+    """moto's S3 server, a real process on loopback."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    command = (str(Path(sys.executable).with_name("moto_server")), "-H", "127.0.0.1", "-p", str(port))
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + READY_WITHIN_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                assert server.poll() is None, "moto_server ended"
+                assert time.monotonic() < deadline, "moto_server was not ready in time"
+                time.sleep(0.05)
+        yield port
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.fixture
+def s3_environment(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Where the store is and who asks, as a user would say it; set in this process."""
+    said = {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{s3_port}", "AWS_EC2_METADATA_DISABLED": "true"}
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    S3FileSystem.clear_instance_cache()  # it would go on talking to an earlier test's endpoint
+    return said
+
+
+@pytest.fixture
+def new_bucket(s3_environment: dict[str, str], s3_port: int) -> Callable[[], str]:
+    """Makes an empty bucket; returns its name."""
+    import http.client
+
+    def make() -> str:
+        name = f"bucket-{uuid.uuid4().hex}"
+        connection = http.client.HTTPConnection("127.0.0.1", s3_port, timeout=30)
+        connection.request("PUT", f"/{name}")
+        assert connection.getresponse().status == 200
+        connection.close()
+        return name
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def prefect_here() -> Iterator[None]:
+    """A Prefect server for flows that run in this process: one, because Prefect's client stays with its first."""
+    from flows.environment import prepare
+
+    prepare()
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=120):
+        yield

@@ -27,6 +27,8 @@ from training.launch.protocol import TOKEN
 from training.ledger import Event, read_events
 
 DEADLINE_S = 240.0
+PROJECT = "TEST_PROJECT"
+"""In the environment of all that a project's command starts."""
 MAX_STEPS = 120
 CHECKPOINT_EVERY_STEPS = 20
 
@@ -104,6 +106,8 @@ class Project:
     root: Path
     prefect_home: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+    """Environment variables that the command gets besides."""
 
     @classmethod
     def create(cls, root: Path, prefect_home: Path) -> Project:
@@ -124,7 +128,7 @@ class Project:
     def environment(self) -> dict[str, str]:
         """This process's, without a word to or from Prefect, MLflow and Headway."""
         ours = {n: v for n, v in os.environ.items() if not n.startswith(("PREFECT_", "MLFLOW_", "HEADWAY_"))}
-        return {**ours, "PREFECT_HOME": str(self.prefect_home)}
+        return {**ours, "PREFECT_HOME": str(self.prefect_home), PROJECT: str(self.root), **self.settings}
 
     def start(self, *arguments: str, wrapper: tuple[str, ...] = ()) -> subprocess.Popen[str]:
         """The real command, in a process group of its own as a shell would start it."""
@@ -203,19 +207,22 @@ class Project:
         handles = [Handle.load(path.parent) for path in self.workspace.glob("runs/**/launch.json")]
         return [pid for handle in handles if handle is not None for pid in processes_with(TOKEN, handle.token)]
 
+    def everybody(self) -> list[int]:
+        """The command, its server, and all that it and they have started, whoever their parent has become."""
+        return processes_with(PROJECT, str(self.root))
+
     def clean_up(self) -> None:
         """Nothing of ours may outlive its test, however the test ended."""
         for process in self.started:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             for stream in (process.stdout, process.stderr):
-                assert stream is not None
-                stream.close()
+                if stream is not None:
+                    stream.close()
             process.wait()
         self.started.clear()
-        for path in self.workspace.glob("runs/**/launch.json"):
-            if (handle := Handle.load(path.parent)) is not None:
-                sweep(TOKEN, handle.token)
+        sweep(PROJECT, str(self.root))
+        self.settings.clear()
 
 
 @dataclass
@@ -274,13 +281,8 @@ def new_project(tmp_path: Path, prefect_home: Path) -> Iterator[Project]:
 
 
 @pytest.fixture(scope="session")
-def retrain_here() -> Iterator[Callable[[Project], tuple[Any, list[Event]]]]:
+def retrain_here(prefect_here: None) -> Callable[[Project], tuple[Any, list[Event]]]:
     """The real flow in this process, against a Prefect server that is started once: its summary and its events."""
-    from flows.environment import prepare
-
-    prepare()
-    from prefect.testing.utilities import prefect_test_harness
-
     from flows.request import RetrainRequest
     from flows.retrain import retrain
     from flows.session import watchers
@@ -293,8 +295,7 @@ def retrain_here() -> Iterator[Callable[[Project], tuple[Any, list[Event]]]]:
         finally:
             watchers.reset(token)
 
-    with prefect_test_harness(server_startup_timeout=120):
-        yield run
+    return run
 
 
 @pytest.fixture

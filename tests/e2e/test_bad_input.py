@@ -255,23 +255,25 @@ def test_a_worker_started_by_hand_is_refused_when_the_receipt_is_of_other_data(p
 
 
 @pytest.fixture
-def mounted(new_project) -> Iterator[Callable[[str], Path]]:
-    """A small file system of its own as the workspace."""
-    new_project.workspace.mkdir()
+def mount() -> Iterator[Callable[[Path, str], Path]]:
+    """Mounts a small file system of its own."""
+    mounted: list[Path] = []
 
-    def mount(options: str) -> Path:
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(new_project.workspace)]
+    def mount(folder: Path, options: str) -> Path:
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
         if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
             pytest.skip("no file system can be mounted here")
-        return new_project.workspace
+        mounted.append(folder)
+        return folder
 
     yield mount
-    if os.path.ismount(new_project.workspace):
-        subprocess.run(["umount", "--lazy", str(new_project.workspace)], check=True)
+    for folder in mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_no_space_left_loses_nothing_and_the_next_retrain_goes_on(new_project, mounted, train_here) -> None:
-    small_disk = mounted("size=8m")
+def test_no_space_left_loses_nothing_and_the_next_retrain_goes_on(new_project, mount, train_here) -> None:
+    small_disk = mount(new_project.workspace, "size=8m")
     filler = small_disk / "filler"
     filler.write_bytes(b"\0" * ((8 << 20) - (120 << 10)))  # leaves room for documents, not for the shards
     done = new_project.retrain()
@@ -287,8 +289,31 @@ def test_no_space_left_loses_nothing_and_the_next_retrain_goes_on(new_project, m
     assert new_project.result()["step"] == 120
 
 
-def test_a_workspace_that_may_not_be_written(command, new_project, mounted) -> None:
-    mounted("size=1m,ro")
+def test_a_workspace_that_may_not_be_written(command, new_project, mount) -> None:
+    mount(new_project.workspace, "size=1m,ro")
     code, err = retrain(command, new_project)
     assert code == 8
     assert_one_message(err, str(new_project.workspace))
+
+
+def test_no_space_left_for_temporary_files_is_said_and_loses_nothing(project, mount, tmp_path) -> None:
+    for left in ("stages/register", "refs/models", "models", "mlartifacts"):
+        shutil.rmtree(project.workspace / left)
+    (project.workspace / "mlflow.db").unlink()
+    before = content(project.workspace)
+    small_disk = mount(tmp_path / "small", "size=64k")  # not enough for the model that MLflow is to keep
+    project.settings["TMPDIR"] = str(small_disk)
+    done = project.retrain()
+    assert done.returncode == 8, done.stderr
+    assert_one_message(done.stderr, str(small_disk), "no space left", "TMPDIR")
+    assert content(project.workspace) == before
+    assert not list(small_disk.glob("headway-*"))
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/api", "127.0.0.1:4200"])
+def test_a_prefect_server_that_is_not_there(new_project, url: str) -> None:
+    new_project.settings["PREFECT_API_URL"] = url
+    done = new_project.retrain()
+    assert done.returncode == 8, done.stderr
+    assert_one_message(done.stderr, url, "PREFECT_API_URL")
+    assert done.stdout == ""

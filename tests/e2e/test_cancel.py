@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import subprocess
+import sys
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -36,11 +39,25 @@ def in_mid_training(project, wait_until) -> subprocess.Popen[str]:
     """A retrain that has a checkpoint and is on its way to the next, its ranks standing still."""
     project.forget_the_model()
     flow: subprocess.Popen[str] = project.start("retrain", "tiny.yaml")
-    wait_until(lambda: project.newest_step() >= 25 or flow.poll() is not None)
+    hold_in_mid_training(project, flow, wait_until)
+    return flow
+
+
+def hold_in_mid_training(
+    project,
+    flow: subprocess.Popen[str],
+    wait_until: Callable[..., float],
+    meanwhile: Callable[[], object] = lambda: None,
+) -> None:
+    def is_there() -> bool:
+        meanwhile()
+        return project.newest_step() >= 25 or flow.poll() is not None
+
+    wait_until(is_there)
     for rank in (0, 1):  # at once, for a tiny training is over in a moment; `held` lets them go on
         os.kill(project.rank_pid(rank), signal.SIGSTOP)
     assert flow.poll() is None and len(project.living()) >= 6, "two guards, two agents, two ranks"
-    return flow
+    assert len(project.everybody()) >= 8, "and the flow, its server, two reapers"
 
 
 def guard_state(status: Path) -> str:
@@ -56,6 +73,8 @@ def one_message(text: str) -> bool:
     ("number", "to_group", "exit_code", "word"),
     [
         pytest.param(signal.SIGTERM, False, 143, "terminated", id="SIGTERM"),
+        pytest.param(signal.SIGTERM, True, 143, "terminated", id="timeout"),
+        pytest.param(signal.SIGHUP, True, 129, "the terminal was closed", id="SIGHUP"),
         pytest.param(signal.SIGINT, True, 130, "interrupted", id="Ctrl-C"),
         pytest.param(signal.SIGKILL, False, -signal.SIGKILL, "", id="SIGKILL"),
     ],
@@ -74,7 +93,7 @@ def test_an_interrupted_retrain_leaves_no_process_and_is_continued_to_the_same_b
     with held(project):
         (os.killpg if to_group else os.kill)(in_mid_training.pid, number)
         wait_until(lambda: "stopping" in {guard_state(path) for path in project.files("runs/*/attempts/*/node-?.json")})
-    wait_until(lambda: in_mid_training.poll() is not None and not project.living(), GONE_WITHIN_S)
+    wait_until(lambda: in_mid_training.poll() is not None and not project.everybody(), GONE_WITHIN_S)
     _, err = in_mid_training.communicate()
     assert in_mid_training.returncode == exit_code, err
     if word:
@@ -87,6 +106,45 @@ def test_an_interrupted_retrain_leaves_no_process_and_is_continued_to_the_same_b
     assert restored["step"] == max(done_steps) >= 20
     expected = json.loads(next(finished.pristine.glob("workspace/runs/*/result.json")).read_bytes())
     assert project.result()["tensors_sha256"] == expected["tensors_sha256"]
+
+
+@pytest.fixture
+def on_a_terminal(project) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A retrain in a terminal of its own, and the terminal's other end."""
+    project.forget_the_model()
+    screen, terminal = os.openpty()
+    os.set_blocking(screen, False)
+    flow = subprocess.Popen(
+        [str(Path(sys.executable).with_name("headway")), "retrain", "tiny.yaml"],
+        cwd=project.root,
+        env=project.environment,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(terminal)
+    project.started.append(flow)
+    yield flow, screen
+
+
+def test_a_closed_terminal_leaves_no_process_and_a_checkpoint(project, on_a_terminal, wait_until) -> None:
+    flow, screen = on_a_terminal
+
+    def read_the_screen() -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(screen, 1 << 16)
+
+    hold_in_mid_training(project, flow, wait_until, read_the_screen)
+    with held(project):
+        os.close(screen)
+        wait_until(lambda: "stopping" in {guard_state(path) for path in project.files("runs/*/attempts/*/node-?.json")})
+    wait_until(lambda: flow.poll() is not None and not project.everybody(), GONE_WITHIN_S)
+    assert flow.returncode == 129
+    assert (
+        max(int(path.parent.name.removeprefix("step-")) for path in project.files("runs/*/checkpoints/*/m*.json")) > 20
+    )
 
 
 def test_a_run_can_be_watched_stopped_and_continued(project, finished, in_mid_training, wait_until) -> None:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 MODEL = "models:/tiny@champion"
 
 ARTIFACTS = {
-    "registered graph": "models/tiny/*/data/model.pt2",
+    "registered graph": "models/tiny/*/artifacts/model.pt2",
     "registered description": "models/tiny/*/MLmodel",
     "MLflow's copy": "mlartifacts/**/model.pt2",
     "registration document": "documents/registration/*.json",
@@ -69,6 +69,7 @@ def test_it_proves_the_champion_without_a_network(project) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == f"{MODEL}: proved"
     assert "BROKEN" not in done.stdout and "gone" not in done.stdout
+    assert done.stdout.splitlines()[-2].startswith("Outside the proof: HTML reports")
     if not wrapper:
         pytest.skip("proved, but with the network at hand: no network namespace can be made here")
 
@@ -90,7 +91,27 @@ def test_one_flipped_bit_is_found_and_named(project, verify, flip_one_bit, artif
     assert code == 5
     assert said["verdict"] == "broken"
     (link,) = broken(said)
-    assert path.name in link["what"] + link["detail"], link
+    # The file itself, never a copy that was fetched somewhere else.
+    relative = path.relative_to(project.workspace).as_posix()
+    named = relative if "mlartifacts" in relative else path.name
+    assert named in link["what"] + link["detail"], link
+
+
+OUTSIDE = (
+    *("reports/*.html", "stages/*/*.json", "shards/*/group.json", "ledger/*/flow.jsonl", "ledger/*/summary.json"),
+    *("runs/*/attempts.jsonl", "runs/*/verify/result.json", "refs/fitted/**/*.json", "refs/accepted/**/*.json"),
+)
+
+
+def test_what_it_says_lies_outside_the_proof_is_not_needed_for_it(project, verify) -> None:
+    inside = {path for pattern in ARTIFACTS.values() for path in project.files(pattern)}
+    for pattern in OUTSIDE:
+        for path in project.files(pattern):
+            assert path not in inside
+            path.write_bytes(b"")
+    code, said = verify()
+    assert (code, said["verdict"]) == (0, "proved")
+    assert len(said["outside"]) == 6  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("artifact", ARTIFACTS)

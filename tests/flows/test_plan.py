@@ -20,6 +20,7 @@ PIPELINE = """\
 pipeline: tiny
 source: {format: text-files, uri: texts, include: ["**/*.txt"]}
 contract: contract.yaml
+training: {recipe: {model: {width: 16, depth: 1, heads: 2, hidden: 32}}, max_steps: 500}
 registry: {model: tiny}
 """
 CONTRACT = "name: tiny\nversion: 1.0.0\ndescription: none\ncolumns:\n  text: {type: string}\n"
@@ -38,8 +39,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def plan(project: Path) -> Plan:
-    return make_plan(RetrainRequest(pipeline="tiny.yaml", workspace=str(project / "workspace")))
+def plan(project: Path, *, may_rehearse: bool = False) -> Plan:
+    request = RetrainRequest(pipeline="tiny.yaml", workspace=str(project / "workspace"))
+    return make_plan(request, may_rehearse=may_rehearse)
 
 
 def keep_snapshot(project: Path) -> Link:
@@ -91,3 +93,16 @@ def test_a_stage_is_expected_to_take_as_long_as_the_last_time(project: Path) -> 
         provenance = {"unix_s": unix_s, "duration_s": 10 * unix_s}
         stages.record(workspace, "shard", made, link, provenance=provenance)
     assert {stage.stage: stage.expected_s for stage in plan(project).stages}["shard"] == 40.0
+
+
+def test_before_a_first_run_training_is_rehearsed_and_a_recorded_time_is_believed_instead(project: Path) -> None:
+    made = plan(project, may_rehearse=True)
+    assert made.rehearsal is not None and made.rank_memory_bytes == made.rehearsal.peak_bytes
+    expected = {stage.stage: stage.expected_s for stage in made.stages}
+    assert expected["launch"] == pytest.approx(500 * made.rehearsal.step_s) and expected["shard"] is None
+
+    workspace, link = Workspace.create(str(project / "workspace")), keep_snapshot(project)
+    stages.record(workspace, "launch", {}, link, provenance={"unix_s": 1.0, "duration_s": 7.0})
+    made = plan(project, may_rehearse=True)
+    assert made.rehearsal is None
+    assert {stage.stage: stage.expected_s for stage in made.stages}["launch"] == 7.0

@@ -120,12 +120,23 @@ def test_a_killed_command_leaves_no_server(ui: Ui, number: signal.Signals) -> No
     ui.wait_until_gone()
 
 
-def test_a_killed_keeper_leaves_no_server(ui: Ui) -> None:
-    keepers = [pid for pid in processes_with(TOKEN, ui.token) if b"flows.keeper" in cmdline(pid)]
-    assert len(keepers) == 2
-    for pid in keepers:
+def reapers(ui: Ui) -> list[int]:
+    return [pid for pid in processes_with(TOKEN, ui.token) if b"training.launch.reaper" in cmdline(pid)]
+
+
+def test_a_killed_reaper_is_not_missed_by_a_command_that_ends(ui: Ui) -> None:
+    assert len(reapers(ui)) == 2
+    for pid in reapers(ui):
         os.kill(pid, signal.SIGKILL)
-    assert ui.process.wait(GONE_WITHIN_S) == 8
+    ui.process.send_signal(signal.SIGINT)
+    assert ui.process.wait(GONE_WITHIN_S) == 0
+    assert processes_with(TOKEN, ui.token) == []
+
+
+def test_halted_servers_do_not_outlive_a_killed_command(ui: Ui) -> None:
+    for pid in set(processes_with(TOKEN, ui.token)) - {*reapers(ui), ui.process.pid}:
+        os.kill(pid, signal.SIGSTOP)
+    ui.process.kill()
     ui.wait_until_gone()
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from data_contracts import refs
-from data_contracts.digest_cache import DigestCache
 from data_contracts.documents import Link
 from data_contracts.errors import RefConflict
 from data_contracts.publication import Workspace
 from tasks import champion, mlflow_store, model_refs
-from tasks.champion import Candidate
+from tasks.champion import Outcome
 from tasks.context import RunContext
-from training.ledger import Ledger, read_events
+from tasks.model_versions import ModelVersions
+from training.ledger import read_events
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -24,89 +25,193 @@ MODEL = "tiny"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> MlflowClient:
-    made = mlflow_store.connect(f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db")
-    made.create_registered_model(MODEL)
-    for _ in range(3):
-        made.create_model_version(MODEL, source="file:///nowhere")
-    return made
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MlflowClient]:
+    """MLflow databases, by tracking URI, whose tables were made once."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    uris = [f"sqlite:///{folder}/{name}.db" for name in ("old", "new")]
+    return {uri: mlflow_store.connect(uri) for uri in uris}
 
 
 @pytest.fixture
-def context(tmp_path: Path, client: MlflowClient) -> RunContext:
-    for alias in ("champion", "challenger"):
-        client.delete_registered_model_alias(MODEL, alias)
-    return RunContext(
-        pipeline=MODEL,
-        workspace=Workspace.create(str(tmp_path / "workspace")),
-        base=tmp_path,
-        ledger=Ledger(tmp_path / "ledger.jsonl"),
-        digests=DigestCache(tmp_path / "digests.json"),
-        scratch=tmp_path,
-        budget_scope="test",
-    )
+def old(context: RunContext, stores: dict[str, MlflowClient]) -> ModelVersions:
+    return versions_in(context, stores, 0)
 
 
-def candidate(version: str) -> Candidate:
-    registration = Link(kind="registration", sha256=version * 64)
-    evaluation = Link(kind="evaluation", sha256="e" * 64)
-    return Candidate(model=MODEL, registration=registration, version=version, evaluation=evaluation)
+@pytest.fixture
+def new(context: RunContext, stores: dict[str, MlflowClient]) -> ModelVersions:
+    return versions_in(context, stores, 1)
 
 
-def crown(context: RunContext, client: MlflowClient, version: str) -> None:
-    champion.point(context, candidate(version), "champion", reason="test")
-    champion.project(context, client, MODEL, "champion")
+def versions_in(context: RunContext, stores: dict[str, MlflowClient], number: int) -> ModelVersions:
+    uri, client = list(stores.items())[number]
+    for model in client.search_registered_models():
+        client.delete_registered_model(model.name)
+    return ModelVersions(context, client, MODEL, uri)
 
 
-def moved(context: RunContext, tmp_path: Path) -> bool:
-    return any(event["event"] == "alias.moved" for event in read_events(tmp_path / "ledger.jsonl"))
+def crown(versions: ModelVersions, registration: Link) -> None:
+    champion.point(versions.context, MODEL, "champion", registration, reason="test", detail={"version": "0"})
+    champion.project(versions, "champion")
 
 
-def test_the_alias_follows_the_ref(context: RunContext, client: MlflowClient) -> None:
-    crown(context, client, "1")
-    crown(context, client, "2")
-    assert mlflow_store.alias_version(client, MODEL, "champion") == "2"
+def alias(versions: ModelVersions, name: str = "champion") -> str | None:
+    return mlflow_store.alias_version(versions.client, MODEL, name)
 
 
-def test_a_kill_between_ref_and_alias_is_made_up_for_and_blamed_on_nobody(
-    context: RunContext, client: MlflowClient, tmp_path: Path
-) -> None:
-    crown(context, client, "1")
-    champion.point(context, candidate("2"), "champion", reason="then the process was killed")
-    champion.project(context, client, MODEL, "champion")
-    assert mlflow_store.alias_version(client, MODEL, "champion") == "2"
-    assert not moved(context, tmp_path)
+def settled(versions: ModelVersions, pair: tuple[Link, Link]) -> Outcome:
+    return champion.settle(versions, *pair)
 
 
-def test_an_alias_moved_in_mlflow_is_reported_and_left_alone(
-    context: RunContext, client: MlflowClient, tmp_path: Path
-) -> None:
-    crown(context, client, "1")
-    client.set_registered_model_alias(MODEL, "champion", "3")
-    champion.project(context, client, MODEL, "champion")
-    assert mlflow_store.alias_version(client, MODEL, "champion") == "3"
-    assert moved(context, tmp_path)
+def champion_of(workspace: Workspace) -> Link | None:
+    entry = refs.current(workspace, model_refs.alias_ref(MODEL, "champion"))
+    return None if entry is None else entry.target
 
 
-def test_an_alias_that_mlflow_lost_is_given_again(context: RunContext, client: MlflowClient) -> None:
-    crown(context, client, "1")
-    client.delete_registered_model_alias(MODEL, "champion")
-    champion.project(context, client, MODEL, "champion")
-    assert mlflow_store.alias_version(client, MODEL, "champion") == "1"
+def moved(context: RunContext) -> bool:
+    return any(event["event"] == "alias.moved" for event in read_events(context.scratch / "ledger.jsonl"))
 
 
-def test_of_two_writers_that_saw_the_same_champion_one_wins(context: RunContext) -> None:
-    champion.point(context, candidate("1"), "champion", reason="first")
-    seen = refs.current(context.workspace, model_refs.alias_ref(MODEL, "champion"))
-    champion.point(context, candidate("2"), "champion", reason="the winner")
-    with pytest.raises(RefConflict):
-        refs.move(
-            context.workspace,
-            model_refs.alias_ref(MODEL, "champion"),
-            candidate("3").registration,
-            expected=seen,
-            reason="the loser",
-            detail={"version": "3"},
-        )
-    now = refs.current(context.workspace, model_refs.alias_ref(MODEL, "champion"))
-    assert now is not None and now.detail["version"] == "2"
+def test_a_first_model_that_beats_its_baseline_is_champion_and_both_aliases_are_its_version(old, register) -> None:
+    one = register(1)
+    outcome = settled(old, one)
+    assert (outcome.version, outcome.promoted, outcome.is_champion) == ("1", True, True)
+    assert champion_of(old.context.workspace) == one[0]
+    assert (alias(old, "challenger"), alias(old)) == ("1", "1")
+
+
+def test_a_first_model_that_does_not_beat_its_baseline_stays_challenger(old, register) -> None:
+    outcome = settled(old, register(1, better=False))
+    assert (outcome.promoted, outcome.is_champion) == (False, False)
+    assert champion_of(old.context.workspace) is None
+    assert (alias(old, "challenger"), alias(old)) == ("1", None)
+
+
+def test_a_challenger_takes_over_only_if_it_is_better(old, register) -> None:
+    first = register(1)
+    settled(old, first)
+    assert not settled(old, register(2, first[0], better=False)).is_champion
+    assert (alias(old, "challenger"), alias(old)) == ("2", "1")
+    better = register(3, first[0])
+    assert settled(old, better).promoted
+    assert champion_of(old.context.workspace) == better[0]
+    assert (alias(old, "challenger"), alias(old)) == ("3", "3")
+
+
+def test_the_champion_again_stays_what_it_is(old, register) -> None:
+    one = register(1)
+    settled(old, one)
+    outcome = settled(old, one)
+    assert (outcome.promoted, outcome.is_champion) == (False, True)
+    for name in ("champion", "challenger", "projected-champion", "versions"):
+        assert len(refs.history(old.context.workspace, f"models/{MODEL}/{name}")) == 1, name
+
+
+def test_a_replaced_champion_does_not_return_by_itself(old, register) -> None:
+    first = register(1)
+    settled(old, first)
+    second = register(2, first[0])
+    settled(old, second)
+    again = register(1, second[0])  # judged anew against its successor, and better
+    outcome = champion.settle(old, first[0], again[1])
+    assert (outcome.promoted, outcome.is_champion) == (False, False)
+    assert "does not return by itself" in outcome.reason
+    assert champion_of(old.context.workspace) == second[0]
+
+
+def test_a_report_against_another_champion_than_todays_decides_nothing(old, register) -> None:
+    first = register(1)
+    settled(old, first)
+    late = register(2)  # judged when there was no champion
+    outcome = settled(old, late)
+    assert (outcome.promoted, outcome.is_champion) == (False, False)
+    assert "another champion than today's" in outcome.reason
+    assert champion_of(old.context.workspace) == first[0]
+
+
+def test_promotion_that_is_switched_off_moves_the_challenger_alone(old, register) -> None:
+    held = ModelVersions(replace(old.context, may_promote=False), old.client, MODEL, old.store)
+    outcome = settled(held, register(1))
+    assert not outcome.promoted and "switched off" in outcome.reason
+    assert champion_of(old.context.workspace) is None
+    assert (alias(old, "challenger"), alias(old)) == ("1", None)
+
+
+def test_a_kill_between_ref_and_alias_is_made_up_for_and_blamed_on_nobody(old, register) -> None:
+    (one, _), (two, _) = register(1), register(2)
+    crown(old, one)
+    champion.point(old.context, MODEL, "champion", two, reason="then the process was killed", detail={"version": "2"})
+    champion.project(old, "champion")
+    assert alias(old) == "2"
+    assert not moved(old.context)
+
+
+def test_an_alias_moved_in_mlflow_is_reported_and_left_alone(old, register) -> None:
+    (one, _), (two, _) = register(1), register(2)
+    crown(old, one)
+    old.client.set_registered_model_alias(MODEL, "champion", old.ensure(two))
+    champion.project(old, "champion")
+    assert alias(old) == "2"
+    assert moved(old.context)
+
+
+def test_an_alias_that_mlflow_lost_is_given_again(old, register) -> None:
+    crown(old, register(1)[0])
+    old.client.delete_registered_model_alias(MODEL, "champion")
+    champion.project(old, "champion")
+    assert alias(old) == "1"
+
+
+def test_of_two_writers_that_saw_the_same_champion_one_wins(old, register, monkeypatch) -> None:
+    (one, _), (two, _), (three, _) = register(1), register(2), register(3)
+    workspace, name = old.context.workspace, model_refs.alias_ref(MODEL, "champion")
+    crown(old, one)
+    seen = refs.current(workspace, name)
+    crown(old, two)
+    with monkeypatch.context() as stale:
+        stale.setattr(champion.refs, "current", lambda *_: seen)
+        with pytest.raises(RefConflict):
+            champion.point(old.context, MODEL, "champion", three, reason="the loser", detail={})
+    assert champion_of(workspace) == two
+    assert any(event["event"] == "promotion.lost" for event in read_events(old.context.scratch / "ledger.jsonl"))
+
+
+def test_in_a_new_store_the_refs_stay_the_truth_and_the_aliases_follow_them(old, new, register) -> None:
+    """The tracking URI was changed: the champion's version there is made, under the number that store gives it."""
+    first = register(1)
+    settled(old, first)
+    settled(old, register(2, first[0], better=False))
+    third = register(3, first[0], better=False)
+    outcome = settled(new, third)
+    workspace = old.context.workspace
+    assert (outcome.version, outcome.is_champion) == ("1", False)
+    assert champion_of(workspace) == first[0]
+    assert (alias(new, "challenger"), alias(new)) == ("1", "2")
+    assert new.client.get_model_version(MODEL, "2").tags["headway.registration"] == first[0].sha256
+    assert len(refs.history(workspace, model_refs.alias_ref(MODEL, "champion"))) == 1
+    assert (alias(old, "challenger"), alias(old)) == ("2", "1"), "the old store is left as it was"
+    assert model_refs.resolve(workspace, "models:/tiny@champion") == (MODEL, "2", first[0])
+    assert model_refs.resolve(workspace, "models:/tiny/1") == (MODEL, "1", third[0])
+    assert {entry.reason for entry in model_refs.versions(workspace, MODEL)} == {"registered"}
+    assert not moved(old.context)
+
+
+def test_back_in_the_old_store_every_version_is_found_again(old, new, register) -> None:
+    first = register(1)
+    for versions in (old, new, old):
+        settled(versions, first)
+    workspace = old.context.workspace
+    last = model_refs.last_entry(workspace, MODEL, first[0])
+    assert last is not None and last.detail == {"version": "1", "tracking_uri": old.store}
+    assert {len(versions.client.search_model_versions(f"name = '{MODEL}'")) for versions in (old, new)} == {1}
+    assert not moved(old.context)
+
+
+def test_a_champion_named_in_the_new_store_by_others_is_reported_and_left_alone(old, new, register) -> None:
+    first = register(1)
+    settled(old, first)
+    new.client.create_registered_model(MODEL)
+    theirs = new.client.create_model_version(MODEL, source=Path("/nowhere").as_uri())
+    new.client.set_registered_model_alias(MODEL, "champion", theirs.version)
+    settled(new, first)
+    assert alias(new) == str(theirs.version)
+    assert moved(old.context)

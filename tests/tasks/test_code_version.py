@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tasks import evaluate, shard, validate, verify
-from tasks.code_version import modules_below
+from tasks.code_version import decides_results
+from training.import_closure import modules_below
 
 
 @pytest.fixture
@@ -27,17 +28,17 @@ def home(tmp_path):
 
 
 def test_imports_are_followed_to_the_end_lazy_ones_and_circles_too(home):
-    found = modules_below("training.root", home=home)
+    found = modules_below("training.root", follow=decides_results, home=home)
     assert set(found) == {"training.root", "training.parts", "training.parts.first", "data_contracts.deep"}
 
 
 def test_a_task_brings_what_it_imports_below_but_not_its_neighbours(home):
-    assert set(modules_below("tasks.above", home=home)) == {"tasks.above", "training.unused"}
+    assert set(modules_below("tasks.above", follow=decides_results, home=home)) == {"tasks.above", "training.unused"}
 
 
 def test_a_root_that_is_gone_is_a_defect(home):
     with pytest.raises(LookupError):
-        modules_below("training.gone", home=home)
+        modules_below("training.gone", follow=decides_results, home=home)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,6 @@ def test_a_root_that_is_gone_is_a_defect(home):
     ],
 )
 def test_a_stages_key_holds_what_its_result_stands_on(code, wanted):
-    found = set(modules_below(*code))
+    found = set(modules_below(*code, follow=decides_results))
     assert wanted <= found
     assert not any(name.startswith(("training.launch", "training.ledger", "prefect")) for name in found)

@@ -6,11 +6,13 @@ import pytest
 
 from data_contracts import refs
 from data_contracts.digest_cache import DigestCache
-from data_contracts.documents import ContractReceipt, FittedState, Link
+from data_contracts.documents import ContractReceipt, FittedState, Link, ShardManifest
+from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from data_contracts.sources import SourceSpec, take_snapshot
 from tasks.context import RunContext
-from tasks.shard import current_fitted_state, fitted_ref, known_fitted_state
+from tasks.shard import current_fitted_state, fitted_ref, known_fitted_state, outlook, shards_under
+from tasks.shard_group import ShardJob, shard_group
 from training.data.spec import BytePairSpec, ShardSpec
 from training.ledger import Ledger, read_events
 
@@ -52,7 +54,8 @@ class Case:
             passed=True,
             num_rows=snapshot.num_rows,
             verdicts=(),
-            quarantined=(),
+            num_quarantined=0,
+            quarantine=None,
             metrics={},
         )
         return current_fitted_state(self.context, spec, self.source, snapshot.link, workspace.publish_document(receipt))
@@ -113,3 +116,62 @@ def test_a_damaged_state_whose_data_moved_on_is_replaced_and_said_to_be(case):
     assert second != first
     assert case.reasons == ["first fit", "the state in use is damaged"]
     assert f"{first.short} came from earlier data" in case.damages[-1]
+
+
+def documents(case: Case) -> tuple[Link, Link]:
+    """Today's snapshot and a receipt for it."""
+    case.fit()
+    names = {kind: case.context.workspace.names(f"documents/{kind}") for kind in ("snapshot", "receipt")}
+    newest = {
+        kind: max(found, key=lambda name: (case.root / "workspace/documents" / kind / name).stat().st_mtime_ns)
+        for kind, found in names.items()
+    }
+    snapshot, receipt = (Link(kind=kind, sha256=name.removesuffix(".json")) for kind, name in newest.items())
+    return snapshot, receipt
+
+
+def groups_on_disk(case: Case) -> set[str]:
+    return {path.parent.name for path in (case.root / "workspace").glob("shards/*/group.json")}
+
+
+def test_the_plan_counts_the_groups_that_growth_costs(case):
+    snapshot, receipt = documents(case)
+    assert outlook(case.context, SPEC, case.source, snapshot, receipt).startswith("4 of 4 groups to encode, 0.0 MB")
+    shards_under(case.context, SPEC, case.source, snapshot, receipt, known_fitted_state(case.context, SPEC))
+    assert outlook(case.context, SPEC, case.source, snapshot, receipt).startswith("0 of 4 groups")
+    case.write(case.root, 77, "one more text\n")
+    snapshot, receipt = documents(case)
+    before = groups_on_disk(case)
+    assert outlook(case.context, SPEC, case.source, snapshot, receipt).startswith("1 of 4 groups")
+    assert groups_on_disk(case) == before
+    shards_under(case.context, SPEC, case.source, snapshot, receipt, known_fitted_state(case.context, SPEC))
+    assert len(groups_on_disk(case) - before) == 1
+
+
+def test_the_plan_says_what_fitting_again_would_undo(case):
+    snapshot, receipt = documents(case)
+    said = outlook(case.context, OTHER_SPLIT, case.source, snapshot, receipt)
+    assert said.startswith("fits again (another split): all 4 groups are encoded anew, and nothing trained so far")
+
+
+def test_a_group_can_be_written_by_whoever_is_sent_its_job(case):
+    snapshot, receipt = documents(case)
+    fitted = known_fitted_state(case.context, SPEC)
+    job = ShardJob(
+        workspace=case.context.workspace.uri,
+        base=str(case.root),
+        spec=SPEC,
+        source=case.source,
+        snapshot=snapshot,
+        receipt=receipt,
+        fitted=fitted,
+    )
+    sent = ShardJob.model_validate_json(job.model_dump_json())
+    keys = {shard_group.fn(sent, group, (split,)) for group in (0, 1) for split in ("train", "heldout")}
+    stamps = {path: path.stat().st_mtime_ns for path in (case.root / "workspace").rglob("shards/*/*")}
+    link = shards_under(case.context, SPEC, case.source, snapshot, receipt, fitted)
+    assert groups_on_disk(case) == keys
+    assert {path: path.stat().st_mtime_ns for path in stamps} == stamps, "the flow found what the tasks wrote"
+    assert case.context.workspace.load(link, ShardManifest).num_rows("train") > 0
+    with pytest.raises(ConfigError, match="there is no group 9 of train"):
+        shard_group.fn(sent, 9, ("train",))

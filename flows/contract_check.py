@@ -1,0 +1,182 @@
+"""`headway contract check`: data held against a contract, without a workspace and without training."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from data_contracts.contract import Contract, load_contract
+from data_contracts.digest_cache import DigestCache
+from data_contracts.digests import sha256_bytes
+from data_contracts.documents import ContractReceipt, ExpectationVerdict, Snapshot, StoredFile
+from data_contracts.errors import ConfigError, ContractViolation
+from data_contracts.freshness import judge_freshness
+from data_contracts.report_quarantine import QuarantineSample, sample_quarantine
+from data_contracts.source_guess import guess_source
+from data_contracts.source_spec import SourceSpec
+from data_contracts.sources import rows_files, take_snapshot
+from data_contracts.verdicts import is_accepted
+from flows.environment import project_folder
+from flows.pipeline_spec import find_pipeline_file, load_pipeline
+from tasks.pipeline_split import pipeline_split
+from tasks.validate import read_contract, read_suite
+from training.data.spec import ShardSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What is to be held against what."""
+
+    contract_file: Path
+    source: SourceSpec
+    base: Path
+    shards: ShardSpec | None = None
+    """Says which split a row is in, unless the contract does."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checked:
+    contract: Contract
+    snapshot: Snapshot
+    receipt: ContractReceipt
+    quarantine: QuarantineSample
+    judged_now: tuple[ExpectationVerdict, ...]
+    """Verdicts by the clock: how fresh the newest row is."""
+
+    @property
+    def verdicts(self) -> tuple[ExpectationVerdict, ...]:
+        return (*self.receipt.verdicts, *self.judged_now)
+
+    @property
+    def passed(self) -> bool:
+        return self.receipt.passed and is_accepted(self.judged_now)
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.passed else ContractViolation.exit_code
+
+    def report(self) -> str:
+        """The whole report, one HTML page."""
+        from data_contracts.validation_report import render_html
+
+        return render_html(self.receipt, self.contract, self.snapshot, self.quarantine, self.judged_now)
+
+    def to_json(self) -> dict[str, Any]:
+        """The verdicts for machines; names of rows, never values."""
+        fields = {"contract_name", "contract_version", "num_rows", "num_quarantined", "metrics"}
+        return {
+            "passed": self.passed,
+            "verdicts": [verdict.model_dump(mode="json") for verdict in self.verdicts],
+            **self.receipt.model_dump(mode="json", include=fields),
+            "snapshot": self.snapshot.sha256,
+            "num_files": len(self.snapshot.files),
+            "num_quarantined_by_rule": self.quarantine.num_by_rule,
+            "quarantined": [row._asdict() for row in self.quarantine.rows],
+        }
+
+
+def what_is_asked(target: str, data: str) -> Asked:
+    """A pipeline file alone, or a contract and the data to hold against it.
+
+    Raises:
+        ConfigError: no such file, or not what it should be.
+        DataError: there are no data.
+    """
+    folder = project_folder()
+    if data:
+        return Asked(contract_file=folder / target, source=guess_source(data, base=folder).spec, base=folder)
+    path = find_pipeline_file(target, folder)
+    _refuse_contract_alone(path, target)
+    pipeline = load_pipeline(path)
+    return Asked(
+        contract_file=path.parent / pipeline.contract,
+        source=pipeline.source,
+        base=path.parent,
+        shards=pipeline.shards,
+    )
+
+
+def _refuse_contract_alone(path: Path, target: str) -> None:
+    """A pipeline file names its source; a contract does not."""
+    try:
+        load_contract(path)
+    except ConfigError:
+        return
+    raise ConfigError(
+        "is a contract, not a pipeline file.",
+        where=target,
+        advice=f"Give the data, too: headway contract check {target} DATA.",
+    )
+
+
+def check(asked: Asked, *, now_unix_s: float) -> Checked:
+    """Take a snapshot, judge it, and forget everything but the verdicts.
+
+    Raises:
+        ConfigError: the contract cannot be read.
+        DataError: the data cannot.
+    """
+    contract, text = read_contract(asked.contract_file)
+    suite, _ = read_suite(asked.contract_file, contract)
+    from data_contracts.validation import Surroundings, validate
+
+    with tempfile.TemporaryDirectory(prefix="headway-check-") as name:
+        scratch = Path(name)
+        digests = DigestCache(scratch / "digests.json")
+        snapshot = take_snapshot(asked.source, base=asked.base, cache=digests)
+        split = None if asked.shards is None else pipeline_split(asked.shards, snapshot.columns)
+        surroundings = Surroundings(split=split, suite=suite)
+        file = StoredFile(path=asked.contract_file.name, size_bytes=len(text), sha256=sha256_bytes(text))
+        left_out = scratch / "quarantine.parquet"
+        with rows_files(asked.source, snapshot, scratch, base=asked.base, digests=digests) as rows:
+            receipt = validate(
+                contract, file, snapshot, rows, scratch, quarantine_file=left_out, surroundings=surroundings
+            )
+        sample = sample_quarantine(left_out) if receipt.quarantine else QuarantineSample()
+    return Checked(
+        contract=contract,
+        snapshot=snapshot,
+        receipt=receipt,
+        quarantine=sample,
+        judged_now=judge_freshness(receipt.freshness, now_unix_s),
+    )
+
+
+def print_checked(checked: Checked, console: Console | None = None) -> None:
+    """One line of verdict, one table with what broke on top."""
+    console = console or Console(highlight=False)
+    receipt = checked.receipt
+    word = Text("✔ passed", style="bold green") if checked.passed else Text("✖ REFUSED", style="bold red")
+    rows, files = _count(receipt.num_rows, "row"), _count(len(checked.snapshot.files), "file")
+    aside = f", {receipt.num_quarantined:,} set aside" if receipt.num_quarantined else ""
+    console.print(word, f" {receipt.contract_name} {receipt.contract_version}   {rows} in {files}{aside}\n", sep="")
+    table = Table("verdict", "rule", "expectation", "observed", box=None, padding=(0, 2, 0, 0))
+    for verdict in sorted(checked.verdicts, key=_urgency):
+        table.add_row(
+            _mark(verdict), *(Text(each) for each in (verdict.rule_id, verdict.description, verdict.observed))
+        )
+    console.print(table)
+
+
+def _urgency(verdict: ExpectationVerdict) -> int:
+    return 2 if verdict.passed else 0 if verdict.severity == "critical" else 1
+
+
+def _mark(verdict: ExpectationVerdict) -> Text:
+    if verdict.passed:
+        return Text("✔ held", style="green")
+    return (
+        Text("✖ broken", style="red")
+        if verdict.severity == "critical"
+        else Text(f"! {verdict.severity}", style="yellow")
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,77 @@
+"""Contracts: draft one from data, hold data against one, compare two versions."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from data_contracts.errors import ConfigError
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
+
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
+
+
+@app.command()
+def init(
+    data: Annotated[str, typer.Argument(help="A folder, file or URI of Parquet, CSV, JSON lines or text.")],
+    out: Annotated[str, typer.Option("--out", "-o", help="The contract's file; NAME.contract.yaml if left out.")] = "",
+    name: Annotated[str, typer.Option("--name", "-n", help="Name of contract and pipeline; DATA's if left out.")] = "",
+) -> None:
+    """Draft a contract and a pipeline file. Both are commented; nothing is overwritten."""
+    from flows.contract_init import draft, print_drafted
+    from flows.environment import project_folder
+
+    print_drafted(draft(data, out=out, name=name, base=project_folder()))
+
+
+@app.command()
+def check(
+    target: Annotated[str, typer.Argument(help="A pipeline (file or name); with DATA, a contract's file.")],
+    data: Annotated[str, typer.Argument(help="A folder, file or URI to hold against the contract.")] = "",
+    as_json: AsJson = False,
+    report: Annotated[str, typer.Option("--report", help="Write the report as an HTML file, too.")] = "",
+) -> None:
+    """Hold data against a contract, without training. Exit code 4: refused."""
+    from flows.contract_check import check as run_check
+    from flows.contract_check import print_checked, what_is_asked
+
+    checked = run_check(what_is_asked(target, data), now_unix_s=time.time())
+    if report:
+        _write(Path(report), checked.report())
+    if as_json:
+        print(json.dumps(checked.to_json()))
+    else:
+        print_checked(checked)
+    sys.exit(checked.exit_code)
+
+
+@app.command()
+def diff(
+    old: Annotated[str, typer.Argument(help="The contract's file as it was.")],
+    new: Annotated[str, typer.Argument(help="The contract's file as it shall be.")],
+    as_json: AsJson = False,
+) -> None:
+    """What changed, and whether the new version says so. Exit code 4: it takes another version."""
+    from flows.contract_diff import compare_files, print_compared
+    from flows.environment import project_folder
+
+    compared = compare_files(project_folder() / old, project_folder() / new)
+    if as_json:
+        print(json.dumps(compared.to_json()))
+    else:
+        print_compared(compared)
+    sys.exit(compared.exit_code)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"the report cannot be written ({error.strerror}).", where=str(path)) from error

@@ -1,0 +1,85 @@
+"""`headway contract diff`: what changed between two versions of a contract, and the version number it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from data_contracts.compatibility import Change, compare, next_version
+from data_contracts.contract import Contract, load_contract
+from data_contracts.errors import ContractViolation
+
+ORDER = ("breaking", "widening", "neutral")
+MARKS = {
+    "breaking": Text("✖ breaking", style="red"),
+    "widening": Text("+ widening", style="yellow"),
+    "neutral": Text("· neutral", style="dim"),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    old: Contract
+    new: Contract
+    changes: tuple[Change, ...]
+    """Breaking ones first."""
+    least_version: str
+    """The least version that announces the changes."""
+
+    @property
+    def is_announced(self) -> bool:
+        """Whether the new version number is at least that."""
+        return _numbers(self.new.version) >= _numbers(self.least_version)
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.is_announced else ContractViolation.exit_code
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "old": {"name": self.old.name, "version": self.old.version},
+            "new": {"name": self.new.name, "version": self.new.version},
+            "least_version": self.least_version,
+            "announced": self.is_announced,
+            "changes": [
+                {"effect": change.effect, "where": change.where, "sentence": change.sentence} for change in self.changes
+            ],
+        }
+
+
+def compare_files(old: Path, new: Path) -> Compared:
+    """Raises `ConfigError`: a file cannot be read, or is no contract."""
+    before, after = load_contract(old), load_contract(new)
+    changes = sorted(compare(before, after), key=lambda change: ORDER.index(change.effect))
+    return Compared(old=before, new=after, changes=tuple(changes), least_version=next_version(before, changes))
+
+
+def print_compared(compared: Compared, console: Console | None = None) -> None:
+    """The verdict on the version, then every change, breaking ones first."""
+    console = console or Console(highlight=False)
+    old, new = compared.old, compared.new
+    console.print(Text(f"{old.name} {old.version} to {new.name} {new.version}", style="bold"))
+    console.print(_verdict(compared), end="\n\n" if compared.changes else "\n")
+    table = Table("effect", "key", "change", box=None, padding=(0, 2, 0, 0))
+    for change in compared.changes:
+        table.add_row(MARKS[change.effect], Text(change.where, overflow="fold"), Text(change.sentence))
+    if compared.changes:
+        console.print(table)
+
+
+def _verdict(compared: Compared) -> Text:
+    new, least = compared.new.version, compared.least_version
+    if not compared.is_announced:
+        return Text(f"✖ {new} does not announce these changes: call it {least}, or take them back.", style="bold red")
+    if not compared.changes:
+        return Text("✔ nothing changed that data could notice", style="bold green")
+    return Text(f"✔ {new} announces these changes; {least} would be enough", style="bold green")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))

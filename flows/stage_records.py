@@ -1,0 +1,24 @@
+"""What stages left behind, by when they did."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+
+from data_contracts.errors import IntegrityError
+from data_contracts.publication import Workspace
+from data_contracts.stages import StageRecord
+
+
+def newest_record(
+    workspace: Workspace, stage: str, is_wanted: Callable[[StageRecord], bool] = lambda _: True
+) -> StageRecord | None:
+    """The wanted record made last; one that cannot be read, or does not say when, is passed over."""
+    records = []
+    for name in workspace.names(f"stages/{stage}"):
+        with contextlib.suppress(ValueError, IntegrityError):
+            record = StageRecord.model_validate(json.loads(workspace.read(f"stages/{stage}/{name}")))
+            if {"unix_s", "duration_s"} <= record.provenance.keys() and is_wanted(record):
+                records.append(record)
+    return max(records, key=lambda record: float(record.provenance["unix_s"]), default=None)

@@ -1,0 +1,134 @@
+"""Scores of models on today's held-out documents: the ranks that compute them, and what a champion needs for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from data_contracts.digests import canonical_json, sha256_of
+from data_contracts.documents import Link, Registration, RunSpec, ShardManifest, SourceFile, StoredFile
+from data_contracts.errors import IntegrityError
+from data_contracts.sources import SourceSpec, read_file
+from tasks.candidate import Candidate, read_candidate, require_files
+from tasks.context import RunContext
+from tasks.launch import checkpoint_here, gang_for, run_folder
+from tasks.model_export import registered_graph
+from tasks.shard import accepted_files, shards_under
+from training.data.spec import ShardSpec
+from training.evaluation import EvaluationRequest, Scores, column_names, merge
+from training.launch.spec import LaunchSpec, for_quiet_work
+from training.launch.supervisor import supervise
+from training.measures import Yardstick, yardstick_of
+
+CHAMPION_SHARDS = "evaluate.champion_shards"
+"""In the ledger, today's documents under a champion's encoder are no stage of this run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """Where models are scored: the data of today, and the ranks that do it."""
+
+    context: RunContext
+    launch: LaunchSpec
+    shards: ShardSpec
+    source: SourceSpec
+
+    def score(self, candidate: Candidate) -> Scores:
+        """A candidate on its own run's shards, and the baselines beside it.
+
+        Raises:
+            IntegrityError: its checkpoint is not what was verified.
+        """
+        require_files(self.context, candidate)
+        return self._run_ranks(candidate, candidate.run.manifest, baselines=True)
+
+    def score_champion(self, champion: Link, today: RunSpec) -> Scores:
+        """The champion on today's documents, under its own encoder where that differs.
+
+        It is scored from the checkpoint that its registration names; where that is gone or damaged, from the registered
+        graph, and the ledger says which file was wrong.
+
+        Raises:
+            IntegrityError: neither is whole.
+        """
+        workspace = self.context.workspace
+        registration = workspace.load(champion, Registration)
+        candidate = read_candidate(workspace, registration.checkpoint)
+        graph = self._graph_instead(registration, candidate)
+        manifest = self._encoded_for(candidate.run, today)
+        return self._run_ranks(candidate, manifest, baselines=False, graph=graph)
+
+    def _graph_instead(self, registration: Registration, candidate: Candidate) -> StoredFile | None:
+        """None while the checkpoint is whole."""
+        try:
+            require_files(self.context, candidate)
+            return None
+        except IntegrityError as error:
+            graph = registered_graph(registration)
+            said = f"the champion's checkpoint cannot be used ({error})"
+            try:
+                self.context.workspace.verify(graph)
+            except IntegrityError as second:
+                raise IntegrityError(
+                    f"{said}, nor its registered model: {second.what}",
+                    where=second.where,
+                    advice="Put one of the two back; until then no challenger can be judged.",
+                ) from error
+            self.context.ledger.event("champion.damaged", message=f"{said}; its registered model is scored instead.")
+            return graph
+
+    def _encoded_for(self, champion: RunSpec, today: RunSpec) -> Link:
+        """Today's documents as the champion reads them."""
+        workspace = self.context.workspace
+        if champion.fitted == today.fitted:
+            return today.manifest
+        encoder = workspace.load(champion.manifest, ShardManifest).spec["encoder"]
+        spec = ShardSpec.model_validate({**self.shards.model_dump(mode="json"), "encoder": encoder})
+        snapshot = workspace.load(today.manifest, ShardManifest).snapshot
+        return shards_under(
+            self.context, spec, self.source, snapshot, today.receipt, champion.fitted, span=CHAMPION_SHARDS
+        )
+
+    def yardstick(self, run: RunSpec) -> Yardstick:
+        """Raises `ConfigError`: its shards hold nothing to predict."""
+        return yardstick_of(column_names(self.context.workspace.load(run.manifest, ShardManifest)))
+
+    def examples_sha256(self, today: RunSpec, examples: tuple[str, ...]) -> str:
+        """Which examples these are, and their bytes."""
+        if self.yardstick(today).examples_are_documents:
+            return sha256_of([[file.path, file.sha256] for file in self._files(today, examples)])
+        return sha256_of([self.context.workspace.load(today.manifest, ShardManifest).content_sha256, *examples])
+
+    def contents(self, today: RunSpec, paths: tuple[str, ...]) -> list[bytes]:
+        """The documents of these paths, in this order."""
+        return [read_file(self.source, file, base=self.context.base) for file in self._files(today, paths)]
+
+    def _files(self, today: RunSpec, paths: tuple[str, ...]) -> list[SourceFile]:
+        snapshot = self.context.workspace.load(today.manifest, ShardManifest).snapshot
+        files = {file.path: file for file in accepted_files(self.context, snapshot, today.receipt)}
+        return [files[path] for path in paths]
+
+    def _run_ranks(
+        self, candidate: Candidate, manifest: Link, *, baselines: bool, graph: StoredFile | None = None
+    ) -> Scores:
+        """Run the evaluation ranks on one checkpoint, with the code that trained it."""
+        context, workspace = self.context, self.context.workspace
+        run_dir = workspace.local_path(f"{run_folder(candidate.run.link)}/evaluate/{manifest.sha256[:16]}")
+        out = run_dir / "scores"
+        out.mkdir(parents=True, exist_ok=True)
+        request = EvaluationRequest(
+            checkpoint=str(checkpoint_here(workspace, candidate.folder, candidate.manifest)),
+            run=candidate.run.sha256,
+            manifest=manifest.sha256,
+            baselines=baselines,
+            graph=graph,
+        )
+        # What is left at its default is left out: the champion's code may be older than a field.
+        (run_dir / "request.json").write_bytes(canonical_json(request.model_dump(mode="json", exclude_defaults=True)))
+        ranks = self.launch.nodes * self.launch.ranks_per_node
+        arguments = ("--request", str(run_dir / "request.json"), "--out", str(out))
+        gang = gang_for(context, candidate.run, "training.evaluation", run_dir, 1, ranks, *arguments)
+        gang = dataclasses.replace(gang, environment=self.launch.loader.environment())
+        patient = for_quiet_work(self.launch)
+        supervise(patient, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=lambda: None)
+        return merge(out, ranks)

@@ -1,0 +1,91 @@
+"""Two versions of a contract are told apart change by change, and the version number must announce what changed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from flows.command_line import run as run_command
+
+COLUMNS = "{id: {type: int64}, age: {type: int16, min: 0, max: 150}}"
+NARROWER = "{id: {type: int64}, age: {type: int16, min: 18, max: 150}}"
+WIDER = "{id: {type: int64}, age: {type: int16, min: 0, max: 200}}"
+RETYPED = "{id: {type: string}, age: {type: int16, min: 0, max: 150}}"
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Diff = Callable[..., Answer]
+
+
+@pytest.fixture
+def diff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Diff:
+    """`headway contract diff` between version 1.2.3 of the columns above and another version."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delenv("HEADWAY_PROJECT", raising=False)
+
+    def ask(columns: str, version: str, *options: str, more: str = "") -> Answer:
+        (tmp_path / "old.yaml").write_text(f"name: people\nversion: 1.2.3\ncolumns: {COLUMNS}\n")
+        (tmp_path / "new.yaml").write_text(f"name: people\nversion: {version}\ncolumns: {columns}\n{more}")
+        monkeypatch.setattr(sys, "argv", ["headway", "contract", "diff", "old.yaml", "new.yaml", *options])
+        code = run_command()
+        return Answer(code, *capsys.readouterr())
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("columns", "version", "code"),
+    [
+        (COLUMNS, "1.2.3", 0),
+        (NARROWER, "2.0.0", 0),
+        (NARROWER, "1.3.0", 4),
+        (NARROWER, "1.2.3", 4),
+        (RETYPED, "3.0.0", 0),
+        (RETYPED, "1.9.9", 4),
+        (WIDER, "1.3.0", 0),
+        (WIDER, "1.2.4", 4),
+        (WIDER, "10.0.0", 0),
+        (COLUMNS, "1.2.2", 4),
+    ],
+)
+def test_the_version_must_announce_what_changed(diff: Diff, columns: str, version: str, code: int) -> None:
+    assert diff(columns, version).code == code
+
+
+def test_the_version_that_is_needed_is_told(diff: Diff) -> None:
+    answer = diff(NARROWER, "1.3.0")
+    assert "call it 2.0.0" in answer.out
+    assert "columns.age.min" in answer.out
+
+
+def test_breaking_changes_come_first(diff: Diff) -> None:
+    columns = "{id: {type: int64, nullable: true}, age: {type: int16, min: 18, max: 150}}"
+    answer = diff(columns, "2.0.0", more="description: words\n")
+    places = [answer.out.index(key) for key in ("columns.age.min", "columns.id.nullable", "· neutral")]
+    assert places == sorted(places)
+
+
+def test_machines_read_json(diff: Diff) -> None:
+    found = json.loads(diff(RETYPED, "1.3.0", "--json").out)
+    assert (found["announced"], found["least_version"]) == (False, "2.0.0")
+    assert found["changes"] == [
+        {"effect": "breaking", "where": "columns.id.type", "sentence": "column id is string instead of int64"}
+    ]
+
+
+def test_what_is_no_contract_is_told_by_file_and_line(diff: Diff) -> None:
+    answer = diff("{id: {type: int64, nulable: true}}", "2.0.0")
+    assert answer.code == 2
+    for said in ("new.yaml", "columns.id.nulable", "line 3", "`nullable`"):
+        assert said in answer.err

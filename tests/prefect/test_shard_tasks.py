@@ -1,0 +1,75 @@
+"""Groups as tasks of a flow run, on a real (in-process) server."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+
+from data_contracts.digest_cache import DigestCache
+from data_contracts.digests import sha256_file
+from data_contracts.documents import ContractReceipt
+from data_contracts.publication import Workspace
+from data_contracts.sources import SourceSpec, take_snapshot
+from tasks.context import RunContext
+from tasks.shard import shard
+from training.data.spec import BytePairSpec, ShardSpec
+from training.ledger import Ledger
+
+SPEC = ShardSpec(encoder=BytePairSpec(vocab_size=300, sequence_tokens=16), num_groups=2, heldout_fraction=0.3)
+
+
+def sharded(root: Path, spec: ShardSpec) -> tuple[str, dict[str, str]]:
+    (root / "texts").mkdir(parents=True)
+    for number in range(30):
+        (root / "texts" / f"{number}.txt").write_text(f"text {number} of several texts\n" * 5)
+    workspace, source = Workspace.create(str(root / "workspace")), SourceSpec(uri="texts", include=("**/*.txt",))
+    context = RunContext(
+        pipeline="tiny",
+        workspace=workspace,
+        base=root,
+        ledger=Ledger(root / "ledger"),
+        digests=DigestCache(root / "digests"),
+        scratch=root,
+        budget_scope="one",
+    )
+    snapshot = take_snapshot(source, base=root, cache=context.digests)
+    receipt = ContractReceipt(
+        contract=workspace.publish("frozen/contract", b""),
+        contract_name="tiny",
+        contract_version="1",
+        snapshot=workspace.publish_document(snapshot),
+        passed=True,
+        num_rows=snapshot.num_rows,
+        num_quarantined=0,
+        quarantine=None,
+        verdicts=(),
+        metrics={},
+    )
+    link = workspace.publish_document(receipt)
+
+    @flow(name="sharing")
+    def sharing() -> str:
+        return shard(context, spec, source, snapshot.link, link).sha256  # type: ignore[no-any-return]
+
+    manifest = sharing()
+    found = sorted((root / "workspace" / "shards").rglob("*.*"))
+    return manifest, {path.relative_to(root).as_posix(): sha256_file(path) for path in found}
+
+
+@pytest.mark.slow
+def test_groups_shared_out_as_tasks_are_the_same_bytes(tmp_path: Path, prefect_here: None) -> None:
+    alone = sharded(tmp_path / "alone", SPEC)
+    shared = sharded(tmp_path / "shared", SPEC.model_copy(update={"group_tasks": True}))
+    names, deadline = [], time.monotonic() + 60
+    with get_client(sync_client=True) as client:
+        # What a server knows of task runs, it learns from events, a little later.
+        while len(names) < 4 and time.monotonic() < deadline:
+            names = [run.name for run in client.read_task_runs() if run.name.startswith("shard group")]
+            time.sleep(0.1)
+    assert shared == alone
+    assert len(alone[1]) > 4
+    assert sorted(names) == [f"shard group {group} ('{split}',)" for group in (0, 1) for split in ("heldout", "train")]

@@ -1,0 +1,149 @@
+"""Registrations without training: every document that one stands on, and a model folder of two small files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data_contracts.digest_cache import DigestCache
+from data_contracts.digests import sha256_bytes
+from data_contracts.documents import (
+    CheckpointManifest,
+    Comparison,
+    ContractReceipt,
+    DeviceFingerprint,
+    EvaluationReport,
+    Interval,
+    Link,
+    ProofBatch,
+    Registration,
+    RunSpec,
+    ShardManifest,
+    StoredFile,
+)
+from data_contracts.publication import Workspace
+from tasks.context import RunContext
+from training.ledger import Ledger
+
+MODEL = "tiny"
+NOWHERE = StoredFile(path="code/none.zip", size_bytes=0, sha256=sha256_bytes(b""))
+
+
+def link(kind: str, digit: str = "0") -> Link:
+    return Link(kind=kind, sha256=digit * 64)
+
+
+def make_context(workspace: Workspace, folder: Path) -> RunContext:
+    folder.mkdir(parents=True, exist_ok=True)
+    return RunContext(
+        pipeline=MODEL,
+        workspace=workspace,
+        base=folder,
+        ledger=Ledger(folder / "ledger.jsonl"),
+        digests=DigestCache(folder / "digests.json"),
+        scratch=folder,
+        budget_scope="test",
+    )
+
+
+def report_on(checkpoint: Link, manifest: Link, champion: Link | None, *, better: bool = True) -> EvaluationReport:
+    difference = Interval(value=-0.5, low=-0.6, high=-0.4) if better else Interval(value=0.1, low=-0.1, high=0.3)
+    comparison = None
+    if champion is not None:
+        comparison = Comparison(champion=champion, metric="bits", champion_value=2.0, difference=difference)
+    return EvaluationReport(
+        checkpoint=checkpoint,
+        manifest=manifest,
+        split="heldout",
+        examples_sha256="0" * 64,
+        num_examples=1,
+        metric="bits",
+        greater_is_better=False,
+        metrics={"bits": Interval(value=1.5, low=1.4, high=1.6)},
+        slices={},
+        baselines={"bigram": 2.0},
+        gate_baseline="bigram",
+        baseline_difference=difference,
+        comparison=comparison,
+    )
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace.create(str(tmp_path / "workspace"))
+
+
+@pytest.fixture
+def context(workspace: Workspace, tmp_path: Path) -> RunContext:
+    return make_context(workspace, tmp_path / "flow")
+
+
+Register = Callable[..., tuple[Link, Link]]
+
+
+@pytest.fixture
+def register(workspace: Workspace) -> Register:
+    """Publish a registration of made-up weights that are told apart by a number, and its report against a champion."""
+    receipt = ContractReceipt(
+        contract=NOWHERE,
+        contract_name="texts",
+        contract_version="1.0.0",
+        snapshot=link("snapshot"),
+        passed=True,
+        num_rows=1,
+        verdicts=(),
+        num_quarantined=0,
+        quarantine=None,
+        metrics={},
+    )
+    shards = ShardManifest(
+        snapshot=link("snapshot"),
+        receipt=workspace.publish_document(receipt),
+        fitted=link("fitted"),
+        spec={},
+        columns=(),
+        groups=(),
+        content_sha256="0" * 64,
+        libraries={},
+    )
+    manifest = workspace.publish_document(shards)
+
+    def made(number: int, champion: Link | None = None, *, better: bool = True) -> tuple[Link, Link]:
+        run = RunSpec(
+            pipeline=MODEL,
+            config={"seed": number},
+            manifest=manifest,
+            receipt=shards.receipt,
+            fitted=shards.fitted,
+            code=NOWHERE,
+            environment=NOWHERE,
+        )
+        checkpoint = CheckpointManifest(
+            run=workspace.publish_document(run),
+            step=number,
+            num_samples=0,
+            world_size=1,
+            parent=None,
+            files=(),
+            layout=(),
+            scalars={},
+            proof=ProofBatch(file="proof.safetensors", loss_hex="0x0p+0"),
+            fingerprint=DeviceFingerprint(device="cpu", machine="", cpu_capability="", torch="", num_threads=1),
+        )
+        evaluation = report_on(workspace.publish_document(checkpoint), manifest, champion, better=better)
+        folder = f"models/{MODEL}/{checkpoint.sha256[:16]}"
+        registration = Registration(
+            model=MODEL,
+            run=run.link,
+            checkpoint=checkpoint.link,
+            evaluation=workspace.publish_document(evaluation),
+            artifacts=(
+                workspace.publish(f"{folder}/MLmodel", b"flavors: {}\n"),
+                workspace.publish(f"{folder}/artifacts/model.pt2", b"weights %d" % number),
+            ),
+        )
+        return workspace.publish_document(registration), evaluation.link
+
+    return made

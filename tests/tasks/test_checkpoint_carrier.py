@@ -1,0 +1,186 @@
+"""What a machine commits is published behind its training, manifest last, and another machine takes the newest good."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data_contracts.digests import sha256_bytes
+from data_contracts.documents import CheckpointFile, CheckpointManifest, DeviceFingerprint, Link, ProofBatch
+from data_contracts.errors import EnvironmentProblem
+from data_contracts.publication import Workspace
+from tasks.checkpoint_carrier import CheckpointCarrier
+from training.checkpoint.layout import directory_name, seal
+from training.ledger import Event, Ledger, read_events
+
+RUN = Link(kind="run", sha256="ab" * 32)
+FOLDER = "runs/abababab"
+NAMES = ["manifest.json", "manifest.sha256", "proof.safetensors", "tensors.safetensors"]
+
+
+@pytest.fixture
+def workspace(new_bucket: Callable[[], str]) -> Workspace:
+    return Workspace.create(f"s3://{new_bucket()}/team")
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    return tmp_path / "flow.jsonl"
+
+
+def carrier(workspace: Workspace, spool: Path, run: Link = RUN) -> CheckpointCarrier:
+    return CheckpointCarrier(workspace, FOLDER, run, Ledger(spool))
+
+
+def events(spool: Path, name: str) -> list[Event]:
+    return [event for event in read_events(spool) if event["event"] == name]
+
+
+def commit(workspace: Workspace, step: int, *, run: Link = RUN) -> Path:
+    """A checkpoint as ranks leave it on their disk."""
+    folder = workspace.local_path(f"{FOLDER}/checkpoints/{directory_name(step)}")
+    folder.mkdir(parents=True)
+    contents = {"proof.safetensors": b"proof %d" % step, "tensors.safetensors": b"tensors %d" % step * 100}
+    for name, data in contents.items():
+        (folder / name).write_bytes(data)
+    manifest = CheckpointManifest(
+        run=run,
+        step=step,
+        num_samples=step,
+        world_size=1,
+        parent=None,
+        files=tuple(CheckpointFile(name=n, size_bytes=len(d), sha256=sha256_bytes(d)) for n, d in contents.items()),
+        layout=(),
+        scalars={},
+        proof=ProofBatch(file="proof.safetensors", loss_hex=(1.0).hex()),
+        fingerprint=DeviceFingerprint(device="cpu", machine="m", cpu_capability="c", torch="t", num_threads=1),
+    )
+    (folder / "manifest.sha256").write_bytes(seal(manifest))
+    (folder / "manifest.json").write_bytes(manifest.to_bytes())
+    return folder
+
+
+def published(workspace: Workspace) -> dict[str, list[str]]:
+    where = f"{FOLDER}/checkpoints"
+    return {name: workspace.names(f"{where}/{name}") for name in workspace.names(where)}
+
+
+def wait_until(condition: Callable[[], object], within_s: float = 60.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within_s} s"
+        time.sleep(0.02)
+
+
+def lose_this_machine(workspace: Workspace) -> None:
+    shutil.rmtree(workspace.local_root)
+
+
+def test_a_checkpoint_is_published_while_training_goes_on_and_the_result_at_its_end(workspace, spool) -> None:
+    with carrier(workspace, spool) as under_way:
+        commit(workspace, 10)
+        wait_until(lambda: published(workspace).get(directory_name(10)) == NAMES)
+        under_way.tell()
+        assert [event["step"] for event in events(spool, "checkpoint.published")] == [10]
+        commit(workspace, 20)
+        workspace.local_path(f"{FOLDER}/result.json").write_bytes(b"{}")
+    assert published(workspace)[directory_name(20)] == NAMES
+    assert workspace.read(f"{FOLDER}/result.json") == b"{}"
+
+
+def test_another_machine_gets_the_newest_with_every_byte_and_the_result(workspace, spool) -> None:
+    with carrier(workspace, spool):
+        folder = commit(workspace, 10)
+        workspace.local_path(f"{FOLDER}/result.json").write_bytes(b"{}")
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    lose_this_machine(workspace)
+    with carrier(workspace, spool):
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+        assert workspace.local_path(f"{FOLDER}/result.json").read_bytes() == b"{}"
+    assert [event["step"] for event in events(spool, "checkpoints.fetch")] == [None, 10]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("harm", ["flip", "lose"])
+def test_a_damaged_checkpoint_is_passed_over_for_an_older_good_one(workspace, spool, name: str, harm: str) -> None:
+    for step in (10, 20):
+        with carrier(workspace, spool):
+            commit(workspace, step)
+    key = workspace.path(f"{FOLDER}/checkpoints/{directory_name(20)}/{name}")
+    data = bytearray(workspace.fs.cat_file(key))
+    data[len(data) // 2] ^= 4
+    workspace.fs.rm_file(key) if harm == "lose" else workspace.fs.pipe_file(key, bytes(data))
+    lose_this_machine(workspace)
+    with carrier(workspace, spool):
+        here = [path.parent.name for path in workspace.local_path(FOLDER).glob("checkpoints/*/manifest.json")]
+        assert here == [directory_name(10)]
+    (damaged,) = events(spool, "checkpoint.damaged")
+    assert (damaged["step"], name in damaged["message"] or "manifest.json" in damaged["message"]) == (20, True)
+
+
+def test_another_runs_checkpoint_is_not_taken(workspace, spool) -> None:
+    other = Link(kind="run", sha256="cd" * 32)
+    with carrier(workspace, spool, other):
+        commit(workspace, 10, run=other)
+    lose_this_machine(workspace)
+    with carrier(workspace, spool):
+        assert not workspace.local_path(f"{FOLDER}/checkpoints/{directory_name(10)}").exists()
+
+
+def test_a_machine_that_is_as_far_fetches_nothing(workspace, spool) -> None:
+    with carrier(workspace, spool):
+        commit(workspace, 10)
+    commit(workspace, 20)
+    with carrier(workspace, spool):
+        pass
+    assert events(spool, "checkpoints.fetch")[-1]["step"] is None
+    assert published(workspace)[directory_name(20)] == NAMES
+
+
+def test_what_retention_deleted_here_goes_there_too_but_never_the_newest(workspace, spool) -> None:
+    with carrier(workspace, spool):
+        oldest = commit(workspace, 10)
+        wait_until(lambda: len(published(workspace)) == 1)
+        commit(workspace, 20)
+        wait_until(lambda: len(published(workspace)) == 2)
+        shutil.rmtree(oldest)
+        commit(workspace, 30)
+    assert list(published(workspace)) == [directory_name(20), directory_name(30)]
+
+
+def test_a_checkpoint_without_a_manifest_is_nobodys(workspace, spool) -> None:
+    with carrier(workspace, spool):
+        (commit(workspace, 10) / "manifest.json").unlink()
+    assert published(workspace) == {}
+
+
+def test_a_checkpoint_gone_bad_on_this_disk_is_not_published_as_good(workspace, spool) -> None:
+    with carrier(workspace, spool):
+        folder = commit(workspace, 10)
+        (folder / "tensors.safetensors").write_bytes(b"tensors 11" * 100)
+    assert "manifest.json" not in published(workspace).get(directory_name(10), [])
+    assert [event["step"] for event in events(spool, "checkpoint.damaged")][:1] == [10]
+
+
+def test_a_store_that_is_down_stalls_no_training_and_is_told_at_its_end(workspace, spool, monkeypatch) -> None:
+    def down(*_arguments: object, **_options: object) -> None:
+        raise EnvironmentProblem("writing failed 9 times.", where="s3://x")
+
+    monkeypatch.setattr(workspace, "publish_expected", down)
+    with pytest.raises(EnvironmentProblem, match="failed 9 times"), carrier(workspace, spool) as under_way:
+        commit(workspace, 10)
+        wait_until(lambda: under_way.tell() or events(spool, "checkpoints.unpublished"))
+    with pytest.raises(ZeroDivisionError), carrier(workspace, spool):
+        raise ZeroDivisionError  # what ended the training is what is told
+
+
+def test_a_folder_needs_no_carrying(tmp_path: Path, spool) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    with carrier(workspace, spool):
+        folder = commit(workspace, 10)
+    assert sorted(path.name for path in folder.iterdir()) == NAMES
+    assert read_events(spool) == []

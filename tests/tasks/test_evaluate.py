@@ -1,0 +1,136 @@
+"""The report: figures, slices, baselines and the comparison, for texts and for classes alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from data_contracts.documents import EvaluationReport, Link, Registration, RunSpec
+from data_contracts.errors import IntegrityError
+from data_contracts.publication import Workspace
+from tasks.candidate import Candidate, read_candidate
+from tasks.evaluate import EvaluationSpec, _evaluate, slices_of
+from tasks.evaluation_report import render_html, render_markdown
+from tasks.promotion import decide
+from tasks.scoring import Bench
+from training.data.spec import ShardSpec
+from training.evaluation import Scores
+from training.launch.spec import LaunchSpec
+from training.measures import CLASSES, TEXT, Yardstick
+
+NUM_EXAMPLES = 40
+SPEC = EvaluationSpec(bootstrap_resamples=100)
+RAMP = np.linspace(0.5, 1.5, NUM_EXAMPLES)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MadeUpBench(Bench):
+    """Scores that no rank computed."""
+
+    kind: Yardstick
+    own: Scores
+    theirs: Scores
+
+    def yardstick(self, run: RunSpec) -> Yardstick:
+        return self.kind
+
+    def score(self, candidate: Candidate) -> Scores:
+        return self.own
+
+    def score_champion(self, champion: Link, today: RunSpec) -> Scores:
+        return self.theirs
+
+    def examples_sha256(self, today: RunSpec, examples: tuple[str, ...]) -> str:
+        return "0" * 64
+
+    def contents(self, today: RunSpec, paths: tuple[str, ...]) -> list[bytes]:
+        return [b"spam " * 100 for _ in paths]
+
+
+def scores(kind: Yardstick, nats: float, *, baseline: str, num_examples: int = NUM_EXAMPLES) -> Scores:
+    ramp = RAMP[:num_examples]
+
+    def sums(factor: float) -> dict[str, np.ndarray]:
+        extra = {"bytes": np.full(num_examples, 4.0), "correct": (np.arange(num_examples) % 4 > 0).astype(float)}
+        return {"nats": ramp * factor, "targets": np.ones(num_examples), **extra}
+
+    return Scores(
+        examples=tuple(f"{number:02d}" for number in range(num_examples)),
+        slices=tuple(f"class {number % 4}" for number in range(num_examples)),
+        sums=sums(nats),
+        baselines={baseline: sums(2.0)},
+    )
+
+
+@pytest.fixture
+def judge(context, workspace: Workspace, register):
+    """A report on made-up scores, against a champion when there is one."""
+    (registration, _), (champion, _) = register(1), register(2)
+    checkpoint = workspace.load(registration, Registration).checkpoint
+
+    def judged(kind: Yardstick, own: Scores, theirs: Scores | None = None) -> EvaluationReport:
+        bench = MadeUpBench(
+            context=context,
+            launch=LaunchSpec(),
+            shards=ShardSpec(),
+            source=None,  # type: ignore[arg-type]
+            kind=kind,
+            own=own,
+            theirs=own if theirs is None else theirs,
+        )
+        made = _evaluate(bench, SPEC, checkpoint, None if theirs is None else champion)
+        assert isinstance(made.document, EvaluationReport)
+        assert read_candidate(workspace, checkpoint).checkpoint == made.document.checkpoint
+        return made.document
+
+    return judged
+
+
+def test_a_text_is_judged_in_bits_per_byte_beside_a_bigram_and_xz(judge) -> None:
+    report = judge(TEXT, scores(TEXT, 1.0, baseline="bigram"))
+    assert (report.metric, report.greater_is_better, list(report.metrics)) == (
+        "bits_per_byte",
+        False,
+        ["bits_per_byte"],
+    )
+    assert report.metrics["bits_per_byte"].value == pytest.approx(1 / np.log(2) / 4)
+    assert set(report.baselines) == {"bigram", "xz -9"}
+    assert report.baselines["bigram"] == pytest.approx(2 / np.log(2) / 4)
+    assert decide(report).promote
+
+
+def test_a_classifier_is_judged_in_log_loss_beside_the_class_prior_with_its_accuracy(judge) -> None:
+    report = judge(CLASSES, scores(CLASSES, 1.0, baseline="class prior"))
+    assert (report.metric, report.gate_baseline) == ("log_loss", "class prior")
+    assert report.metrics["log_loss"].value == pytest.approx(1.0)
+    assert report.metrics["accuracy"].value == 0.75
+    assert report.baselines == {"class prior": pytest.approx(2.0)}
+    assert list(report.slices) == [f"class {number}" for number in range(4)]
+    assert decide(report).promote
+    assert not decide(judge(CLASSES, scores(CLASSES, 2.0, baseline="class prior"))).promote
+    for page in (render_html(report, "digits"), render_markdown(report)):
+        assert "log loss" in page and "class prior" in page
+
+
+def test_champion_and_challenger_are_compared_example_by_example(judge) -> None:
+    better = judge(CLASSES, scores(CLASSES, 1.0, baseline="class prior"), scores(CLASSES, 1.1, baseline="class prior"))
+    assert better.comparison is not None
+    assert better.comparison.champion_value == pytest.approx(1.1)
+    assert better.comparison.difference.value == pytest.approx(-0.1)
+    assert decide(better).promote
+    worse = judge(CLASSES, scores(CLASSES, 1.1, baseline="class prior"), scores(CLASSES, 1.0, baseline="class prior"))
+    assert not decide(worse).promote
+
+
+def test_scores_on_other_examples_are_not_compared(judge) -> None:
+    fewer = scores(CLASSES, 1.0, baseline="class prior", num_examples=NUM_EXAMPLES - 1)
+    with pytest.raises(IntegrityError, match="different examples"):
+        judge(CLASSES, scores(CLASSES, 1.0, baseline="class prior"), fewer)
+
+
+def test_small_slices_are_taken_together_and_weightless_examples_left_out() -> None:
+    names = ["a/"] * 6 + ["b/"] * 2 + ["c/"] * 3 + ["a/"]
+    weights = [1.0] * 11 + [0.0]
+    assert slices_of(names, weights) == {"a/": [0, 1, 2, 3, 4, 5], "(others)": [6, 7, 8, 9, 10]}

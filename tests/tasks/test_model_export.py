@@ -1,0 +1,151 @@
+"""A registered model holds no pickle, and plain MLflow serves it in a fresh process with unpickling switched off."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import pickletools
+import subprocess
+import sys
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from tasks.model_export import save_model
+from training.data.shapes import TokenShape
+from training.export import OUTPUT_EXAMPLE, write_graph
+from training.recipes.language_model import LanguageModel
+from training.recipes.language_model_spec import LanguageModelSpec
+
+LINEAGE = {"run": "r" * 64, "checkpoint": "c" * 64}
+SERVE = """
+import sys, mlflow, numpy
+model = getattr(mlflow, sys.argv[1]).load_model(sys.argv[2])
+tokens = numpy.arange(24).reshape(3, 8)
+if sys.argv[1] == "pytorch":
+    import torch
+    made = model(torch.as_tensor(tokens)).detach().numpy()
+else:
+    made = model.predict(tokens)
+numpy.save(sys.argv[3], made, allow_pickle=False)
+own = {"flows", "tasks", "training", "data_contracts", "headway"}
+assert not own & set(sys.modules), own & set(sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def model() -> torch.nn.Module:
+    torch.manual_seed(7)
+    spec = LanguageModelSpec(width=16, depth=2, heads=2, hidden=24)
+    return LanguageModel(spec, TokenShape(vocab_size=40, context_tokens=16)).build().eval()
+
+
+@pytest.fixture(scope="module")
+def exported(model: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported")
+    write_graph(model, torch.arange(16).reshape(2, 8), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def saved(exported: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("saved") / "model"
+    import mlflow.pyfunc  # noqa: F401  (it warns of its own classes)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a person would see them on the terminal
+        save_model(exported, LINEAGE, target)
+    return target
+
+
+def members(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
+    """A file and, when it is an archive, everything in it, however deep."""
+    yield name, data
+    if zipfile.is_zipfile(io.BytesIO(data)):
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            for member in archive.namelist():
+                yield from members(f"{name}:{member}", archive.read(member))
+
+
+def is_pickle(data: bytes) -> bool:
+    """Whether an unpickler would run through these bytes to a STOP; every pickle since 2003 begins with PROTO."""
+    try:
+        return data[:1] == b"\x80" and any(opcode.name == "STOP" for opcode, _, _ in pickletools.genops(data))
+    except Exception:
+        return False
+
+
+def pickles_in(folder: Path) -> list[str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    return [name for path in files for name, data in members(path.name, path.read_bytes()) if is_pickle(data)]
+
+
+def serve(flavor: str, model: Path, out: Path, *, may_unpickle: bool) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", SERVE, flavor, str(model), str(out)],
+        cwd=out.parent,
+        env={
+            **os.environ,
+            "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": str(may_unpickle).lower(),
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+        },
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_scan_sees_a_pickle_wherever_it_lies(tmp_path: Path) -> None:
+    torch.save(torch.arange(3), tmp_path / "innocent")
+    assert pickles_in(tmp_path) == ["innocent:innocent/data.pkl"]
+    assert all(is_pickle(pickle.dumps({"a": 1}, protocol)) for protocol in range(2, 6))
+
+
+def test_no_file_and_no_member_of_an_archive_is_a_pickle(saved: Path) -> None:
+    assert (saved / "artifacts" / "model.pt2").is_file()
+    assert pickles_in(saved) == []
+
+
+@pytest.mark.parametrize(("flavor", "may_unpickle"), [("pyfunc", False), ("pytorch", True)])
+def test_plain_mlflow_serves_the_same_logits_in_a_fresh_process(
+    model: torch.nn.Module, saved: Path, tmp_path: Path, flavor: str, may_unpickle: bool
+) -> None:
+    done = serve(flavor, saved, tmp_path / "logits.npy", may_unpickle=may_unpickle)
+    assert done.returncode == 0, done.stderr
+    with torch.inference_mode():
+        expected = model(torch.arange(24).reshape(3, 8)).numpy()
+    np.testing.assert_array_equal(np.load(tmp_path / "logits.npy"), expected)
+
+
+def test_the_folder_is_a_function_of_graph_and_lineage(exported: Path, saved: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for path in exported.iterdir():
+        (elsewhere / path.name).write_bytes(path.read_bytes())
+    save_model(elsewhere, LINEAGE, tmp_path / "again")
+    files = {path.relative_to(saved).as_posix(): path.read_bytes() for path in saved.rglob("*") if path.is_file()}
+    again = tmp_path / "again"
+    assert files == {
+        path.relative_to(again).as_posix(): path.read_bytes() for path in again.rglob("*") if path.is_file()
+    }
+    assert str(exported).encode() not in b"".join(files.values())
+
+
+def test_the_same_model_exports_to_the_same_bytes(model: torch.nn.Module, exported: Path, tmp_path: Path) -> None:
+    write_graph(model, torch.arange(16).reshape(2, 8), tmp_path)
+    for path in exported.iterdir():
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_the_description_says_what_goes_in_and_what_comes_out(saved: Path, exported: Path) -> None:
+    signature = yaml.safe_load((saved / "MLmodel").read_text())["signature"]
+    assert '"dtype": "int64", "shape": [-1, -1]' in signature["inputs"]
+    assert '"dtype": "float32", "shape": [-1, -1, -1]' in " ".join(signature["outputs"].split())
+    assert np.load(exported / OUTPUT_EXAMPLE).shape == (2, 8, 40)

@@ -1,0 +1,29 @@
+"""What a pipeline file may say of the registry."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from data_contracts.documents import Link
+from tasks.register import RegistrySpec, registration_inputs
+
+CHECKPOINT = Link(kind="checkpoint", sha256="c" * 64)
+
+
+@pytest.mark.parametrize("uri", ["http://user:secret@mlflow:5000", "postgresql://u:secret@db/mlflow"])
+def test_a_password_in_the_tracking_uri_is_refused_without_repeating_it(uri: str) -> None:
+    with pytest.raises(ValidationError, match="a password does not belong in a pipeline file") as caught:
+        RegistrySpec(model="m", tracking_uri=uri)
+    assert "secret" not in caught.value.errors(include_input=False)[0]["msg"]
+
+
+@pytest.mark.parametrize("uri", ["", "sqlite:////a/mlflow.db", "http://user@mlflow:5000", "https://mlflow.example.org"])
+def test_a_tracking_uri_without_a_password_is_taken(uri: str) -> None:
+    assert RegistrySpec(model="m", tracking_uri=uri).tracking_uri == uri
+
+
+def test_a_checkpoint_is_one_registration_under_a_name_in_whichever_store() -> None:
+    here = registration_inputs(RegistrySpec(model="m"), CHECKPOINT)
+    assert here == registration_inputs(RegistrySpec(model="m", tracking_uri="http://mlflow:5000"), CHECKPOINT)
+    assert here != registration_inputs(RegistrySpec(model="n"), CHECKPOINT)

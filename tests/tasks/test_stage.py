@@ -1,0 +1,79 @@
+"""A stage is found under the key of all its inputs, or made; what went bad is made again, and the ledger says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data_contracts import stages
+from data_contracts.documents import Registration
+from data_contracts.publication import document_path
+from tasks.context import RunContext
+from tasks.stage import Made, find_or_make
+from training.ledger import Event, read_events
+
+INPUTS = {"source": "a", "code": "1"}
+
+
+class Stage:
+    """Makes one document over one file, and counts how often."""
+
+    def __init__(self, context: RunContext, document: Registration) -> None:
+        self.context, self.document, self.num_made = context, document, 0
+
+    def make(self) -> Made:
+        self.num_made += 1
+        return Made(document=self.document, files=(self.context.workspace.publish("files/one", b"bytes"),))
+
+    def run(self, **changes: str) -> int:
+        """How often it has been made, after it was looked for."""
+        link = find_or_make(self.context, "register", {**INPUTS, **changes}, self.make)
+        assert self.context.workspace.load(link, Registration) == self.document
+        return self.num_made
+
+    def damaged(self) -> list[Event]:
+        return [e for e in read_events(self.context.scratch / "ledger.jsonl") if e["event"] == "stage.damaged"]
+
+
+@pytest.fixture
+def stage(context: RunContext, register) -> Stage:
+    registration, _ = register(1)
+    return Stage(context, context.workspace.load(registration, Registration))
+
+
+@pytest.fixture
+def paths(stage: Stage) -> dict[str, Path]:
+    local = stage.context.workspace.local_path
+    key = stages.stage_key("register", INPUTS)
+    return {
+        "document": local(document_path(stage.document.link)),
+        "file": local("files/one"),
+        "record": local(stages.record_path("register", key)),
+    }
+
+
+def test_what_was_made_is_found(stage: Stage) -> None:
+    assert [stage.run(), stage.run()] == [1, 1]
+    assert stage.damaged() == []
+
+
+def test_another_input_is_another_key(stage: Stage) -> None:
+    assert [stage.run(), stage.run(code="2"), stage.run(source="b"), stage.run()] == [1, 2, 3, 3]
+
+
+@pytest.mark.parametrize("what", ["document", "file", "record"])
+@pytest.mark.parametrize("fate", ["altered", "gone"])
+def test_what_went_bad_is_made_again_as_it_was_and_told(stage: Stage, paths, what: str, fate: str) -> None:
+    stage.run()
+    path = paths[what]
+    good = path.read_bytes()
+    if fate == "altered":
+        path.write_bytes(bytes([good[0] ^ 1]) + good[1:])
+    else:
+        path.unlink()
+    assert stage.run() == 2
+    if what != "record":
+        assert path.read_bytes() == good
+    assert bool(stage.damaged()) == ((what, fate) != ("record", "gone")), "a record that is gone was never made"
+    assert stage.run() == 2

@@ -1,0 +1,167 @@
+"""The gate: a receipt is found again, the clock is asked each time, and acceptance decides what comes next."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_contracts import refs
+from data_contracts.documents import ContractReceipt, Link
+from data_contracts.errors import ConfigError, ContractViolation
+from data_contracts.publication import Workspace
+from data_contracts.source_spec import SourceSpec
+from data_contracts.sources import take_snapshot
+from tasks import validate as gate
+from tasks.acceptance import accepted_ref, baseline_of
+from tasks.context import RunContext
+from training.data.spec import ShardSpec
+
+CONTRACT = """
+name: events
+version: 1.0.0
+columns:
+  id: {type: int64, max: 1000000}
+  at: {type: 'timestamp[us]'}
+volume: {min_ratio: 0.5, max_ratio: 2}
+freshness:
+  - {id: fresh, column: at, max_age_h: 24}
+"""
+NOW_S = 1_800_000_000.0
+SOURCE = SourceSpec(uri="data", format="parquet")
+Validate = Callable[[], Link]
+
+
+def write(
+    context: RunContext, num_rows: int, *, age_s: float = 3600, name: str = "part.parquet", start: int = 0
+) -> None:
+    folder = context.base / "data"
+    folder.mkdir(exist_ok=True)
+    times = pa.array([int((NOW_S - age_s) * 1e6)] * num_rows, pa.timestamp("us"))
+    pq.write_table(pa.table({"id": list(range(start, start + num_rows)), "at": times}), folder / name)
+    os.utime(folder / name, (0, num_rows))
+
+
+def say(context: RunContext, text: str) -> None:
+    (context.base / "events.yaml").write_text(text)
+
+
+@pytest.fixture
+def validate(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> Validate:
+    """Validate the data as they lie now, at NOW_S by the gate's clock."""
+    monkeypatch.setattr(gate.time, "time", lambda: NOW_S)
+    say(context, CONTRACT)
+
+    def run() -> Link:
+        snapshot = take_snapshot(SOURCE, base=context.base, cache=context.digests)
+        link = context.workspace.publish_document(snapshot)
+        return gate.validate.fn(context, "events.yaml", SOURCE, link, ShardSpec())
+
+    return run
+
+
+def accepted(context: RunContext) -> list[str]:
+    return [entry.target.sha256 for entry in refs.history(context.workspace, accepted_ref(context.pipeline))]
+
+
+def load(workspace: Workspace, receipt: Link) -> ContractReceipt:
+    return workspace.load(receipt, ContractReceipt)
+
+
+def test_the_same_data_find_their_receipt_again_though_they_were_accepted_meanwhile(
+    context: RunContext, validate: Validate
+) -> None:
+    write(context, 100)
+    first = validate()
+    assert validate() == first
+    write(context, 150)
+    second = validate()
+    assert load(context.workspace, second).baseline == first
+    assert validate() == second
+    assert accepted(context) == [first.sha256, second.sha256]
+
+
+def test_what_is_refused_is_no_baseline(context: RunContext, validate: Validate) -> None:
+    write(context, 100)
+    first = validate()
+    write(context, 201)
+    with pytest.raises(ContractViolation, match=r"volume \(2\.01 times the 100 rows accepted\)"):
+        validate()
+    write(context, 200)
+    second = load(context.workspace, validate())
+    assert second.baseline == first
+    assert len(accepted(context)) == 2
+
+
+def test_a_receipt_that_was_fresh_is_refused_when_it_is_old(
+    context: RunContext, validate: Validate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(context, 100)
+    first = validate()
+    monkeypatch.setattr(gate.time, "time", lambda: NOW_S + 24 * 3600)
+    with pytest.raises(ContractViolation, match=r"fresh \(the newest row is 25\.0 hours old\)"):
+        validate()
+    assert load(context.workspace, first).passed
+    assert accepted(context) == [first.sha256]
+
+
+def test_a_breaking_change_is_refused_before_anything_is_read(context: RunContext, validate: Validate) -> None:
+    write(context, 100)
+    validate()
+    say(context, CONTRACT.replace("1000000", "999").replace("1.0.0", "1.1.0"))
+    with pytest.raises(
+        ConfigError, match=r"version 1\.1\.0 breaks what 1\.0\.0 accepted: columns\.id\.max is 999"
+    ) as said:
+        validate()
+    assert "Call it version 2.0.0" in said.value.advice
+    say(context, CONTRACT.replace("1000000", "999").replace("1.0.0", "2.0.0"))
+    assert load(context.workspace, validate()).contract_version == "2.0.0"
+
+
+def test_files_that_stay_are_not_counted_again(context: RunContext, validate: Validate) -> None:
+    write(context, 100, name="a.parquet")
+    write(context, 100, name="b.parquet", start=100)
+    validate()
+    write(context, 50, name="c.parquet", start=200)
+    known: list[int] = []
+    context.ledger.listeners.append(
+        lambda event: known.append(event["known_files"]) if "known_files" in event else None
+    )
+    validate()
+    assert known == [2]
+
+
+def test_a_given_suite_is_part_of_the_key_and_of_the_receipt(context: RunContext, validate: Validate) -> None:
+    write(context, 100)
+    say(context, CONTRACT + "suite: suite.json\n")
+    with pytest.raises(ConfigError, match=r"suite\.json: the suite cannot be read"):
+        validate()
+    suite = '{"expectations": [{"type": "expect_table_row_count_to_equal", "kwargs": {"value": VALUE}}]}'
+    (context.base / "suite.json").write_text(suite.replace("VALUE", "100"))
+    receipt = load(context.workspace, validate())
+    assert receipt.verdicts[-1].rule_id == "suite.1"
+    (context.base / "suite.json").write_text(suite.replace("VALUE", "101"))
+    with pytest.raises(ContractViolation, match=r"suite\.1"):
+        validate()
+
+
+def test_the_split_is_an_input_of_leakage_alone(context: RunContext, validate: Validate) -> None:
+    write(context, 100)
+    snapshot = context.workspace.publish_document(take_snapshot(SOURCE, base=context.base, cache=context.digests))
+
+    def inputs(salt: str) -> dict[str, object]:
+        return gate.validate_inputs(context, "events.yaml", snapshot, ShardSpec(split_salt=salt))
+
+    assert inputs("a") == inputs("b")
+    say(context, CONTRACT + "leakage: [{id: apart, columns: [id]}]\n")
+    assert inputs("a") != inputs("b")
+
+
+def test_a_snapshot_is_not_its_own_baseline(context: RunContext, validate: Validate) -> None:
+    write(context, 100)
+    receipt = load(context.workspace, validate())
+    assert baseline_of(context, receipt.snapshot) is None
+    assert baseline_of(context, Link(kind="snapshot", sha256="0" * 64)) == receipt
