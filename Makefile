@@ -19,9 +19,10 @@ lint: $(INSTALLED)
 	$(BIN)/lint-imports --no-logo
 
 $(INSTALLED): pyproject.toml constraints.txt
+	@echo "installing into .venv: once, some minutes; the packages come from your package index"
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 clean:
-	rm -rf .venv workspace
+	rm -rf .venv

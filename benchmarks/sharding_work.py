@@ -1,0 +1,156 @@
+"""One contender of `benchmarks.sharding`, in a process of its own: it prints CPU and wall seconds of the work alone.
+
+    python -m benchmarks.sharding_work NAME SOURCE TARGET CODEC [MEMORY_MB]
+
+Imports happen before the clock starts. The peers need pyarrow, duckdb or polars, and nothing of Headway.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+NUM_FLOATS, NUM_INTS = 15, 5
+ROWS_PER_ROW_GROUP = 1 << 16
+Work = Callable[[], None]
+
+
+def raw(source: Path, target: Path, codec: str) -> Work:
+    """The limit: every file read and written again by pyarrow, in the cheapest way, in no new order."""
+    import pyarrow.parquet as pq
+
+    def work() -> None:
+        for path in sorted(source.iterdir()):
+            pq.write_table(
+                pq.read_table(path),
+                target / path.name,
+                compression=codec,
+                compression_level=1 if codec == "zstd" else None,
+                use_dictionary=False,
+                write_statistics=False,
+                row_group_size=ROWS_PER_ROW_GROUP,
+            )
+
+    return work
+
+
+def duckdb(source: Path, target: Path, codec: str) -> Work:
+    import duckdb as library
+
+    level = ", COMPRESSION_LEVEL 1" if codec == "zstd" else ""
+    compression = {"none": "uncompressed"}.get(codec, codec)
+
+    def work() -> None:
+        connection = library.connect(config={"threads": 2, "temp_directory": str(target / "spill")})
+        connection.execute(
+            "COPY (SELECT * EXCLUDE (filename, file_row_number) FROM "
+            f"read_parquet('{source}/*.parquet', filename=true, file_row_number=true) "
+            "ORDER BY hash(filename, file_row_number)) "
+            f"TO '{target / 'all.parquet'}' (FORMAT parquet, COMPRESSION {compression}{level})"
+        )
+
+    return work
+
+
+def polars(source: Path, target: Path, codec: str) -> Work:
+    import polars as library  # type: ignore[import-not-found]
+
+    def work() -> None:
+        compression: Any = {"none": "uncompressed"}.get(codec, codec)
+        frame = library.read_parquet(source / "*.parquet").sample(fraction=1.0, shuffle=True, seed=0)
+        frame.write_parquet(target / "all.parquet", compression=compression, statistics=False)
+
+    return work
+
+
+def headway(source: Path, target: Path, codec: str, memory_mb: int = 512) -> Work:
+    import numpy as np
+    import pyarrow as pa
+
+    from data_contracts.documents import FittedState, Link
+    from data_contracts.publication import Workspace
+    from training.data import source_columns, tabular
+    from training.data.encoders import libraries
+    from training.data.sharding import write_shards
+    from training.data.spec import ShardSpec
+    from training.data.splits import NO_ROWS, SourceRows
+
+    assert source_columns and tabular  # imported lazily, and no part of the work
+    pa.array(np.zeros(1))  # the first one imports pandas
+    floats, ints = [f"f{number}" for number in range(NUM_FLOATS)], [f"i{number}" for number in range(NUM_INTS)]
+    spec = ShardSpec.model_validate(
+        {
+            "encoder": {"kind": "tabular", "numeric": floats, "categorical": ints},
+            "codec": codec,
+            "split_by": "row",
+            "rows_per_row_group": ROWS_PER_ROW_GROUP,
+            "memory_mb": memory_mb,
+            "shard_mb": min(64, memory_mb // 4),
+        }
+    )
+    snapshot, receipt = Link(kind="snapshot", sha256="a" * 64), Link(kind="receipt", sha256="b" * 64)
+    fitted = FittedState(
+        encoder="tabular",
+        spec=spec.encoder.model_dump(mode="json"),
+        snapshot=snapshot,
+        receipt=receipt,
+        files=(),
+        libraries=libraries(spec.encoder),
+        statistics={
+            "numeric": [{"column": name, "mean": 0.5, "deviation": 2.0} for name in floats],
+            "categorical": [{"column": name, "values": list(range(1000))} for name in ints],
+            "label": None,
+        },
+    )
+    sources = [
+        SourceRows(path.name, path.name.ljust(64, "0"), path.stat().st_size, num_rows(path), NO_ROWS, reader(path))
+        for path in sorted(source.iterdir())
+    ]
+    workspace = Workspace.create(str(target))
+
+    def work() -> None:
+        write_shards(spec, fitted, sources, workspace, snapshot=snapshot, receipt=receipt, scratch=target)
+
+    return work
+
+
+def num_rows(path: Path) -> int:
+    import pyarrow.parquet as pq
+
+    return int(pq.read_metadata(path).num_rows)
+
+
+def reader(path: Path) -> Callable[[], Iterator[Any]]:
+    import pyarrow.parquet as pq
+
+    def read() -> Iterator[Any]:
+        with pq.ParquetFile(path) as file:
+            for row_group in range(file.num_row_groups):  # all at once, Arrow decodes far ahead
+                yield from file.iter_batches(ROWS_PER_ROW_GROUP, row_groups=[row_group])
+
+    return read
+
+
+CONTENDERS: dict[str, Callable[..., Work]] = {"raw": raw, "duckdb": duckdb, "polars": polars, "headway": headway}
+
+
+def main() -> None:
+    name, source, target, codec, *memory = sys.argv[1:]
+    shutil.rmtree(target, ignore_errors=True)
+    Path(target).mkdir(parents=True)
+    work = CONTENDERS[name](Path(source), Path(target), codec, *map(int, memory))
+    before_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    cpu_s, wall_s = time.process_time(), time.perf_counter()
+    work()
+    used = {"cpu_s": time.process_time() - cpu_s, "wall_s": time.perf_counter() - wall_s, "before_bytes": before_bytes}
+    print(json.dumps(used))
+
+
+if __name__ == "__main__":
+    main()
