@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from training.arrangement import Share
 from training.config import TrainingSpec
 from training.data.block_gather import BlockGather
 from training.data.device_copy import Arrival, DeviceCopy, to_tensors
@@ -47,16 +48,14 @@ def proof_batch(reader: ShardReader, spec: TrainingSpec, device: torch.device) -
 class RankBatches:
     """The batches of one rank's replicas, for any step: a pure function of the step."""
 
-    def __init__(
-        self, reader: ShardReader, spec: TrainingSpec, *, rank: int, replicas_per_rank: int, device: torch.device
-    ) -> None:
-        self._num_replicas, self._micro_batch = replicas_per_rank, spec.micro_batch_sequences
-        share_rows = replicas_per_rank * self._micro_batch
+    def __init__(self, reader: ShardReader, spec: TrainingSpec, *, share: Share, device: torch.device) -> None:
+        self._num_replicas, self._micro_batch = spec.num_replicas // share.count, spec.micro_batch_sequences
+        share_rows = self._num_replicas * self._micro_batch
         self._blocks = BlockGather(
             reader,
             training_order(spec, reader),
             batch_rows=spec.global_batch_sequences,
-            share=slice(rank * share_rows, (rank + 1) * share_rows),
+            share=slice(share.index * share_rows, (share.index + 1) * share_rows),
         )
         self._copy = DeviceCopy(device)
         self.steps_per_block = self._blocks.batches_per_block

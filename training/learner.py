@@ -8,17 +8,14 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from data_contracts.errors import ConfigError, IntegrityError, TrainingFailed
+from data_contracts.errors import IntegrityError, TrainingFailed
+from training.arrangement import Batch, Share, arrange
 from training.config import TrainingSpec
 from training.distributed import Gang
-from training.gradients import GradientTree, clip_factor, tree_sum
+from training.gradients import clip_factor, tree_sum
 from training.optimizer import ScheduledOptimizer
 from training.recipes.protocol import Recipe
-from training.seeds import derive, seed_everything
-
-Batch = Mapping[str, Tensor]
 
 
 class Sums(NamedTuple):
@@ -30,65 +27,55 @@ class Sums(NamedTuple):
 
 
 class Learner:
-    """A model in training.
-
-    Args:
-        replicas_per_rank: how many logical replicas this rank runs in turn.
+    """A model in training, from fresh weights.
 
     Raises:
-        ConfigError: the model keeps batch statistics, which depend on how a batch is cut.
+        ConfigError: the model cannot be trained as the configuration asks.
     """
 
-    def __init__(self, recipe: Recipe, spec: TrainingSpec, gang: Gang, *, replicas_per_rank: int) -> None:
-        self._recipe, self._spec, self._gang, self._replicas_per_rank = recipe, spec, gang, replicas_per_rank
-        seed_everything(derive(spec.seed, "weights"))
-        self.model = recipe.build().to(gang.device)
-        _refuse_batch_statistics(self.model)
-        self._parameters = dict(self.model.named_parameters())
-        self._gradients = GradientTree(list(self._parameters.values()), gang=gang, num_replicas=spec.num_replicas)
+    def __init__(self, recipe: Recipe, spec: TrainingSpec, gang: Gang) -> None:
+        self._spec = spec
+        self._arrangement = arrange(recipe, spec, gang)
+        self.model = self._arrangement.model
         self._optimizer = ScheduledOptimizer(
-            self._parameters,
+            dict(self.model.named_parameters()),
             recipe.hidden_matrices(self.model),
             spec=spec.optimizer,
             schedule=spec.schedule,
             max_steps=spec.max_steps,
         )
 
-    def backward(self, step: int, replicas: Sequence[Batch]) -> Tensor:
-        """Gradients of this rank's replicas. Returns nats and number of tokens of each, float64 (replicas, 2)."""
-        self.model.train()
-        rows = []
-        for index, batch in enumerate(replicas):
-            replica = self._gang.rank * self._replicas_per_rank + index
-            seed_everything(derive(self._spec.seed, "replica", step, replica))
-            self._gradients.begin_replica()
-            losses = self._recipe.losses(self.model, batch)
-            losses.nats.sum().backward()  # type: ignore[no-untyped-call]
-            self._gradients.end_replica()
-            rows.append(torch.stack((losses.nats.detach().double().sum(), losses.valid.sum().double())))
-        return torch.stack(rows).cpu()
+    @property
+    def share(self) -> Share:
+        """Which part of every global batch this rank is to be given."""
+        return self._arrangement.share
 
-    def exchange(self, own: Tensor, *, stop: bool) -> tuple[Tensor, Sums]:
+    def backward(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
+        """Gradients of this rank's share. Returns nats and tokens of each, float64 (micro-batches, 2)."""
+        return self._arrangement.backward(step, micro_batches)
+
+    def exchange(self, own: Tensor, *, stop: bool) -> Sums:
         """Sum gradients and losses over all ranks, in the same tree. Any rank's `stop` is everybody's."""
-        total = self._gradients.total()
         flags = torch.full((own.shape[0], 1), float(stop), dtype=torch.float64)
-        nats, num_tokens, num_stops = tree_sum(self._gang.gather(torch.cat((own, flags), dim=1))).tolist()
-        return total, Sums(nats=nats, num_tokens=int(num_tokens), stop=num_stops > 0)
+        rows = self._arrangement.exchange(torch.cat((own, flags), dim=1))
+        nats, num_tokens, num_stops = tree_sum(rows).tolist()
+        return Sums(nats=nats, num_tokens=int(num_tokens), stop=num_stops > 0)
 
-    def update(self, step: int, total: Tensor, sums: Sums) -> tuple[float, float]:
+    def update(self, step: int, sums: Sums) -> tuple[float, float]:
         """One optimizer step on the mean gradient a token. Returns the learning rate and the norm before clipping.
 
         Raises:
             TrainingFailed: loss or gradient is not finite; the weights are left as they were.
         """
-        norm = float(torch.linalg.vector_norm(total)) / max(1, sums.num_tokens)
+        norm = self._arrangement.gradient_norm() / max(1, sums.num_tokens)
         if not (math.isfinite(norm) and math.isfinite(sums.nats)):
             raise TrainingFailed(
                 f"loss {sums.nats} or gradient norm {norm} is not finite.",
                 where=f"step {step + 1}",
                 advice="Lower the learning rates, or look at the data of this step.",
             )
-        total.mul_(clip_factor(norm, self._spec.optimizer.gradient_clip) / max(1, sums.num_tokens))
+        factor = clip_factor(norm, self._spec.optimizer.gradient_clip)
+        self._arrangement.scale_gradients(factor / max(1, sums.num_tokens))
         return self._optimizer.step(step), norm
 
     def tensors(self) -> dict[str, Tensor]:
@@ -131,13 +118,3 @@ def load_model_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, value in own.items():
             value.copy_(given[name])
-
-
-def _refuse_batch_statistics(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm):
-            raise ConfigError(
-                "batch normalisation's running statistics would depend on the number of ranks.",
-                where=f"model.{name}",
-                advice="Use group or layer normalisation.",
-            )

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from data_contracts.errors import RunStopped
-from training.learner import Batch, Learner
+from training.arrangement import Batch
+from training.learner import Learner
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +45,7 @@ def train(
     """Train until `max_steps` steps are done, `first_step` of which are done already.
 
     Args:
-        batches: per step, the batches of this rank's replicas.
+        batches: per step, the micro-batches of this rank.
         save: keeps a checkpoint after that many steps; called on all ranks at once.
 
     Raises:
@@ -58,9 +59,9 @@ def train(
         data_s = watch.lap()
         own_sums = learner.backward(done - 1, replicas)
         compute_s = watch.lap()
-        total, sums = learner.exchange(own_sums, stop=stop_requested())
+        sums = learner.exchange(own_sums, stop=stop_requested())
         sync_s = watch.lap()
-        lr, grad_norm = learner.update(done - 1, total, sums)
+        lr, grad_norm = learner.update(done - 1, sums)
         optimizer_s = watch.lap()
         on_step(
             StepRecord(

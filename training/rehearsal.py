@@ -106,13 +106,12 @@ def measure(request: RehearsalRequest) -> Rehearsal:
     be_deterministic(spec.num_threads)
     gang = Gang(rank=0, world_size=1, device=choose_device())
     recipe = load_recipe(spec.recipe.name, spec.recipe.model, request.shape)
-    learner = Learner(recipe, spec, gang, replicas_per_rank=share)
+    learner = Learner(recipe, spec, gang)
     batch = {name: values.to(gang.device) for name, values in _made_up_batch(request.shape, rows).items()}
     for step in range(NUM_STEPS):
         if step == 1:
             began_s = time.perf_counter()
-        total, sums = learner.exchange(learner.backward(step, [batch] * share), stop=False)
-        learner.update(step, total, sums)
+        learner.update(step, learner.exchange(learner.backward(step, [batch] * share), stop=False))
     return Rehearsal(
         step_s=(time.perf_counter() - began_s) / (NUM_STEPS - 1),
         peak_bytes=_peak_bytes(gang.device.type == "cuda"),

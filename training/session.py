@@ -67,7 +67,6 @@ class _Session:
         self._rank, self._run, self._gang, self._reader = rank, run, gang, reader
         self._run_dir, self._checkpoints = run_dir, run_dir / "checkpoints"
         self._spec = documents.training
-        self._replicas_per_rank = replicas_per_rank(self._spec, gang.world_size)
         self._recipe = documents.recipe()
         self._fingerprint = fingerprint(gang.device)
         self._tokens_seen, self._inexact_resumes = 0, 0
@@ -77,16 +76,10 @@ class _Session:
 
     def run_to_the_end(self) -> None:
         with self._rank.ledger.span("restore") as fields:
-            self._learner = Learner(self._recipe, self._spec, self._gang, replicas_per_rank=self._replicas_per_rank)
+            self._learner = Learner(self._recipe, self._spec, self._gang)
             self._proof_batch = proof_batch(self._reader, self._spec, self._gang.device)
             first_step = fields["step"] = self._restore()
-        batches = RankBatches(
-            self._reader,
-            self._spec,
-            rank=self._gang.rank,
-            replicas_per_rank=self._replicas_per_rank,
-            device=self._gang.device,
-        )
+        batches = RankBatches(self._reader, self._spec, share=self._learner.share, device=self._gang.device)
         with prefetched(batches, loader_spec(), start=first_step, stop=self._spec.max_steps) as steps:
             train(
                 self._learner,

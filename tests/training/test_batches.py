@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from training.arrangement import Share
 from training.batches import RankBatches, prefetched, proof_batch, step_rows
 from training.data.loader import ShardReader
 from training.data.loader_spec import LoaderSpec
@@ -19,11 +20,10 @@ def reader(shared_project) -> ShardReader:
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_the_ranks_together_read_exactly_the_planned_rows(reader, tiny_training, world_size):
-    each = tiny_training.num_replicas // world_size
     for step in (0, 3, 50):
         seen = []
         for rank in range(world_size):
-            produce = RankBatches(reader, tiny_training, rank=rank, replicas_per_rank=each, device=torch.device("cpu"))
+            produce = RankBatches(reader, tiny_training, share=Share(rank, world_size), device=torch.device("cpu"))
             seen += [batch["tokens"] for batch in produce(step)]
         planned = reader.gather(step_rows(tiny_training, reader, step).reshape(-1))["tokens"]
         assert torch.equal(torch.cat(seen), torch.from_numpy(planned.astype(np.int64)))
@@ -32,7 +32,7 @@ def test_the_ranks_together_read_exactly_the_planned_rows(reader, tiny_training,
 @pytest.mark.parametrize("options", [{}, {"prefetch_threads": 3}, {"prefetch_bytes": 1}])
 @pytest.mark.parametrize(("start", "stop"), [(0, 9), (5, 700), (1, 2), (4, 4)])
 def test_batches_made_ahead_are_those_of_their_steps(reader, tiny_training, options, start, stop):
-    batches = RankBatches(reader, tiny_training, rank=1, replicas_per_rank=2, device=torch.device("cpu"))
+    batches = RankBatches(reader, tiny_training, share=Share(1, 2), device=torch.device("cpu"))
     num_steps = 0
     with prefetched(batches, LoaderSpec(**options), start=start, stop=stop) as steps:
         for step, made in enumerate(steps, start):
@@ -43,7 +43,7 @@ def test_batches_made_ahead_are_those_of_their_steps(reader, tiny_training, opti
 
 
 def test_every_batch_lies_as_an_allocation_of_its_own_would(reader, tiny_training):
-    batches = RankBatches(reader, tiny_training, rank=0, replicas_per_rank=4, device=torch.device("cpu"))
+    batches = RankBatches(reader, tiny_training, share=Share(0, 1), device=torch.device("cpu"))
     made = [batch for step in batches.steps(batches.block(0), batches.steps_per_block) for batch in step]
     assert len(made) > 100
     assert all(values.data_ptr() % 64 == 0 for batch in made for values in batch.values())

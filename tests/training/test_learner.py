@@ -32,13 +32,11 @@ def reader(shared_project):
 
 def make(documents, **changes) -> Learner:
     spec = documents.training.model_copy(update=changes)
-    return Learner(documents.recipe(), spec, ALONE, replicas_per_rank=spec.num_replicas)
+    return Learner(documents.recipe(), spec, ALONE)
 
 
 def one_step(learner, documents, reader, step=0):
-    produce = RankBatches(
-        reader, documents.training, rank=0, replicas_per_rank=documents.training.num_replicas, device=CPU
-    )
+    produce = RankBatches(reader, documents.training, share=learner.share, device=CPU)
     return learner.exchange(learner.backward(step, produce(step)), stop=False)
 
 
@@ -48,7 +46,7 @@ def test_the_tree_of_replicas_gives_the_gradient_of_the_whole_batch(documents, r
     with torch.no_grad():
         for parameter in learner.model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.05)
-    _, sums = one_step(learner, documents, reader)
+    sums = one_step(learner, documents, reader)
     summed = {name: value.grad.clone() for name, value in learner.model.named_parameters()}
 
     rows = step_rows(documents.training, reader, 0).reshape(-1)
@@ -67,8 +65,8 @@ def test_training_lowers_the_loss(documents, reader):
     learner = make(documents, max_steps=200)
     losses = []
     for step in range(30):
-        total, sums = one_step(learner, documents, reader, step)
-        learner.update(step, total, sums)
+        sums = one_step(learner, documents, reader, step)
+        learner.update(step, sums)
         losses.append(sums.nats / sums.num_tokens)
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.5
 
@@ -76,11 +74,11 @@ def test_training_lowers_the_loss(documents, reader):
 def test_a_gradient_that_is_not_finite_stops_the_run_before_it_touches_the_weights(documents, reader):
     learner = make(documents)
     before = {name: value.clone() for name, value in learner.tensors().items()}
-    total, sums = one_step(learner, documents, reader)
-    total[3] = float("nan")
+    sums = one_step(learner, documents, reader)
+    next(learner.model.parameters()).grad[0, 3] = float("nan")
 
     with pytest.raises(TrainingFailed, match=r"step 1: .*not finite.*learning rates"):
-        learner.update(0, total, sums)
+        learner.update(0, sums)
 
     assert all(torch.equal(value, before[name]) for name, value in learner.tensors().items())
 
@@ -100,7 +98,7 @@ def test_random_draws_of_a_replica_depend_on_step_and_replica_alone(documents, r
     drawn = []
     for steps in ((0, 1, 2), (2,)):
         recipe = Noisy(documents.recipe())
-        learner = Learner(recipe, documents.training, ALONE, replicas_per_rank=4)
+        learner = Learner(recipe, documents.training, ALONE)
         for step in steps:
             one_step(learner, documents, reader, step)
         drawn.append(recipe.drawn)
@@ -114,7 +112,7 @@ def test_a_model_with_batch_statistics_is_refused_by_name(documents):
             return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
 
     with pytest.raises(ConfigError, match=r"model.1: batch normalisation"):
-        Learner(Normalised(), documents.training, ALONE, replicas_per_rank=4)
+        Learner(Normalised(), documents.training, ALONE)
 
 
 def test_a_tied_weight_is_stored_once_and_persistent_buffers_are_stored_too():

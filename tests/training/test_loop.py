@@ -26,9 +26,9 @@ class Recorder:
         return torch.zeros(1, 2)
 
     def exchange(self, own, *, stop):
-        return torch.zeros(1), Sums(nats=20.0, num_tokens=10, stop=stop or len(self.steps) == self._stop_at)
+        return Sums(nats=20.0, num_tokens=10, stop=stop or len(self.steps) == self._stop_at)
 
-    def update(self, step, total, sums):
+    def update(self, step, sums):
         return 0.1, 0.5
 
     def run(self, first_step, max_steps, stop_requested=lambda: False):
