@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from data_contracts import stages
 from data_contracts.digests import DigestingWriter, canonical_json, sha256_file, sha256_of
 from data_contracts.documents import Frozen, PayloadColumn, Sha256, Shard, ShardGroup, StoredFile
-from data_contracts.errors import HeadwayError
+from data_contracts.errors import DataError, EnvironmentProblem, IntegrityError
 from data_contracts.publication import FileDigests, Workspace
 from training.data.bucket_shuffle import ShuffledRows
 from training.data.parquet_payload import Bytes2D, width_bytes, write_shard
@@ -86,17 +86,28 @@ def find_group(workspace: Workspace, key: str, digests: FileDigests) -> GroupRec
 
     Args:
         digests: tells the digest of a local file that is known to be unchanged without reading it.
+
+    Raises:
+        EnvironmentProblem: storage refuses or does not answer. Whether the group is there is unknown then, and encoding
+            it again would cost much and end at the same storage.
     """
+    where = record_path(key)
     try:
-        value = json.loads(workspace.read(record_path(key)))
+        value = json.loads(workspace.read(where))
         if value["sha256"] != sha256_of(value["record"]):
             return None
         record = GroupRecord.model_validate(value["record"])
         for part in record.parts:
             for shard in part.group.shards:
                 stages.check_file(workspace, shard.file, digests)
-    except (HeadwayError, ValidationError, ValueError, KeyError, TypeError):
+    except (IntegrityError, DataError, ValidationError, ValueError, KeyError, TypeError):
         return None
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"a group that may be finished cannot be read ({error.strerror or error}).",
+            where=where,
+            advice="Check the workspace's owner, mode and disk.",
+        ) from error
     return record if record.key == key else None
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from data_contracts.errors import EnvironmentProblem
 from data_contracts.publication import Workspace
 from training.data.group_store import EveryByte, GroupRecord, record_path
 from training.data.group_store import find_group as find_with
@@ -57,3 +58,21 @@ def test_a_record_moved_under_another_key_is_not_believed(built: Any) -> None:
     assert json.loads(held)["record"]["key"] == one
     built.workspace.publish(record_path(two), held)
     assert find_group(built.workspace, two) is None
+
+
+def test_a_store_that_refuses_is_told_and_not_taken_for_a_missing_group(store: Any, tmp_path: Path) -> None:
+    record = tmp_path / record_path("e" * 64)
+    record.parent.mkdir(parents=True)
+    record.write_bytes(b"{}")
+    workspace = Workspace(f"{store.PROTOCOL}://{tmp_path}")
+    store.FaultyFileSystem.faults.append(store.raising(PermissionError(13, "denied")))
+    with pytest.raises(EnvironmentProblem, match=r"may not do it .*get, put, list and delete"):
+        find_group(workspace, "e" * 64)
+    assert find_group(workspace, "e" * 64) is None
+
+
+def test_a_record_that_cannot_be_read_is_told_and_not_taken_for_missing(tmp_path: Path) -> None:
+    workspace = Workspace.create(str(tmp_path))
+    workspace.local_path(record_path("e" * 64)).mkdir(parents=True)
+    with pytest.raises(EnvironmentProblem, match=r"group.json: a group that may be finished cannot be read .*owner"):
+        find_group(workspace, "e" * 64)
