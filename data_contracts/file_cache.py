@@ -18,7 +18,7 @@ from data_contracts.digest_cache import DigestCache
 from data_contracts.digests import canonical_json
 from data_contracts.errors import DataError
 from data_contracts.leftovers import claimed, staging_name
-from data_contracts.publication import naming_the_place
+from data_contracts.places import naming_the_place
 
 MAX_BYTES = 20 << 30
 KEPT_S = 24 * 3600.0

@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import itertools
 import logging
-import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -20,28 +19,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
-import fsspec
 from fsspec.asyn import sync
 
 from data_contracts.digests import sha256_bytes, sha256_file
-from data_contracts.errors import ConfigError, EnvironmentProblem, IntegrityError
+from data_contracts.errors import EnvironmentProblem, IntegrityError
+from data_contracts.file_systems import CREDENTIALS, NUM_PARALLEL, endpoint_note, takes_parts
 from data_contracts.store_errors import Meaning, Trouble, trouble_of
 
 log = logging.getLogger(__name__)
 
 PART_BYTES = 16 << 20
-NUM_PARALLEL = 4
-"""Parts in flight: together 64 MiB of memory, enough to fill a network."""
-CONNECT_S, SILENCE_S = 5, 20
-"""How long a connection may take to stand, and how long it may then say nothing."""
 TOLD_AFTER = 4
 """Tries after which the log says why nothing moves."""
 MOST_DAMAGED = 3
 """How often the same object may arrive damaged before it is taken for damaged in the store."""
-CREDENTIALS = "Credentials come from the environment or AWS's own configuration (AWS_PROFILE, AWS_ACCESS_KEY_ID, ...)."
-SECRET_WORDS = ("secret", "token=", "password", "signature=")
 REFUSALS: dict[Meaning, tuple[str, str]] = {
     "bucket": ("there is no such bucket here", "Make the bucket, or check its name, region and endpoint."),
     "permission": ("these credentials may not do it", "They must get, put, list and delete below the prefix."),
@@ -73,37 +65,6 @@ class Patience:
             yield min(self.longest_wait_s, self.first_wait_s * 2 ** min(number, 16)) * random.uniform(0.5, 1)
 
 
-def open_file_system(uri: str) -> tuple[Any, str]:
-    """The fsspec file system behind a URI, and the path in it.
-
-    Raises:
-        ConfigError: no such kind of place, or credentials in the URI.
-    """
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(uri)
-        if "://" in uri and (parts.password is not None or any(word in parts.query.lower() for word in SECRET_WORDS)):
-            raise ConfigError("a URI must not hold credentials.", where=f"{parts.scheme}://...", advice=CREDENTIALS)
-    try:
-        fs, root = fsspec.core.url_to_fs(uri, **_options(uri.partition("://")[0]))
-    except (ValueError, ImportError) as error:
-        raise ConfigError(
-            f"no such kind of place ({error}).", where=uri, advice="Give a folder, or a URI that fsspec knows."
-        ) from error
-    if hasattr(fs, "retries"):
-        fs.retries = 1  # the deadline is ours
-    return fs, root
-
-
-def _options(protocol: str) -> dict[str, Any]:
-    if protocol not in ("s3", "s3a"):
-        return {}
-    timeouts = {"connect_timeout": CONNECT_S, "read_timeout": SILENCE_S}
-    # Few and quick: a part of a large upload is tried again by itself, all else by us.
-    bounded = {**timeouts, "retries": {"mode": "standard", "total_max_attempts": 2}}
-    yours = fsspec.config.conf.get("s3", {}).get("config_kwargs") or {}
-    return {"use_listings_cache": False, "max_concurrency": NUM_PARALLEL, "config_kwargs": {**bounded, **yours}}
-
-
 class ObjectStore:
     """Objects below a prefix, by relative path.
 
@@ -116,7 +77,7 @@ class ObjectStore:
 
     def read(self, relative: str) -> bytes:
         """Raises `FileNotFoundError`."""
-        whole = {"max_concurrency": 1} if _takes_parts(self.fs) else {}  # more would ask for the size first
+        whole = {"max_concurrency": 1} if takes_parts(self.fs) else {}  # more would ask for the size first
         data: bytes = self._tried("reading", relative, "cat_file", self._path(relative), **whole)
         return data
 
@@ -158,7 +119,7 @@ class ObjectStore:
     def put_file(self, relative: str, local: Path, *, exclusive: bool) -> None:
         """The same for a local file; a large one goes up in parts, completed under the same condition."""
         size_bytes = local.stat().st_size
-        parts = {"chunksize": PART_BYTES, "max_concurrency": NUM_PARALLEL} if _takes_parts(self.fs) else {}
+        parts = {"chunksize": PART_BYTES, "max_concurrency": NUM_PARALLEL} if takes_parts(self.fs) else {}
         arguments = (str(local), self._path(relative))
         self._put(relative, "put_file", arguments, size_bytes, exclusive, lambda: sha256_file(local), **parts)
 
@@ -251,7 +212,7 @@ class ObjectStore:
                         f"{doing} failed {number} times in {time.monotonic() - began:.0f} s (last: {trouble.said}).",
                         where=self.uri_of(relative),
                         advice="The store does not answer, or is overloaded. Run again when it is well: what is "
-                        "finished is kept." + _endpoint_note(self.fs),
+                        "finished is kept." + endpoint_note(self.fs),
                     ) from error
                 if number >= TOLD_AFTER:
                     log.warning("%s %s failed %d times (%s); trying on", doing, relative, number, trouble.said)
@@ -291,24 +252,6 @@ class ObjectStore:
 
 def _other_size(relative: str, actual_bytes: int, size_bytes: int) -> IntegrityError:
     return IntegrityError(f"has {actual_bytes:,} bytes, its document says {size_bytes:,}.", where=relative)
-
-
-def endpoint_of(fs: Any) -> str:
-    """Where requests go when it is not the cloud itself; empty otherwise, and for other kinds of store."""
-    if "s3" not in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)):
-        return ""
-    said = (getattr(fs, "client_kwargs", None) or {}).get("endpoint_url") or getattr(fs, "endpoint_url", None)
-    return str(said or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
-
-
-def _endpoint_note(fs: Any) -> str:
-    endpoint = endpoint_of(fs).rpartition("@")[2]
-    return f" Asked at {endpoint}." if endpoint else ""
-
-
-def _takes_parts(fs: Any) -> bool:
-    """Whether large files go up in parts of a size that we may choose."""
-    return "s3" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,))
 
 
 async def _within(timeout_s: float, action: Callable[..., Any], arguments: tuple[Any, ...], options: Any) -> Any:

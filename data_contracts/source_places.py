@@ -9,7 +9,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from data_contracts.errors import ConfigError
-from data_contracts.publication import confined
+from data_contracts.places import confined
 from data_contracts.source_spec import SourceSpec
 
 PYTHON_SCHEME = "python:"

@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from data_contracts.digests import canonical_json, sha256_of
 from data_contracts.documents import Frozen, Json, Link, StoredFile
 from data_contracts.errors import IntegrityError
-from data_contracts.publication import FileDigests, Workspace, document_path
+from data_contracts.publication import Workspace
+from data_contracts.published_files import FileDigests, document_path
 
 
 class StageRecord(Frozen):

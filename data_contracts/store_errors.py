@@ -86,9 +86,9 @@ class Trouble:
 
 def trouble_of(error: BaseException) -> Trouble:
     """A server's answer anywhere in the chain, else the outermost error that has a meaning."""
-    troubles = [(isinstance(getattr(cause, "response", None), dict), _single(cause)) for cause in _chain(error)]
-    answers = [trouble for answered, trouble in troubles if answered]
-    meant = [trouble for _, trouble in troubles if trouble.meaning != "unknown"]
+    causes = list(_chain(error))
+    answers = [answer for cause in causes if (answer := _answer(cause)) is not None]
+    meant = [trouble for cause in causes if (trouble := _by_class(cause)).meaning != "unknown"]
     return [*answers, *meant, Trouble(meaning="unknown", said=type(error).__name__)][0]
 
 
@@ -101,24 +101,35 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__ or cause.__context__
 
 
-def _single(error: BaseException) -> Trouble:
-    response = getattr(error, "response", None)
+def _answer(error: BaseException) -> Trouble | None:
+    """What the server said, as botocore keeps it, or as aiohttp does; None if it said nothing."""
+    response, status = getattr(error, "response", None), getattr(error, "status", None)
     if isinstance(response, dict):
-        return _answer(response)
-    name = type(error).__name__
-    return Trouble(meaning=_by_class(error, name), said=name)
+        return _botocore_answer(response)
+    if isinstance(status, int) and status >= 400:
+        return Trouble(meaning=_by_status(status), said=f"HTTP {status}")
+    return None
 
 
-def _answer(response: dict[str, object]) -> Trouble:
+def _botocore_answer(response: dict[str, object]) -> Trouble:
     described, metadata = response.get("Error"), response.get("ResponseMetadata")
     code = str(described.get("Code", "")) if isinstance(described, dict) else ""
     status = metadata.get("HTTPStatusCode", 0) if isinstance(metadata, dict) else 0
     status = int(code) if code.isdigit() else int(status)
-    meaning = CODES.get(code) or STATUSES.get(status) or ("transient" if status >= 500 else "unknown")
+    meaning = CODES.get(code) or _by_status(status)
     return Trouble(meaning=meaning, said=f"HTTP {status}" if code.isdigit() or not code else code)
 
 
-def _by_class(error: BaseException, name: str) -> Meaning:
+def _by_status(status: int) -> Meaning:
+    return STATUSES.get(status) or ("transient" if status >= 500 else "unknown")
+
+
+def _by_class(error: BaseException) -> Trouble:
+    name = type(error).__name__
+    return Trouble(meaning=_meaning_of_class(error, name), said=name)
+
+
+def _meaning_of_class(error: BaseException, name: str) -> Meaning:
     if name in CREDENTIAL_ERRORS:
         return "credentials"
     if name in CLASSES:
@@ -131,6 +142,7 @@ def _by_class(error: BaseException, name: str) -> Meaning:
         return "permission"
     if isinstance(error, (ConnectionError, TimeoutError)):
         return "transient"
-    if isinstance(error, OSError) and error.errno in (errno.EBUSY, errno.EREMOTEIO, errno.ETIMEDOUT):
+    # This machine's own errors have numbers; without one it is a storage that speaks through its library.
+    if isinstance(error, OSError) and error.errno in (None, errno.EBUSY, errno.EREMOTEIO, errno.ETIMEDOUT):
         return "transient"
     return "transient" if type(error).__module__.partition(".")[0] in NETWORK_LIBRARIES else "unknown"

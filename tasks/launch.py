@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointManifest, Link, RunSpec, ShardManifest, StoredFile
 from data_contracts.errors import IntegrityError
-from data_contracts.publication import LOCAL, Workspace
+from data_contracts.places import LOCAL
+from data_contracts.publication import Workspace
 from tasks.artifacts import ProgressBar, artifact_key
 from tasks.checkpoint_carrier import CheckpointCarrier
 from tasks.context import RunContext

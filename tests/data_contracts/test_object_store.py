@@ -19,7 +19,8 @@ from data_contracts.digests import sha256_bytes
 from data_contracts.documents import Link, Snapshot
 from data_contracts.errors import ConfigError, EnvironmentProblem, IntegrityError, RefConflict
 from data_contracts.object_store import Patience
-from data_contracts.publication import Workspace, document_path
+from data_contracts.publication import Workspace
+from data_contracts.published_files import document_path
 
 HASTY = Patience(deadline_s=1.5, attempt_s=1.0, first_wait_s=0.02, longest_wait_s=0.1)
 STEADY = Patience(deadline_s=60.0, attempt_s=1.0, first_wait_s=0.02, longest_wait_s=0.1)

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import ContractReceipt, Link, Snapshot, SourceFile
 from data_contracts.errors import EnvironmentProblem, IntegrityError
-from data_contracts.publication import Workspace, confined, document_path
+from data_contracts.places import confined
+from data_contracts.publication import Workspace
+from data_contracts.published_files import document_path
 
 SNAPSHOT = Snapshot(
     format="text-files",

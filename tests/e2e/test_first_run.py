@@ -13,7 +13,8 @@ import pytest
 
 from data_contracts import refs
 from data_contracts.documents import Link
-from data_contracts.publication import Workspace, document_path
+from data_contracts.publication import Workspace
+from data_contracts.published_files import document_path
 from data_contracts.stages import StageRecord, stage_key
 
 pytestmark = pytest.mark.slow

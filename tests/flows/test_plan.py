@@ -10,7 +10,8 @@ import pytest
 from data_contracts import stages
 from data_contracts.digest_cache import DigestCache
 from data_contracts.documents import Link
-from data_contracts.publication import Workspace, document_path
+from data_contracts.publication import Workspace
+from data_contracts.published_files import document_path
 from data_contracts.sources import take_snapshot
 from flows.pipeline_spec import load_pipeline
 from flows.plan import Plan, make_plan

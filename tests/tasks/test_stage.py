@@ -8,7 +8,7 @@ import pytest
 
 from data_contracts import stages
 from data_contracts.documents import Registration
-from data_contracts.publication import document_path
+from data_contracts.published_files import document_path
 from tasks.context import RunContext
 from tasks.stage import Made, find_or_make
 from training.ledger import Event, read_events

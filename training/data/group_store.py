@@ -18,7 +18,8 @@ from data_contracts import stages
 from data_contracts.digests import DigestingWriter, canonical_json, sha256_file, sha256_of
 from data_contracts.documents import Frozen, PayloadColumn, Sha256, Shard, ShardGroup, StoredFile
 from data_contracts.errors import DataError, EnvironmentProblem, IntegrityError
-from data_contracts.publication import FileDigests, Workspace
+from data_contracts.publication import Workspace
+from data_contracts.published_files import FileDigests
 from training.data.bucket_shuffle import ShuffledRows
 from training.data.parquet_payload import Bytes2D, width_bytes, write_shard
 from training.data.spec import ShardSpec

@@ -9,7 +9,8 @@ from pathlib import Path
 from data_contracts.digests import sha256_bytes, sha256_of, source_digest
 from data_contracts.documents import FittedState, ShardGroup, StoredFile
 from data_contracts.errors import ConfigError
-from data_contracts.publication import FileDigests, Workspace
+from data_contracts.publication import Workspace
+from data_contracts.published_files import FileDigests
 from training.data.blocks import EncodedBlock, SourceBlock
 from training.data.bucket_shuffle import BucketShuffle
 from training.data.encoders import SOURCES, Encoder, EncoderStream, libraries, load_encoder

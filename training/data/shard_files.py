@@ -4,11 +4,13 @@ cache, fetched whole and decoded once."""
 from __future__ import annotations
 
 import hashlib
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 from data_contracts.documents import PayloadColumn, Shard, StoredFile
 from data_contracts.errors import IntegrityError
@@ -16,22 +18,22 @@ from data_contracts.publication import Workspace
 from training.data.cold_shards import decode, is_cold, mapped_form
 from training.data.loader_spec import LoaderSpec, cache_folder
 from training.data.node_cache import Item, NodeCache
-from training.data.remote_read import Patience, read_verified
 
 ADVICE = "Run the pipeline again: stage shard writes the damaged group anew, the same bytes."
-NUM_FETCHES = 4
-"""At once: one stream rarely fills a node's network."""
+NUM_FETCHES = 2
+"""Shards at once, each in parts of its own that come side by side: the last of one need not wait alone."""
 
 
 class ShardFiles:
     """Files of the sizes that their forms say, and which stay while this object lives; their bytes are to be proved.
 
     Args:
-        on_piece: called from one thread at a time whenever something has moved.
+        on_part: called from one thread at a time whenever something has moved.
 
     Attributes:
         forms: the shards as they are mapped, hot or decoded.
         paths: where.
+        proved: inodes, by number, of files that this process has itself filled with proved bytes.
 
     Raises:
         IntegrityError: a shard is gone, of another size or content, or points out of the workspace.
@@ -45,14 +47,14 @@ class ShardFiles:
         shards: Sequence[Shard],
         columns: Sequence[PayloadColumn],
         spec: LoaderSpec,
-        on_piece: Callable[[], None] = lambda: None,
-        patience: Patience = Patience(),  # noqa: B008 (frozen)
+        on_part: Callable[[], None] = lambda: None,
     ) -> None:
         for shard in shards:
             workspace.path(shard.file.path)  # refuses one that leads out, before anything is fetched
-        self._workspace, self._shards, self._columns, self._patience = workspace, tuple(shards), columns, patience
+        self._workspace, self._shards, self._columns = workspace, tuple(shards), columns
         self.forms = tuple(mapped_form(shard, columns) for shard in shards)
-        self._on_piece, self._one_at_a_time = on_piece, threading.Lock()
+        self._on_part, self._one_at_a_time = on_part, threading.Lock()
+        self.proved: dict[int, int] = {}
         cached = [number for number in range(len(shards)) if not self._is_in_place(number)]
         paths = {number: _present(workspace, shard.file) for number, shard in enumerate(shards) if workspace.is_local}
         if cached:
@@ -83,26 +85,37 @@ class ShardFiles:
         return self._cache.entry(self._item(number), lambda part: self._make(number, part), self._moved)
 
     def _make(self, number: int, part: Path) -> None:
-        shard = self._shards[number]
+        shard, form = self._shards[number], self.forms[number]
         if not is_cold(shard):
-            read_verified(self._workspace, shard.file, part, self._patience, self._moved)
-            return
-        if self._workspace.is_local:
-            source = self._workspace.local_path(shard.file.path)
-            _require_content(source, shard.file)
-            decode(source, self.forms[number], self._columns, part)
+            with part.open("r+b") as target:
+                self._fetch(shard.file, target)
         else:
-            # Without a name of its own, so that nothing is left of it whatever happens.
-            with tempfile.TemporaryFile(dir=self._cache.folder) as fetched:
-                fetched.truncate(shard.file.size_bytes)
-                source = Path(f"/proc/self/fd/{fetched.fileno()}")
-                read_verified(self._workspace, shard.file, source, self._patience, self._moved)
-                decode(source, self.forms[number], self._columns, part)
-        self._moved()
+            self._decode(shard.file, form, part)
+            self._moved()
+        self.proved[number] = part.stat().st_ino
+
+    def _decode(self, file: StoredFile, form: Shard, part: Path) -> None:
+        if self._workspace.is_local:
+            source = self._workspace.local_path(file.path)
+            _require_content(source, file)
+            decode(source, form, self._columns, part)
+            return
+        # Without a name of its own, so that nothing is left of it whatever happens.
+        with tempfile.TemporaryFile(dir=self._cache.folder) as fetched:
+            os.posix_fallocate(fetched.fileno(), 0, max(file.size_bytes, 1))
+            self._fetch(file, fetched)
+            decode(Path(f"/proc/self/fd/{fetched.fileno()}"), form, self._columns, part)
+
+    def _fetch(self, file: StoredFile, target: BinaryIO) -> None:
+        try:
+            self._workspace.read_into(file, target, self._moved)
+            target.flush()
+        except IntegrityError as error:
+            raise IntegrityError(error.what, where=error.where, advice=ADVICE) from error
 
     def _moved(self) -> None:
         with self._one_at_a_time:
-            self._on_piece()
+            self._on_part()
 
 
 def _require_content(path: Path, file: StoredFile) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from data_contracts.digests import sha256_bytes, sha256_of
 from data_contracts.documents import FittedState, Link, ShardGroup, ShardManifest
-from data_contracts.publication import FileDigests, Workspace
+from data_contracts.publication import Workspace
+from data_contracts.published_files import FileDigests
 from training.data.encoders import fit_encoder, libraries
 from training.data.group_store import GroupPart, content_digest
 from training.data.group_writer import GroupWriter

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from data_contracts.documents import Link, ShardManifest
 from data_contracts.errors import ConfigError, IntegrityError
-from data_contracts.publication import document_path
+from data_contracts.published_files import document_path
 from training.data.loader import WIDE_BYTES, ShardReader
 from training.data.spec import SPLITS, TRAIN, BytePairSpec, ShardSpec
 

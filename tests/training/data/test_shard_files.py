@@ -13,30 +13,26 @@ import numpy as np
 import pytest
 
 from data_contracts.errors import ConfigError, EnvironmentProblem, IntegrityError
+from data_contracts.object_store import Patience
 from data_contracts.publication import Workspace
 from training.data import shard_files
+from training.data.address_range import AddressRange
 from training.data.loader import ShardReader
 from training.data.loader_spec import LoaderSpec
-from training.data.remote_read import Patience
 from training.data.spec import TRAIN
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+HASTY = Patience(deadline_s=0.3, first_wait_s=0.01, longest_wait_s=0.02)
 
 
 @pytest.fixture
 def remote(store: Any, built: Any) -> Workspace:
-    return Workspace(f"faulty://{built.workspace.root}")
+    return Workspace(f"faulty://{built.workspace.root}", HASTY)
 
 
 @pytest.fixture
 def caching(tmp_path: Path) -> LoaderSpec:
     return LoaderSpec(cache_folder=str(tmp_path / "cache"))
-
-
-@pytest.fixture(autouse=True)
-def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    patience = Patience(num_tries=3, sleep=lambda _: None)
-    monkeypatch.setattr(shard_files.ShardFiles.__init__, "__defaults__", (lambda: None, patience))
 
 
 def entries(caching: LoaderSpec) -> list[Path]:
@@ -69,11 +65,33 @@ def test_a_corrupted_entry_is_fetched_again(remote: Workspace, built: Any, cachi
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
 
+def test_a_rank_hashes_a_shard_once_whether_it_fetched_it_or_found_it(
+    remote: Workspace, built: Any, caching: LoaderSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_hashed: dict[str, int] = {"fetched": 0, "mapped": 0}
+
+    def counted(name: str, hashing: Any) -> Any:
+        def count(*arguments: Any) -> Any:
+            num_hashed[name] += 1
+            return hashing(*arguments)
+
+        return count
+
+    monkeypatch.setattr(Workspace, "_read_once", counted("fetched", Workspace._read_once))
+    monkeypatch.setattr(AddressRange, "sha256", counted("mapped", AddressRange.sha256))
+    ShardReader(remote, built.manifest, TRAIN, spec=caching)
+    num_shards = len(entries(caching))
+    assert num_hashed == {"fetched": num_shards, "mapped": 0}
+    entries(caching)[0].unlink()
+    ShardReader(remote, built.manifest, TRAIN, spec=caching)
+    assert num_hashed == {"fetched": num_shards + 1, "mapped": num_shards - 1}
+
+
 def test_a_store_that_lies_never_gets_into_the_cache(
     remote: Workspace, built: Any, caching: LoaderSpec, store: Any
 ) -> None:
     store.FaultyFileSystem.faults.extend([store.flipped] * 99)
-    with pytest.raises(IntegrityError, match="other bytes than its manifest says, 3 times"):
+    with pytest.raises(IntegrityError, match=r"sha256 is .* Run the pipeline again"):
         ShardReader(remote, built.manifest, TRAIN, spec=caching)
     assert entries(caching) == []
 
@@ -82,11 +100,12 @@ def test_what_was_fetched_before_a_storage_failed_is_kept(
     remote: Workspace, built: Any, caching: LoaderSpec, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_files, "NUM_FETCHES", 1)
-    store.FaultyFileSystem.faults.extend([lambda path, data: data, *[store.raising(OSError("500"))] * 3])
-    with pytest.raises(EnvironmentProblem, match="the storage failed 3 times; the last time: OSError: 500"):
+    store.FaultyFileSystem.faults.extend([lambda path, data: data, *[store.raising(OSError("500"))] * 999])
+    with pytest.raises(EnvironmentProblem, match=r"reading failed .* times in .* s \(last: OSError\)"):
         ShardReader(remote, built.manifest, TRAIN, spec=caching)
     kept = entries(caching)
     assert kept and not [path for path in kept if path.suffix == ".part"]
+    store.FaultyFileSystem.faults.clear()
     before = store.FaultyFileSystem.num_reads
     ShardReader(remote, built.manifest, TRAIN, spec=caching)
     assert store.FaultyFileSystem.num_reads - before == len(entries(caching)) - len(kept)

@@ -1,0 +1,68 @@
+"""The fsspec file system behind a URI: bounded in its own retries, for ours are counted, and asked without secrets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+import fsspec
+
+from data_contracts.errors import ConfigError
+
+NUM_PARALLEL = 4
+"""Parts in flight: together 64 MiB of memory, enough to fill a network."""
+CONNECT_S, SILENCE_S = 5, 20
+"""How long a connection may take to stand, and how long it may then say nothing."""
+CREDENTIALS = "Credentials come from the environment or AWS's own configuration (AWS_PROFILE, AWS_ACCESS_KEY_ID, ...)."
+SECRET_WORDS = ("secret", "token=", "password", "signature=")
+
+
+def open_file_system(uri: str) -> tuple[Any, str]:
+    """The fsspec file system behind a URI, and the path in it.
+
+    Raises:
+        ConfigError: no such kind of place, or credentials in the URI.
+    """
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(uri)
+        if "://" in uri and (parts.password is not None or any(word in parts.query.lower() for word in SECRET_WORDS)):
+            raise ConfigError("a URI must not hold credentials.", where=f"{parts.scheme}://...", advice=CREDENTIALS)
+    try:
+        fs, root = fsspec.core.url_to_fs(uri, **_options(uri.partition("://")[0]))
+    except (ValueError, ImportError) as error:
+        raise ConfigError(
+            f"no such kind of place ({error}).", where=uri, advice="Give a folder, or a URI that fsspec knows."
+        ) from error
+    if hasattr(fs, "retries"):
+        fs.retries = 1  # the deadline is ours
+    return fs, root
+
+
+def _options(protocol: str) -> dict[str, Any]:
+    if protocol not in ("s3", "s3a"):
+        return {}
+    timeouts = {"connect_timeout": CONNECT_S, "read_timeout": SILENCE_S}
+    # Few and quick: a part of a large upload is tried again by itself, all else by us.
+    bounded = {**timeouts, "retries": {"mode": "standard", "total_max_attempts": 2}}
+    yours = fsspec.config.conf.get("s3", {}).get("config_kwargs") or {}
+    return {"use_listings_cache": False, "max_concurrency": NUM_PARALLEL, "config_kwargs": {**bounded, **yours}}
+
+
+def endpoint_of(fs: Any) -> str:
+    """Where requests go when it is not the cloud itself; empty otherwise, and for other kinds of store."""
+    if "s3" not in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)):
+        return ""
+    said = (getattr(fs, "client_kwargs", None) or {}).get("endpoint_url") or getattr(fs, "endpoint_url", None)
+    return str(said or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
+
+
+def endpoint_note(fs: Any) -> str:
+    endpoint = endpoint_of(fs).rpartition("@")[2]
+    return f" Asked at {endpoint}." if endpoint else ""
+
+
+def takes_parts(fs: Any) -> bool:
+    """Whether large files go up in parts of a size that we may choose."""
+    return "s3" in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,))

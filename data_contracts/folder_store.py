@@ -1,0 +1,53 @@
+"""A folder as a store of files by relative path, with the words of an object store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_contracts.digests import CHUNK_BYTES, sha256_file
+from data_contracts.places import confined_in
+
+
+class FolderStore:
+    """Files below a folder. Whoever asks for one that is gone gets `FileNotFoundError`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def read(self, relative: str) -> bytes:
+        return self._path(relative).read_bytes()
+
+    def names(self, relative: str) -> list[str]:
+        """Bare names directly below a folder, sorted; the root's own where `relative` is empty."""
+        try:
+            return sorted(os.listdir(self._path(relative) if relative else self.root))  # noqa: PTH208 - names alone
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def exists(self, relative: str) -> bool:
+        return self._path(relative).is_file()
+
+    def put_file(self, relative: str, local: Path, *, exclusive: bool) -> None:
+        """Give a finished file of the same folder its name. Raises `FileExistsError`: `exclusive`, and it is taken."""
+        if exclusive:
+            os.link(local, self._path(relative))
+        else:
+            local.replace(self._path(relative))
+
+    def remove(self, relative: str) -> None:
+        """Gone already is gone."""
+        self._path(relative).unlink(missing_ok=True)
+
+    def sha256(self, relative: str) -> str:
+        return sha256_file(self._path(relative))
+
+    def parts(self, relative: str, size_bytes: int) -> Iterator[bytes]:
+        """The file from its beginning to its end, wherever that is."""
+        with self._path(relative).open("rb") as stream:
+            while part := stream.read(CHUNK_BYTES):
+                yield part
+
+    def _path(self, relative: str) -> Path:
+        return confined_in(self.root, relative)

@@ -1,0 +1,60 @@
+"""Names of places: paths that stay within their folder, the local sides of remote workspaces, and refusals to write."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_contracts.digests import sha256_bytes
+from data_contracts.errors import EnvironmentProblem, IntegrityError
+from data_contracts.full_disk import is_out_of_space
+
+LOCAL = "HEADWAY_LOCAL"
+"""Environment: the folder that holds the local sides of remote workspaces; `headway` in the user's cache by default."""
+
+
+def confined(relative: str) -> str:
+    """`relative` itself, or `IntegrityError` when it could leave the folder it is relative to."""
+    parts = relative.split("/")
+    if not relative or "\\" in relative or "\0" in relative or any(part in ("", ".", "..") for part in parts):
+        raise IntegrityError(f"path {relative!r} leaves the workspace.", advice="The document was tampered with.")
+    return relative
+
+
+def confined_in(folder: Path, relative: str) -> Path:
+    """A path below the folder, symbolic links followed, or `IntegrityError`."""
+    path = folder / confined(relative)
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise IntegrityError("a link leads out of the workspace.", where=str(path))
+    return path
+
+
+def local_side(uri: str, endpoint: str) -> Path:
+    """The folder on this machine that belongs to a remote workspace."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(os.environ.get(LOCAL) or f"{cache}/headway").absolute()
+    return folder / sha256_bytes(f"{endpoint} {uri}".encode())[:16]
+
+
+@contextlib.contextmanager
+def naming_the_place(relative: str) -> Iterator[None]:
+    """Turn the operating system's refusals into errors a person can act on."""
+    try:
+        yield
+    except OSError as error:
+        if is_out_of_space(error):
+            raise EnvironmentProblem(
+                "no space left while writing; nothing was published.",
+                where=relative,
+                advice="Free some space and run again: finished stages are kept.",
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise EnvironmentProblem(
+                f"writing is refused ({error.strerror}); nothing was published.",
+                where=relative,
+                advice="Check the workspace's owner and mode.",
+            ) from error
+        raise

@@ -1,0 +1,231 @@
+"""What was published, read and proved: bytes, documents, and copies of remote files on this machine.
+
+A workspace has a *local side*: the folder on this machine where runs in progress, spools and databases lie. A folder
+is its own local side; an object store's is a cache folder of its own, which can be lost without losing what was
+published. `local_path` names a place there, `fetch` brings a published file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import BinaryIO, Protocol, TypeVar
+
+from data_contracts.digests import sha256_bytes, sha256_file
+from data_contracts.documents import Document, Link, StoredFile
+from data_contracts.errors import IntegrityError
+from data_contracts.file_systems import endpoint_of, open_file_system
+from data_contracts.folder_store import FolderStore
+from data_contracts.leftovers import claimed, staging_name
+from data_contracts.object_store import ObjectStore, Patience
+from data_contracts.places import confined, confined_in, local_side, naming_the_place
+
+D = TypeVar("D", bound=Document)
+
+GONE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+COPIES = "copies"
+MOST_READS = 3
+"""How often a remote file may arrive other than its document says, before the store is taken for damaged."""
+
+
+def document_path(link: Link) -> str:
+    return f"documents/{link.kind}/{link.sha256}.json"
+
+
+class FileDigests(Protocol):
+    """Remembers digests: of local files by their stat identity, of objects by their ETag, where they have one."""
+
+    def digest(self, path: Path) -> tuple[str, int]: ...
+
+    def lookup_remote(self, uri: str, size_bytes: int, etag: str) -> str | None: ...
+
+    def remember_remote(self, uri: str, size_bytes: int, etag: str, sha256: str) -> None: ...
+
+
+class PublishedFiles:
+    """
+    Args:
+        uri: a folder, or a URI that fsspec knows. Credentials come from the environment, never from here.
+        patience: how long an object store is tried.
+    """
+
+    def __init__(self, uri: str, patience: Patience | None = None) -> None:
+        self.fs, root = open_file_system(uri)
+        is_folder = "file" in (self.fs.protocol if isinstance(self.fs.protocol, tuple) else (self.fs.protocol,))
+        self.root = str(Path(root).resolve()) if is_folder else root.rstrip("/")
+        self.uri = self.root if is_folder else uri.rstrip("/")
+        self._local = Path(self.root) if is_folder else local_side(self.uri, endpoint_of(self.fs))
+        self._patience = patience or Patience()
+        self._remote = None if is_folder else ObjectStore(self.fs, self.root, self.uri, self._patience)
+        self._store = self._remote or FolderStore(self._local)
+
+    def path(self, relative: str) -> str:
+        """A path as the workspace's file system takes it."""
+        return f"{self.root}/{confined(relative)}"
+
+    def uri_of(self, relative: str) -> str:
+        """A name for a person, or for another program, to find the file under."""
+        return f"{self.uri}/{confined(relative)}"
+
+    def local_path(self, relative: str) -> Path:
+        """A place on the local side: the workspace itself where that is a folder."""
+        return confined_in(self._local, relative)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the workspace is a folder, its own local side."""
+        return self._remote is None
+
+    @property
+    def local_root(self) -> Path:
+        """The local side."""
+        return self._local
+
+    def fetch(self, file: StoredFile) -> Path:
+        """A published file on this machine, verified: itself in a folder, a kept copy of a remote one.
+
+        Raises:
+            IntegrityError: gone, or different.
+        """
+        if self._remote is None:
+            self.verify(file)
+            return self.local_path(file.path)
+        copy = self.local_path(f"{COPIES}/{file.path}")
+        self.copy_out(file, copy)
+        return copy
+
+    def bring(self, files: Iterable[StoredFile]) -> None:
+        """Copy published files to their own places on the local side, one after another; in a folder they are there.
+
+        Raises:
+            IntegrityError: one is gone, or different.
+        """
+        for file in files if self._remote is not None else ():
+            self.copy_out(file, self.local_path(file.path))
+
+    def copy_out(self, file: StoredFile, target: Path) -> None:
+        """Copy a published file to a place on this machine, verified, whole or not at all; nothing if it is there.
+
+        Raises:
+            IntegrityError: gone, or different.
+        """
+        if target.is_file() and sha256_file(target) == file.sha256:
+            return
+        partial = target.parent / staging_name(target.name)
+        with naming_the_place(str(target)):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with claimed(partial):
+                try:
+                    with partial.open("wb") as stream:
+                        self.read_into(file, stream)
+                    partial.replace(target)
+                finally:
+                    partial.unlink(missing_ok=True)
+
+    def read_into(self, file: StoredFile, target: BinaryIO, on_part: Callable[[], None] = lambda: None) -> None:
+        """Write a published file's bytes, which count only when this returns: the digest is known last.
+
+        Args:
+            target: where to write from its present position on; of a remote file, perhaps more than once.
+            on_part: called whenever something has moved.
+
+        Raises:
+            IntegrityError: gone, or different however often it is read.
+        """
+        begin, waits_s = target.tell(), self._patience.waits_s()
+        for number in range(1, MOST_READS + 1):
+            try:
+                self._read_once(file, target, on_part)
+                return
+            except GONE as error:
+                raise IntegrityError("the file is gone.", where=file.path) from error
+            except IntegrityError:
+                if self._remote is None or number == MOST_READS:
+                    raise
+            time.sleep(next(waits_s))
+            target.seek(begin)
+
+    def _read_once(self, file: StoredFile, target: BinaryIO, on_part: Callable[[], None]) -> None:
+        digest = hashlib.sha256()
+        for part in self._store.parts(confined(file.path), file.size_bytes):
+            digest.update(part)
+            target.write(part)
+            on_part()
+        require_digest(file, digest.hexdigest())
+
+    def exists(self, relative: str) -> bool:
+        """Whether there is a file of this name."""
+        return self._store.exists(confined(relative))
+
+    def names(self, relative: str) -> list[str]:
+        """Bare names in a folder, sorted; empty where there is none."""
+        return self._store.names(confined(relative))
+
+    def is_empty(self) -> bool:
+        """Whether nothing was ever published here."""
+        return not self._store.names("")
+
+    def read(self, relative: str) -> bytes:
+        """Raises `IntegrityError` naming the file when it is gone."""
+        data = self.read_if_there(relative)
+        if data is None:
+            raise IntegrityError("the file is gone.", where=relative)
+        return data
+
+    def read_if_there(self, relative: str) -> bytes | None:
+        try:
+            return self._store.read(confined(relative))
+        except FileNotFoundError:
+            return None
+
+    def digest(self, relative: str, known: FileDigests) -> str:
+        """SHA-256 of a file, which is read only if it may have changed since it was last.
+
+        Raises:
+            IntegrityError: the file is gone.
+        """
+        try:
+            if self._remote is None:
+                return known.digest(self.local_path(relative))[0]
+            size_bytes, etag = self._remote.identity(confined(relative))
+            name = self.uri_of(relative)
+            actual = known.lookup_remote(name, size_bytes, etag)
+            if actual is None:
+                actual = self._remote.sha256(relative)
+                known.remember_remote(name, size_bytes, etag, actual)
+            return actual
+        except GONE as error:
+            raise IntegrityError("the file is gone.", where=relative) from error
+
+    def load(self, link: Link, document_type: type[D]) -> D:
+        """The document that `link` names, its bytes checked against the name.
+
+        Raises:
+            IntegrityError: gone, altered, or of another kind.
+        """
+        where = document_path(link)
+        if link.kind != document_type.kind:
+            raise IntegrityError(f"is a {link.kind}, not a {document_type.kind}.", where=where)
+        data = self.read(where)
+        if sha256_bytes(data) != link.sha256:
+            raise IntegrityError("its bytes differ from the digest in its name.", where=where)
+        return document_type.from_bytes(data, where=where)
+
+    def verify(self, file: StoredFile) -> None:
+        """Re-hash a stored file.
+
+        Raises:
+            IntegrityError: gone, or different.
+        """
+        try:
+            actual = self._store.sha256(confined(file.path))
+        except GONE as error:
+            raise IntegrityError("the file is gone.", where=file.path) from error
+        require_digest(file, actual)
+
+
+def require_digest(file: StoredFile, actual_sha256: str) -> None:
+    if actual_sha256 != file.sha256:
+        raise IntegrityError(f"sha256 is {actual_sha256[:12]}, its document says {file.sha256[:12]}.", where=file.path)
