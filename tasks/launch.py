@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,18 +11,18 @@ from typing import Any, NamedTuple
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointManifest, Link, RunSpec, ShardManifest, StoredFile
 from data_contracts.errors import IntegrityError
-from data_contracts.places import LOCAL
 from data_contracts.publication import Workspace
 from tasks.artifacts import ProgressBar, artifact_key
 from tasks.checkpoint_carrier import CheckpointCarrier
 from tasks.context import RunContext
+from tasks.gangs import gang_for
 from tasks.stage import Made, find_or_make, stage_task
 from tasks.track import SeriesShipper
 from training.checkpoint.layout import RESULT_NAME, checkpoint_path, stored_files
 from training.code_archive import freeze_code, freeze_environment
 from training.config import TrainingSpec, batch_line
 from training.data.spec import ShardSpec
-from training.launch.spec import Gang, LaunchSpec
+from training.launch.spec import LaunchSpec
 from training.launch.supervisor import supervise
 from training.ledger import Event, SpoolTail
 from training.run_documents import mixed_manifests
@@ -73,8 +71,9 @@ def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, run: R
     world_size, context_tokens = spec.nodes * spec.ranks_per_node, _context_tokens(context, run)
     line = batch_line(training, world_size=world_size, context_tokens=context_tokens)
     context.ledger.event("batch", message=line)
-    gang = gang_for(context, run, "training.worker", run_dir, spec.nodes, spec.ranks_per_node)
-    gang = dataclasses.replace(gang, environment=spec.loader.environment())
+    gang = gang_for(
+        context, spec, run, "training.worker", run_dir, nodes=spec.nodes, ranks_per_node=spec.ranks_per_node
+    )
     shipper = SeriesShipper(workspace, tracking_uri, context.pipeline, run)
     # What every step is told with, for people.
     facts = {"max_steps": training.max_steps, "targets": "examples" if context_tokens == 1 else "tokens"}
@@ -93,22 +92,6 @@ def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, run: R
 
 def _context_tokens(context: RunContext, run: RunSpec) -> int:
     return ShardSpec.model_validate(context.workspace.load(run.manifest, ShardManifest).spec).context_tokens
-
-
-def gang_for(
-    context: RunContext, run: RunSpec, module: str, run_dir: Path, nodes: int, ranks_per_node: int, *arguments: str
-) -> Gang:
-    """Ranks import the run's frozen code first, whatever lies on disk now."""
-    workspace = context.workspace
-    return Gang(
-        module=module,
-        arguments=("--workspace", workspace.uri, "--run-spec", run.sha256, "--run-dir", str(run_dir), *arguments),
-        nodes=nodes,
-        ranks_per_node=ranks_per_node,
-        import_path=(str(workspace.fetch(run.code)),),
-        run_dir=run_dir,
-        environment={LOCAL: os.environ[LOCAL]} if LOCAL in os.environ else {},
-    )
 
 
 class RunResult(NamedTuple):

@@ -14,10 +14,10 @@ from data_contracts.errors import IntegrityError
 from tasks import mlflow_store
 from tasks.candidate import Candidate
 from tasks.context import RunContext
-from tasks.launch import checkpoint_here, gang_for, run_folder
+from tasks.gangs import run_quietly
+from tasks.launch import checkpoint_here, run_folder
 from training.export import GRAPH, INPUT_EXAMPLE, OUTPUT_EXAMPLE
-from training.launch.spec import LaunchSpec, for_quiet_work
-from training.launch.supervisor import supervise
+from training.launch.spec import LaunchSpec
 
 SERVED_BY = Path(__file__).with_name("served_graph.py")
 ARTIFACTS = "artifacts"
@@ -31,9 +31,7 @@ def export_graph(context: RunContext, launch: LaunchSpec, candidate: Candidate) 
     run_dir.mkdir(parents=True, exist_ok=True)
     checkpoint = checkpoint_here(workspace, candidate.folder, candidate.manifest)
     arguments = ("--checkpoint", str(checkpoint), "--out", str(run_dir))
-    gang = gang_for(context, candidate.run, "training.export", run_dir, 1, 1, *arguments)
-    patient = for_quiet_work(launch)
-    supervise(patient, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=lambda: None)
+    run_quietly(context, launch, candidate.run, "training.export", run_dir, *arguments)
     return run_dir
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 from data_contracts.digests import canonical_json, sha256_of
@@ -11,13 +10,13 @@ from data_contracts.errors import IntegrityError
 from data_contracts.sources import SourceSpec, read_file
 from tasks.candidate import Candidate, read_candidate, require_files
 from tasks.context import RunContext
-from tasks.launch import checkpoint_here, gang_for, run_folder
+from tasks.gangs import run_quietly
+from tasks.launch import checkpoint_here, run_folder
 from tasks.model_export import registered_graph
 from tasks.shard import accepted_files, shards_under
 from training.data.spec import ShardSpec
 from training.evaluation import EvaluationRequest, Scores, column_names, merge
-from training.launch.spec import LaunchSpec, for_quiet_work
-from training.launch.supervisor import supervise
+from training.launch.spec import LaunchSpec
 from training.measures import Yardstick, yardstick_of
 
 CHAMPION_SHARDS = "evaluate.champion_shards"
@@ -127,8 +126,5 @@ class Bench:
         (run_dir / "request.json").write_bytes(canonical_json(request.model_dump(mode="json", exclude_defaults=True)))
         ranks = self.launch.nodes * self.launch.ranks_per_node
         arguments = ("--request", str(run_dir / "request.json"), "--out", str(out))
-        gang = gang_for(context, candidate.run, "training.evaluation", run_dir, 1, ranks, *arguments)
-        gang = dataclasses.replace(gang, environment=self.launch.loader.environment())
-        patient = for_quiet_work(self.launch)
-        supervise(patient, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=lambda: None)
+        run_quietly(context, self.launch, candidate.run, "training.evaluation", run_dir, *arguments, ranks=ranks)
         return merge(out, ranks)

@@ -8,10 +8,10 @@ from data_contracts.documents import CheckpointManifest, Link, RunSpec
 from data_contracts.errors import IntegrityError
 from tasks.code_version import code_version
 from tasks.context import RunContext
-from tasks.launch import checkpoint_here, final_checkpoint, gang_for, result_files, run_folder
+from tasks.gangs import run_quietly
+from tasks.launch import checkpoint_here, final_checkpoint, result_files, run_folder
 from tasks.stage import Made, find_or_make, stage_task
-from training.launch.spec import LaunchSpec, for_quiet_work
-from training.launch.supervisor import supervise
+from training.launch.spec import LaunchSpec
 
 CODE = ("training.checkpoint.verify_worker",)
 
@@ -44,17 +44,8 @@ def _prove(context: RunContext, spec: LaunchSpec, run: Link, manifest: Checkpoin
     run_dir.mkdir(parents=True, exist_ok=True)
     out = run_dir / "result.json"
     out.unlink(missing_ok=True)
-    gang = gang_for(
-        context,
-        workspace.load(run, RunSpec),
-        "training.checkpoint.verify_worker",
-        run_dir,
-        1,
-        1,
-        *("--checkpoint", str(checkpoint_here(workspace, folder, manifest)), "--out", str(out)),
-    )
-    patient = for_quiet_work(spec)
-    supervise(patient, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=lambda: None)
+    arguments = ("--checkpoint", str(checkpoint_here(workspace, folder, manifest)), "--out", str(out))
+    run_quietly(context, spec, workspace.load(run, RunSpec), "training.checkpoint.verify_worker", run_dir, *arguments)
     result = json.loads(out.read_bytes())
     if result["manifest_sha256"] != manifest.sha256 or not result["proof_holds"]:
         raise IntegrityError(

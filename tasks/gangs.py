@@ -1,0 +1,48 @@
+"""Gangs of ranks for a run: on its frozen code, told where this machine keeps what they share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from data_contracts.documents import RunSpec
+from data_contracts.places import LOCAL
+from tasks.context import RunContext
+from training.launch.spec import Gang, LaunchSpec, for_quiet_work
+from training.launch.supervisor import supervise
+
+
+def gang_for(
+    context: RunContext,
+    spec: LaunchSpec,
+    run: RunSpec,
+    module: str,
+    run_dir: Path,
+    *arguments: str,
+    nodes: int = 1,
+    ranks_per_node: int = 1,
+) -> Gang:
+    """Ranks import the run's frozen code first, whatever lies on disk now."""
+    workspace = context.workspace
+    return Gang(
+        module=module,
+        arguments=("--workspace", workspace.uri, "--run-spec", run.sha256, "--run-dir", str(run_dir), *arguments),
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        import_path=(str(workspace.fetch(run.code)),),
+        run_dir=run_dir,
+        environment={**({LOCAL: os.environ[LOCAL]} if LOCAL in os.environ else {}), **spec.loader.environment()},
+    )
+
+
+def run_quietly(
+    context: RunContext, spec: LaunchSpec, run: RunSpec, module: str, run_dir: Path, *arguments: str, ranks: int = 1
+) -> None:
+    """Run ranks without steps, on one node, to their end.
+
+    Raises:
+        TrainingFailed: the budget is spent, or a rank failed for good.
+        RunStopped: a stop was asked for.
+    """
+    gang = gang_for(context, spec, run, module, run_dir, *arguments, ranks_per_node=ranks)
+    supervise(for_quiet_work(spec), gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=lambda: None)

@@ -1,0 +1,92 @@
+"""Whatever ranks do, they run the frozen code and look for shards where the launch said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from data_contracts.documents import Registration
+from tasks import gangs, launch, verify
+from tasks.candidate import Candidate, read_candidate
+from tasks.gangs import gang_for
+from tasks.model_export import export_graph
+from tasks.scoring import Bench
+from training.data.loader_spec import LoaderSpec, loader_spec
+from training.launch.spec import Gang, LaunchSpec
+
+LAUNCH = LaunchSpec(loader=LoaderSpec(cache_folder="/fast/disk", cache_bytes=12345))
+
+
+class Started(Exception):
+    """Instead of a gang."""
+
+
+@pytest.fixture
+def candidate(context, register) -> Candidate:
+    registration = context.workspace.load(register(1)[0], Registration)
+    context.workspace.publish("code/none.zip", b"")
+    return read_candidate(context.workspace, registration.checkpoint)
+
+
+@pytest.fixture
+def started(context, candidate: Candidate, monkeypatch: pytest.MonkeyPatch) -> list[Gang]:
+    """The gangs that would have been started."""
+    seen: list[Gang] = []
+
+    def supervise(_spec: LaunchSpec, gang: Gang, **_: Any) -> None:
+        seen.append(gang)
+        raise Started
+
+    monkeypatch.setenv("HEADWAY_LOCAL", "/local/sides")
+    monkeypatch.setattr(gangs, "supervise", supervise)
+    monkeypatch.setattr(launch, "supervise", supervise)
+    monkeypatch.setattr(launch, "_context_tokens", lambda *_: 1)
+    monkeypatch.setattr(launch, "batch_line", lambda *_, **__: "")
+    monkeypatch.setattr(launch, "SeriesShipper", lambda *_: _Quiet())
+    monkeypatch.setattr(verify, "final_checkpoint", lambda *_: (candidate.folder, candidate.manifest))
+    return seen
+
+
+class _Quiet:
+    def __enter__(self) -> _Quiet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+def train(context, candidate: Candidate) -> None:
+    class Training:
+        max_steps = 1
+
+    launch._train(context, Training(), LAUNCH, candidate.run, "")  # type: ignore[arg-type]
+
+
+def prove(context, candidate: Candidate) -> None:
+    verify._prove(context, LAUNCH, candidate.run.link, candidate.manifest)
+
+
+def score(context, candidate: Candidate) -> None:
+    bench = Bench(context=context, launch=LAUNCH, shards=None, source=None)  # type: ignore[arg-type]
+    bench._run_ranks(candidate, candidate.run.manifest, baselines=True)
+
+
+def export(context, candidate: Candidate) -> None:
+    export_graph(context, LAUNCH, candidate)
+
+
+@pytest.mark.parametrize("work", [train, prove, score, export])
+def test_every_gang_is_told_where_shards_are_kept(context, candidate, started: list[Gang], work: Any) -> None:
+    with pytest.raises(Started):
+        work(context, candidate)
+    (gang,) = started
+    assert loader_spec(gang.environment) == LAUNCH.loader
+    assert gang.environment["HEADWAY_LOCAL"] == "/local/sides"
+
+
+def test_ranks_import_the_frozen_code_first(context, candidate: Candidate) -> None:
+    gang = gang_for(context, LAUNCH, candidate.run, "training.worker", context.scratch, "--more", "x", nodes=2)
+    assert gang.import_path == (str(context.workspace.local_path("code/none.zip")),)
+    assert gang.arguments[:4] == ("--workspace", context.workspace.uri, "--run-spec", candidate.run.sha256)
+    assert (gang.arguments[-2:], gang.world_size) == (("--more", "x"), 2)
