@@ -233,11 +233,6 @@ class ShardGroup(Frozen):
     def size_bytes(self) -> int:
         return sum(shard.file.size_bytes for shard in self.shards)
 
-    def sample_paths(self) -> list[str]:
-        """The file of each sample, by the number that a row's `document` column gives it."""
-        counts = zip(self.documents, self.samples_by_document, strict=True)
-        return [path for path, num_samples in counts for _ in range(num_samples)]
-
 
 class ShardManifest(Document):
     kind = "manifest"

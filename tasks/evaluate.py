@@ -116,7 +116,7 @@ def _evaluate(bench: Bench, spec: EvaluationSpec, checkpoint: Link, champion: Li
     own = bench.score(candidate)
     theirs = None if champion is None else bench.score_champion(champion, candidate.run)
     baselines = {name: measure.value(sums) for name, sums in own.baselines.items()}
-    if spec.xz_baseline and yardstick.examples_are_documents:
+    if spec.xz_baseline and bench.examples_are_files:
         with context.ledger.span("evaluate.xz"):
             baselines["xz -9"] = xz_bits_per_byte(bench.contents(candidate.run, own.examples))
     report = EvaluationReport(

@@ -15,7 +15,7 @@ from tasks.launch import checkpoint_here, run_folder
 from tasks.model_export import registered_graph
 from tasks.shard import accepted_files, shards_under
 from training.data.spec import ShardSpec
-from training.evaluation import EvaluationRequest, Scores, column_names, merge
+from training.evaluation import EvaluationRequest, Scores, merge
 from training.launch.spec import LaunchSpec
 from training.measures import Yardstick, yardstick_of
 
@@ -90,11 +90,16 @@ class Bench:
 
     def yardstick(self, run: RunSpec) -> Yardstick:
         """Raises `ConfigError`: its shards hold nothing to predict."""
-        return yardstick_of(column_names(self.context.workspace.load(run.manifest, ShardManifest)))
+        return yardstick_of(self.context.workspace.load(run.manifest, ShardManifest).spec["encoder"])
+
+    @property
+    def examples_are_files(self) -> bool:
+        """Whether each example is a whole file of the source."""
+        return not self.source.is_table
 
     def examples_sha256(self, today: RunSpec, examples: tuple[str, ...]) -> str:
         """Which examples these are, and their bytes."""
-        if self.yardstick(today).examples_are_documents:
+        if self.examples_are_files:
             return sha256_of([[file.path, file.sha256] for file in self._files(today, examples)])
         return sha256_of([self.context.workspace.load(today.manifest, ShardManifest).content_sha256, *examples])
 

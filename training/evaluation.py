@@ -12,30 +12,25 @@ import argparse
 import io
 import json
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from data_contracts.digests import canonical_json, sha256_bytes
 from data_contracts.documents import FittedState, Frozen, Link, RunSpec, Sha256, ShardManifest, StoredFile
 from data_contracts.errors import ConfigError, IntegrityError, TrainingFailed
 from data_contracts.publication import Workspace
-from training.bigram import Bigram
-from training.class_prior import ClassPrior
-from training.data.byte_pair import TOKENIZER_FILE, token_bytes
-from training.data.encoders import fitted_file
+from training.baselines import fitted_baseline
 from training.data.loader import ShardReader
-from training.data.spec import HELDOUT, TRAIN
+from training.data.spec import HELDOUT
 from training.launch.rank import Rank, arm
-from training.measures import LABEL, TOKENS, Sums, yardstick_of
+from training.measures import Sums, yardstick_of
 from training.process_ends import leave, record_imports
 from training.pulse import Pulse
-from training.scorers import Columns, DocumentScorer, Measured, Predict, RowScorer, Scorer, score_all
+from training.scorers import Columns, Measured, Predict, score_all, scorer_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -187,29 +182,12 @@ def evaluate_share(rank: Rank, workspace: Workspace, request: EvaluationRequest)
         blocks = score_all(scorer, own, predict, on_block=Pulse(rank.ledger, "evaluate.model"))
     baselines = {}
     if request.baselines and rank.rank == 0:
-        name = yardstick_of(column_names(manifest)).gate_baseline
+        name = yardstick_of(manifest.spec["encoder"]).gate_baseline
         with rank.ledger.span("evaluate.baseline"):
             pulse = Pulse(rank.ledger, "evaluate.baseline")
             baseline = fitted_baseline(workspace, manifest, reader, on_shard=pulse)
             baselines[name] = score_all(scorer, range(scorer.num_blocks), baseline, on_block=pulse)
     return {"format_version": 2, "num_blocks": scorer.num_blocks, "blocks": blocks, "baselines": baselines}
-
-
-def column_names(manifest: ShardManifest) -> set[str]:
-    return {column.name for column in manifest.columns}
-
-
-def scorer_of(workspace: Workspace, manifest: ShardManifest, reader: ShardReader) -> Scorer:
-    """Raises `ConfigError`: nothing in these shards can be evaluated."""
-    if yardstick_of(column_names(manifest)).examples_are_documents:
-        return DocumentScorer(reader, manifest, token_sizes_bytes(workspace, manifest.fitted))
-    return RowScorer(reader)
-
-
-def token_sizes_bytes(workspace: Workspace, fitted: Link) -> NDArray[np.int64]:
-    """Bytes that each token stands for, by token id."""
-    table = token_bytes(fitted_file(workspace, workspace.load(fitted, FittedState), TOKENIZER_FILE))
-    return np.array([len(text) for text in table], dtype=np.int64)
 
 
 def prediction(recipe: Recipe, model: nn.Module) -> Predict:
@@ -223,29 +201,6 @@ def prediction(recipe: Recipe, model: nn.Module) -> Predict:
         with torch.inference_mode():
             measured = recipe.measures(model, to_tensors(columns, device))
         return {name: values.double().cpu().numpy() for name, values in measured.items()}
-
-    return predict
-
-
-def fitted_baseline(
-    workspace: Workspace, manifest: ShardManifest, heldout: ShardReader, *, on_shard: Callable[[], None] = lambda: None
-) -> Predict:
-    """The simple model of this kind of data, fitted on the whole training split."""
-    if yardstick_of(column_names(manifest)).examples_are_documents:
-        training = ShardReader(workspace, manifest, TRAIN, (TOKENS,), on_shard=on_shard)
-        vocab_size = len(token_sizes_bytes(workspace, manifest.fitted))
-        bigram = Bigram(training.gather(np.arange(training.num_rows))[TOKENS], vocab_size)
-        return lambda columns: {"nats": bigram.nats(columns[TOKENS])}
-    training = ShardReader(workspace, manifest, TRAIN, (LABEL,), on_shard=on_shard)
-    return prior_of(*(reader.gather(np.arange(reader.num_rows))[LABEL] for reader in (training, heldout)))
-
-
-def prior_of(training: NDArray[Any], heldout: NDArray[Any]) -> Predict:
-    """Classes, (rows, 1), are counted in both splits, their shares in the training split alone."""
-    prior = ClassPrior(training.reshape(-1), int(max(training.max(), heldout.max())) + 1)
-
-    def predict(columns: Columns) -> Measured:
-        return {"nats": prior.nats(columns[LABEL]), "correct": prior.correct(columns[LABEL])}
 
     return predict
 

@@ -1,19 +1,21 @@
 """What models of one kind of data are judged by: figures that are ratios of sums over examples.
 
-An example is what the bootstrap draws: a document of a text, a row of a table. For each one, ranks add up what the
+An example is what the bootstrap draws: a document of tokens, a row of a table. For each one, ranks add up what the
 model paid (`nats`), how often its first guess was right (`correct`), and what that is measured against.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data_contracts.documents import Json
 from data_contracts.errors import ConfigError
+from training.data.encoder_specs import ENCODER_SPEC, BytePairSpec, ImageSpec, TabularSpec, TokenIdsSpec
 
 TOKENS: Final = "tokens"
 LABEL: Final = "label"
@@ -51,33 +53,40 @@ class Yardstick(NamedTuple):
     """The first decides who is champion."""
     gate_baseline: str
     """The simple model, fitted on the training split, that a first model must beat."""
-    examples_are_documents: bool
+    predicts: Literal["tokens", "class"]
 
     @property
     def decisive(self) -> Measure:
         return self.measures[0]
 
 
-TEXT = Yardstick((Measure("bits_per_byte", "nats", "bytes", divisor=math.log(2)),), "bigram", True)
+TEXT = Yardstick((Measure("bits_per_byte", "nats", "bytes", divisor=math.log(2)),), "bigram", "tokens")
+TOKEN_IDS = Yardstick((Measure("bits_per_token", "nats", "targets", divisor=math.log(2)),), "bigram", "tokens")
+"""Of ids nobody knows how many bytes they stand for. Every document's end marker is a target, too."""
 CLASSES = Yardstick(
     (Measure("log_loss", "nats", "targets"), Measure("accuracy", "correct", "targets", greater_is_better=True)),
     "class prior",
-    False,
+    "class",
 )
 
 
-def yardstick_of(columns: Collection[str]) -> Yardstick:
-    """The yardstick for shards with these payload columns.
+def yardstick_of(encoder: Json) -> Yardstick:
+    """The yardstick for shards of this encoder, such as `ShardManifest.spec["encoder"]`.
 
     Raises:
         ConfigError: there is nothing to predict in them.
     """
-    if TOKENS in columns:
-        return TEXT
-    if LABEL in columns:
-        return CLASSES
+    match ENCODER_SPEC.validate_python(encoder):
+        case BytePairSpec():
+            return TEXT
+        case TokenIdsSpec():
+            return TOKEN_IDS
+        case ImageSpec():
+            return CLASSES
+        case TabularSpec() as spec if spec.predicts_class:
+            return CLASSES
     raise ConfigError(
-        f"shards with columns {', '.join(sorted(columns))} cannot be evaluated.",
+        "shards without a class to predict cannot be evaluated.",
         where="shards.encoder",
-        advice=f"A model is judged by the column {TOKENS} or {LABEL}.",
+        advice="Name the column in `label`.",
     )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from data_contracts.documents import ShardManifest
+from data_contracts.documents import FittedState, ShardGroup, ShardManifest
+from data_contracts.publication import Workspace
+from training.data.byte_pair import TOKENIZER_FILE, token_bytes
+from training.data.encoders import fitted_file
 from training.data.loader import ShardReader
 from training.data.packing import PAD_ID, document_of_positions
-from training.measures import LABEL
+from training.measures import LABEL, TEXT, yardstick_of
 
 BLOCK_ROWS = 16
 Columns = Mapping[str, NDArray[Any]]
@@ -28,6 +31,21 @@ class Scorer(Protocol):
     num_blocks: int
 
     def score(self, block: int, predict: Predict) -> dict[str, Any]: ...
+
+
+def scorer_of(workspace: Workspace, manifest: ShardManifest, reader: ShardReader) -> Scorer:
+    """Raises `ConfigError`: nothing in these shards can be evaluated."""
+    if yardstick_of(manifest.spec["encoder"]).predicts == "tokens":
+        return DocumentScorer(reader, manifest, token_sizes_bytes(workspace, manifest))
+    return RowScorer(reader)
+
+
+def token_sizes_bytes(workspace: Workspace, manifest: ShardManifest) -> NDArray[np.int64] | None:
+    """Bytes that each token stands for, by token id; None of ids that the source gave."""
+    if yardstick_of(manifest.spec["encoder"]) is not TEXT:
+        return None
+    table = token_bytes(fitted_file(workspace, workspace.load(manifest.fitted, FittedState), TOKENIZER_FILE))
+    return np.array([len(text) for text in table], dtype=np.int64)
 
 
 def score_all(
@@ -52,23 +70,25 @@ class _Rows:
 
 
 class DocumentScorer(_Rows):
-    """Packed tokens: an example is a source document, a slice its top-level folder.
+    """Packed tokens: an example is a document of the source, a slice its file's top-level folder.
 
     Args:
-        token_sizes_bytes: bytes that each token stands for, by token id.
+        token_sizes_bytes: bytes that each token stands for, by token id; None where nobody knows.
     """
 
-    def __init__(self, reader: ShardReader, manifest: ShardManifest, token_sizes_bytes: NDArray[np.int64]) -> None:
+    def __init__(
+        self, reader: ShardReader, manifest: ShardManifest, token_sizes_bytes: NDArray[np.int64] | None
+    ) -> None:
         super().__init__(reader)
         groups = [group for group in manifest.groups if group.split == reader.split]
         self._sizes_bytes = token_sizes_bytes
-        self._documents = [path for group in groups for path in group.sample_paths()]
+        self._documents = [document for group in groups for document in documents_of(group)]
         self._last_rows = np.cumsum([group.num_rows for group in groups])
         num_documents = np.array([group.num_samples for group in groups])
         self._first_documents = np.cumsum(num_documents) - num_documents
 
     def score(self, block: int, predict: Predict) -> dict[str, Any]:
-        """By document's path: nats, tokens and bytes of the targets that lie in the block."""
+        """By document: nats and number of the targets that lie in the block, and their bytes where they are known."""
         rows = self._rows(block)
         columns = self._reader.gather(rows)
         targets = columns["tokens"][:, 1:]
@@ -79,10 +99,26 @@ class DocumentScorer(_Rows):
         sums = {
             "nats": np.bincount(place, weights=predict(columns)["nats"][valid]).tolist(),
             "targets": np.bincount(place).tolist(),
-            "bytes": np.bincount(place, weights=self._sizes_bytes[targets[valid]]).astype(np.int64).tolist(),
         }
-        paths = [self._documents[index] for index in present]
-        return {"block": block, "examples": paths, "slices": [folder_of(path) for path in paths], "sums": sums}
+        if self._sizes_bytes is not None:
+            sizes_bytes = np.bincount(place, weights=self._sizes_bytes[targets[valid]])
+            sums["bytes"] = sizes_bytes.astype(np.int64).tolist()
+        found = [self._documents[index] for index in present]
+        examples, slices = [document.name for document in found], [folder_of(document.path) for document in found]
+        return {"block": block, "examples": examples, "slices": slices, "sums": sums}
+
+
+class HeldDocument(NamedTuple):
+    name: str
+    """The path of its file, and where that holds several, its number among them."""
+    path: str
+
+
+def documents_of(group: ShardGroup) -> Iterator[HeldDocument]:
+    """The documents of a group, by the number that a row's `document` column gives them."""
+    for path, num_documents in zip(group.documents, group.samples_by_document, strict=True):
+        for number in range(num_documents):
+            yield HeldDocument(path if num_documents == 1 else f"{path} #{number:09d}", path)
 
 
 def folder_of(path: str) -> str:

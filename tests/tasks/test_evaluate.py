@@ -18,7 +18,7 @@ from tasks.scoring import Bench
 from training.data.spec import ShardSpec
 from training.evaluation import Scores
 from training.launch.spec import LaunchSpec
-from training.measures import CLASSES, TEXT, Yardstick
+from training.measures import CLASSES, TEXT, TOKEN_IDS, Yardstick
 
 NUM_EXAMPLES = 40
 SPEC = EvaluationSpec(bootstrap_resamples=100)
@@ -30,11 +30,16 @@ class MadeUpBench(Bench):
     """Scores that no rank computed."""
 
     kind: Yardstick
+    are_files: bool = True
     own: Scores
     theirs: Scores
 
     def yardstick(self, run: RunSpec) -> Yardstick:
         return self.kind
+
+    @property
+    def examples_are_files(self) -> bool:
+        return self.are_files
 
     def score(self, candidate: Candidate) -> Scores:
         return self.own
@@ -77,6 +82,7 @@ def judge(context, workspace: Workspace, register):
             shards=ShardSpec(),
             source=None,  # type: ignore[arg-type]
             kind=kind,
+            are_files=kind is TEXT,
             own=own,
             theirs=own if theirs is None else theirs,
         )
@@ -98,6 +104,17 @@ def test_a_text_is_judged_in_bits_per_byte_beside_a_bigram_and_xz(judge) -> None
     assert report.metrics["bits_per_byte"].value == pytest.approx(1 / np.log(2) / 4)
     assert set(report.baselines) == {"bigram", "xz -9"}
     assert report.baselines["bigram"] == pytest.approx(2 / np.log(2) / 4)
+    assert decide(report).promote
+
+
+def test_ids_are_judged_in_bits_per_token_beside_a_bigram_and_no_compressor(judge) -> None:
+    report = judge(TOKEN_IDS, scores(TOKEN_IDS, 1.0, baseline="bigram"))
+    assert (report.metric, list(report.metrics), list(report.baselines)) == (
+        "bits_per_token",
+        ["bits_per_token"],
+        ["bigram"],
+    )
+    assert report.metrics["bits_per_token"].value == pytest.approx(1 / np.log(2))
     assert decide(report).promote
 
 

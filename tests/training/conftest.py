@@ -180,6 +180,11 @@ def project(shared_project: TinyProject) -> Iterator[TinyProject]:
     _kill(shared_project)
 
 
+@pytest.fixture(scope="session")
+def new_project() -> Callable[..., TinyProject]:
+    return publish_project
+
+
 @pytest.fixture
 def own_project(tmp_path: Path) -> Iterator[TinyProject]:
     """For tests that damage it."""
@@ -197,12 +202,24 @@ def _kill(project: TinyProject) -> None:
 
 
 def make_project(folder: Path) -> TinyProject:
-    workspace = Workspace.create(str(folder))
     documents = texts()
     sources = [
         SourceRows(path, sha256_bytes(data), len(data), 1, NO_ROWS, partial(text_rows, data))
         for path, data in documents.items()
     ]
+    spec = ShardSpec(
+        encoder=BytePairSpec(vocab_size=300, sequence_tokens=16),
+        num_groups=3,
+        heldout_fraction=0.3,
+        rows_per_row_group=8,
+    )
+    return publish_project(folder, documents, sources, spec)
+
+
+def publish_project(
+    folder: Path, documents: dict[str, bytes], sources: Sequence[SourceRows], spec: ShardSpec
+) -> TinyProject:
+    workspace = Workspace.create(str(folder))
     snapshot = Snapshot(
         format="text-files",
         columns={"text": "string"},
@@ -223,12 +240,6 @@ def make_project(folder: Path) -> TinyProject:
         metrics={},
     )
     receipt_link = workspace.publish_document(receipt)
-    spec = ShardSpec(
-        encoder=BytePairSpec(vocab_size=300, sequence_tokens=16),
-        num_groups=3,
-        heldout_fraction=0.3,
-        rows_per_row_group=8,
-    )
     fitted = fit(spec, sources, workspace, snapshot=snapshot.link, receipt=receipt_link)
     workspace.publish_document(fitted)
     manifest = write_shards(spec, fitted, sources, workspace, snapshot=snapshot.link, receipt=receipt_link)

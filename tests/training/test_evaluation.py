@@ -22,12 +22,11 @@ from training.evaluation import (
     part_name,
     recipe_of,
     restored_model,
-    token_sizes_bytes,
 )
 from training.export import GRAPH, write_graph
 from training.ledger import Ledger
 from training.measures import TEXT
-from training.scorers import DocumentScorer, Measured, score_all
+from training.scorers import DocumentScorer, Measured, score_all, token_sizes_bytes
 
 (BITS_PER_BYTE,) = TEXT.measures
 
@@ -122,7 +121,7 @@ def test_a_missing_part_or_block_is_an_error_and_never_a_smaller_figure(project,
 
 
 def test_every_token_of_the_vocabulary_has_its_bytes(project):
-    sizes = token_sizes_bytes(project.workspace, project.manifest.fitted)
+    sizes = token_sizes_bytes(project.workspace, project.manifest)
     assert len(sizes) == 300
     assert sizes[:2].tolist() == [0, 0], "markers stand for no bytes"
     assert sizes[2:].min() == 1
@@ -204,6 +203,6 @@ def test_every_block_and_every_shard_opened_is_told(project):
     held = [group for group in project.manifest.groups if group.split == "heldout"]
     reader = ShardReader(project.workspace, project.manifest, "heldout", on_shard=lambda: shards.append(1))
     assert len(shards) == sum(len(group.shards) for group in held) > 0
-    scorer = DocumentScorer(reader, project.manifest, token_sizes_bytes(project.workspace, project.manifest.fitted))
+    scorer = DocumentScorer(reader, project.manifest, token_sizes_bytes(project.workspace, project.manifest))
     score_all(scorer, [0], free, on_block=lambda: blocks.append(1))
     assert len(blocks) == 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_contracts.errors import ConfigError
-from training.measures import CLASSES, TEXT, yardstick_of
+from training.measures import CLASSES, TEXT, TOKEN_IDS, yardstick_of
 
 
 def test_bits_per_byte_is_nats_over_log_2_over_bytes():
@@ -27,8 +27,15 @@ def test_a_classifier_is_judged_by_its_loss_and_its_accuracy_is_beside_it():
     assert (log_loss.greater_is_better, accuracy.greater_is_better) == (False, True)
 
 
-def test_the_columns_say_how_models_are_judged():
-    assert yardstick_of({"tokens", "document"}) is TEXT
-    assert yardstick_of({"pixels", "label"}) is CLASSES
-    with pytest.raises(ConfigError, match="shards with columns pixels cannot be evaluated"):
-        yardstick_of({"pixels"})
+def test_ids_of_unknown_tokens_are_judged_by_the_token():
+    (bits_per_token,) = TOKEN_IDS.measures
+    assert bits_per_token.value({"nats": np.array([math.log(2) * 3]), "targets": np.array([6])}) == 0.5
+
+
+def test_the_encoder_says_how_models_are_judged():
+    assert yardstick_of({"kind": "byte-pair"}) is TEXT
+    assert yardstick_of({"kind": "token-ids", "vocab_size": 9}) is TOKEN_IDS
+    assert yardstick_of({"kind": "image", "pixels": ["p"], "shape": [8, 8]}) is CLASSES
+    assert yardstick_of({"kind": "tabular", "numeric": ["a"], "label": "b"}) is CLASSES
+    with pytest.raises(ConfigError, match=r"shards without a class to predict cannot be evaluated.*label"):
+        yardstick_of({"kind": "tabular", "numeric": ["a"]})

@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from data_contracts.digests import canonical_json
+from data_contracts.documents import ShardGroup
+from training.baselines import prior_of
 from training.data.shapes import ImageShape, TabularShape
-from training.evaluation import merge, part_name, prediction, prior_of
+from training.evaluation import merge, part_name, prediction
 from training.measures import CLASSES
 from training.recipes.protocol import load_recipe
-from training.scorers import BLOCK_ROWS, Measured, RowScorer, folder_of, score_all
+from training.scorers import BLOCK_ROWS, Measured, RowScorer, documents_of, folder_of, score_all
 
 NUM_ROWS = 2 * BLOCK_ROWS + 5
 
@@ -79,6 +81,16 @@ def test_a_classifiers_recipe_measures_what_the_yardstick_asks_for(name):
     measured = prediction(recipe, recipe.build().eval())(columns)
     assert {measure.numerator for measure in CLASSES.measures} == set(measured)
     assert {values.shape for values in measured.values()} == {(5, 1)}
+
+
+def test_documents_that_share_a_file_are_told_apart_by_their_number():
+    group = ShardGroup(
+        group=0, split="heldout", num_rows=1, num_samples=3, documents=("a.txt", "b.parquet", "c"), shards=(),
+        samples_by_document=(1, 2, 0),
+    )  # fmt: skip
+    names = [document.name for document in documents_of(group)]
+    assert names == ["a.txt", "b.parquet #000000000", "b.parquet #000000001"]
+    assert [document.path for document in documents_of(group)] == ["a.txt", "b.parquet", "b.parquet"]
 
 
 def test_a_documents_slice_is_its_top_level_folder():

@@ -1,0 +1,96 @@
+"""What is not text goes the same way: trained by real ranks, scored on the held-out rows, beside a simple model."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from data_contracts.digests import canonical_json, sha256_bytes
+from training.config import RecipeSpec, ScheduleSpec, TrainingSpec
+from training.data.loader import ShardReader
+from training.data.packing import PAD_ID
+from training.data.spec import ShardSpec, TokenIdsSpec
+from training.data.splits import SourceRows
+from training.evaluation import EvaluationRequest, Scores, evaluate_share, merge, part_name
+from training.ledger import Ledger
+from training.measures import yardstick_of
+
+NUM_STEPS = 30
+
+
+def table(columns: dict[str, pa.Array]):
+    yield pa.RecordBatch.from_pydict(columns)
+
+
+def rows_of(path: str, columns: dict[str, pa.Array]) -> SourceRows:
+    num_rows = len(next(iter(columns.values())))
+    digest = sha256_bytes(path.encode())
+    return SourceRows(path, digest, 1, num_rows, np.zeros(0, dtype=np.int64), partial(table, columns))
+
+
+def trained_scores(project: Any, recipe: RecipeSpec, folder: Path, world_size: int = 2) -> Scores:
+    """Of a run of a few steps on two ranks."""
+    training = TrainingSpec(
+        recipe=recipe,
+        schedule=ScheduleSpec(warmup_steps=2),
+        max_steps=NUM_STEPS,
+        global_batch_sequences=16,
+        micro_batch_sequences=8,
+        checkpoint_every_steps=NUM_STEPS,
+    )
+    run = project.publish_run(training)
+    assert project.train(run, folder / "run", world_size=2) == [0, 0], project.log(folder / "run")
+    request = EvaluationRequest(
+        checkpoint=str(folder / f"run/checkpoints/step-{NUM_STEPS:08d}"),
+        run=run.sha256,
+        manifest=project.manifest.sha256,
+    )
+    for number in range(world_size):
+        rank = SimpleNamespace(rank=number, world_size=world_size, ledger=Ledger(folder / "ledger"))
+        (folder / part_name(number)).write_bytes(canonical_json(evaluate_share(rank, project.workspace, request)))
+    return merge(folder, world_size)
+
+
+@pytest.fixture
+def ids(new_project, tmp_path: Path):
+    """Two tables of token lists; each token is the one before last plus 3, modulo 16, which no bigram sees."""
+    documents = {}
+    for name in ("a.parquet", "b.parquet"):
+        draw = np.random.default_rng(len(documents))
+        lists = []
+        for _ in range(60):
+            tokens = draw.integers(0, 16, 2).tolist()
+            while len(tokens) < 24:
+                tokens.append((tokens[-2] + 3) % 16)
+            lists.append(tokens)
+        documents[name] = lists
+    sources = [rows_of(name, {"tokens": pa.array(lists, pa.list_(pa.int32()))}) for name, lists in documents.items()]
+    spec = ShardSpec(
+        encoder=TokenIdsSpec(vocab_size=16, sequence_tokens=12), num_groups=2, heldout_fraction=0.3, split_by="row"
+    )
+    return new_project(tmp_path / "workspace", {}, sources, spec)
+
+
+@pytest.mark.slow
+def test_ids_given_by_the_source_are_judged_by_the_token_document_by_document(ids, tmp_path: Path) -> None:
+    scores = trained_scores(ids, RecipeSpec(model={"width": 32, "depth": 1, "heads": 2, "hidden": 32}), tmp_path)
+    heldout = ShardReader(ids.workspace, ids.manifest, "heldout")
+    num_targets = int((heldout.gather(np.arange(heldout.num_rows))["tokens"][:, 1:] != PAD_ID).sum())
+    num_documents = sum(group.num_samples for group in ids.manifest.groups if group.split == "heldout")
+    assert set(scores.sums) == {"nats", "targets"}
+    assert scores.sums["targets"].sum() == num_targets
+    # 24 tokens and an end marker each; the first marker of a group is never a target.
+    assert len(scores.examples) == num_documents and set(scores.sums["targets"]) <= {24.0, 25.0}
+    assert scores.examples[0] == "a.parquet #000000000" and len(set(scores.examples)) == num_documents
+    yardstick = yardstick_of(ids.manifest.spec["encoder"])
+    own, bigram = (yardstick.decisive.value(sums) for sums in (scores.sums, scores.baselines["bigram"]))
+    assert yardstick.decisive.name == "bits_per_token"
+    assert own == pytest.approx(math.fsum(scores.sums["nats"]) / math.log(2) / num_targets)
+    assert 0 < own < bigram < 5

@@ -1,0 +1,56 @@
+"""The simple models that a first one must beat, fitted on the whole training split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_contracts.documents import ShardManifest
+from data_contracts.publication import Workspace
+from training.bigram import Bigram
+from training.class_prior import ClassPrior
+from training.data.data_shape import token_shape
+from training.data.encoder_specs import ENCODER_SPEC, TokenIdsSpec
+from training.data.loader import ShardReader
+from training.data.spec import TRAIN
+from training.measures import LABEL, TOKENS, yardstick_of
+from training.scorers import Columns, Measured, Predict, token_sizes_bytes
+
+
+def fitted_baseline(
+    workspace: Workspace, manifest: ShardManifest, heldout: ShardReader, *, on_shard: Callable[[], None] = lambda: None
+) -> Predict:
+    """The simple model of this kind of data."""
+    yardstick = yardstick_of(manifest.spec["encoder"])
+    column = TOKENS if yardstick.predicts == "tokens" else LABEL
+    training = _all_of(ShardReader(workspace, manifest, TRAIN, (column,), on_shard=on_shard), column)
+    if yardstick.predicts == "tokens":
+        bigram = Bigram(training, vocab_size_of(workspace, manifest))
+        return lambda columns: {"nats": bigram.nats(columns[TOKENS])}
+    return prior_of(training, _all_of(heldout, LABEL))
+
+
+def _all_of(reader: ShardReader, column: str) -> NDArray[Any]:
+    return reader.gather(np.arange(reader.num_rows))[column]
+
+
+def vocab_size_of(workspace: Workspace, manifest: ShardManifest) -> int:
+    """Tokens that there may be: as many as the tokenizer has, which may be fewer than it was allowed."""
+    encoder = ENCODER_SPEC.validate_python(manifest.spec["encoder"])
+    if isinstance(encoder, TokenIdsSpec):
+        return token_shape(encoder).vocab_size
+    sizes_bytes = token_sizes_bytes(workspace, manifest)
+    return 0 if sizes_bytes is None else len(sizes_bytes)
+
+
+def prior_of(training: NDArray[Any], heldout: NDArray[Any]) -> Predict:
+    """Classes, (rows, 1), are counted in both splits, their shares in the training split alone."""
+    prior = ClassPrior(training.reshape(-1), int(max(training.max(), heldout.max())) + 1)
+
+    def predict(columns: Columns) -> Measured:
+        return {"nats": prior.nats(columns[LABEL]), "correct": prior.correct(columns[LABEL])}
+
+    return predict
