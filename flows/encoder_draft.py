@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from data_contracts.profile import ColumnProfile, Profile
@@ -13,10 +13,15 @@ RECIPES = {
     "token-ids": "language-model",
     "tabular": "tabular-classifier",
 }
-"""Kind of encoder to the recipe that comes with Headway."""
+"""Kind of encoder to the recipe that comes with Headway, where it is no number that is predicted."""
 LABEL_NAMES = re.compile(r"(.*_)?(label|labels|target|class|outcome|y)")
 LONG_TEXT_CHARS = 200
 """Longer texts are something to read, shorter ones are names and codes."""
+
+
+def recipe_for(encoder: Mapping[str, Any]) -> str:
+    """The recipe that comes with Headway for `shards.encoder`."""
+    return "tabular-regressor" if encoder.get("label_kind") == "number" else RECIPES[encoder["kind"]]
 
 
 def draft_encoder(profile: Profile, *, is_text: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from data_contracts.draft_columns import Line, scalar
 from data_contracts.profile import Profile
 from data_contracts.source_guess import GuessedSource
 from data_contracts.source_spec import CsvOptions
-from flows.encoder_draft import RECIPES, draft_encoder
+from flows.encoder_draft import draft_encoder, recipe_for
 
 
 def draft_pipeline(
@@ -91,5 +91,5 @@ def _split(profile: Profile, *, is_text: bool) -> Iterator[Line]:
 
 def _training(encoder: Mapping[str, Any]) -> Iterator[Line]:
     yield "training:", ""
-    yield f"  recipe: {{name: {RECIPES[encoder['kind']]}}}", "DECIDE: or package.module:Class of your own"
+    yield f"  recipe: {{name: {recipe_for(encoder)}}}", "DECIDE: or package.module:Class of your own"
     yield "  max_steps: 1000", "DECIDE: enough to see it learn, not enough to serve"

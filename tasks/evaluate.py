@@ -127,7 +127,9 @@ def _evaluate(bench: Bench, spec: EvaluationSpec, checkpoint: Link, champion: Li
         num_examples=len(own.examples),
         metric=measure.name,
         greater_is_better=measure.greater_is_better,
-        metrics={each.name: _interval(spec, each, own.sums) for each in yardstick.measures},
+        metrics={
+            each.name: _interval(spec, each, own.sums) for each in yardstick.measures if each.is_defined(own.sums)
+        },
         slices={
             name: _interval(spec, measure, {key: values[chosen] for key, values in own.sums.items()})
             for name, chosen in slices_of(own.slices, measure.denominators(own.sums).tolist()).items()
@@ -142,7 +144,9 @@ def _evaluate(bench: Bench, spec: EvaluationSpec, checkpoint: Link, champion: Li
 
 
 def _interval(spec: EvaluationSpec, measure: Measure, sums: Sums) -> Interval:
-    return ratio_interval(measure.numerators(sums), measure.denominators(sums), **spec.resampling)
+    ratio = ratio_interval(measure.numerators(sums), measure.denominators(sums), **spec.resampling)
+    low, high = sorted((measure.of_ratio(ratio.low), measure.of_ratio(ratio.high)))
+    return Interval(value=measure.of_ratio(ratio.value), low=low, high=high)
 
 
 def _difference(spec: EvaluationSpec, measure: Measure, own: Sums, other: Sums) -> Interval:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,8 @@ def fitted_baseline(
     if yardstick.predicts == "tokens":
         bigram = Bigram(training, vocab_size_of(workspace, manifest))
         return lambda columns: {"nats": bigram.nats(columns[TOKENS])}
+    if yardstick.predicts == "number":
+        return mean_of(training)
     return prior_of(training, _all_of(heldout, LABEL))
 
 
@@ -54,3 +57,9 @@ def prior_of(training: NDArray[Any], heldout: NDArray[Any]) -> Predict:
         return {"nats": prior.nats(columns[LABEL]), "correct": prior.correct(columns[LABEL])}
 
     return predict
+
+
+def mean_of(training: NDArray[Any]) -> Predict:
+    """Whatever the row, the training split's mean."""
+    mean = math.fsum(training.reshape(-1).tolist()) / len(training)
+    return lambda columns: {"squared_error": np.square(columns[LABEL].astype(np.float64) - mean)}

@@ -1,7 +1,8 @@
 """What models of one kind of data are judged by: figures that are ratios of sums over examples.
 
 An example is what the bootstrap draws: a document of tokens, a row of a table. For each one, ranks add up what the
-model paid (`nats`), how often its first guess was right (`correct`), and what that is measured against.
+model paid (`nats`), how often its first guess was right (`correct`) or how far it was off (`squared_error`), and what
+that is measured against.
 """
 
 from __future__ import annotations
@@ -19,20 +20,23 @@ from training.data.encoder_specs import ENCODER_SPEC, BytePairSpec, ImageSpec, T
 
 TOKENS: Final = "tokens"
 LABEL: Final = "label"
-"""Payload column of the class to predict, (rows, 1) whole numbers from 0."""
+"""Payload column of what to predict, (rows, 1): a class as a whole number from 0, or a number."""
 
 Sums = Mapping[str, NDArray[Any]]
-"""One value an example, by name: `nats`, `targets`, and `bytes` of a text or `correct` of a classifier."""
+"""One value an example, by name: `targets`; `nats`, and `bytes` of a text or `correct` of a classifier; of a number
+`squared_error`, and `variation`, its squared distance from the mean of the split."""
 
 
 class Measure(NamedTuple):
-    """sum(numerator) / divisor / sum(denominator)."""
+    """sum(numerator) / divisor / sum(denominator), or what is made of it."""
 
     name: str
     numerator: str
     denominator: str
     greater_is_better: bool = False
     divisor: float = 1.0
+    shown_as: Literal["ratio", "root", "rest"] = "ratio"
+    """`rest` is what is left of 1. A decisive measure is a ratio: differences are."""
 
     def numerators(self, sums: Sums) -> NDArray[np.float64]:
         return np.asarray(sums[self.numerator] / self.divisor, dtype=np.float64)
@@ -43,7 +47,20 @@ class Measure(NamedTuple):
     def value(self, sums: Sums) -> float:
         """Over all examples."""
         total = math.fsum(sums[self.numerator].tolist())
-        return total / self.divisor / math.fsum(sums[self.denominator].tolist())
+        return self.of_ratio(total / self.divisor / math.fsum(sums[self.denominator].tolist()))
+
+    def of_ratio(self, ratio: float) -> float:
+        match self.shown_as:
+            case "ratio":
+                return ratio
+            case "root":
+                return math.sqrt(ratio)
+            case "rest":
+                return 1.0 - ratio
+
+    def is_defined(self, sums: Sums) -> bool:
+        """Whether there is anything to measure against."""
+        return bool(self.denominators(sums).sum() > 0)
 
 
 class Yardstick(NamedTuple):
@@ -53,7 +70,7 @@ class Yardstick(NamedTuple):
     """The first decides who is champion."""
     gate_baseline: str
     """The simple model, fitted on the training split, that a first model must beat."""
-    predicts: Literal["tokens", "class"]
+    predicts: Literal["tokens", "class", "number"]
 
     @property
     def decisive(self) -> Measure:
@@ -67,6 +84,16 @@ CLASSES = Yardstick(
     (Measure("log_loss", "nats", "targets"), Measure("accuracy", "correct", "targets", greater_is_better=True)),
     "class prior",
     "class",
+)
+NUMBERS = Yardstick(
+    (
+        # In the data's own unit, squared: comparable whatever state a model was fitted with.
+        Measure("mean_squared_error", "squared_error", "targets"),
+        Measure("rmse", "squared_error", "targets", shown_as="root"),
+        Measure("r2", "squared_error", "variation", greater_is_better=True, shown_as="rest"),
+    ),
+    "training mean",
+    "number",
 )
 
 
@@ -85,8 +112,10 @@ def yardstick_of(encoder: Json) -> Yardstick:
             return CLASSES
         case TabularSpec() as spec if spec.predicts_class:
             return CLASSES
+        case TabularSpec() as spec if spec.predicts_number:
+            return NUMBERS
     raise ConfigError(
-        "shards without a class to predict cannot be evaluated.",
+        "shards with nothing to predict cannot be evaluated.",
         where="shards.encoder",
         advice="Name the column in `label`.",
     )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from data_contracts.documents import Frozen
 from data_contracts.errors import EnvironmentProblem, TrainingFailed
 from training.config import TrainingSpec, replicas_per_rank
-from training.data.shapes import DataShape, ImageShape, TokenShape
+from training.data.shapes import DataShape, ImageShape, TabularNumberShape, TokenShape
 from training.launch.process_tree import die_with_parent
 
 if TYPE_CHECKING:
@@ -125,7 +125,10 @@ def _made_up_batch(shape: DataShape, rows: int) -> dict[str, Tensor]:
     if isinstance(shape, TokenShape):
         tokens = torch.randint(shape.vocab_size, (rows, shape.context_tokens + 1))
         return {"tokens": tokens, "document": torch.zeros((rows, 1), dtype=torch.int64)}
-    label = torch.randint(shape.num_classes, (rows, 1))
+    if isinstance(shape, TabularNumberShape):
+        label = shape.mean + shape.deviation * torch.randn((rows, 1))
+    else:
+        label = torch.randint(shape.num_classes, (rows, 1))
     if isinstance(shape, ImageShape):
         return {"image": torch.randint(256, (rows, shape.channels, shape.height, shape.width)), "label": label}
     ids = [torch.randint(size, (rows, 1)) for size in shape.cardinalities]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -21,7 +22,7 @@ Columns = Mapping[str, NDArray[Any]]
 
 
 Measured = Mapping[str, NDArray[Any]]
-"""What a model made of some rows: (rows, targets) each, `nats` and for classifiers `correct`; 0 where no target is."""
+"""What a model made of some rows: (rows, targets) each, as the yardstick asks; 0 where no target is."""
 Predict = Callable[[Columns], Measured]
 
 
@@ -35,9 +36,13 @@ class Scorer(Protocol):
 
 def scorer_of(workspace: Workspace, manifest: ShardManifest, reader: ShardReader) -> Scorer:
     """Raises `ConfigError`: nothing in these shards can be evaluated."""
-    if yardstick_of(manifest.spec["encoder"]).predicts == "tokens":
-        return DocumentScorer(reader, manifest, token_sizes_bytes(workspace, manifest))
-    return RowScorer(reader)
+    match yardstick_of(manifest.spec["encoder"]).predicts:
+        case "tokens":
+            return DocumentScorer(reader, manifest, token_sizes_bytes(workspace, manifest))
+        case "class":
+            return RowScorer(reader)
+        case "number":
+            return NumberScorer(reader)
 
 
 def token_sizes_bytes(workspace: Workspace, manifest: ShardManifest) -> NDArray[np.int64] | None:
@@ -133,10 +138,35 @@ class RowScorer(_Rows):
         rows = self._rows(block)
         columns = self._reader.gather(rows)
         sums = {name: values.reshape(-1).tolist() for name, values in predict(columns).items()}
-        slices = [f"class {label}" for label in columns[LABEL].reshape(-1).tolist()]
+        labels = columns[LABEL].reshape(-1)
         return {
             "block": block,
             "examples": [f"row {row:09d}" for row in rows],
-            "slices": slices,
-            "sums": sums | {"targets": [1] * len(rows)},
+            "slices": self._slices(labels),
+            "sums": {**sums, "targets": [1] * len(rows), **self._also(labels)},
         }
+
+    def _slices(self, labels: NDArray[Any]) -> list[str]:
+        return [f"class {label}" for label in labels.tolist()]
+
+    def _also(self, labels: NDArray[Any]) -> dict[str, list[float]]:
+        """Further sums, which the labels alone decide."""
+        return {}
+
+
+class NumberScorer(RowScorer):
+    """Rows with a number to predict: a slice is a quarter of the split, from the smallest numbers to the largest."""
+
+    def __init__(self, reader: ShardReader) -> None:
+        super().__init__(reader)
+        labels = reader.gather(np.arange(reader.num_rows))[LABEL].reshape(-1).astype(np.float64)
+        self._mean = math.fsum(labels.tolist()) / len(labels)
+        self._bounds = np.quantile(labels, [0, 0.25, 0.5, 0.75, 1], method="lower")
+
+    def _slices(self, labels: NDArray[Any]) -> list[str]:
+        quarters = np.searchsorted(self._bounds[1:-1], labels.astype(np.float64), side="left")
+        ends = [f"{bound:g}" for bound in self._bounds]
+        return [f"quarter {number + 1}: {ends[number]} to {ends[number + 1]}" for number in quarters.tolist()]
+
+    def _also(self, labels: NDArray[Any]) -> dict[str, list[float]]:
+        return {"variation": np.square(labels.astype(np.float64) - self._mean).tolist()}

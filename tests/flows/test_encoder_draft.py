@@ -11,7 +11,7 @@ import pytest
 
 from data_contracts.column_types import type_name
 from data_contracts.profile import profile_rows
-from flows.encoder_draft import RECIPES, draft_encoder
+from flows.encoder_draft import RECIPES, draft_encoder, recipe_for
 from training.data.encoder_specs import ENCODER_SPEC
 from training.recipes.built_in import BUILT_IN
 
@@ -25,7 +25,7 @@ def drafted(columns: Mapping[str, Any], *, is_text: bool = False) -> dict[str, A
         profile = profile_rows(connection, {field.name: type_name(field.type) for field in table.schema})
     fields = draft_encoder(profile, is_text=is_text)
     assert ENCODER_SPEC.validate_python(fields).kind in RECIPES
-    assert RECIPES[fields["kind"]] in BUILT_IN
+    assert recipe_for(fields) in BUILT_IN
     return fields
 
 
@@ -53,7 +53,9 @@ def test_numbers_and_small_sets_become_blocks_and_a_label_is_known_by_its_name()
 
 
 def test_a_label_of_many_values_is_a_number() -> None:
-    assert drafted({"x": numbers(), "y": numbers()})["label_kind"] == "number"
+    a_number = drafted({"x": numbers(), "y": numbers()})
+    assert a_number["label_kind"] == "number"
+    assert recipe_for(a_number) == "tabular-regressor"
 
 
 @pytest.mark.parametrize("hole", [None, float("nan")])

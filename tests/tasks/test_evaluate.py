@@ -18,7 +18,7 @@ from tasks.scoring import Bench
 from training.data.spec import ShardSpec
 from training.evaluation import Scores
 from training.launch.spec import LaunchSpec
-from training.measures import CLASSES, TEXT, TOKEN_IDS, Yardstick
+from training.measures import CLASSES, NUMBERS, TEXT, TOKEN_IDS, Yardstick
 
 NUM_EXAMPLES = 40
 SPEC = EvaluationSpec(bootstrap_resamples=100)
@@ -59,6 +59,7 @@ def scores(kind: Yardstick, nats: float, *, baseline: str, num_examples: int = N
 
     def sums(factor: float) -> dict[str, np.ndarray]:
         extra = {"bytes": np.full(num_examples, 4.0), "correct": (np.arange(num_examples) % 4 > 0).astype(float)}
+        extra |= {"squared_error": ramp * factor, "variation": ramp * 4.0}
         return {"nats": ramp * factor, "targets": np.ones(num_examples), **extra}
 
     return Scores(
@@ -129,6 +130,18 @@ def test_a_classifier_is_judged_in_log_loss_beside_the_class_prior_with_its_accu
     assert not decide(judge(CLASSES, scores(CLASSES, 2.0, baseline="class prior"))).promote
     for page in (render_html(report, "digits"), render_markdown(report)):
         assert "log loss" in page and "class prior" in page
+
+
+def test_a_number_is_judged_by_its_squared_error_beside_the_training_mean(judge) -> None:
+    report = judge(NUMBERS, scores(NUMBERS, 1.0, baseline="training mean"))
+    assert (report.metric, report.gate_baseline) == ("mean_squared_error", "training mean")
+    assert report.metrics["mean_squared_error"].value == pytest.approx(1.0)
+    assert report.metrics["rmse"].value == pytest.approx(1.0)
+    assert report.metrics["r2"].value == pytest.approx(0.75)
+    for interval in report.metrics.values():
+        assert interval.low <= interval.value <= interval.high
+    assert decide(report).promote
+    assert not decide(judge(NUMBERS, scores(NUMBERS, 2.0, baseline="training mean"))).promote
 
 
 def test_champion_and_challenger_are_compared_example_by_example(judge) -> None:

@@ -16,7 +16,7 @@ from data_contracts.digests import canonical_json, sha256_bytes
 from training.config import RecipeSpec, ScheduleSpec, TrainingSpec
 from training.data.loader import ShardReader
 from training.data.packing import PAD_ID
-from training.data.spec import ShardSpec, TokenIdsSpec
+from training.data.spec import ShardSpec, TabularSpec, TokenIdsSpec
 from training.data.splits import SourceRows
 from training.evaluation import EvaluationRequest, Scores, evaluate_share, merge, part_name
 from training.ledger import Ledger
@@ -94,3 +94,38 @@ def test_ids_given_by_the_source_are_judged_by_the_token_document_by_document(id
     assert yardstick.decisive.name == "bits_per_token"
     assert own == pytest.approx(math.fsum(scores.sums["nats"]) / math.log(2) / num_targets)
     assert 0 < own < bigram < 5
+
+
+@pytest.fixture
+def diabetes(new_project, tmp_path: Path):
+    """The progression of a disease, 25 to 346, from ten measurements: the table that comes with scikit-learn."""
+    from sklearn.datasets import load_diabetes
+
+    data = load_diabetes(scaled=False)
+    columns = {name: pa.array(data.data[:, place]) for place, name in enumerate(data.feature_names)}
+    encoder = TabularSpec(numeric=tuple(columns), label="progression", label_kind="number")
+    sources = [rows_of("diabetes.csv", columns | {"progression": pa.array(data.target)})]
+    spec = ShardSpec(encoder=encoder, num_groups=1, heldout_fraction=0.3, split_by="row")
+    return new_project(tmp_path / "workspace", {}, sources, spec)
+
+
+@pytest.mark.slow
+def test_a_number_is_predicted_better_than_by_its_mean_and_judged_in_its_own_unit(diabetes, tmp_path: Path) -> None:
+    recipe = RecipeSpec(name="tabular-regressor", model={"width": 32, "depth": 1})
+    scores = trained_scores(diabetes, recipe, tmp_path)
+    readers = [ShardReader(diabetes.workspace, diabetes.manifest, split) for split in ("train", "heldout")]
+    train, heldout = (
+        reader.gather(np.arange(reader.num_rows))["label"].astype(np.float64).ravel() for reader in readers
+    )
+    assert diabetes.fitted.statistics["label"]["mean"] == pytest.approx(train.mean(), rel=1e-6)
+    assert diabetes.fitted.statistics["label"]["deviation"] == pytest.approx(train.std(), rel=1e-6)
+    mean_error, rmse, r2 = yardstick_of(diabetes.manifest.spec["encoder"]).measures
+    baseline = scores.baselines["training mean"]
+    assert mean_error.value(baseline) == pytest.approx(np.square(heldout - train.mean()).mean())
+    assert r2.value(baseline) == pytest.approx(1 - mean_error.value(baseline) / heldout.var())
+    assert r2.value(scores.sums) > 0.25 > r2.value(baseline)
+    assert rmse.value(scores.sums) == pytest.approx(math.sqrt(mean_error.value(scores.sums)))
+    names, sizes = np.unique(scores.slices, return_counts=True)
+    assert [name.partition(":")[0] for name in names] == [f"quarter {number}" for number in (1, 2, 3, 4)]
+    assert names[0].endswith(f"{heldout.min():g} to {np.quantile(heldout, 0.25, method='lower'):g}")
+    assert sizes.sum() == len(heldout) and sizes.min() > len(heldout) / 5

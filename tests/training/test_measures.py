@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from data_contracts.errors import ConfigError
-from training.measures import CLASSES, TEXT, TOKEN_IDS, yardstick_of
+from training.measures import CLASSES, NUMBERS, TEXT, TOKEN_IDS, yardstick_of
 
 
 def test_bits_per_byte_is_nats_over_log_2_over_bytes():
@@ -32,10 +32,22 @@ def test_ids_of_unknown_tokens_are_judged_by_the_token():
     assert bits_per_token.value({"nats": np.array([math.log(2) * 3]), "targets": np.array([6])}) == 0.5
 
 
+def test_a_number_is_judged_by_its_squared_error_with_its_root_and_what_it_explains_beside_it():
+    sums = {
+        "squared_error": np.array([1.0, 3.0]), "targets": np.array([1, 1]), "variation": np.array([4.0, 4.0])
+    }  # fmt: skip
+    assert NUMBERS.decisive.name == "mean_squared_error"
+    assert [each.value(sums) for each in NUMBERS.measures] == [2.0, math.sqrt(2), 0.5]
+    assert [each.greater_is_better for each in NUMBERS.measures] == [False, False, True]
+    same = sums | {"variation": np.zeros(2)}
+    assert [each.is_defined(same) for each in NUMBERS.measures] == [True, True, False]
+
+
 def test_the_encoder_says_how_models_are_judged():
     assert yardstick_of({"kind": "byte-pair"}) is TEXT
     assert yardstick_of({"kind": "token-ids", "vocab_size": 9}) is TOKEN_IDS
     assert yardstick_of({"kind": "image", "pixels": ["p"], "shape": [8, 8]}) is CLASSES
     assert yardstick_of({"kind": "tabular", "numeric": ["a"], "label": "b"}) is CLASSES
-    with pytest.raises(ConfigError, match=r"shards without a class to predict cannot be evaluated.*label"):
+    assert yardstick_of({"kind": "tabular", "numeric": ["a"], "label": "b", "label_kind": "number"}) is NUMBERS
+    with pytest.raises(ConfigError, match=r"shards with nothing to predict cannot be evaluated.*label"):
         yardstick_of({"kind": "tabular", "numeric": ["a"]})

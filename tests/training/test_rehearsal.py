@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.errors import EnvironmentProblem, TrainingFailed
 from training.config import RecipeSpec, TrainingSpec
-from training.data.shapes import ImageShape, TabularShape, TokenShape
+from training.data.shapes import ImageShape, TabularNumberShape, TabularShape, TokenShape
 from training.launch.process_tree import descendants
 from training.recipes.protocol import load_recipe
 from training.rehearsal import RehearsalRequest, measure, rehearse
@@ -50,6 +50,7 @@ def test_it_measures_the_model_that_would_be_trained() -> None:
     [
         ("image-classifier", ImageShape(channels=1, height=8, width=8, num_classes=10)),
         ("tabular-classifier", TabularShape(num_numeric=3, cardinalities=(4,), num_classes=2)),
+        ("tabular-regressor", TabularNumberShape(num_numeric=3, cardinalities=(4,), mean=7.0, deviation=2.0)),
     ],
 )
 def test_every_shipped_recipe_can_be_rehearsed(name, shape) -> None:

@@ -6,7 +6,7 @@ from data_contracts.documents import Json
 from data_contracts.errors import IntegrityError
 from training.data.encoder_specs import ENCODER_SPEC, BytePairSpec, ImageSpec, TabularSpec, TokenIdsSpec, TokenSpec
 from training.data.packing import NUM_MARKERS
-from training.data.shapes import DataShape, ImageShape, TabularShape, TokenShape
+from training.data.shapes import DataShape, ImageShape, TabularNumberShape, TabularShape, TokenShape
 
 
 def data_shape(encoder: Json, statistics: Json) -> DataShape:
@@ -29,13 +29,19 @@ def data_shape(encoder: Json, statistics: Json) -> DataShape:
                 num_classes = len(statistics["label"]["values"])
                 return ImageShape(channels=channels, height=height, width=width, num_classes=num_classes)
             case TabularSpec():
-                return TabularShape(
-                    num_numeric=len(spec.numeric),
-                    cardinalities=tuple(len(column["values"]) + 1 for column in statistics["categorical"]),
-                    num_classes=len(statistics["label"]["values"]) if spec.predicts_class else 0,
-                )
+                return _tabular_shape(spec, statistics)
     except (ValueError, KeyError, TypeError) as error:
         raise IntegrityError("the encoder's spec and the fitted statistics do not belong together.") from error
+
+
+def _tabular_shape(spec: TabularSpec, statistics: Json) -> TabularShape | TabularNumberShape:
+    num_numeric, label = len(spec.numeric), statistics["label"]
+    cardinalities = tuple(len(column["values"]) + 1 for column in statistics["categorical"])
+    if spec.predicts_number:
+        mean, deviation = label["mean"], label["deviation"] or 1.0
+        return TabularNumberShape(num_numeric=num_numeric, cardinalities=cardinalities, mean=mean, deviation=deviation)
+    num_classes = len(label["values"]) if spec.predicts_class else 0
+    return TabularShape(num_numeric=num_numeric, cardinalities=cardinalities, num_classes=num_classes)
 
 
 def token_shape(spec: TokenSpec) -> TokenShape:

@@ -91,6 +91,10 @@ class TabularSpec(Frozen):
         return self.label is not None and self.label_kind == "class"
 
     @property
+    def predicts_number(self) -> bool:
+        return self.label is not None and self.label_kind == "number"
+
+    @property
     def fitting(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude={"standardise", "missing"})
 

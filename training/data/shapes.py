@@ -30,7 +30,7 @@ class ImageShape(Frozen):
 class TabularShape(Frozen):
     """Records of standardised numbers and category ids, each of one class."""
 
-    content: ClassVar[str] = "records"
+    content: ClassVar[str] = "records of a class each"
 
     num_numeric: int
     cardinalities: tuple[int, ...]
@@ -38,4 +38,16 @@ class TabularShape(Frozen):
     num_classes: int
 
 
-DataShape = TokenShape | ImageShape | TabularShape
+class TabularNumberShape(Frozen):
+    """The same records, each with a number to predict."""
+
+    content: ClassVar[str] = "records of a number each"
+
+    num_numeric: int
+    cardinalities: tuple[int, ...]
+    mean: float
+    """Of the number, over the training split."""
+    deviation: float
+
+
+DataShape = TokenShape | ImageShape | TabularShape | TabularNumberShape

@@ -27,6 +27,7 @@ BUILT_IN = {
     "image-classifier": BuiltIn("training.recipes.image_classifier:ImageClassifier", ImageClassifierSpec),
     "language-model": BuiltIn("training.recipes.language_model:LanguageModel", LanguageModelSpec),
     "tabular-classifier": BuiltIn("training.recipes.tabular:TabularClassifier", TabularSpec),
+    "tabular-regressor": BuiltIn("training.recipes.tabular:TabularRegressor", TabularSpec),
 }
 CHOICE = f"Use one of {', '.join(sorted(BUILT_IN))}, or package.module:Class."
 

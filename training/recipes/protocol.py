@@ -35,7 +35,8 @@ class Recipe(Protocol):
         """Losses of one micro-batch of rows; columns are the manifest's, with integers widened to int64."""
 
     def measures(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """What evaluation adds up, (rows, targets) float32 each: `nats`, and for classifiers `correct`."""
+        """What evaluation adds up, (rows, targets) each: `nats`, for classifiers `correct` too; of a number, its
+        `squared_error` alone."""
 
     def hidden_matrices(self, model: nn.Module) -> tuple[str, ...]:
         """Names of the matrices between hidden layers, which an orthogonalising optimizer may treat as such."""

@@ -1,18 +1,23 @@
 """A residual network over standardised numbers and embedded categories (after Gorishniy et al., 2021).
 
-Layer normalisation, so that a record's logits do not depend on its neighbours in the batch.
+Layer normalisation, so that what is said of a record does not depend on its neighbours in the batch.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from training.data.shapes import TabularShape
+from training.data.shapes import TabularNumberShape, TabularShape
 from training.recipes.classification import Classifier
+from training.recipes.protocol import Losses
 from training.recipes.tabular_spec import TabularSpec
+
+GAUSSIAN_NATS = math.log(2 * math.pi) / 2
+"""What a unit Gaussian charges for its own mean."""
 
 
 class Block(nn.Module):
@@ -33,12 +38,12 @@ class Block(nn.Module):
 
 
 class TabularModel(nn.Module):
-    """Records float32 (rows, n + m), numbers first, category ids after them, to logits (rows, classes).
+    """Records float32 (rows, n + m), numbers first, category ids after them, to (rows, outputs).
 
     One tensor is what registries and servers pass most easily; ids are exact in it, up to 2**24.
     """
 
-    def __init__(self, spec: TabularSpec, shape: TabularShape) -> None:
+    def __init__(self, spec: TabularSpec, shape: TabularShape | TabularNumberShape, num_outputs: int) -> None:
         super().__init__()
         self.num_numeric = shape.num_numeric
         self.embeddings = nn.ModuleList(nn.Embedding(size, spec.embedding_width) for size in shape.cardinalities)
@@ -46,7 +51,7 @@ class TabularModel(nn.Module):
         self.input = nn.Linear(num_features, spec.width)
         self.blocks = nn.Sequential(*(Block(spec.width, spec.dropout) for _ in range(spec.depth)))
         self.norm = nn.LayerNorm(spec.width)
-        self.head = nn.Linear(spec.width, shape.num_classes)
+        self.head = nn.Linear(spec.width, num_outputs)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
@@ -54,21 +59,26 @@ class TabularModel(nn.Module):
         numeric, ids = records[:, : self.num_numeric], records[:, self.num_numeric :].long()
         embedded = [embedding(ids[:, index]) for index, embedding in enumerate(self.embeddings)]
         x = self.input(torch.cat((numeric, *embedded), dim=1))
-        logits: Tensor = self.head(torch.relu(self.norm(self.blocks(x))))
-        return logits
+        made: Tensor = self.head(torch.relu(self.norm(self.blocks(x))))
+        return made
 
 
-class TabularClassifier(Classifier):
-    """Recipe of a classifier of records."""
+class NumberModel(TabularModel):
+    """The same to a number in the unit of the data, (rows, 1) float32; a new one says the training split's mean."""
+
+    def __init__(self, spec: TabularSpec, shape: TabularNumberShape) -> None:
+        super().__init__(spec, shape, num_outputs=1)
+        self._mean, self._deviation = shape.mean, shape.deviation
+
+    def forward(self, records: Tensor) -> Tensor:
+        return super().forward(records).float() * self._deviation + self._mean
+
+
+class _Records:
+    """What the tabular recipes have in common."""
 
     spec_type = TabularSpec
-    shape_type = TabularShape
-
-    def __init__(self, spec: TabularSpec, shape: TabularShape) -> None:
-        self._spec, self._shape = spec, shape
-
-    def build(self) -> nn.Module:
-        return TabularModel(self._spec, self._shape)
+    _shape: TabularShape | TabularNumberShape
 
     def inputs(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Columns of which the data have none are not in the batch."""
@@ -80,3 +90,41 @@ class TabularClassifier(Classifier):
 
     def example_input(self) -> Tensor:
         return torch.zeros((2, self._shape.num_numeric + len(self._shape.cardinalities)))
+
+
+class TabularClassifier(_Records, Classifier):
+    """Recipe of a classifier of records."""
+
+    shape_type = TabularShape
+    _shape: TabularShape
+
+    def __init__(self, spec: TabularSpec, shape: TabularShape) -> None:
+        self._spec, self._shape = spec, shape
+
+    def build(self) -> nn.Module:
+        return TabularModel(self._spec, self._shape, self._shape.num_classes)
+
+
+class TabularRegressor(_Records):
+    """Recipe of a model that predicts a number: the mean of a Gaussian of the deviation that the number has.
+
+    So the loss, in nats, is that of a unit Gaussian over the number standardised by the training split.
+    """
+
+    shape_type = TabularNumberShape
+    _shape: TabularNumberShape
+
+    def __init__(self, spec: TabularSpec, shape: TabularNumberShape) -> None:
+        self._spec, self._shape = spec, shape
+
+    def build(self) -> nn.Module:
+        return NumberModel(self._spec, self._shape)
+
+    def losses(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Losses:
+        standardised = (model(self.inputs(batch)) - batch["label"]) / self._shape.deviation
+        nats = standardised.square() / 2 + GAUSSIAN_NATS
+        return Losses(nats=nats, valid=torch.ones_like(nats, dtype=torch.bool))
+
+    def measures(self, model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`squared_error` of every example, in the square of the number's unit, (rows, 1) float64."""
+        return {"squared_error": (model(self.inputs(batch)).double() - batch["label"].double()).square()}

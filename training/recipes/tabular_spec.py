@@ -1,4 +1,4 @@
-"""Fields of the tabular classifier, apart from the model: they are checked where torch is not imported."""
+"""Fields of the tabular recipes, apart from the model: they are checked where torch is not imported."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 
 from data_contracts.errors import IntegrityError
 from training.data.data_shape import data_shape
-from training.data.shapes import ImageShape, TabularShape, TokenShape
+from training.data.shapes import ImageShape, TabularNumberShape, TabularShape, TokenShape
 
 LABEL = {"column": "y", "values": ["a", "b", "c"]}
 
@@ -26,6 +26,15 @@ def test_each_kind_of_data_has_its_shape() -> None:
     assert data_shape(tabular, {"categorical": categories, "label": LABEL}) == TabularShape(
         num_numeric=1, cardinalities=(3, 2), num_classes=3
     )
+
+
+def test_the_shape_of_a_number_to_predict_holds_what_it_was_in_training() -> None:
+    encoder = {"kind": "tabular", "numeric": ["a"], "label": "y", "label_kind": "number"}
+    for deviation, scale in ((2.5, 2.5), (0.0, 1.0)):
+        statistics = {"categorical": [], "label": {"column": "y", "mean": 7.0, "deviation": deviation}}
+        assert data_shape(encoder, statistics) == TabularNumberShape(
+            num_numeric=1, cardinalities=(), mean=7.0, deviation=scale
+        )
 
 
 def test_statistics_of_another_encoder_are_refused() -> None:

@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 
-from training.data.shapes import DataShape, ImageShape, TabularShape, TokenShape
+from training.data.shapes import DataShape, ImageShape, TabularNumberShape, TabularShape, TokenShape
 from training.recipes.built_in import BUILT_IN
 from training.recipes.protocol import load_recipe
 
@@ -14,6 +14,7 @@ SHAPES: tuple[DataShape, ...] = (
     TokenShape(vocab_size=300, context_tokens=16),
     ImageShape(channels=1, height=8, width=8, num_classes=10),
     TabularShape(num_numeric=2, cardinalities=(3,), num_classes=2),
+    TabularNumberShape(num_numeric=2, cardinalities=(3,), mean=7.0, deviation=2.0),
 )
 
 

@@ -1,0 +1,64 @@
+"""A number is predicted in its own unit, and learnt in nats of what it was in training."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from data_contracts.errors import ConfigError
+from training.data.shapes import TabularNumberShape, TabularShape
+from training.recipes.protocol import Recipe, load_recipe
+
+SHAPE = TabularNumberShape(num_numeric=3, cardinalities=(5,), mean=150.0, deviation=70.0)
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    torch.manual_seed(0)
+    return load_recipe("tabular-regressor", {"width": 16, "dropout": 0.0}, SHAPE)
+
+
+@pytest.fixture
+def batch() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    numeric = torch.randn((32, 3), generator=generator)
+    ids = torch.randint(5, (32, 1), generator=generator)
+    label = 150 + 40 * numeric[:, :1] + 30 * (ids - 2)
+    return {"numeric": numeric, "categorical": ids, "label": label}
+
+
+def test_a_new_model_says_the_mean_and_is_charged_as_a_unit_gaussian_is(recipe, batch) -> None:
+    model = recipe.build()
+    losses = recipe.losses(model, batch)
+    assert losses.nats.shape == losses.valid.shape == (32, 1)
+    expected = ((batch["label"] - 150) / 70).square() / 2 + math.log(2 * math.pi) / 2
+    torch.testing.assert_close(losses.nats, expected)
+    assert model(recipe.example_input()).tolist() == [[150.0], [150.0]]
+
+
+def test_it_learns_what_can_be_told_in_the_unit_of_the_data(recipe, batch) -> None:
+    model = recipe.build()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(200):
+        optimizer.zero_grad()
+        recipe.losses(model, batch).nats.mean().backward()
+        optimizer.step()
+    measured = recipe.measures(model.eval(), batch)
+    assert set(measured) == {"squared_error"} and measured["squared_error"].dtype == torch.float64
+    assert float(measured["squared_error"].mean().detach()) < 0.05 * float(batch["label"].var())
+
+
+def test_low_precision_does_not_reach_the_unit_of_the_data(recipe, batch) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert recipe.build()(recipe.inputs(batch)).dtype == torch.float32
+
+
+def test_a_class_and_a_number_are_not_taken_for_each_other() -> None:
+    classes = TabularShape(num_numeric=3, cardinalities=(), num_classes=4)
+    with pytest.raises(ConfigError, match="reads records of a number each, and the shards hold records of a class"):
+        load_recipe("tabular-regressor", {}, classes)
+    with pytest.raises(ConfigError, match="reads records of a class each, and the shards hold records of a number"):
+        load_recipe("tabular-classifier", {}, SHAPE)
