@@ -6,6 +6,7 @@ A document never holds wall time, a host name or an absolute path: equal inputs 
 from __future__ import annotations
 
 import json
+import operator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -14,6 +15,7 @@ from data_contracts.digests import canonical_json, sha256_bytes
 from data_contracts.errors import IntegrityError
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Xxh128 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Severity = Literal["critical", "warning", "info"]
 Json = Any
 """A JSON value: a document stores a branch of configuration as it was, without knowing its model."""
@@ -275,11 +277,19 @@ class TensorSlice(Frozen):
 
 
 class CheckpointFile(Frozen):
-    """A file beside the checkpoint's manifest, by bare name."""
+    """A file beside the checkpoint's manifest, by bare name.
+
+    Its blocks have digests of their own, so that a part of a file can be verified without the rest. SHA-256 over the
+    whole is what the chain of proof goes by. Version 1 of the manifest has no blocks.
+    """
 
     name: str
     size_bytes: int
     sha256: Sha256
+    block_bytes: int = Field(default=0, ge=0, exclude_if=operator.not_)
+    """Length of every block but the last."""
+    blocks: tuple[Xxh128, ...] = Field(default=(), exclude_if=operator.not_)
+    """XXH3-128 of each block, in order; empty: there are none."""
 
 
 class ProofBatch(Frozen):
@@ -302,6 +312,7 @@ class DeviceFingerprint(Frozen):
 
 class CheckpointManifest(Document):
     kind = "checkpoint"
+    format_version: int = 2
     run: Link
     step: int
     num_samples: int

@@ -7,14 +7,15 @@ import dataclasses
 import time
 from pathlib import Path
 
-from data_contracts.documents import CheckpointManifest, Link
+from data_contracts.documents import Link
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
 from training.batches import RankBatches, prefetched, proof_batch
 from training.checkpoint.proof import fingerprint, proof_loss
 from training.checkpoint.restore import restore_newest
 from training.checkpoint.retention import discard_expired
-from training.checkpoint.save import Content, save_checkpoint
+from training.checkpoint.save import Checkpointer, Content
+from training.checkpoint.spec import CheckpointSpec
 from training.checkpoint.verify import Verified
 from training.config import replicas_per_rank
 from training.data.loader import ShardReader
@@ -70,7 +71,6 @@ class _Session:
         self._recipe = documents.recipe()
         self._fingerprint = fingerprint(gang.device)
         self._tokens_seen, self._inexact_resumes = 0, 0
-        self._newest: CheckpointManifest | None = None
         self._known_good: set[int] = set()
         self._marked_s = 0.0
 
@@ -80,7 +80,10 @@ class _Session:
             self._proof_batch = proof_batch(self._reader, self._spec, self._gang.device)
             first_step = fields["step"] = self._restore()
         batches = RankBatches(self._reader, self._spec, share=self._learner.share, device=self._gang.device)
-        with prefetched(batches, loader_spec(), start=first_step, stop=self._spec.max_steps) as steps:
+        with (
+            self._checkpointer,
+            prefetched(batches, loader_spec(), start=first_step, stop=self._spec.max_steps) as steps,
+        ):
             train(
                 self._learner,
                 steps,
@@ -91,17 +94,31 @@ class _Session:
                 on_step=self._record,
                 save=self._save,
             )
-        if self._gang.leads and self._newest is not None:
+        newest = self._checkpointer.newest
+        if self._gang.leads and newest is not None:
             with self._rank.ledger.span("result"):
-                publish_result(self._run_dir, self._run, self._newest, self._learner.tensors())
+                publish_result(self._run_dir, self._run, newest, self._learner.tensors())
 
     def _restore(self) -> int:
         """Take up the newest good checkpoint. Returns how many steps are done."""
         self._checkpoints.mkdir(parents=True, exist_ok=True)
-        verified = restore_newest(self._run_dir, self._run, self._gang, on_quarantine=self._report_quarantine)
+        verified = restore_newest(
+            self._run_dir,
+            self._run,
+            self._gang,
+            state=self._learner.tensors(),
+            on_quarantine=self._report_quarantine,
+        )
+        self._checkpointer = Checkpointer(
+            self._checkpoints,
+            self._gang,
+            newest=None if verified is None else verified.manifest,
+            retain=self._discard_expired,
+            on_saved=lambda saved: self._rank.ledger.event("checkpoint.durable", **dataclasses.asdict(saved)),
+        )
         if verified is None:
             return 0
-        manifest = self._newest = verified.manifest
+        manifest = verified.manifest
         self._learner.load(verified.tensors)
         self._tokens_seen = int(manifest.scalars["tokens_seen"])
         self._inexact_resumes = int(manifest.scalars["inexact_resumes"]) + self._is_inexact(verified)
@@ -127,23 +144,20 @@ class _Session:
             self._marked_s = time.monotonic()
 
     def _save(self, step: int) -> None:
-        if self._newest is not None and self._newest.step == step:
-            return
-        with self._rank.ledger.span("checkpoint", step=step) as fields:
-            self._newest = save_checkpoint(self._checkpoints, self._content(step), self._gang)
-            fields["size_bytes"] = sum(file.size_bytes for file in self._newest.files)
-            self._known_good.add(step)
-            if self._gang.leads:
-                discard_expired(
-                    self._checkpoints, known_good=self._known_good, keep_last=self._spec.keep_last_checkpoints
-                )
+        if self._checkpointer.saved_step != step:
+            with self._rank.ledger.span("checkpoint", step=step) as fields:
+                fields["size_bytes"] = self._checkpointer.save(self._content(step))
+
+    def _discard_expired(self, step: int) -> None:
+        self._known_good.add(step)
+        spec = CheckpointSpec(keep_last=self._spec.keep_last_checkpoints)
+        discard_expired(self._checkpoints, spec, known_good=self._known_good)
 
     def _content(self, step: int) -> Content:
         return Content(
             run=self._run,
             step=step,
             num_samples=step * self._spec.global_batch_sequences,
-            parent=None if self._newest is None else self._newest.sha256,
             tensors=self._learner.tensors(),
             scalars={
                 "optimizer_step": step,

@@ -1,4 +1,4 @@
-"""Which tensor lies where: spreading tensors over files, and proving that slices make up whole tensors.
+"""Which tensor lies where, and the proof that slices make up whole tensors.
 
 Names, shapes and numbers only: a flow reads checkpoints' places from here without importing torch.
 """
@@ -7,15 +7,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
 
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointManifest, StoredFile, TensorSlice
 from data_contracts.errors import IntegrityError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MANIFEST_NAME = "manifest.json"
 SEAL_NAME = "manifest.sha256"
@@ -24,7 +20,21 @@ RESULT_NAME = "result.json"
 """In the run's folder, once the run is finished: which checkpoint is its last."""
 STEP_DIGITS = 8
 
-DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool")
+DTYPES = {
+    "float64": ("F64", 8),
+    "float32": ("F32", 4),
+    "float16": ("F16", 2),
+    "bfloat16": ("BF16", 2),
+    "float8_e4m3fn": ("F8_E4M3", 1),
+    "float8_e5m2": ("F8_E5M2", 1),
+    "int64": ("I64", 8),
+    "int32": ("I32", 4),
+    "int16": ("I16", 2),
+    "int8": ("I8", 1),
+    "uint8": ("U8", 1),
+    "bool": ("BOOL", 1),
+}
+"""torch's name of a type: safetensors' name, and bytes of an element."""
 
 
 def directory_name(step: int) -> str:
@@ -64,32 +74,6 @@ def stored_files(folder: str, manifest: CheckpointManifest) -> tuple[StoredFile,
             StoredFile(path=f"{folder}/{name}", size_bytes=len(data), sha256=sha256_bytes(data))
             for name, data in own.items()
         ),
-    )
-
-
-def partition(sizes_bytes: Mapping[str, int], num_files: int) -> tuple[tuple[str, ...], ...]:
-    """Spread tensors over files so that the largest file is small: largest tensor first, to the emptiest file."""
-    files: list[list[str]] = [[] for _ in range(num_files)]
-    loads_bytes = [0] * num_files
-    for name in sorted(sizes_bytes, key=lambda name: (-sizes_bytes[name], name)):
-        emptiest = loads_bytes.index(min(loads_bytes))
-        files[emptiest].append(name)
-        loads_bytes[emptiest] += sizes_bytes[name]
-    return tuple(tuple(sorted(names)) for names in files)
-
-
-def whole_slices(tensors: Mapping[str, Tensor], file: str) -> tuple[TensorSlice, ...]:
-    """The slices of tensors that lie in one file undivided."""
-    return tuple(
-        TensorSlice(
-            tensor=name,
-            file=file,
-            dtype=str(value.dtype).removeprefix("torch."),
-            global_shape=tuple(value.shape),
-            offsets=(0,) * value.dim(),
-            shape=tuple(value.shape),
-        )
-        for name, value in sorted(tensors.items())
     )
 
 

@@ -2,29 +2,77 @@
 
 from __future__ import annotations
 
+import math
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
+from data_contracts.errors import IntegrityError
 from training.checkpoint import layout
-from training.checkpoint.verify import committed_steps
+from training.checkpoint.spec import CheckpointSpec
+from training.checkpoint.verify import committed_steps, read_manifest
 
 
-def expired(steps: Collection[int], *, known_good: Collection[int], keep_last: int) -> tuple[int, ...]:
+class Kept(NamedTuple):
+    """A checkpoint on disk."""
+
+    step: int
+    is_good: bool
+    """Whether it is known to be: written or verified by this process."""
+    score: float | None = None
+    """The scalar it is ranked by; None: it has none that can be read."""
+
+
+def expired(kept: Collection[Kept], spec: CheckpointSpec) -> tuple[int, ...]:
     """Steps whose checkpoints may be deleted, oldest first.
 
-    The newest `keep_last` stay, and so does the newest that is known to be good, however old it is. While none is
-    known to be good, all stay.
+    The newest `keep_last` stay, those of every `keep_every_steps`, the `keep_best` best (of equals, the newest), and
+    always the newest that is known to be good, however old it is. While none is known to be good, all stay.
     """
-    newest = sorted(steps)[-keep_last:] if keep_last > 0 else []
-    good = [step for step in steps if step in known_good]
-    kept = {*newest, *([max(good)] if good else steps)}
-    return tuple(sorted(step for step in steps if step not in kept))
+    good = [each.step for each in kept if each.is_good]
+    if not good:
+        return ()
+    steps = sorted(each.step for each in kept)
+    sign = 1 if spec.best_is == "lowest" else -1
+    ranked = sorted(
+        (sign * each.score, -each.step) for each in kept if each.score is not None and math.isfinite(each.score)
+    )
+    stay = {
+        max(good),
+        *steps[-spec.keep_last :],
+        *(step for step in steps if spec.keep_every_steps is not None and step % spec.keep_every_steps == 0),
+        *(-negative_step for _, negative_step in ranked[: spec.keep_best]),
+    }
+    return tuple(step for step in steps if step not in stay)
 
 
-def discard_expired(checkpoints: Path, *, known_good: Collection[int], keep_last: int) -> None:
+def discard_expired(checkpoints: Path, spec: CheckpointSpec, *, known_good: Collection[int]) -> None:
     """Delete what has expired, its manifest first, so that an interrupted deletion leaves no checkpoint."""
-    for step in expired(committed_steps(checkpoints), known_good=known_good, keep_last=keep_last):
+    kept = [
+        Kept(step, step in known_good, _score(checkpoints, step, spec.best_by) if spec.keep_best else None)
+        for step in committed_steps(checkpoints)
+    ]
+    for step in expired(kept, spec):
         directory = checkpoints / layout.directory_name(step)
         (directory / layout.MANIFEST_NAME).unlink()
         shutil.rmtree(directory)
+
+
+def sweep(checkpoints: Path) -> Iterable[str]:
+    """Remove what interrupted saves and deletions left; nobody may be writing. Returns the folders' names."""
+    folders = sorted(checkpoints.iterdir()) if checkpoints.is_dir() else []
+    left = [
+        path for path in folders if layout.step_of(path.name) is not None and not (path / layout.MANIFEST_NAME).exists()
+    ]
+    for path in left:
+        shutil.rmtree(path, ignore_errors=True)
+    return [path.name for path in left]
+
+
+def _score(checkpoints: Path, step: int, scalar: str) -> float | None:
+    try:
+        value = read_manifest(checkpoints / layout.directory_name(step)).scalars.get(scalar)
+    except IntegrityError:
+        return None
+    return float(value) if isinstance(value, (int, float)) else None

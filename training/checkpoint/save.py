@@ -1,120 +1,218 @@
-"""Saving: every rank writes its share, rank 0 writes the manifest last. No manifest, no checkpoint."""
+"""Saving behind the next steps: stage, go on training, and commit when every rank's part is durable.
+
+    main thread, at a step boundary       settle what was begun before ─ stage own share ─ train on
+    a thread of every rank                write own file ─ rank 0: wait for all parts ─ seal ─ manifest ─ retention
+
+The threads never use the process group, which belongs to training: other ranks tell rank 0 by a small file beside
+theirs. Without a manifest there is no checkpoint, so a rank may die at any moment.
+"""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
-import safetensors.torch
 import torch
 from torch import Tensor
 
-from data_contracts.documents import (
-    CheckpointFile,
-    CheckpointManifest,
-    DeviceFingerprint,
-    Link,
-    ProofBatch,
-    TensorSlice,
-)
-from data_contracts.publication import Workspace
-from training.checkpoint import layout
+from data_contracts.documents import CheckpointManifest, DeviceFingerprint, Link
+from data_contracts.errors import EnvironmentProblem, RunStopped
+from training.checkpoint import layout, plan
+from training.checkpoint.agreement import gathered
+from training.checkpoint.commit import Commit, write_share
+from training.checkpoint.file_image import FileImage, make_header
+from training.checkpoint.pieces import Piece, State, pieces_of
 from training.distributed import Gang
 
-SHA256_BYTES, SIZE_BYTES = 32, 8
+Retain = Callable[[int], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Content:
-    """What a checkpoint says, the same on every rank."""
+    """What a checkpoint says: the same on every rank, but for the pieces it holds of `tensors`."""
 
     run: Link
     step: int
     num_samples: int
-    parent: str | None
-    tensors: Mapping[str, Tensor]
+    tensors: State
     scalars: Mapping[str, float | int | str]
     proof_batch: Mapping[str, Tensor]
     proof_loss: float
     fingerprint: DeviceFingerprint
 
 
-def save_checkpoint(checkpoints: Path, content: Content, gang: Gang) -> CheckpointManifest:
-    """Write `checkpoints/step-NNNNNNNN/`, all ranks together. Returns the manifest, on every rank.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saved:
+    """A checkpoint that is now durable."""
+
+    step: int
+    size_bytes: int
+    """Of all tensors."""
+    durable_s: float
+    """From the call until its manifest, on rank 0; until its own file, elsewhere."""
+
+
+class Checkpointer:
+    """Keeps checkpoints of one run in a folder. All ranks call `save` and `finish` at the same steps.
+
+    As a context manager it finishes at the end of the block, also when the run was stopped. Any other error may
+    leave ranks that no longer answer: then only what this rank can still do alone is done.
+
+    Args:
+        newest: the checkpoint that training continues from.
+        retain: called on rank 0 with the step of each new checkpoint, in the writing thread.
+        on_saved: called on every rank in the main thread, once what was begun before is durable.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Path,
+        gang: Gang,
+        *,
+        newest: CheckpointManifest | None = None,
+        retain: Retain = lambda _step: None,
+        on_saved: Callable[[Saved], object] = lambda _saved: None,
+    ) -> None:
+        self._checkpoints, self._gang, self._retain, self._on_saved = checkpoints, gang, retain, on_saved
+        self.newest = newest
+        """The newest durable checkpoint, on rank 0."""
+        self.saved_step = 0 if newest is None else newest.step
+        """Of the newest checkpoint, durable or not yet; 0: none."""
+        self._held: plan.Held = ()
+        self._layout: tuple[plan.Held, ...] = ()
+        self._image: FileImage | None = None
+        self._in_flight: Future[Saved] | None = None
+        self._abandoned = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if kind is None or issubclass(kind, RunStopped):
+            self.finish()
+            return
+        self._abandoned.set()
+        if self._in_flight is not None and (lost := self._in_flight.exception()) is not None and error is not None:
+            error.add_note(f"Besides, the checkpoint of step {self.saved_step} was not completed: {lost}")
+
+    def save(self, content: Content) -> int:
+        """Take a checkpoint of this moment; it is durable some steps later. Returns the bytes of all its tensors.
+
+        When it returns, `content.tensors` may change.
+
+        Raises:
+            EnvironmentProblem: the one before could not be written; older ones are untouched.
+        """
+        began_s = time.perf_counter()
+        pieces = pieces_of(content.tensors)
+        held = tuple(piece.slice(name) for name, piece in sorted(pieces.items()))
+        directory = self._checkpoints / layout.directory_name(content.step)
+        if self._gang.leads:
+            # What an interrupted save left behind has no manifest, so it is nobody's checkpoint.
+            shutil.rmtree(directory, ignore_errors=True)
+        if self._settle(replan=held != self._held or self._image is None):
+            self._replan(held)
+        assert self._image is not None
+        self._image.stage(_shares(pieces, self._layout[self._gang.rank]))
+        commit = Commit(
+            directory=directory,
+            content=content,
+            layout=self._layout,
+            parent=None if self.newest is None else self.newest.sha256,
+            abandoned=self._abandoned,
+        )
+        self.saved_step = content.step
+        self._in_flight = _started(lambda: self._write(commit, began_s), name=f"checkpoint-{content.step}")
+        return commit.size_bytes
+
+    def finish(self) -> CheckpointManifest | None:
+        """Wait until all is durable on all ranks. Returns the newest checkpoint's manifest, on rank 0.
+
+        Raises:
+            EnvironmentProblem: a rank could not write its part.
+        """
+        self._settle(replan=False)
+        return self.newest
+
+    def _settle(self, *, replan: bool) -> bool:
+        """Wait for the save in flight, on all ranks. Returns whether any rank asks for a new plan."""
+        saved, error = None, None
+        if self._in_flight is not None:
+            error = self._in_flight.exception()
+            saved = None if error is not None else self._in_flight.result()
+            self._in_flight = None
+        # Also a barrier: before anyone writes, rank 0 has cleared the place.
+        answers = self._gang.gather(torch.tensor([[error is not None, replan]], dtype=torch.uint8))
+        if error is not None:
+            raise error
+        failed, replans = answers.any(dim=0).tolist()
+        if failed:
+            ranks = answers[:, 0].nonzero().flatten().tolist()
+            raise EnvironmentProblem(f"rank {', '.join(map(str, ranks))} could not keep its part.", where="checkpoint")
+        if saved is not None:
+            self._on_saved(saved)
+        return bool(replans)
+
+    def _replan(self, held: plan.Held) -> None:
+        self._held = held
+        self._layout = plan.share_out([plan.from_bytes(data) for data in gathered(self._gang, plan.to_bytes(held))])
+        own = {piece.tensor: (piece.dtype, piece.shape) for piece in self._layout[self._gang.rank]}
+        self._image = FileImage(make_header(own), pinned=self._gang.device.type == "cuda")
+
+    def _write(self, commit: Commit, began_s: float) -> Saved:
+        assert self._image is not None
+        try:
+            own = write_share(commit, self._gang, self._image.view())
+            if self._gang.leads:
+                self.newest = commit.complete(own)
+                self._retain(commit.content.step)
+        except Exception as error:
+            commit.tell_failure(self._gang, error)
+            raise
+        return Saved(step=commit.content.step, size_bytes=commit.size_bytes, durable_s=time.perf_counter() - began_s)
+
+
+def save_checkpoint(
+    checkpoints: Path, content: Content, gang: Gang, *, newest: CheckpointManifest | None = None
+) -> CheckpointManifest | None:
+    """Write `checkpoints/step-NNNNNNNN/` and wait for it, all ranks together. Returns the manifest, on rank 0.
 
     Raises:
         EnvironmentProblem: no space left, or writing is refused; older checkpoints are untouched.
     """
-    store, name = Workspace(str(checkpoints)), layout.directory_name(content.step)
-    if gang.leads:
-        # What an interrupted save left behind has no manifest, so it is nobody's checkpoint.
-        shutil.rmtree(checkpoints / name, ignore_errors=True)
-    gang.barrier()
-    shares = _shares(content.tensors, gang.world_size)
-    own_file = layout.file_name(gang.rank, gang.world_size)
-    own = _publish(store, f"{name}/{own_file}", {tensor: content.tensors[tensor] for tensor in shares[gang.rank]})
-    files = _exchange(own, gang)
-    proof = _publish(store, f"{name}/{layout.PROOF_NAME}", content.proof_batch) if gang.leads else own
-    proof = _from_leader(proof, layout.PROOF_NAME, gang)
-    manifest = _manifest(content, (*files, proof), _slices(content.tensors, shares), gang.world_size)
-    if gang.leads:
-        store.publish(f"{name}/{layout.SEAL_NAME}", layout.seal(manifest))
-        store.publish(f"{name}/{layout.MANIFEST_NAME}", manifest.to_bytes())
-    return manifest
+    with Checkpointer(checkpoints, gang, newest=newest) as checkpointer:
+        checkpointer.save(content)
+        return checkpointer.finish()
 
 
-def _shares(tensors: Mapping[str, Tensor], num_files: int) -> tuple[tuple[str, ...], ...]:
-    return layout.partition({name: value.numel() * value.element_size() for name, value in tensors.items()}, num_files)
+def _shares(pieces: Mapping[str, Piece], own: plan.Held) -> dict[str, Tensor]:
+    """The part of each piece that this rank writes."""
+    found = {}
+    for share in own:
+        piece = pieces[share.tensor]
+        inside = zip(share.offsets, piece.offsets, share.shape, strict=True)
+        found[share.tensor] = piece.local[tuple(slice(a - b, a - b + length) for a, b, length in inside)]
+    return found
 
 
-def _slices(tensors: Mapping[str, Tensor], shares: tuple[tuple[str, ...], ...]) -> tuple[TensorSlice, ...]:
-    slices: list[TensorSlice] = []
-    for index, names in enumerate(shares):
-        slices += layout.whole_slices({name: tensors[name] for name in names}, layout.file_name(index, len(shares)))
-    return tuple(slices)
+def _started(work: Callable[[], Saved], *, name: str) -> Future[Saved]:
+    """Run it in a thread that ends with the process, if that must be."""
+    future: Future[Saved] = Future()
 
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
 
-def _publish(store: Workspace, path: str, tensors: Mapping[str, Tensor]) -> CheckpointFile:
-    # Clones, because safetensors refuses tensors that share memory, as views into a flat buffer do.
-    data = safetensors.torch.save({name: value.detach().cpu().clone() for name, value in tensors.items()})
-    stored = store.publish(path, data)
-    return CheckpointFile(name=Path(path).name, size_bytes=stored.size_bytes, sha256=stored.sha256)
-
-
-def _pack(file: CheckpointFile) -> bytes:
-    return bytes.fromhex(file.sha256) + file.size_bytes.to_bytes(SIZE_BYTES, "big")
-
-
-def _unpack(data: bytes, name: str) -> CheckpointFile:
-    size_bytes = int.from_bytes(data[SHA256_BYTES:], "big")
-    return CheckpointFile(name=name, size_bytes=size_bytes, sha256=data[:SHA256_BYTES].hex())
-
-
-def _exchange(own: CheckpointFile, gang: Gang) -> list[CheckpointFile]:
-    """Every rank's file, in rank order. As bytes in a tensor: torch's object collectives would pickle."""
-    rows = gang.gather(torch.tensor([list(_pack(own))], dtype=torch.uint8))
-    names = (layout.file_name(index, gang.world_size) for index in range(gang.world_size))
-    return [_unpack(bytes(row), name) for row, name in zip(rows.tolist(), names, strict=True)]
-
-
-def _from_leader(file: CheckpointFile, name: str, gang: Gang) -> CheckpointFile:
-    return _unpack(gang.from_leader(_pack(file)), name)
-
-
-def _manifest(
-    content: Content, files: tuple[CheckpointFile, ...], slices: tuple[TensorSlice, ...], world_size: int
-) -> CheckpointManifest:
-    return CheckpointManifest(
-        run=content.run,
-        step=content.step,
-        num_samples=content.num_samples,
-        world_size=world_size,
-        parent=content.parent,
-        files=files,
-        layout=slices,
-        scalars=dict(content.scalars),
-        proof=ProofBatch(file=layout.PROOF_NAME, loss_hex=content.proof_loss.hex()),
-        fingerprint=content.fingerprint,
-    )
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future

@@ -27,7 +27,6 @@ def manifest(tmp_path):
             run=Link(kind="run", sha256="a" * 64),
             step=1,
             num_samples=1,
-            parent=None,
             tensors={},
             scalars={},
             proof_batch={},

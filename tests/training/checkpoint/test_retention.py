@@ -1,39 +1,96 @@
-"""Retention: the last ones stay, and the last good one always."""
+"""Retention: the last ones stay, those of round steps, the best, and the last good one always."""
 
 from __future__ import annotations
+
+import math
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from training.checkpoint.layout import MANIFEST_NAME, directory_name
-from training.checkpoint.retention import discard_expired, expired
+from training.checkpoint.retention import Kept, discard_expired, expired, sweep
+from training.checkpoint.spec import CheckpointSpec
 
-STEPS = st.sets(st.integers(1, 50), max_size=12)
+SCORES = st.none() | st.floats(allow_nan=True, allow_infinity=True) | st.integers(0, 3).map(float)
+KEPT = st.dictionaries(st.integers(1, 50), st.tuples(st.booleans(), SCORES), max_size=12).map(
+    lambda found: [Kept(step, *rest) for step, rest in found.items()]
+)
+SPECS = st.builds(
+    CheckpointSpec,
+    keep_last=st.integers(2, 5),
+    keep_every_steps=st.none() | st.integers(1, 20),
+    keep_best=st.integers(0, 4),
+    best_is=st.sampled_from(["lowest", "highest"]),
+)
 
 
-@given(STEPS, STEPS, st.integers(0, 5))
-def test_the_newest_and_the_newest_good_one_are_never_deleted(steps, good, keep_last):
-    gone = expired(steps, known_good=good, keep_last=keep_last)
-    left = sorted(steps - set(gone))
-    assert set(gone) <= steps
-    assert set(sorted(steps)[len(steps) - keep_last :]) <= set(left) if keep_last else True
-    if good & steps:
-        assert max(good & steps) in left
+def left(kept, spec) -> list[int]:
+    gone = expired(kept, spec)
+    assert list(gone) == sorted(gone)
+    return sorted({each.step for each in kept} - set(gone))
+
+
+@given(KEPT, SPECS)
+def test_the_newest_good_one_is_never_deleted_and_while_none_is_known_to_be_good_all_stay(kept, spec):
+    good = [each.step for each in kept if each.is_good]
+    if good:
+        assert max(good) in left(kept, spec)
     else:
-        assert not gone, "while none is known to be good, nothing goes"
+        assert left(kept, spec) == sorted(each.step for each in kept)
 
 
-@given(STEPS, st.integers(1, 5))
-def test_no_more_stay_than_asked_for_when_all_are_good(steps, keep_last):
-    assert len(steps) - len(expired(steps, known_good=steps, keep_last=keep_last)) == min(keep_last, len(steps))
+@given(KEPT, SPECS)
+def test_the_newest_those_of_round_steps_and_the_best_stay(kept, spec):
+    stay = left(kept, spec)
+    steps = sorted(each.step for each in kept)
+    assert set(steps[-spec.keep_last :]) <= set(stay)
+    assert all(step in stay for step in steps if spec.keep_every_steps and step % spec.keep_every_steps == 0)
+    scored = [each for each in kept if each.score is not None and math.isfinite(each.score)]
+    best = sorted((each.score for each in scored), reverse=spec.best_is == "highest")[: spec.keep_best]
+    assert sum(each.step in stay for each in scored if each.score in best) >= len(best)
+
+
+@given(KEPT, SPECS)
+def test_nothing_else_stays(kept, spec):
+    if any(each.is_good for each in kept):
+        round_steps = sum(1 for each in kept if spec.keep_every_steps and each.step % spec.keep_every_steps == 0)
+        assert len(left(kept, spec)) <= spec.keep_last + round_steps + spec.keep_best + 1
+
+
+@given(KEPT, SPECS)
+def test_the_order_in_which_they_are_found_does_not_matter_and_a_second_look_finds_nothing(kept, spec):
+    gone = expired(kept, spec)
+    assert expired(kept[::-1], spec) == gone
+    assert expired([each for each in kept if each.step not in gone], spec) == ()
+
+
+def test_of_equally_good_ones_the_newest_is_the_best():
+    kept = [Kept(step, True, 1.0) for step in range(1, 9)]
+    assert left(kept, CheckpointSpec(keep_last=2, keep_best=3)) == [6, 7, 8]
+
+
+def folder(checkpoints, step: int, *, whole: bool = True) -> None:
+    (checkpoints / directory_name(step)).mkdir()
+    (checkpoints / directory_name(step) / "tensors").write_bytes(b"weights")
+    if whole:
+        (checkpoints / directory_name(step) / MANIFEST_NAME).write_bytes(b"")
 
 
 def test_what_expired_leaves_the_disk_and_nothing_else_does(tmp_path):
-    for step in (2, 4, 6, 8):
-        (tmp_path / directory_name(step)).mkdir()
-        (tmp_path / directory_name(step) / MANIFEST_NAME).write_bytes(b"")
-    (tmp_path / directory_name(3)).mkdir()  # being written: no manifest yet
+    for step in (2, 4, 6, 8, 10):
+        folder(tmp_path, step)
+    folder(tmp_path, 3, whole=False)  # being written: no manifest yet
 
-    discard_expired(tmp_path, known_good={4}, keep_last=1)
+    discard_expired(tmp_path, CheckpointSpec(keep_last=2), known_good={4})
 
-    assert sorted(path.name for path in tmp_path.iterdir()) == [directory_name(step) for step in (3, 4, 8)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [directory_name(step) for step in (3, 4, 8, 10)]
+
+
+def test_a_sweep_takes_what_has_no_manifest_and_leaves_what_is_no_checkpoint(tmp_path):
+    folder(tmp_path, 2)
+    folder(tmp_path, 4, whole=False)
+    (tmp_path / "notes").mkdir()
+
+    assert sweep(tmp_path) == [directory_name(4)]
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", directory_name(2)]

@@ -13,7 +13,7 @@ from data_contracts.documents import CheckpointManifest, DeviceFingerprint, Link
 from data_contracts.errors import ConfigError, EnvironmentProblem, IntegrityError
 from training.checkpoint.restore import restore_newest
 from training.checkpoint.save import Content, save_checkpoint
-from training.checkpoint.verify import committed_steps, latest_good, load_checkpoint, verify_checkpoint
+from training.checkpoint.verify import committed_steps, load_checkpoint, verify_checkpoint
 from training.distributed import Gang
 
 ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
@@ -27,7 +27,6 @@ def content(step: int, **changes) -> Content:
         "run": RUN,
         "step": step,
         "num_samples": 8 * step,
-        "parent": None,
         "tensors": {
             "model.weight": torch.randn(5, 7),
             "model.scale": torch.randn(()),
@@ -148,7 +147,7 @@ def test_every_single_bit_of_the_small_files_counts(checkpoints):
 def test_without_its_manifest_a_checkpoint_does_not_exist(checkpoints):
     (newest(checkpoints) / "manifest.json").unlink()
     assert committed_steps(checkpoints) == [10]
-    assert latest_good(checkpoints).manifest.step == 10
+    assert restore_newest(checkpoints.parent, RUN, ALONE).manifest.step == 10
 
 
 def test_an_interrupted_saves_leavings_are_replaced_by_the_next_save_of_that_step(checkpoints):
@@ -209,9 +208,9 @@ def test_a_full_disk_is_reported_as_such_and_older_checkpoints_stay_good(checkpo
         save_checkpoint(checkpoints, content(30), ALONE)
     monkeypatch.undo()
 
-    assert latest_good(checkpoints).manifest.step == 20
+    assert restore_newest(checkpoints.parent, RUN, ALONE).manifest.step == 20
     assert committed_steps(checkpoints) == [10, 20]
 
 
 def test_a_folder_that_is_not_there_holds_no_checkpoint(tmp_path):
-    assert latest_good(tmp_path / "none") is None
+    assert restore_newest(tmp_path / "none", RUN, ALONE) is None

@@ -1,0 +1,140 @@
+"""Files with a digest per block: written once, and read in parts that are verified without the rest.
+
+Blocks have XXH3-128, which is as fast as memory: a flipped bit shows when the block is read. SHA-256 over the whole
+file, which the chain of proof goes by, is worked out in a second thread while the file is written. What is hashed is
+what is then used: the same bytes in memory, so nothing can change in between.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import xxhash
+
+from data_contracts.digests import sha256_bytes
+from data_contracts.documents import CheckpointFile
+from data_contracts.errors import IntegrityError
+from data_contracts.publication import Workspace
+from training.checkpoint.file_image import LENGTH_BYTES, MAX_HEADER_BYTES, Entry, parse_header
+
+BLOCK_BYTES = 4 << 20
+
+
+def publish_blocks(store: Workspace, relative: str, data: memoryview) -> CheckpointFile:
+    """Write a file durably; nothing of that name is there before it is whole.
+
+    Raises:
+        EnvironmentProblem: no space left, or writing is refused.
+    """
+    blocks = []
+    with ThreadPoolExecutor(1, "checkpoint-sha256") as helper, store.staged(relative) as staging:
+        sha256 = helper.submit(sha256_bytes, data)
+        with staging.open("wb", buffering=0) as file:
+            for start in range(0, len(data), BLOCK_BYTES):
+                block = data[start : start + BLOCK_BYTES]
+                blocks.append(xxhash.xxh3_128_hexdigest(block))
+                while block:
+                    block = block[file.write(block) :]
+    return CheckpointFile(
+        name=relative.rpartition("/")[2],
+        size_bytes=len(data),
+        sha256=sha256.result(),
+        block_bytes=BLOCK_BYTES,
+        blocks=tuple(blocks),
+    )
+
+
+class BlockReader:
+    """A safetensors file of a checkpoint, every byte of which is checked before it is given out.
+
+    Raises:
+        IntegrityError: on opening, the file is missing or of another size; on reading, it differs from its manifest.
+    """
+
+    def __init__(self, directory: Path, file: CheckpointFile) -> None:
+        self._path, self._size_bytes = directory / file.name, file.size_bytes
+        self._digest: Callable[[memoryview], str]
+        if file.blocks:
+            self._digests, self._block_bytes, self._digest = file.blocks, file.block_bytes, xxhash.xxh3_128_hexdigest
+        else:
+            self._digests, self._block_bytes, self._digest = (file.sha256,), file.size_bytes, sha256_bytes
+        if self._block_bytes * (len(self._digests) - 1) >= max(1, file.size_bytes) or (
+            self._block_bytes * len(self._digests) < file.size_bytes
+        ):
+            raise self._bad("the blocks in its manifest do not make up its size.")
+        self._held, self._held_index = memoryview(b""), -1
+        self.num_blocks_read = 0
+        try:
+            self._file = self._path.open("rb", buffering=0)
+        except OSError as error:
+            raise self._bad(f"cannot be read ({error.strerror}).") from error
+        if (actual := os.fstat(self._file.fileno()).st_size) != file.size_bytes:
+            self._file.close()
+            raise self._bad(f"{actual} bytes; its manifest says {file.size_bytes} bytes.")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def entries(self) -> dict[str, Entry]:
+        """What the file holds, by name."""
+        length = int.from_bytes(self._read(0, min(LENGTH_BYTES, self._size_bytes)), "little")
+        if length > min(MAX_HEADER_BYTES, self._size_bytes - LENGTH_BYTES):
+            raise self._bad("not readable as safetensors (the header is longer than the file).")
+        try:
+            entries = parse_header(self._read(LENGTH_BYTES, LENGTH_BYTES + length))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise self._bad(f"not readable as safetensors ({error}).") from error
+        if max((entry.stop for entry in entries.values()), default=LENGTH_BYTES + length) != self._size_bytes:
+            raise self._bad("not readable as safetensors (its tensors do not fill it).")
+        return entries
+
+    def read_into(self, start: int, target: memoryview) -> None:
+        """Fill `target` with the bytes from `start` on, by whole blocks; reading in order, each is read once."""
+        position, stop = start, start + len(target)
+        while position < stop:
+            index = position // self._block_bytes
+            begin = index * self._block_bytes
+            end = min(begin + self._block_bytes, self._size_bytes)
+            if index != self._held_index and begin == position and end <= stop:
+                self._fetch(index, begin, target[begin - start : end - start])
+                position = end
+                continue
+            if index != self._held_index:
+                block = memoryview(bytearray(end - begin))
+                self._fetch(index, begin, block)
+                self._held, self._held_index = block, index
+            taken = min(end, stop)
+            target[position - start : taken - start] = self._held[position - begin : taken - begin]
+            position = taken
+
+    def _read(self, start: int, stop: int) -> bytes:
+        data = bytearray(stop - start)
+        self.read_into(start, memoryview(data))
+        return bytes(data)
+
+    def _fetch(self, index: int, begin: int, block: memoryview) -> None:
+        filled = 0
+        try:
+            while filled < len(block) and (got := os.preadv(self._file.fileno(), [block[filled:]], begin + filled)):
+                filled += got
+        except OSError as error:
+            raise self._bad(f"cannot be read ({error.strerror}).") from error
+        self.num_blocks_read += 1
+        digest = self._digest(block) if filled == len(block) else "shorter than it was"
+        if digest != self._digests[index]:
+            raise self._bad(
+                f"block {index} (from byte {begin}) is {digest[:12]}; its manifest says {self._digests[index][:12]}."
+            )
+
+    def _bad(self, what: str) -> IntegrityError:
+        return IntegrityError(what, where=str(self._path))

@@ -1,0 +1,155 @@
+"""The commit of a checkpoint: parts that are durable, then the seal, then the manifest. Runs in a writing thread."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+from torch import Tensor
+
+from data_contracts.documents import CheckpointFile, CheckpointManifest, Frozen, ProofBatch
+from data_contracts.errors import EnvironmentProblem
+from data_contracts.publication import Workspace, naming_the_place
+from training.checkpoint import layout, plan
+from training.checkpoint.blocks import publish_blocks
+from training.checkpoint.file_image import FileImage, make_header
+from training.checkpoint.pieces import dtype_name
+from training.distributed import Gang
+
+if TYPE_CHECKING:
+    from training.checkpoint.save import Content
+
+PARTS_TIMEOUT_S = 600.0
+"""How much later than rank 0 another rank may be done writing."""
+LOOK_EVERY_S = 0.005
+
+
+class Part(Frozen):
+    """What a rank tells rank 0 when it is done, by a file in the checkpoint's folder that rank 0 takes away."""
+
+    file: CheckpointFile | None
+    problem: str = ""
+
+
+def part_name(rank: int) -> str:
+    return f"part-{rank:05d}.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commit:
+    """One checkpoint on its way to the disk.
+
+    Args:
+        layout: what each rank writes.
+        parent: digest of the manifest before.
+        abandoned: set when other ranks may be gone; nobody is waited for then.
+    """
+
+    directory: Path
+    content: Content
+    layout: tuple[plan.Held, ...]
+    parent: str | None
+    abandoned: threading.Event
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(plan.size_bytes(piece) for share in self.layout for piece in share)
+
+    @property
+    def store(self) -> Workspace:
+        return Workspace(str(self.directory))
+
+    def complete(self, own: CheckpointFile) -> CheckpointManifest:
+        """On rank 0: wait for the others' parts, then make the checkpoint exist.
+
+        Raises:
+            EnvironmentProblem: a rank failed or is late; it is named.
+        """
+        proof = publish_tensors(self.store, layout.PROOF_NAME, self.content.proof_batch)
+        files = (own, *self._parts_of_others(), proof)
+        content = self.content
+        manifest = CheckpointManifest(
+            run=content.run,
+            step=content.step,
+            num_samples=content.num_samples,
+            world_size=len(self.layout),
+            parent=self.parent,
+            files=files,
+            layout=tuple(piece for share in self.layout for piece in share),
+            scalars=dict(content.scalars),
+            proof=ProofBatch(file=layout.PROOF_NAME, loss_hex=content.proof_loss.hex()),
+            fingerprint=content.fingerprint,
+        )
+        self.store.publish(layout.SEAL_NAME, layout.seal(manifest))
+        self.store.publish(layout.MANIFEST_NAME, manifest.to_bytes())
+        return manifest
+
+    def tell_failure(self, gang: Gang, error: Exception) -> None:
+        """Let rank 0 know that it need not wait; it finds out anyway when this rank ends."""
+        if not gang.leads:
+            with contextlib.suppress(Exception):
+                part = Part(file=None, problem=str(error))
+                self.store.publish(part_name(gang.rank), part.model_dump_json().encode())
+
+    def _parts_of_others(self) -> list[CheckpointFile]:
+        missing = dict.fromkeys(range(1, len(self.layout)))
+        found: dict[int, CheckpointFile] = {}
+        deadline_s = time.monotonic() + PARTS_TIMEOUT_S
+        while True:
+            is_last_look = self.abandoned.is_set() or time.monotonic() > deadline_s
+            for rank in list(missing):
+                part = self._take(rank)
+                if part is not None and part.file is None:
+                    raise EnvironmentProblem(f"rank {rank} could not write its part: {part.problem}", where=self._where)
+                if part is not None and part.file is not None:
+                    found[rank] = part.file
+                    del missing[rank]
+            if not missing:
+                return [found[rank] for rank in sorted(found)]
+            if is_last_look:
+                raise EnvironmentProblem(
+                    f"rank {', '.join(map(str, missing))} did not say that its part is written.",
+                    where=self._where,
+                    advice="See that rank's log, and whether its node sees the same folder.",
+                )
+            self.abandoned.wait(LOOK_EVERY_S)
+
+    def _take(self, rank: int) -> Part | None:
+        path = self.directory / part_name(rank)
+        try:
+            part = Part.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValidationError as error:
+            raise EnvironmentProblem("is not what a rank writes.", where=str(path)) from error
+        path.unlink()
+        return part
+
+    @property
+    def _where(self) -> str:
+        return f"checkpoint of step {self.content.step}"
+
+
+def write_share(commit: Commit, gang: Gang, image: memoryview) -> CheckpointFile:
+    """Write this rank's file, and tell rank 0."""
+    with naming_the_place(str(commit.directory)):
+        own = publish_blocks(commit.store, layout.file_name(gang.rank, gang.world_size), image)
+    if not gang.leads:
+        commit.store.publish(part_name(gang.rank), Part(file=own).model_dump_json().encode())
+    return own
+
+
+def publish_tensors(
+    store: Workspace, relative: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> CheckpointFile:
+    """Write whole tensors into one safetensors file."""
+    places = {name: (dtype_name(value.dtype), tuple(value.shape)) for name, value in tensors.items()}
+    image = FileImage(make_header(places, metadata))
+    image.stage(tensors)
+    return publish_blocks(store, relative, image.view())

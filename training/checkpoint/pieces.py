@@ -1,0 +1,59 @@
+"""What a rank holds of a tensor: a box of it. One path for plain tensors, replicated or not, and for sharded ones."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from data_contracts.documents import TensorSlice
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Piece:
+    """The elements [offset, offset + length) of each dimension of a tensor of `global_shape`.
+
+    A replicated tensor is the piece that covers all.
+    """
+
+    local: Tensor
+    global_shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+    def slice(self, name: str, file: str = "") -> TensorSlice:
+        """What a layout says of it."""
+        return TensorSlice(
+            tensor=name,
+            file=file,
+            dtype=dtype_name(self.local.dtype),
+            global_shape=self.global_shape,
+            offsets=self.offsets,
+            shape=tuple(self.local.shape),
+        )
+
+
+State = Mapping[str, Tensor | Piece]
+"""By name. A DTensor stands for the piece this rank has of it, any other tensor for one that every rank has whole."""
+
+
+def pieces_of(state: State) -> dict[str, Piece]:
+    return {name: value if isinstance(value, Piece) else _piece_of(value) for name, value in state.items()}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _piece_of(tensor: Tensor) -> Piece:
+    tensor = tensor.detach()
+    # Importing it costs half a second; a rank that never did has none.
+    module = sys.modules.get("torch.distributed.tensor")
+    if module is not None and isinstance(tensor, module.DTensor):
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        shape, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+        return Piece(local=tensor.to_local().view(shape), global_shape=tuple(tensor.shape), offsets=tuple(offsets))
+    return Piece(local=tensor, global_shape=tuple(tensor.shape), offsets=(0,) * tensor.dim())

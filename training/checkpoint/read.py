@@ -1,0 +1,158 @@
+"""Reading: any boxes of a checkpoint's tensors, whatever boxes they were written in.
+
+Only files that hold a part of what is wanted are read, and of them only the rows that are wanted, in whole blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from data_contracts.documents import CheckpointFile, CheckpointManifest, TensorSlice
+from data_contracts.errors import IntegrityError
+from training.checkpoint import layout
+from training.checkpoint.blocks import BlockReader
+from training.checkpoint.file_image import Entry
+
+
+def whole(manifest: CheckpointManifest, prefix: str = "") -> tuple[TensorSlice, ...]:
+    """Every tensor whose name begins with `prefix`, undivided: what one process wants."""
+    return tuple(
+        pieces[0].model_copy(update={"offsets": (0,) * len(pieces[0].global_shape), "shape": pieces[0].global_shape})
+        for name, pieces in layout.by_tensor(manifest.layout).items()
+        if name.startswith(prefix)
+    )
+
+
+def require_fit(manifest: CheckpointManifest, wanted: Iterable[TensorSlice]) -> None:
+    """Raises `IntegrityError`: a tensor that is wanted is not in the checkpoint, or of another shape or type."""
+    known = {piece.tensor: (piece.global_shape, piece.dtype) for piece in manifest.layout}
+    for box in wanted:
+        if known.get(box.tensor) != (box.global_shape, box.dtype):
+            raise IntegrityError(
+                f"tensor {box.tensor} is wanted as {box.dtype} {list(box.global_shape)}, "
+                f"and the checkpoint has {_described(known.get(box.tensor))}.",
+                where=f"checkpoint of step {manifest.step}",
+                advice="The model is not the one that was saved.",
+            )
+
+
+def read_tensors(
+    directory: Path,
+    manifest: CheckpointManifest,
+    wanted: Iterable[TensorSlice],
+    *,
+    every_file: bool = False,
+    on_file: Callable[[], None] = lambda: None,
+) -> dict[str, Tensor]:
+    """The boxes `wanted` of a checkpoint, at most one a tensor, on the CPU; every byte checked, every number finite.
+
+    Args:
+        wanted: their `file` is not looked at.
+        every_file: also check the headers of files that hold nothing of it.
+        on_file: called after each file.
+
+    Raises:
+        IntegrityError: naming the file or tensor that is missing, altered, or not finite.
+    """
+    boxes = {box.tensor: box for box in wanted}
+    tensors = {name: torch.empty(box.shape, dtype=getattr(torch, box.dtype)) for name, box in boxes.items()}
+    for file in manifest.files:
+        slices = [piece for piece in manifest.layout if piece.file == file.name]
+        is_wanted = any(piece.tensor in boxes and _common(piece, boxes[piece.tensor]) is not None for piece in slices)
+        if is_wanted or (every_file and file.name != manifest.proof.file):
+            _read_file(directory, file, slices, boxes, tensors)
+            on_file()
+    for name, value in tensors.items():
+        if not is_finite(value):
+            raise IntegrityError(f"tensor {name} has values that are not finite.", where=str(directory))
+    return tensors
+
+
+def read_file(directory: Path, file: CheckpointFile) -> dict[str, Tensor]:
+    """All that one file holds, whatever that is.
+
+    Raises:
+        IntegrityError: missing or altered.
+    """
+    with BlockReader(directory, file) as reader:
+        tensors = {}
+        for name, entry in sorted(reader.entries().items(), key=lambda item: item[1].start):
+            tensors[name] = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))
+            reader.read_into(entry.start, bytes_of(tensors[name]))
+        return tensors
+
+
+def is_finite(value: Tensor) -> bool:
+    if not value.is_floating_point():
+        return True
+    if value.element_size() == 1:
+        value = value.float()
+    # A finite sum proves it, at a third of the price; an infinite one may also come of large numbers.
+    return math.isfinite(float(value.sum(dtype=torch.float64))) or bool(torch.isfinite(value).all())
+
+
+def check_entries(entries: Mapping[str, Entry], slices: Iterable[TensorSlice], where: str) -> None:
+    """Raises `IntegrityError`: the file lacks a slice, holds one of another shape or type, or holds more."""
+    listed = {piece.tensor: (piece.dtype, piece.shape) for piece in slices}
+    for name in sorted(listed.keys() | entries.keys()):
+        if name not in listed:
+            raise IntegrityError(f"holds {name}, which the layout does not list.", where=where)
+        if name not in entries or (entries[name].dtype, entries[name].shape) != listed[name]:
+            raise IntegrityError(f"does not hold {name} as the layout says.", where=where)
+
+
+def _read_file(
+    directory: Path,
+    file: CheckpointFile,
+    slices: list[TensorSlice],
+    boxes: Mapping[str, TensorSlice],
+    tensors: Mapping[str, Tensor],
+) -> None:
+    with BlockReader(directory, file) as reader:
+        entries = reader.entries()
+        check_entries(entries, slices, str(directory / file.name))
+        for piece in sorted(slices, key=lambda piece: entries[piece.tensor].start):
+            if piece.tensor in boxes:
+                _read_slice(reader, entries[piece.tensor], piece, boxes[piece.tensor], tensors[piece.tensor])
+
+
+def _read_slice(reader: BlockReader, entry: Entry, piece: TensorSlice, box: TensorSlice, target: Tensor) -> None:
+    """Copy what `piece` and `box` have in common, reading whole rows of the piece."""
+    common = _common(piece, box)
+    if common is None:
+        return
+    inside = tuple(slice(low - offset, high - offset) for (low, high), offset in zip(common, box.offsets, strict=True))
+    place = target[inside]
+    rows = [(low - offset, high - offset) for (low, high), offset in zip(common, piece.offsets, strict=True)]
+    row_bytes = (entry.stop - entry.start) // max(1, piece.shape[0] if piece.shape else 1)
+    start = entry.start + (rows[0][0] * row_bytes if rows else 0)
+    are_whole = all(row == (0, length) for row, length in zip(rows[1:], piece.shape[1:], strict=True))
+    if are_whole and place.is_contiguous():
+        reader.read_into(start, bytes_of(place))
+        return
+    read = torch.empty((rows[0][1] - rows[0][0], *piece.shape[1:]), dtype=target.dtype)
+    reader.read_into(start, bytes_of(read))
+    place.copy_(read[(slice(None), *(slice(low, high) for low, high in rows[1:]))])
+
+
+def _common(a: TensorSlice, b: TensorSlice) -> list[tuple[int, int]] | None:
+    """What two boxes have in common, as [low, high) of every dimension; None: nothing."""
+    edges = [
+        (max(start_a, start_b), min(start_a + length_a, start_b + length_b))
+        for start_a, length_a, start_b, length_b in zip(a.offsets, a.shape, b.offsets, b.shape, strict=True)
+    ]
+    return edges if all(low < high for low, high in edges) else None
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """The memory of a contiguous CPU tensor."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _described(known: tuple[tuple[int, ...], str] | None) -> str:
+    return "none of that name" if known is None else f"{known[1]} {list(known[0])}"
