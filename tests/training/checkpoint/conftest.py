@@ -1,0 +1,85 @@
+"""Gangs whose ranks are threads of the test, and checkpoints of a few numbers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from data_contracts.documents import DeviceFingerprint, Link
+from training.checkpoint.save import Content
+from training.distributed import Gang
+
+RUN = Link(kind="run", sha256="a" * 64)
+FINGERPRINT = DeviceFingerprint(device="cpu", machine="m", cpu_capability="c", torch="t", num_threads=1)
+
+
+@dataclass
+class Meeting:
+    barrier: threading.Barrier
+    rows: dict[int, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ThreadGang(Gang):
+    meeting: Meeting
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        self.meeting.rows[self.rank] = values
+        self.meeting.barrier.wait()
+        gathered = torch.cat([self.meeting.rows[rank] for rank in range(self.world_size)])
+        self.meeting.barrier.wait()
+        return gathered
+
+
+def run_in_gang(world_size: int, work: Callable[[Gang], Any]) -> list[Any]:
+    """What `work` returns, or raises, on each rank. A rank that raises leaves; the others find its chair empty."""
+    meeting = Meeting(threading.Barrier(world_size, timeout=30))
+    results: list[Any] = [None] * world_size
+
+    def live(rank: int) -> None:
+        gang = ThreadGang(rank=rank, world_size=world_size, device=torch.device("cpu"), meeting=meeting)
+        try:
+            results[rank] = work(gang)
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=live, args=(rank,)) for rank in range(world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def make_content(step: int, tensors: Any, **changes: Any) -> Content:
+    fields: dict[str, Any] = {
+        "run": RUN,
+        "step": step,
+        "num_samples": 8 * step,
+        "tensors": tensors,
+        "scalars": {"optimizer_step": step},
+        "proof_batch": {"tokens": torch.arange(6).view(2, 3)},
+        "proof_loss": 1.25,
+        "fingerprint": FINGERPRINT,
+    }
+    return Content(**{**fields, **changes})
+
+
+@pytest.fixture(scope="session")
+def in_gang() -> Callable[..., list[Any]]:
+    return run_in_gang
+
+
+@pytest.fixture(scope="session")
+def content() -> Callable[..., Content]:
+    return make_content
+
+
+@pytest.fixture(scope="session")
+def run() -> Link:
+    return RUN

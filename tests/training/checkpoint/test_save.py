@@ -1,0 +1,208 @@
+"""Saving behind the next steps: never mutated, one at a time, and no failure is lost."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from data_contracts.errors import EnvironmentProblem, RunStopped
+from training.checkpoint import commit, save
+from training.checkpoint.layout import MANIFEST_NAME, SEAL_NAME, directory_name
+from training.checkpoint.save import Checkpointer, save_checkpoint
+from training.checkpoint.verify import committed_steps, load_checkpoint
+from training.distributed import Gang
+
+ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
+
+
+class LostMates(Gang):
+    """Rank 0 of two, whose mate answers but never writes."""
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.cat([values, values])
+
+
+WITH_LOST_MATE = LostMates(rank=0, world_size=2, device=torch.device("cpu"))
+
+
+@pytest.fixture
+def held_back(monkeypatch):
+    """Writing waits for `go`; `asked` is set once it wants to begin."""
+    real, gate = save.write_share, threading.Event()
+    gate.asked = threading.Event()
+
+    def write_share(*arguments):
+        gate.asked.set()
+        assert gate.wait(60)
+        return real(*arguments)
+
+    monkeypatch.setattr(save, "write_share", write_share)
+    yield gate
+    gate.set()
+
+
+def no_space(*_arguments):
+    raise OSError(28, "No space left on device")
+
+
+def test_training_goes_on_while_it_is_written_and_what_is_written_is_the_moment_of_the_call(
+    tmp_path, content, held_back
+):
+    state = {"w": torch.arange(1000.0), "moment": torch.ones(3, 5)}
+    as_it_was = {name: value.clone() for name, value in state.items()}
+    with Checkpointer(tmp_path, ALONE) as checkpointer:
+        checkpointer.save(content(3, state))
+        assert held_back.asked.wait(60)
+        for value in state.values():
+            value.mul_(-7)
+        assert committed_steps(tmp_path) == [], "nothing is committed before it is written"
+        held_back.set()
+        manifest = checkpointer.finish()
+
+    found = load_checkpoint(tmp_path / directory_name(3))
+    assert found.manifest == manifest
+    assert all(torch.equal(found.tensors[name], value) for name, value in as_it_was.items())
+
+
+def test_the_next_save_waits_for_the_one_before_and_uses_its_memory_again(tmp_path, content, held_back):
+    state, durable = {"w": torch.zeros(100)}, []
+    checkpointer = Checkpointer(tmp_path, ALONE, on_saved=durable.append)
+    checkpointer.save(content(1, state))
+    image = checkpointer._image
+    second = threading.Thread(target=checkpointer.save, args=(content(2, {"w": torch.ones(100)}),))
+    second.start()
+    assert held_back.asked.wait(60)
+    assert second.is_alive() and durable == []
+    held_back.set()
+    second.join(60)
+    checkpointer.finish()
+
+    assert checkpointer._image is image
+    assert [saved.step for saved in durable] == [1, 2]
+    assert [float(load_checkpoint(tmp_path / directory_name(step)).tensors["w"].sum()) for step in (1, 2)] == [0, 100]
+
+
+def test_each_names_the_one_before_and_the_first_the_one_that_training_went_on_from(tmp_path, content):
+    first = save_checkpoint(tmp_path, content(1, {}), ALONE)
+    with Checkpointer(tmp_path, ALONE, newest=first) as checkpointer:
+        assert checkpointer.saved_step == 1
+        checkpointer.save(content(2, {}))
+        checkpointer.save(content(3, {}))
+    manifests = [load_checkpoint(tmp_path / directory_name(step)).manifest for step in (1, 2, 3)]
+    assert [manifest.parent for manifest in manifests] == [None, manifests[0].sha256, manifests[1].sha256]
+
+
+def test_state_that_has_grown_is_planned_anew_when_one_rank_says_so(tmp_path, content, in_gang):
+    def live(gang):
+        with Checkpointer(tmp_path, gang) as checkpointer:
+            checkpointer.save(content(1, {"w": torch.zeros(4)}))
+            more = {"late": torch.ones(2)} if gang.rank == 1 else {}
+            checkpointer.save(content(2, {"w": torch.ones(4), **more}))
+
+    assert in_gang(2, live) == [None, None]
+    assert load_checkpoint(tmp_path / directory_name(1)).tensors.keys() == {"w"}
+    assert load_checkpoint(tmp_path / directory_name(2)).tensors.keys() == {"w", "late"}
+
+
+@pytest.mark.parametrize("then", ["save", "finish", "leave"])
+def test_what_failed_behind_the_steps_is_raised_at_the_next_chance(tmp_path, content, monkeypatch, then):
+    save_checkpoint(tmp_path, content(1, {"w": torch.zeros(2)}), ALONE)
+    with pytest.raises(EnvironmentProblem, match="no space left"), Checkpointer(tmp_path, ALONE) as checkpointer:
+        with monkeypatch.context() as patch:
+            patch.setattr("data_contracts.publication.fsync_path", no_space)
+            checkpointer.save(content(2, {"w": torch.zeros(2)}))
+            assert checkpointer._in_flight.exception(60) is not None
+        if then == "save":
+            checkpointer.save(content(3, {"w": torch.zeros(2)}))
+        elif then == "finish":
+            checkpointer.finish()
+    assert committed_steps(tmp_path) == [1]
+
+
+def test_a_rank_that_cannot_write_is_named_and_no_rank_goes_on(tmp_path, content, in_gang, monkeypatch):
+    real = commit.publish_blocks
+
+    def publish_blocks(store, relative, data):
+        return no_space() if relative.startswith("tensors-00001") else real(store, relative, data)
+
+    monkeypatch.setattr(commit, "publish_blocks", publish_blocks)
+    errors = in_gang(3, lambda gang: save_checkpoint(tmp_path, content(1, {"w": torch.zeros(6)}), gang))
+
+    assert [type(error) for error in errors] == [EnvironmentProblem] * 3
+    assert "rank 1 could not write its part" in str(errors[0])
+    assert "no space left" in str(errors[1])
+    assert "rank 0, 1 could not keep" in str(errors[2])
+    assert committed_steps(tmp_path) == []
+
+
+def test_a_rank_that_is_silent_is_named_at_the_deadline(tmp_path, content, monkeypatch):
+    monkeypatch.setattr(commit, "PARTS_TIMEOUT_S", 0.01)
+    with pytest.raises(EnvironmentProblem, match="rank 1 did not say that its part is written"):
+        save_checkpoint(tmp_path, content(1, {"w": torch.zeros(6)}), WITH_LOST_MATE)
+
+
+def test_leaving_by_an_error_waits_for_nobody_and_loses_neither_error(tmp_path, content):
+    with (
+        pytest.raises(ValueError, match="loss is not finite") as raised,
+        Checkpointer(tmp_path, WITH_LOST_MATE) as checkpointer,
+    ):
+        checkpointer.save(content(1, {"w": torch.zeros(6)}))
+        raise ValueError("loss is not finite")
+    assert "checkpoint of step 1 was not completed" in raised.value.__notes__[0]
+
+
+def test_leaving_by_an_error_completes_what_was_begun_where_it_can(tmp_path, content):
+    with pytest.raises(ValueError), Checkpointer(tmp_path, ALONE) as checkpointer:
+        checkpointer.save(content(1, {"w": torch.zeros(6)}))
+        raise ValueError
+    assert committed_steps(tmp_path) == [1]
+
+
+def test_a_run_that_was_asked_to_stop_leaves_a_durable_checkpoint(tmp_path, content, in_gang):
+    def live(gang):
+        with Checkpointer(tmp_path, gang) as checkpointer:
+            checkpointer.save(content(1, {"w": torch.zeros(6)}))
+            raise RunStopped("stopped as asked")
+
+    assert [type(error) for error in in_gang(2, live)] == [RunStopped, RunStopped]
+    load_checkpoint(tmp_path / directory_name(1))
+
+
+def test_the_manifest_is_the_last_file_of_all(tmp_path, content, in_gang, monkeypatch):
+    seen: list[set[str]] = []
+    real = commit.Workspace.publish
+
+    def publish(store, relative, data, **options):
+        if relative == MANIFEST_NAME:
+            seen.append({path.name for path in (tmp_path / directory_name(1)).iterdir()})
+        return real(store, relative, data, **options)
+
+    monkeypatch.setattr(commit.Workspace, "publish", publish)
+    in_gang(2, lambda gang: save_checkpoint(tmp_path, content(1, {"a": torch.zeros(6), "b": torch.zeros(6)}), gang))
+
+    (before,) = seen
+    after = {path.name for path in (tmp_path / directory_name(1)).iterdir()}
+    assert after - before == {MANIFEST_NAME}
+    assert SEAL_NAME in before and len(before) == 4
+
+
+def test_a_step_that_is_trained_again_replaces_its_checkpoint(tmp_path, content, in_gang):
+    for value in (1.0, 2.0):
+        in_gang(
+            2, lambda gang, value=value: save_checkpoint(tmp_path, content(1, {"w": torch.full((2,), value)}), gang)
+        )
+    assert load_checkpoint(tmp_path / directory_name(1)).tensors["w"].tolist() == [2.0, 2.0]
+
+
+def test_what_expires_goes_when_a_newer_one_is_durable(tmp_path, content):
+    told = []
+
+    def retain(step):
+        told.append((step, committed_steps(tmp_path)))
+
+    with Checkpointer(tmp_path, ALONE, retain=retain) as checkpointer:
+        for step in (1, 2):
+            checkpointer.save(content(step, {}))
+    assert told == [(1, [1]), (2, [1, 2])]
