@@ -12,7 +12,7 @@ from training.checkpoint.agreement import gathered
 from training.checkpoint.pieces import State, pieces_of
 from training.checkpoint.read import require_fit
 from training.checkpoint.retention import sweep
-from training.checkpoint.verify import Verified, committed_steps, load_checkpoint, read_manifest
+from training.checkpoint.verify import Verified, committed_steps, read_checkpoint, read_manifest
 from training.distributed import Gang
 
 NONE = b"-"
@@ -94,6 +94,6 @@ def _read(
     wanted = None if state is None else [piece.slice(name) for name, piece in pieces_of(state).items()]
     require_fit(manifest, wanted or ())
     try:
-        return load_checkpoint(directory, wanted=wanted, every_file=gang.leads), None
+        return read_checkpoint(directory, manifest, wanted=wanted, every_file=gang.leads), None
     except IntegrityError as error:
         return None, error

@@ -43,12 +43,28 @@ def read_manifest(directory: Path) -> CheckpointManifest:
 def load_checkpoint(
     directory: Path,
     *,
+    prefix: str = "",
+    every_file: bool = True,
+    on_file: Callable[[], None] = lambda: None,
+) -> Verified:
+    """Read and verify a checkpoint on one process, whatever number of ranks and sharding wrote it.
+
+    Args and errors as of `read_checkpoint`.
+    """
+    manifest = read_manifest(directory)
+    return read_checkpoint(directory, manifest, prefix=prefix, every_file=every_file, on_file=on_file)
+
+
+def read_checkpoint(
+    directory: Path,
+    manifest: CheckpointManifest,
+    *,
     wanted: Sequence[TensorSlice] | None = None,
     prefix: str = "",
     every_file: bool = True,
     on_file: Callable[[], None] = lambda: None,
 ) -> Verified:
-    """Read and verify a checkpoint, whatever number of ranks and sharding wrote it.
+    """Read and verify what a manifest lists.
 
     Args:
         wanted: the boxes to read, one a tensor; None: whole tensors, those whose names begin with `prefix`. Tensors
@@ -59,13 +75,15 @@ def load_checkpoint(
     Raises:
         IntegrityError: naming the first file or tensor that is missing, extra, altered or not finite.
     """
-    manifest = read_manifest(directory)
     expected = {file.name for file in manifest.files} | {layout.MANIFEST_NAME, layout.SEAL_NAME}
     actual = {path.name for path in directory.iterdir()}
     if different := sorted(expected ^ actual):
         problem = "is missing" if different[0] in expected else "does not belong to this checkpoint"
         raise IntegrityError(f"the file {problem}.", where=str(directory / different[0]))
-    layout.check_layout(manifest.layout, {file.name for file in manifest.files})
+    try:
+        layout.check_layout(manifest.layout, {file.name for file in manifest.files})
+    except IntegrityError as error:
+        raise IntegrityError(error.what, where=f"{directory}: {error.where}") from error
     boxes = whole(manifest, prefix) if wanted is None else wanted
     require_fit(manifest, boxes)
     tensors = read_tensors(directory, manifest, boxes, every_file=every_file, on_file=on_file)

@@ -1,0 +1,89 @@
+"""Four ranks that keep a model as every sharding of torch has it, and take up each as every other.
+
+`python mesh_ranks.py FOLDER`, one process a rank; each checkpoint ends up in `FOLDER/<sharding>/checkpoints`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+from conftest import RUN, make_content
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from training.checkpoint.pieces import pieces_of
+from training.checkpoint.restore import restore_newest
+from training.checkpoint.save import Checkpointer
+from training.distributed import Gang, meet
+
+
+class Net(nn.Module):
+    """Widths that four ranks cannot share evenly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down, self.odd = nn.Linear(6, 10), nn.Linear(10, 6), nn.Linear(6, 3)
+        self.register_buffer("seen", torch.tensor(7))
+
+
+def plain() -> nn.Module:
+    torch.manual_seed(3)
+    return Net()
+
+
+def sharded(kind: str) -> nn.Module:
+    model = plain()
+    if kind == "replicated":
+        return model
+    shape, names = {"fsdp": ((4,), ("shard",)), "hsdp": ((2, 2), ("replicate", "shard"))}.get(
+        kind, ((2, 2), ("shard", "tensor"))
+    )
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    if kind in ("tensor", "fsdp+tensor"):
+        parallelize_module(model, mesh["tensor"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    if kind != "tensor":
+        fully_shard(model, mesh=mesh["shard"] if kind == "fsdp+tensor" else mesh)
+    return model
+
+
+def state(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {f"model.{name}": value for name, value in model.state_dict().items()}
+
+
+def is_equal_to(piece: torch.Tensor, value: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether what was read is this rank's own part; a mesh that does not span all ranks has no whole of its own."""
+    local = value.to_local() if isinstance(value, DTensor) else value
+    return torch.equal(piece, local) and (piece.numel() == 0 or bool(torch.isin(piece, whole).all()))
+
+
+def main(folder: Path, gang: Gang) -> None:
+    kinds = ["replicated", "fsdp", "hsdp", "tensor", "fsdp+tensor"]
+    models = {kind: sharded(kind) for kind in kinds}
+    wholes = state(plain())
+    for kind, model in models.items():
+        with Checkpointer(folder / kind / "checkpoints", gang) as checkpointer:
+            checkpointer.save(make_content(1, state(model)))
+    for saved in kinds:
+        for wanted, model in models.items():
+            own = state(model)
+            found = restore_newest(folder / saved, RUN, gang, state=own)
+            assert found is not None and found.tensors.keys() == own.keys(), (saved, wanted)
+            for name, value in own.items():
+                assert is_equal_to(found.tensors[name], value, wholes[name]), (saved, wanted, name)
+    for kind, model in models.items():
+        held = sum(piece.local.numel() for piece in pieces_of(state(model)).values())
+        assert kind == "replicated" or held < sum(whole.numel() for whole in wholes.values()), kind
+
+
+if __name__ == "__main__":
+    import os
+
+    with meet(rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])) as the_gang:
+        main(Path(sys.argv[1]), the_gang)
+    sys.stdout.flush()
+    os._exit(0)  # as ranks end: gloo's threads may abort an orderly end
