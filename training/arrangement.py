@@ -32,8 +32,8 @@ class Arrangement(Protocol):
     """This rank's part of the model, on its device: what the optimizer updates, under the recipe's names."""
     share: Share
 
-    def backward(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
-        """Gradients of this rank's share of a step, counted from 0.
+    def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
+        """Gradients of `loss_scale` times the loss of this rank's share of a step, counted from 0.
 
         Returns nats and number of tokens of each micro-batch, float64 (micro-batches, 2), on the CPU.
         """

@@ -47,6 +47,17 @@ class ScheduleSpec(Frozen):
     decay_fraction: float = Field(default=0.4, gt=0, le=1, description="Part of the steps that `wsd` decays over.")
 
 
+class LossScaleSpec(Frozen):
+    """Dynamic loss scaling, in use where anything is held in fp16. Scales are powers of two."""
+
+    initial_exponent: int = Field(
+        default=10, ge=-24, le=24, description="The first scale is 2 to this power; it multiplies the summed loss."
+    )
+    growth_interval_steps: int = Field(
+        default=2000, gt=0, description="Steps without overflow after which the scale doubles; an overflow halves it."
+    )
+
+
 class TrainingSpec(Frozen):
     recipe: RecipeSpec = RecipeSpec()
     optimizer: OptimizerSpec = OptimizerSpec()
@@ -58,7 +69,11 @@ class TrainingSpec(Frozen):
         default=4, gt=0, description="Rows of one logical replica. It decides bits; the number of workers does not."
     )
     seed: int = Field(default=0, ge=0, description="Seed of initial weights, sample order and every random stream.")
-    precision: Literal["fp32"] = Field(default="fp32", description="Arithmetic of model and optimizer.")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        default="fp32", description="Arithmetic of forward and backward; weights and optimizer stay fp32."
+    )
+    loss_scale: LossScaleSpec = LossScaleSpec()
+    compile: bool = Field(default=False, description="Compile the model's training pass with `torch.compile`.")
     num_threads: int = Field(default=1, gt=0, description="Threads of a rank. More cores: more ranks, not threads.")
     checkpoint_every_steps: int = Field(default=100, gt=0, description="Steps between checkpoints.")
     keep_last_checkpoints: int = Field(default=3, ge=2, description="Checkpoints to keep; two at least.")

@@ -7,6 +7,7 @@ they make is summed in one fixed tree (after EasyScale, Li et al., SC '23).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from training.arrangement import Batch, Share
 from training.config import TrainingSpec, replicas_per_rank
 from training.distributed import Gang
 from training.gradients import GradientTree
+from training.precision import autocast
 from training.recipes.protocol import Recipe
 from training.seeds import derive, seed_everything
 
@@ -32,18 +34,21 @@ class ExactReplicas:
         self.share = Share(gang.rank, gang.world_size)
         seed_everything(derive(spec.seed, "weights"))
         self.model = recipe.build().to(gang.device)
+        # Not `self.model.compile()`: evaluation and the proof batch would go through it too, and get other bits.
+        self._callable = cast(nn.Module, torch.compile(self.model)) if spec.compile else self.model
         _refuse_batch_statistics(self.model)
         self._gradients = GradientTree(list(self.model.parameters()), gang=gang, num_replicas=spec.num_replicas)
 
-    def backward(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
+    def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
         self.model.train()
         rows = []
         for index, batch in enumerate(micro_batches):
             replica = self.share.index * self._replicas_per_rank + index
             seed_everything(derive(self._spec.seed, "replica", step, replica))
             self._gradients.begin_replica()
-            losses = self._recipe.losses(self.model, batch)
-            losses.nats.sum().backward()  # type: ignore[no-untyped-call]
+            with autocast(self._spec.precision, self._gang.device):
+                losses = self._recipe.losses(self._callable, batch)
+            (losses.nats.sum() * loss_scale).backward()  # type: ignore[no-untyped-call]
             self._gradients.end_replica()
             rows.append(torch.stack((losses.nats.detach().double().sum(), losses.valid.sum().double())))
         return torch.stack(rows).cpu()

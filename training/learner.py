@@ -15,6 +15,7 @@ from training.config import TrainingSpec
 from training.distributed import Gang
 from training.gradients import clip_factor, tree_sum
 from training.optimizer import ScheduledOptimizer
+from training.precision import LossScaler
 from training.recipes.protocol import Recipe
 
 
@@ -24,6 +25,16 @@ class Sums(NamedTuple):
     nats: float
     num_tokens: int
     stop: bool
+
+
+class Update(NamedTuple):
+    """What became of the weights, the same on every rank."""
+
+    lr: float
+    grad_norm: float
+    """Before clipping, of the mean loss a token; not finite when it overflowed."""
+    skipped: bool = False
+    """The gradient overflowed in fp16: the weights are as they were, and the loss scale is halved."""
 
 
 class Learner:
@@ -44,6 +55,7 @@ class Learner:
             schedule=spec.schedule,
             max_steps=spec.max_steps,
         )
+        self._scaler = LossScaler(spec)
 
     @property
     def share(self) -> Share:
@@ -52,7 +64,7 @@ class Learner:
 
     def backward(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
         """Gradients of this rank's share. Returns nats and tokens of each, float64 (micro-batches, 2)."""
-        return self._arrangement.backward(step, micro_batches)
+        return self._arrangement.backward(step, micro_batches, loss_scale=self._scaler.scale)
 
     def exchange(self, own: Tensor, *, stop: bool) -> Sums:
         """Sum gradients and losses over all ranks, in the same tree. Any rank's `stop` is everybody's."""
@@ -61,13 +73,16 @@ class Learner:
         nats, num_tokens, num_stops = tree_sum(rows).tolist()
         return Sums(nats=nats, num_tokens=int(num_tokens), stop=num_stops > 0)
 
-    def update(self, step: int, sums: Sums) -> tuple[float, float]:
-        """One optimizer step on the mean gradient a token. Returns the learning rate and the norm before clipping.
+    def update(self, step: int, sums: Sums) -> Update:
+        """One optimizer step on the mean gradient a token, unless the gradient overflowed under its loss scale.
 
         Raises:
             TrainingFailed: loss or gradient is not finite; the weights are left as they were.
         """
-        norm = self._arrangement.gradient_norm() / max(1, sums.num_tokens)
+        divisor = self._scaler.scale * max(1, sums.num_tokens)
+        norm = self._arrangement.gradient_norm() / divisor
+        if math.isfinite(sums.nats) and not math.isfinite(norm) and self._scaler.back_off():
+            return Update(lr=0.0, grad_norm=norm, skipped=True)
         if not (math.isfinite(norm) and math.isfinite(sums.nats)):
             raise TrainingFailed(
                 f"loss {sums.nats} or gradient norm {norm} is not finite.",
@@ -75,22 +90,28 @@ class Learner:
                 advice="Lower the learning rates, or look at the data of this step.",
             )
         factor = clip_factor(norm, self._spec.optimizer.gradient_clip)
-        self._arrangement.scale_gradients(factor / max(1, sums.num_tokens))
-        return self._optimizer.step(step), norm
+        self._arrangement.scale_gradients(factor / divisor)
+        self._scaler.succeed()
+        return Update(lr=self._optimizer.step(step, num_updates=step + 1 - self._scaler.num_skipped), grad_norm=norm)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All state but the step: `model.<name>` and `optimizer.<moment>.<name>`."""
+        """All tensors of its state: `model.<name>` and `optimizer.<moment>.<name>`."""
         return {
             **{f"model.{name}": value for name, value in model_tensors(self.model).items()},
             **{f"optimizer.{name}": value for name, value in self._optimizer.tensors().items()},
         }
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over the state that `tensors()` gave.
+    def scalars(self) -> dict[str, int]:
+        """The rest of its state but the step."""
+        return self._scaler.scalars()
+
+    def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float | int | str]) -> None:
+        """Take over the state that `tensors()` and `scalars()` gave.
 
         Raises:
-            IntegrityError: a tensor is missing or has another shape.
+            IntegrityError: a tensor or a scalar is missing, or a tensor has another shape.
         """
+        self._scaler.load(scalars)
         load_model_tensors(self.model, tensors)
         prefix = "optimizer."
         moments = {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}

@@ -22,6 +22,8 @@ class StepRecord:
     loss: float
     lr: float
     grad_norm: float
+    skipped: bool
+    """The gradient overflowed in fp16, and the weights are those of the step before."""
     tokens: int
     unix_s: float
     duration_s: float
@@ -61,14 +63,15 @@ def train(
         compute_s = watch.lap()
         sums = learner.exchange(own_sums, stop=stop_requested())
         sync_s = watch.lap()
-        lr, grad_norm = learner.update(done - 1, sums)
+        update = learner.update(done - 1, sums)
         optimizer_s = watch.lap()
         on_step(
             StepRecord(
                 step=done,
                 loss=sums.nats / max(1, sums.num_tokens),
-                lr=lr,
-                grad_norm=grad_norm,
+                lr=update.lr,
+                grad_norm=update.grad_norm,
+                skipped=update.skipped,
                 tokens=sums.num_tokens,
                 unix_s=started_unix_s,
                 duration_s=data_s + compute_s + sync_s + optimizer_s,

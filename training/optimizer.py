@@ -123,11 +123,15 @@ class ScheduledOptimizer:
         )
         self._rules = (for_matrices, AdamW(others, spec, weight_decay=0.0))
 
-    def step(self, step: int) -> float:
-        """Update the parameters from their gradients; the first step is 0. Returns AdamW's learning rate."""
+    def step(self, step: int, *, num_updates: int | None = None) -> float:
+        """Update the parameters from their gradients; the first step is 0. Returns AdamW's learning rate.
+
+        Args:
+            num_updates: counts this one; fewer than `step + 1` where steps were skipped.
+        """
         factor = lr_factor(self._schedule, step, self._max_steps)
         for rule in self._rules:
-            rule.update(factor, step + 1)
+            rule.update(factor, step + 1 if num_updates is None else num_updates)
         return self._peak_lr * factor
 
     def tensors(self) -> dict[str, Tensor]:

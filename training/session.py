@@ -119,7 +119,7 @@ class _Session:
         if verified is None:
             return 0
         manifest = verified.manifest
-        self._learner.load(verified.tensors)
+        self._learner.load(verified.tensors, manifest.scalars)
         self._tokens_seen = int(manifest.scalars["tokens_seen"])
         self._inexact_resumes = int(manifest.scalars["inexact_resumes"]) + self._is_inexact(verified)
         self._known_good.add(manifest.step)
@@ -163,6 +163,7 @@ class _Session:
                 "optimizer_step": step,
                 "tokens_seen": self._tokens_seen,
                 "inexact_resumes": self._inexact_resumes,
+                **self._learner.scalars(),
             },
             proof_batch=self._proof_batch,
             proof_loss=proof_loss(self._recipe, self._learner.model, self._proof_batch),

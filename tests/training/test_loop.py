@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from data_contracts.errors import RunStopped
-from training.learner import Sums
+from training.learner import Sums, Update
 from training.loop import train
 
 
@@ -29,7 +29,7 @@ class Recorder:
         return Sums(nats=20.0, num_tokens=10, stop=stop or len(self.steps) == self._stop_at)
 
     def update(self, step, sums):
-        return 0.1, 0.5
+        return Update(lr=0.1, grad_norm=0.5)
 
     def run(self, first_step, max_steps, stop_requested=lambda: False):
         train(
