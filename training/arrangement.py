@@ -1,17 +1,19 @@
 """How a model in training lies over the ranks of a gang, and how its gradients meet: the seam of the engine.
 
-`ExactReplicas` gives the same bits for any number of ranks. Whatever else a configuration asks for stands behind the
-same five calls, so that loop, optimizer, guards and checkpoints know nothing of ranks.
+`ExactReplicas` gives the same bits for any number of ranks; `MeshArrangement` lays a model over a mesh of ranks. Both
+stand behind the same calls, so that loop, optimizer, guards and checkpoints know nothing of ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor, nn
 
+from training.checkpoint.pieces import Piece, State, pieces_of
+from training.checkpoint.proof import proof_loss
 from training.config import TrainingSpec
 from training.distributed import Gang
 from training.recipes.protocol import Recipe
@@ -29,8 +31,12 @@ class Share:
 
 class Arrangement(Protocol):
     model: nn.Module
-    """This rank's part of the model, on its device: what the optimizer updates, under the recipe's names."""
+    """This rank's part of the model, on its device, under the recipe's names."""
     share: Share
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """What the optimizer updates: plain tensors, which are the model's own or this rank's slices of them."""
 
     def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
         """Gradients of `loss_scale` times the loss of this rank's share of a step, counted from 0.
@@ -42,7 +48,7 @@ class Arrangement(Protocol):
         """Wait until `parameter.grad` is summed over the global batch.
 
         Args:
-            own: rows (micro-batches, n) of this rank's share, n of the caller's choice.
+            own: rows (micro-batches, n) of this rank's share, n of the caller's choice. Ranks of one share add up.
 
         Returns those of the whole global batch, (all micro-batches, n), in its order, on every rank.
         """
@@ -52,9 +58,59 @@ class Arrangement(Protocol):
 
     def scale_gradients(self, factor: float) -> None: ...
 
+    def proof_loss(self, batch: Batch) -> float:
+        """Mean loss a token in nats, in evaluation mode, the same on every rank; all ranks call it."""
+
+    def whole_matrix(self, name: str, values: Tensor) -> Tensor:
+        """The whole of a matrix whose slice is laid out as that parameter; all ranks that share it call it."""
+
+    def slice_of(self, name: str, whole: Tensor) -> Tensor:
+        """This rank's slice of a whole matrix that belongs to that parameter."""
+
+    def piece(self, like: str, values: Tensor) -> Tensor | Piece:
+        """Where values lie that are laid out as the parameter or buffer `like`; whole values are themselves."""
+
+    def wholes(self, state: State) -> Iterator[tuple[str, Tensor]]:
+        """The state of all ranks, one whole tensor after another, sorted by name; all ranks take all of them."""
+
+
+class WholeModel:
+    """What is trivial where every rank holds the whole model."""
+
+    model: nn.Module
+    _recipe: Recipe
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        return dict(self.model.named_parameters())
+
+    def proof_loss(self, batch: Batch) -> float:
+        return proof_loss(self._recipe, self.model, batch)
+
+    def whole_matrix(self, name: str, values: Tensor) -> Tensor:
+        return values
+
+    def slice_of(self, name: str, whole: Tensor) -> Tensor:
+        return whole
+
+    def piece(self, like: str, values: Tensor) -> Tensor | Piece:
+        return values
+
+    def wholes(self, state: State) -> Iterator[tuple[str, Tensor]]:
+        for name, piece in sorted(pieces_of(state).items()):
+            yield name, piece.local
+
 
 def arrange(recipe: Recipe, spec: TrainingSpec, gang: Gang) -> Arrangement:
-    """The arrangement that the configuration asks for, with fresh weights."""
-    from training.exact_replicas import ExactReplicas
+    """The arrangement that the configuration asks for, with fresh weights.
 
-    return ExactReplicas(recipe, spec, gang)
+    Raises:
+        ConfigError: the recipe or the world does not allow it.
+    """
+    if spec.parallel.mode == "exact":
+        from training.exact_replicas import ExactReplicas
+
+        return ExactReplicas(recipe, spec, gang)
+    from training.parallel.mesh_arrangement import MeshArrangement
+
+    return MeshArrangement(recipe, spec, gang)

@@ -1,6 +1,6 @@
 """What is trained and how: one frozen tree, whose dump is `RunSpec.config`.
 
-World size is absent on purpose: the weights do not depend on it.
+World size is absent on purpose: in exact mode the weights do not depend on it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
 from training.data.order_spec import OrderSpec
+from training.parallel.spec import MeshShape, ParallelSpec, mesh_shape
 
 
 def is_power_of_two(number: int) -> bool:
@@ -63,6 +64,7 @@ class TrainingSpec(Frozen):
     optimizer: OptimizerSpec = OptimizerSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     order: OrderSpec = OrderSpec()
+    parallel: ParallelSpec = ParallelSpec()
     max_steps: int = Field(default=1000, gt=0, description="Optimizer steps in all.")
     global_batch_sequences: int = Field(default=8, gt=0, description="Rows of one optimizer step.")
     micro_batch_sequences: int = Field(
@@ -81,11 +83,12 @@ class TrainingSpec(Frozen):
     @model_validator(mode="after")
     def _batch_is_whole_replicas(self) -> Self:
         replicas, rest = divmod(self.global_batch_sequences, self.micro_batch_sequences)
-        if rest or not is_power_of_two(replicas):
+        is_exact = self.parallel.mode == "exact"
+        if rest or (is_exact and not is_power_of_two(replicas)):
             raise ValueError(
                 f"global batch {self.global_batch_sequences} / micro batch {self.micro_batch_sequences} = "
                 f"{self.global_batch_sequences / self.micro_batch_sequences:g} replicas, "
-                "which must be a power of two (1, 2, 4, 8, ...)"
+                f"which must be {'a power of two (1, 2, 4, 8, ...)' if is_exact else 'a whole number'}"
             )
         return self
 
@@ -96,27 +99,49 @@ class TrainingSpec(Frozen):
 
 
 def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
-    """How many logical replicas a rank runs in turn.
+    """How many micro-batches a rank runs in turn; in exact mode each is a logical replica.
 
     Raises:
-        ConfigError: the world is no power of two, or larger than the number of replicas.
+        ConfigError: this world cannot share a global batch evenly, or its ranks do not make up the mesh.
     """
-    if not is_power_of_two(world_size) or spec.num_replicas % world_size:
+    if spec.parallel.mode == "exact":
         possible = [2**i for i in range(spec.num_replicas.bit_length())]
+        _refuse_uneven(spec, world_size, world_size, possible)
+        return spec.num_replicas // world_size
+    shape = mesh_shape(spec.parallel, world_size)
+    ranks_per_share = world_size // shape.num_shares
+    possible = [n * ranks_per_share for n in range(1, spec.num_replicas + 1) if spec.num_replicas % n == 0]
+    _refuse_uneven(spec, world_size, shape.num_shares, possible)
+    accumulation = spec.num_replicas // shape.num_shares
+    if accumulation < shape.pipeline:
+        raise ConfigError(
+            f"{shape.pipeline} pipeline stages need as many micro-batches at least, and a step has {accumulation} "
+            f"(global batch {spec.global_batch_sequences} / micro batch {spec.micro_batch_sequences} / "
+            f"{shape.num_shares} shares).",
+            where="training.parallel.pipeline",
+            advice="Lower micro_batch_sequences, raise global_batch_sequences, or use fewer stages.",
+        )
+    return accumulation
+
+
+def _refuse_uneven(spec: TrainingSpec, world_size: int, num_shares: int, possible: list[int]) -> None:
+    if spec.num_replicas % num_shares:
         raise ConfigError(
             f"{world_size} ranks cannot share {spec.num_replicas} replicas (global batch "
             f"{spec.global_batch_sequences} / micro batch {spec.micro_batch_sequences}) evenly.",
             where="world size",
             advice=f"Start {' or '.join(map(str, possible))} ranks, or change micro_batch_sequences.",
         )
-    return spec.num_replicas // world_size
 
 
 def batch_line(spec: TrainingSpec, *, world_size: int, context_tokens: int) -> str:
     """The batch arithmetic in one line, for a person; with one token a row, rows are examples."""
     accumulation = replicas_per_rank(spec, world_size)
     what, row = ("examples", "") if context_tokens == 1 else ("tokens", f" x {context_tokens} seq")
+    shape = MeshShape(1, world_size, 1, 1) if spec.parallel.mode == "exact" else mesh_shape(spec.parallel, world_size)
+    together = "" if shape.num_shares == world_size else f" of {world_size // shape.num_shares}"
     return (
-        f"{what}/step  {spec.micro_batch_sequences} micro{row} x {world_size} ranks "
-        f"x {accumulation} accumulation = {spec.global_batch_sequences * context_tokens:,}"
+        f"{what}/step  {spec.micro_batch_sequences} micro{row} x {shape.num_shares} "
+        f"{'groups' if together else 'ranks'}{together} x {accumulation} accumulation = "
+        f"{spec.global_batch_sequences * context_tokens:,}{'' if spec.parallel.mode == 'exact' else f'   ({shape})'}"
     )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from data_contracts.errors import ConfigError
-from training.arrangement import Batch, Share
+from training.arrangement import Batch, Share, WholeModel
 from training.config import TrainingSpec, replicas_per_rank
 from training.distributed import Gang
 from training.gradients import GradientTree
@@ -23,7 +23,7 @@ from training.recipes.protocol import Recipe
 from training.seeds import derive, seed_everything
 
 
-class ExactReplicas:
+class ExactReplicas(WholeModel):
     """Raises:
     ConfigError: the model keeps batch statistics, which depend on how a batch is cut.
     """

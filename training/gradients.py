@@ -18,10 +18,11 @@ from training.distributed import Gang
 
 
 def tree_sum(rows: Tensor) -> Tensor:
-    """Sum of rows (n, ...), n a power of two, in binary-tree order. The rows are used as scratch space."""
+    """Sum of rows (n, ...) in binary-tree order. The rows are used as scratch space."""
     num_rows, distance = rows.shape[0], 1
     while distance < num_rows:
-        rows[:: 2 * distance] += rows[distance :: 2 * distance]
+        right = rows[distance :: 2 * distance]
+        rows[:: 2 * distance][: len(right)] += right
         distance *= 2
     return rows[0]
 

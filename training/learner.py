@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from data_contracts.errors import IntegrityError, TrainingFailed
 from training.arrangement import Batch, Share, arrange
+from training.checkpoint.pieces import State
 from training.config import TrainingSpec
 from training.distributed import Gang
 from training.gradients import clip_factor, tree_sum
@@ -49,7 +50,7 @@ class Learner:
         self._arrangement = arrange(recipe, spec, gang)
         self.model = self._arrangement.model
         self._optimizer = ScheduledOptimizer(
-            dict(self.model.named_parameters()),
+            self._arrangement.parameters,
             recipe.hidden_matrices(self.model),
             spec=spec.optimizer,
             schedule=spec.schedule,
@@ -94,28 +95,45 @@ class Learner:
         self._scaler.succeed()
         return Update(lr=self._optimizer.step(step, num_updates=step + 1 - self._scaler.num_skipped), grad_norm=norm)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All tensors of its state: `model.<name>` and `optimizer.<moment>.<name>`."""
-        return {
-            **{f"model.{name}": value for name, value in model_tensors(self.model).items()},
-            **{f"optimizer.{name}": value for name, value in self._optimizer.tensors().items()},
-        }
+    def tensors(self) -> State:
+        """All tensors of its state that lie on this rank: `model.<name>` and `optimizer.<moment>.<name>`."""
+        piece, own = self._arrangement.piece, self._own()
+        return {name: piece(like, value) for name, (like, value) in own.items()}
+
+    def wholes(self) -> Iterator[tuple[str, Tensor]]:
+        """All state of all ranks, one whole tensor after another, sorted by name; all ranks take all of them."""
+        return self._arrangement.wholes(self.tensors())
 
     def scalars(self) -> dict[str, int]:
         """The rest of its state but the step."""
         return self._scaler.scalars()
 
     def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float | int | str]) -> None:
-        """Take over the state that `tensors()` and `scalars()` gave.
+        """Take over state laid out as `tensors()` is, and what `scalars()` gave.
 
         Raises:
             IntegrityError: a tensor or a scalar is missing, or a tensor has another shape.
         """
         self._scaler.load(scalars)
-        load_model_tensors(self.model, tensors)
-        prefix = "optimizer."
-        moments = {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
-        self._optimizer.load(moments)
+        own = self._own()
+        for name in sorted(own.keys() | tensors.keys()):
+            if name not in own or name not in tensors or own[name][1].shape != tensors[name].shape:
+                raise IntegrityError(f"tensor {name} does not fit the configuration.", where="checkpoint")
+        for name, (_, value) in own.items():
+            value.copy_(tensors[name])
+
+    def proof_loss(self, batch: Batch) -> float:
+        """Mean loss a token in nats, in evaluation mode; all ranks call it."""
+        return self._arrangement.proof_loss(batch)
+
+    def _own(self) -> dict[str, tuple[str, Tensor]]:
+        """What lies on this rank, by name: the parameter or buffer whose layout it has, and its values."""
+        weights = model_tensors(self.model) | dict(self._arrangement.parameters)
+        moments = self._optimizer.tensors()
+        return {
+            **{f"model.{name}": (name, value.detach()) for name, value in weights.items()},
+            **{f"optimizer.{name}": (name.partition(".")[2], value) for name, value in moments.items()},
+        }
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:

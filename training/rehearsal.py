@@ -20,6 +20,7 @@ from data_contracts.errors import EnvironmentProblem, TrainingFailed
 from training.config import TrainingSpec, replicas_per_rank
 from training.data.shapes import DataShape, ImageShape, TabularNumberShape, TokenShape
 from training.launch.process_tree import die_with_parent
+from training.parallel.spec import ParallelSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -102,7 +103,9 @@ def measure(request: RehearsalRequest) -> Rehearsal:
 
     share = replicas_per_rank(request.training, request.world_size)
     rows = request.training.micro_batch_sequences
-    spec = request.training.model_copy(update={"global_batch_sequences": share * rows})
+    # On a mesh this is the time and memory of a rank that holds the whole model alone.
+    alone = {"parallel": ParallelSpec(mode=request.training.parallel.mode)}
+    spec = request.training.model_copy(update={"global_batch_sequences": share * rows, **alone})
     be_deterministic(spec.num_threads)
     gang = Gang(rank=0, world_size=1, device=choose_device())
     recipe = load_recipe(spec.recipe.name, spec.recipe.model, request.shape)

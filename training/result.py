@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -17,7 +17,9 @@ from training.checkpoint import layout
 from training.checkpoint.verify import Verified, load_checkpoint
 
 
-def publish_result(run_dir: Path, run: Link, manifest: CheckpointManifest, tensors: Mapping[str, Tensor]) -> None:
+def publish_result(
+    run_dir: Path, run: Link, manifest: CheckpointManifest, tensors: Iterable[tuple[str, Tensor]]
+) -> None:
     """Say that the run is finished, with its last checkpoint. Replaces an earlier result."""
     result = {
         "format_version": 1,
@@ -42,10 +44,10 @@ def finished_checkpoint(run_dir: Path, run: Link) -> Verified | None:
     return verified if verified.manifest.sha256 == result["manifest_sha256"] else None
 
 
-def tensors_sha256(tensors: Mapping[str, Tensor]) -> str:
-    """One digest of names, types, shapes and bytes: equal for equal state, however it is spread over files."""
+def tensors_sha256(tensors: Iterable[tuple[str, Tensor]]) -> str:
+    """One digest of names, types, shapes and bytes, sorted by name: equal for equal state, however it is spread."""
     digest = hashlib.sha256()
-    for name, value in sorted(tensors.items()):
+    for name, value in tensors:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()

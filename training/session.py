@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import time
@@ -11,7 +12,7 @@ from data_contracts.documents import Link
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
 from training.batches import RankBatches, prefetched, proof_batch
-from training.checkpoint.proof import fingerprint, proof_loss
+from training.checkpoint.proof import fingerprint
 from training.checkpoint.restore import restore_newest
 from training.checkpoint.retention import discard_expired
 from training.checkpoint.save import Checkpointer, Content
@@ -94,10 +95,11 @@ class _Session:
                 on_step=self._record,
                 save=self._save,
             )
-        newest = self._checkpointer.newest
-        if self._gang.leads and newest is not None:
-            with self._rank.ledger.span("result"):
-                publish_result(self._run_dir, self._run, newest, self._learner.tensors())
+        with self._rank.ledger.span("result"):
+            wholes = self._learner.wholes()
+            if self._gang.leads and self._checkpointer.newest is not None:
+                publish_result(self._run_dir, self._run, self._checkpointer.newest, wholes)
+            collections.deque(wholes, maxlen=0)  # all ranks take part in making them up
 
     def _restore(self) -> int:
         """Take up the newest good checkpoint. Returns how many steps are done."""
@@ -166,6 +168,6 @@ class _Session:
                 **self._learner.scalars(),
             },
             proof_batch=self._proof_batch,
-            proof_loss=proof_loss(self._recipe, self._learner.model, self._proof_batch),
+            proof_loss=self._learner.proof_loss(self._proof_batch),
             fingerprint=self._fingerprint,
         )

@@ -1,0 +1,91 @@
+"""Four ranks that stay for all cases."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+LANGUAGE_MODEL = {"name": "language-model", "model": {"width": 32, "depth": 4, "heads": 4, "hidden": 48}}
+Answer = dict[str, Any]
+
+
+class Ranks:
+    def __init__(self, folder: Path, count: int) -> None:
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+        self._folder = folder
+        self._ranks = [
+            subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("gang.py")), str(rank), str(folder / "store")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=(folder / f"rank-{rank}.log").open("wb"),
+                env=environment,
+                text=True,
+            )
+            for rank in range(count)
+        ]
+
+    def run(self, case: Answer) -> list[Answer]:
+        """The answers of all ranks of the case's world."""
+        for rank in self._ranks:
+            assert rank.stdin is not None
+            rank.stdin.write(json.dumps(case) + "\n")
+            rank.stdin.flush()
+        answers = []
+        for number, rank in enumerate(self._ranks):
+            assert rank.stdout is not None
+            line = rank.stdout.readline()
+            assert line, f"rank {number} ended.\n" + "\n".join(
+                log.read_text()[-2000:] for log in sorted(self._folder.glob("*.log"))
+            )
+            answers.append(json.loads(line))
+        return answers[: case["world_size"]]
+
+    def end(self) -> None:
+        for rank in self._ranks:
+            rank.kill()
+            rank.wait()
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    started = Ranks(tmp_path_factory.mktemp("ranks"), 4)
+    yield started
+    started.end()
+
+
+@pytest.fixture(scope="session")
+def train(ranks: Ranks) -> Callable[..., Answer]:
+    """Train a case; what all ranks agree on. Equal cases are trained once."""
+    known: dict[str, Answer] = {}
+
+    def run(world_size: int = 1, *, batch: int = 16, micro: int = 4, recipe: Any = None, **options: Any) -> Answer:
+        parallel = options.pop("parallel", {"mode": "fast"})
+        training = {
+            "recipe": recipe or LANGUAGE_MODEL,
+            "optimizer": {"kind": options.pop("kind", "adamw"), "lr": 0.01, "epsilon": 1e-3},
+            "schedule": {"warmup_steps": 2},
+            "global_batch_sequences": batch,
+            "micro_batch_sequences": micro,
+            "parallel": parallel,
+            "max_steps": 20,
+        }
+        case = {"world_size": world_size, "training": training, **options}
+        key = json.dumps(case, sort_keys=True)
+        if key not in known:
+            answers = ranks.run(case)
+            shared = [name for name in answers[0] if not name.startswith("local")]
+            for name in shared:
+                assert all(answer[name] == answers[0][name] for answer in answers), f"ranks disagree on {name}"
+            known[key] = answers[0]
+        return known[key]
+
+    return run

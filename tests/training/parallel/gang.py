@@ -1,0 +1,117 @@
+"""A rank that trains cases as it is told, one JSON line each: `python gang.py RANK STORE_FILE`.
+
+Starting a process costs more than a case does, so the same processes run all of them. A case names its own world: ranks
+beyond it sit it out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from training.config import TrainingSpec
+from training.data.shapes import DataShape, ImageShape, TabularShape, TokenShape
+from training.distributed import Gang, be_deterministic
+from training.learner import Learner
+from training.recipes.protocol import load_recipe
+from training.result import tensors_sha256
+
+SHAPES: dict[str, DataShape] = {
+    "language-model": TokenShape(vocab_size=64, context_tokens=16),
+    "image-classifier": ImageShape(channels=1, height=8, width=8, num_classes=4),
+    "tabular-classifier": TabularShape(num_numeric=3, cardinalities=(5, 4), num_classes=3),
+}
+STEPS = 4
+
+
+def rows(shape: DataShape, step: int, count: int) -> dict[str, torch.Tensor]:
+    """The global batch of a step: rows of one source, some of them mostly padding."""
+    generator = torch.Generator().manual_seed(step)
+
+    def integers(high: int, *size: int) -> torch.Tensor:
+        return torch.randint(0, high, (count, *size), generator=generator)
+
+    if isinstance(shape, TokenShape):
+        tokens = integers(shape.vocab_size, shape.context_tokens + 1)
+        tokens = torch.where(tokens == 1, 2, tokens)
+        lengths = integers(shape.context_tokens, 1)
+        tokens[torch.arange(shape.context_tokens + 1) > 3 + lengths] = 1
+        return {"tokens": tokens}
+    if isinstance(shape, ImageShape):
+        return {
+            "image": integers(256, shape.channels, shape.height, shape.width),
+            "label": integers(shape.num_classes, 1),
+        }
+    assert isinstance(shape, TabularShape)
+    return {
+        "numeric": torch.randn((count, shape.num_numeric), generator=generator),
+        "categorical": torch.stack([integers(size) for size in shape.cardinalities], dim=1),
+        "label": integers(shape.num_classes, 1),
+    }
+
+
+def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
+    spec = TrainingSpec.model_validate(case["training"])
+    shape = SHAPES[spec.recipe.name]
+    recipe = load_recipe(spec.recipe.name, spec.recipe.model, shape)
+    learner = Learner(recipe, spec, gang)
+    first = tensors_sha256((name, value) for name, value in learner.wholes() if name.startswith("model."))
+    share = learner.share
+    losses, norms = [], []
+    for step in range(case.get("steps", STEPS)):
+        batch = rows(shape, step, spec.global_batch_sequences)
+        own = {name: value.chunk(share.count)[share.index] for name, value in batch.items()}
+        parts = {name: value.split(spec.micro_batch_sequences) for name, value in own.items()}
+        count = spec.num_replicas // share.count
+        micro_batches = [{name: part[index] for name, part in parts.items()} for index in range(count)]
+        sums = learner.exchange(learner.backward(step, micro_batches), stop=False)
+        losses.append(sums.nats / sums.num_tokens)
+        norms.append(learner.update(step, sums).grad_norm)
+    proof = learner.proof_loss(rows(shape, 99, 4))
+    return {
+        "losses": losses,
+        "norms": norms,
+        "proof": proof,
+        "first": first,
+        "state": tensors_sha256(learner.wholes()),
+        "local_parameters": sum(value.numel() for value in learner._arrangement.parameters.values()),
+    }
+
+
+def main() -> None:
+    rank, store_file = int(sys.argv[1]), sys.argv[2]
+    be_deterministic(1)
+    store = dist.FileStore(store_file, -1)
+    for number, line in enumerate(sys.stdin):
+        case = json.loads(line)
+        world_size = case["world_size"]
+        answer: dict[str, Any] = {}
+        if rank < world_size:
+            if world_size > 1:
+                dist.init_process_group(
+                    "gloo",
+                    store=dist.PrefixStore(f"case{number}", store),
+                    rank=rank,
+                    world_size=world_size,
+                    timeout=timedelta(seconds=60),
+                )
+            gang = Gang(rank=rank, world_size=world_size, device=torch.device("cpu"))
+            try:
+                answer = train(case, gang)
+            except Exception as error:
+                if world_size > 1 and not case.get("may_fail"):
+                    raise
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            if world_size > 1:
+                dist.barrier()
+                dist.destroy_process_group()
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

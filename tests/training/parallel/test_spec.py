@@ -1,0 +1,91 @@
+"""Meshes: impossible ones are refused with the arithmetic in the message, before anything is spent."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from data_contracts.errors import ConfigError
+from training.config import TrainingSpec, batch_line, replicas_per_rank
+from training.parallel.spec import MeshShape, ParallelSpec, mesh_shape
+
+
+def fast(**dimensions) -> ParallelSpec:
+    return ParallelSpec(mode="fast", **dimensions)
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "world_size", "shape"),
+    [
+        ({}, 1, (1, 1, 1, 1)),
+        ({}, 4, (1, 4, 1, 1)),
+        ({"shard": 2}, 8, (1, 4, 2, 1)),
+        ({"shard": -1, "replicate": 1}, 6, (1, 1, 6, 1)),
+        ({"pipeline": 2, "tensor": 2}, 8, (2, 2, 1, 2)),
+        ({"pipeline": 2, "replicate": 1, "shard": 2, "tensor": 2}, 8, (2, 1, 2, 2)),
+    ],
+)
+def test_what_is_left_of_the_world_is_filled(dimensions, world_size, shape):
+    assert mesh_shape(fast(**dimensions), world_size) == MeshShape(*shape)
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "world_size", "problem"),
+    [
+        ({"shard": 3}, 4, r"pipeline 1 x shard 3 x tensor 1 = 3 ranks, and the world has 4.*a multiple of 3"),
+        ({"replicate": 2, "shard": 2}, 8, r"replicate 2 x shard 2 x tensor 1 = 4 ranks, and the world has 8.*Start 4 "),
+        ({"tensor": 4}, 2, r"tensor 4 = 4 ranks, and the world has 2"),
+    ],
+)
+def test_a_mesh_that_is_not_the_world_is_refused_with_the_product(dimensions, world_size, problem):
+    with pytest.raises(ConfigError, match=problem):
+        mesh_shape(fast(**dimensions), world_size)
+
+
+def test_exact_mode_takes_no_dimensions_and_names_those_it_was_given():
+    assert ParallelSpec(mode="exact", tensor=1) == ParallelSpec()
+    with pytest.raises(ValidationError, match="shard, tensor: only in mode `fast`"):
+        ParallelSpec(tensor=2, shard=2)
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "problem"),
+    [
+        ({"shard": -1}, "replicate and shard cannot both take what is left"),
+        ({"replicate": 0}, "replicate 0 is no number of ranks"),
+        ({"tensor": 0}, "greater than 0"),
+    ],
+)
+def test_a_dimension_that_is_no_number_of_ranks_is_refused(dimensions, problem):
+    with pytest.raises(ValidationError, match=problem):
+        fast(**dimensions)
+
+
+def spec(batch: int = 24, micro: int = 2, **dimensions) -> TrainingSpec:
+    return TrainingSpec(global_batch_sequences=batch, micro_batch_sequences=micro, parallel=fast(**dimensions))
+
+
+def test_ranks_that_split_a_model_share_their_rows():
+    assert replicas_per_rank(spec(), 3) == 4
+    assert replicas_per_rank(spec(tensor=2), 6) == 4
+    assert replicas_per_rank(spec(pipeline=2, shard=2), 4) == 6
+
+
+def test_fewer_micro_batches_than_stages_are_refused_with_the_arithmetic():
+    with pytest.raises(ConfigError, match=r"4 pipeline stages .* a step has 3 \(global batch 24 / micro batch 4 / 2 "):
+        replicas_per_rank(spec(micro=4, pipeline=4), 8)
+
+
+def test_shares_that_do_not_divide_the_batch_are_refused_with_worlds_that_would_work():
+    with pytest.raises(ConfigError, match=r"10 ranks cannot share 12 replicas .* Start 2 or 4 or 6 or 8 or 12 or 24 "):
+        replicas_per_rank(spec(tensor=2), 10)
+
+
+def test_the_batch_line_adds_up_on_every_mesh():
+    assert batch_line(spec(), world_size=3, context_tokens=10).startswith(
+        "tokens/step  2 micro x 10 seq x 3 ranks x 4 accumulation = 240   (replicate 3)"
+    )
+    line = batch_line(spec(pipeline=2, shard=2, tensor=2), world_size=8, context_tokens=10)
+    assert line == (
+        "tokens/step  2 micro x 10 seq x 2 groups of 4 x 6 accumulation = 240   (pipeline 2 x shard 2 x tensor 2)"
+    )

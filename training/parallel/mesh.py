@@ -1,0 +1,47 @@
+"""The mesh of a gang's ranks, and where this rank stands in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from training.distributed import Gang
+from training.parallel.spec import MeshShape
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    shape: MeshShape
+    place: MeshShape
+    """This rank's coordinates, counted from 0."""
+    devices: DeviceMesh | None
+    """None for a single rank, which has no process group."""
+
+    @property
+    def share(self) -> int:
+        """Which share of a batch the rank reads."""
+        return self.place.replicate * self.shape.shard + self.place.shard
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the rank stands first among those that hold the same, were nothing split at all."""
+        return self.place.replicate == self.place.shard == self.place.tensor == 0
+
+    def group(self, dimension: str) -> dist.ProcessGroup | None:
+        """The ranks that differ from this one in that dimension alone; None if it is alone."""
+        if self.devices is None or getattr(self.shape, dimension) == 1:
+            return None
+        return self.devices.get_group(dimension)
+
+
+def make_mesh(shape: MeshShape, gang: Gang) -> Mesh:
+    """All ranks call it at once: a process group is made for every dimension."""
+    rest, tensor = divmod(gang.rank, shape.tensor)
+    rest, shard = divmod(rest, shape.shard)
+    pipeline, replicate = divmod(rest, shape.replicate)
+    place = MeshShape(pipeline, replicate, shard, tensor)
+    if gang.world_size == 1:
+        return Mesh(shape, place, None)
+    return Mesh(shape, place, init_device_mesh(gang.device.type, shape, mesh_dim_names=shape._fields))
