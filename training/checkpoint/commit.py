@@ -15,7 +15,8 @@ from torch import Tensor
 
 from data_contracts.documents import CheckpointFile, CheckpointManifest, Frozen, ProofBatch
 from data_contracts.errors import EnvironmentProblem
-from data_contracts.publication import Workspace, naming_the_place
+from data_contracts.places import naming_the_place
+from data_contracts.publication import Workspace
 from training.checkpoint import layout, plan
 from training.checkpoint.blocks import publish_blocks
 from training.checkpoint.file_image import FileImage, make_header
