@@ -181,7 +181,7 @@ def outlook(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: 
     fitted = context.workspace.load(entry.target, FittedState)
     with GroupWriter(spec, fitted, context.workspace) as writer:
         missing = [group for group in groups if not context.workspace.exists(record_path(writer.key(group)))]
-    size_bytes = sum(member.size_bytes for group in missing for member in group.members)
+    size_bytes = sum(group.size_bytes for group in missing)
     return f"{len(missing)} of {len(groups)} groups to encode, {size_bytes / 1e6:,.1f} MB of source"
 
 

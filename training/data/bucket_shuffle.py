@@ -1,8 +1,9 @@
 """A shuffle of any number of rows in bounded memory: rows are ordered by SplitMix64 of their ids.
 
-Pass 1 collects rows in a buffer. A full buffer is brought into the order of its keys' top bits (its *buckets*) and
-written to scratch as one *run*. Pass 2 reads the buckets that a shard lies in from every run, and sorts them. Rows of
-one key, should two ids meet, keep the order in which they came; so the result does not depend on the buffer's size.
+Pass 1 collects rows in a buffer. A full buffer is sorted and written to scratch as one *run*; where its keys' top bits
+change (its *buckets*) is remembered. Pass 2 reads the buckets that a shard lies in from every run, and merges them; rows
+that were never spilled stay where they are. Rows of one key, should two ids meet, keep the order in which they came; so
+the result does not depend on the buffer's size.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from training.data.splitmix import U64, splitmix64
 
 BUCKET_BITS = 12
 NUM_BUCKETS = 1 << BUCKET_BITS
-BOOKKEEPING_BYTES = 8 + 8 + 2
-"""A row's key, its place in the order and its bucket."""
+BOOKKEEPING_BYTES = 8 + 8 + 8
+"""A row's key, its place in the order, and what finding it takes."""
 SLICE_BYTES = 4 << 20
 
 Order = NDArray[np.int64]
@@ -99,29 +100,38 @@ class ShuffledRows:
 
     def part(self, first: int, last: int) -> SortedRows:
         """Rows `first` to `last` of the order."""
+        if len(self._runs) == 1 and isinstance(self._runs[0], _MemoryRun):
+            run = self._runs[0]
+            return SortedRows(run.order[first:last], run.payloads)
         low = int(self._starts.searchsorted(first, side="right")) - 1
         high = int(self._starts.searchsorted(last, side="left"))
-        pieces = [(run, int(run.starts[low]), int(run.starts[high])) for run in self._runs]
-        order, payloads = self._sorted_rows([piece for piece in pieces if piece[1] < piece[2]])
+        places = [(run, int(run.starts[low]), int(run.starts[high])) for run in self._runs]
+        pieces = [piece for piece in places if piece[1] < piece[2]]
+        keys = [run.keys(start, stop) for run, start, stop in pieces]
+        # Each run is in order, and the stable sort merges what is: five times as fast as the other.
+        order = np.concatenate([*keys, np.zeros(0, dtype=np.uint64)]).argsort(kind="stable")
         skipped = first - int(self._starts[low])
+        payloads = {name: _joined(pieces, name, width) for name, width in self._widths.items()}
         return SortedRows(order[skipped : skipped + last - first], payloads)
 
-    def _sorted_rows(self, pieces: Sequence[tuple[Run, int, int]]) -> SortedRows:
-        if len(pieces) == 1:
-            run, start, stop = pieces[0]
-            if isinstance(run, _MemoryRun):
-                return run.sorted_rows(start, stop)
-        order = _sorted([run.keys(start, stop) for run, start, stop in pieces])
-        return SortedRows(order, {name: _joined(pieces, name, width) for name, width in self._widths.items()})
 
+def sorting_order(keys: U64) -> Order:
+    """Places in the order of keys; equal ones as they came.
 
-def _sorted(keys: list[U64]) -> Order:
-    """Places in the order of keys; equal ones as they came."""
-    joined = keys[0] if len(keys) == 1 else np.concatenate([*keys, np.zeros(0, dtype=np.uint64)])
-    order = joined.argsort()
-    ordered = joined[order]
-    if (ordered[1:] == ordered[:-1]).any():  # one pair in 2**64: not worth the slower sort everywhere
-        order = joined.argsort(kind="stable")
+    A key's upper bits and its place share a word, since sorting words is faster than sorting places by words.
+    """
+    place_bits = (len(keys) - 1).bit_length() if len(keys) else 0
+    mask = np.uint64((1 << place_bits) - 1)
+    packed = keys & ~mask
+    packed |= np.arange(len(keys), dtype=np.uint64)
+    packed.sort()
+    agree = np.flatnonzero((packed[1:] ^ packed[:-1]) <= mask)
+    packed &= mask
+    order: Order = packed.view(np.int64)
+    if len(agree):  # by chance, one row in 2**24 where there are a million
+        met = np.union1d(agree, agree + 1)
+        undecided = order[met]
+        order[met] = undecided[keys.take(undecided).argsort(kind="stable")]
     return order
 
 
@@ -168,25 +178,19 @@ class _Buffer:
 
 
 class _MemoryRun:
-    """A buffer's rows, where they are, and their order by bucket."""
+    """A buffer's rows, where they are, and their order."""
 
     def __init__(self, keys: U64, payloads: Mapping[str, Bytes2D]) -> None:
-        buckets = (keys >> np.uint64(64 - BUCKET_BITS)).astype(np.uint16)
-        self._order: Order = buckets.argsort(kind="stable")
-        self._keys, self._payloads = keys, payloads
-        self.starts = np.zeros(NUM_BUCKETS + 1, dtype=np.int64)
-        np.cumsum(np.bincount(buckets, minlength=NUM_BUCKETS), out=self.starts[1:])
+        self._keys, self.payloads = keys, payloads
+        self.order = sorting_order(keys)
+        buckets = np.bincount((keys >> np.uint64(64 - BUCKET_BITS)).view(np.int64), minlength=NUM_BUCKETS)
+        self.starts = np.concatenate([np.zeros(1, dtype=np.int64), buckets.cumsum()])
 
     def keys(self, first: int, last: int) -> U64:
-        return self._keys.take(self._order[first:last])
+        return self._keys.take(self.order[first:last])
 
     def payload(self, column: str, first: int, last: int) -> Bytes2D:
-        return self._payloads[column].take(self._order[first:last], axis=0)
-
-    def sorted_rows(self, first: int, last: int) -> SortedRows:
-        """The rows where they are, with one order for buckets and keys together."""
-        order = self._order[first:last]
-        return SortedRows(order[_sorted([self._keys.take(order)])], self._payloads)
+        return self.payloads[column].take(self.order[first:last], axis=0)
 
 
 class _Spill:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Self, cast
 
 import numpy as np
 import xxhash
@@ -120,30 +120,54 @@ def store_group(workspace: Workspace, key: str, parts: Iterable[GroupPart]) -> G
     return record
 
 
-def store_part(
-    workspace: Workspace,
-    layout: ShardLayout,
-    key: str,
-    group: ShardGroup,
-    rows: ShuffledRows,
-    pool: Executor,
-    *,
-    first_shard: int = 0,
-) -> GroupPart:
-    """Write one split's rows as shards, each of them a job for the pool.
+class PartInMaking:
+    """One split's rows on their way into shards, each of them a job for the pool; leaving the body withdraws the rest.
 
     Args:
         group: as it will be recorded, but without shards and rows.
         first_shard: number of the first shard; the group's splits share a folder.
-
-    Raises:
-        EnvironmentProblem: no space left, or permission lost; the group does not count as written.
     """
 
-    def write(number: int, first: int, last: int) -> tuple[Shard, str]:
-        part = rows.part(first, last)
-        labels = np.zeros(layout.num_classes, dtype=np.int64)
+    def __init__(
+        self,
+        workspace: Workspace,
+        layout: ShardLayout,
+        key: str,
+        group: ShardGroup,
+        rows: ShuffledRows,
+        pool: Executor,
+        first_shard: int = 0,
+    ) -> None:
+        self._workspace, self._layout, self._group, self._rows = workspace, layout, group, rows
+        bounds = layout.bounds(rows.num_rows)
+        self.num_shards = len(bounds)
+        self._jobs = [
+            pool.submit(self._write, f"shards/{key}/{number:05d}.parquet", first, last)
+            for number, (first, last) in enumerate(bounds, first_shard)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for job in self._jobs:
+            job.cancel()
+
+    def result(self) -> GroupPart:
+        """The part, when all its shards are published.
+
+        Raises:
+            EnvironmentProblem: no space left, or permission lost; the group does not count as written.
+        """
+        written = [job.result() for job in self._jobs]
+        shards = tuple(shard for shard, _ in written)
+        whole = self._group.model_copy(update={"num_rows": self._rows.num_rows, "shards": shards})
+        return GroupPart(content_sha256=sha256_of([content for _, content in written]), group=whole)
+
+    def _write(self, relative: str, first: int, last: int) -> tuple[Shard, str]:
+        layout, part, content = self._layout, self._rows.part(first, last), xxhash.xxh3_128()
         does_count = 0 < layout.num_classes <= MOST_CLASSES_COUNTED
+        labels = np.zeros(layout.num_classes, dtype=np.int64)
 
         def gather(start: int, stop: int) -> dict[str, Bytes2D]:
             payloads = part.gather(start, stop)
@@ -153,30 +177,18 @@ def store_part(
                 labels[:] += np.bincount(payloads[LABEL].view("<i4")[:, 0], minlength=layout.num_classes)
             return payloads
 
-        content = xxhash.xxh3_128()
-        relative = f"shards/{key}/{first_shard + number:05d}.parquet"
-        with _published(workspace, relative) as writer:
+        with _published(self._workspace, relative) as writer:
             row_groups = write_shard(
                 writer, layout.columns, gather, last - first, layout.rows_per_row_group, layout.codec
             )
-        file = StoredFile(path=relative, size_bytes=writer.size_bytes, sha256=writer.sha256)
         shard = Shard(
-            file=file,
+            file=StoredFile(path=relative, size_bytes=writer.size_bytes, sha256=writer.sha256),
             num_rows=last - first,
             row_groups=row_groups,
             codec=layout.codec,
             label_counts=tuple(labels.tolist()) if does_count else (),
         )
         return shard, content.hexdigest()
-
-    jobs = [pool.submit(write, number, *bounds) for number, bounds in enumerate(layout.bounds(rows.num_rows))]
-    try:
-        written = [job.result() for job in jobs]
-    finally:
-        for job in jobs:
-            job.cancel()
-    whole = group.model_copy(update={"num_rows": rows.num_rows, "shards": tuple(shard for shard, _ in written)})
-    return GroupPart(content_sha256=sha256_of([content for _, content in written]), group=whole)
 
 
 @contextlib.contextmanager

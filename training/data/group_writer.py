@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,12 +17,11 @@ from training.data.bucket_shuffle import BucketShuffle
 from training.data.encoders import SOURCES, Encoder, EncoderStream, libraries, load_encoder
 from training.data.group_store import (
     EveryByte,
-    GroupPart,
     GroupRecord,
+    PartInMaking,
     ShardLayout,
     find_group,
     store_group,
-    store_part,
 )
 from training.data.parquet_payload import payload_of
 from training.data.row_blocks import blocks_of
@@ -96,11 +96,12 @@ class GroupWriter:
         for place, member in enumerate(task.members):
             for split, block in blocks_of(member, task, self._spec):
                 parts[split].push(place, block)
-        stored: list[GroupPart] = []
-        for split in task.splits:
-            first_shard = sum(len(part.group.shards) for part in stored)
-            stored.append(self._stored(key, task, parts[split], first_shard))
-        return store_group(self._workspace, key, stored)
+        with contextlib.ExitStack() as jobs:
+            stored: list[PartInMaking] = []
+            for part in parts.values():
+                first_shard = sum(each.num_shards for each in stored)
+                stored.append(jobs.enter_context(self._stored(key, task, part, first_shard)))
+            return store_group(self._workspace, key, [each.result() for each in stored])
 
     def _part(self, task: GroupTask, split: str) -> _Part:
         held_out = self._spec.heldout_fraction
@@ -109,7 +110,7 @@ class GroupWriter:
         stream = self._encoder.stream(row_seed(self._spec, task.group, split))
         return _Part(split, self._encoder, stream, shuffle, len(task.members))
 
-    def _stored(self, key: str, task: GroupTask, part: _Part, first_shard: int) -> GroupPart:
+    def _stored(self, key: str, task: GroupTask, part: _Part, first_shard: int) -> PartInMaking:
         part.finish()
         group = ShardGroup(
             group=task.group,
@@ -122,7 +123,7 @@ class GroupWriter:
             shards=(),
         )
         rows = part.shuffle.finish()
-        return store_part(self._workspace, self._layout, key, group, rows, self._pool, first_shard=first_shard)
+        return PartInMaking(self._workspace, self._layout, key, group, rows, self._pool, first_shard)
 
 
 class _Part:

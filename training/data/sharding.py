@@ -86,15 +86,17 @@ def write_shards(
     parts: list[GroupPart] = []
     with GroupWriter(spec, fitted, workspace, scratch, digests=digests, num_threads=num_threads) as writer:
         with ThreadPoolExecutor(num_threads, "shard") as pool:
-            jobs = [pool.submit(writer.write, task) for task in tasks]
+            # Large groups first, so that the threads end about together.
+            places = sorted(range(len(tasks)), key=lambda place: tasks[place].size_bytes, reverse=True)
+            jobs = {place: pool.submit(writer.write, tasks[place]) for place in places}
             try:
-                for job in jobs:
-                    for part in job.result().parts:
+                for place in range(len(tasks)):
+                    for part in jobs[place].result().parts:
                         parts.append(part)
                         if on_group:
                             on_group(part.group)
             finally:
-                for job in jobs:
+                for job in jobs.values():
                     job.cancel()
         columns = writer.columns
     check_skew([part.group for part in parts], spec.skew)

@@ -45,6 +45,10 @@ class GroupTask(NamedTuple):
     members: tuple[SourceRows, ...]
     """In packing order."""
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(member.size_bytes for member in self.members)
+
 
 def plan_groups(sources: Iterable[SourceRows], spec: ShardSpec) -> list[GroupTask]:
     """The sources' groups in manifest order; any listing order gives the same.

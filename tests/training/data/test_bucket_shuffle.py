@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from data_contracts.documents import PayloadColumn
 from data_contracts.errors import EnvironmentProblem
 from training.data import bucket_shuffle
-from training.data.bucket_shuffle import BucketShuffle, ShuffledRows
+from training.data.bucket_shuffle import BucketShuffle, ShuffledRows, sorting_order
 from training.data.splitmix import U64, shuffled, splitmix64
 
 COLUMNS = (PayloadColumn(name="x", dtype="uint8", shape=(3,)), PayloadColumn(name="y", dtype="int32", shape=()))
@@ -63,6 +63,12 @@ def test_rows_of_one_id_keep_the_order_they_came_in(ids: list[int], budget_rows:
     states = np.array(ids, dtype=np.uint64)
     found = shuffle(states, budget_rows, Path(tempfile.gettempdir()), batch=7)
     assert order_of(found, 0, len(ids)) == splitmix64(states).argsort(kind="stable").tolist()
+
+
+@given(st.lists(st.integers(0, 40) | st.integers(2**64 - 40, 2**64 - 1), max_size=200))
+def test_keys_that_differ_in_their_last_bits_alone_are_told_apart(keys: list[int]) -> None:
+    given_keys = np.array(keys, dtype=np.uint64)
+    assert sorting_order(given_keys).tolist() == given_keys.argsort(kind="stable").tolist()
 
 
 def test_nothing_added_makes_no_rows(tmp_path: Path) -> None:
