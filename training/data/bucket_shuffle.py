@@ -1,9 +1,9 @@
 """A shuffle of any number of rows in bounded memory: rows are ordered by SplitMix64 of their ids.
 
 Pass 1 collects rows in a buffer. A full buffer is sorted and written to scratch as one *run*; where its keys' top bits
-change (its *buckets*) is remembered. Pass 2 reads the buckets that a shard lies in from every run, and merges them; rows
-that were never spilled stay where they are. Rows of one key, should two ids meet, keep the order in which they came; so
-the result does not depend on the buffer's size.
+change (its *buckets*) is remembered. Pass 2 reads the buckets that a shard lies in from every run, and merges them;
+rows that were never spilled stay where they are. Rows of one key, should two ids meet, keep the order in which they
+came; so the result does not depend on the buffer's size.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compressed ("cold") shards, decoded once a node into bare payloads that can be mapped like a hot shard's.
 
-The decoded file is a pure function of manifest and payload: payloads in the manifest's order, each at a multiple of 64
-bytes. The manifest's CRC-32 of every payload proves it, when it is decoded and whenever it is mapped.
+The decoded file is a pure function of manifest and payload: payloads in the manifest's order, each aligned as
+in a hot shard. The manifest's CRC-32 of every payload proves it, when it is decoded and whenever it is mapped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from data_contracts.documents import PayloadColumn, RowGroup, Shard
 from data_contracts.errors import IntegrityError
-from training.data.parquet_payload import ALIGNMENT_BYTES, width_bytes
+from training.data.parquet_payload import aligned, width_bytes
 
 
 def is_cold(shard: Shard) -> bool:
@@ -31,9 +31,10 @@ def mapped_form(shard: Shard, columns: Sequence[PayloadColumn]) -> Shard:
     for row_group in shard.row_groups:
         chunks = []
         for chunk in row_group.chunks:
-            chunks.append(chunk.model_copy(update={"offset_bytes": end}))
-            size_bytes = row_group.num_rows * widths[chunk.column]
-            end += size_bytes + -size_bytes % ALIGNMENT_BYTES
+            width = widths[chunk.column]
+            start = aligned(end, width)
+            chunks.append(chunk.model_copy(update={"offset_bytes": start}))
+            end = start + row_group.num_rows * width
         row_groups.append(row_group.model_copy(update={"chunks": tuple(chunks)}))
     file = shard.file.model_copy(update={"size_bytes": end})
     return shard.model_copy(update={"file": file, "row_groups": tuple(row_groups)})

@@ -7,10 +7,10 @@ open shards: a rank starts fast.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,15 +22,16 @@ from data_contracts.publication import Workspace
 from training.data.address_range import AddressRange
 from training.data.cold_shards import is_cold, payloads_are_good
 from training.data.loader_spec import LoaderSpec, loader_spec
+from training.data.parquet_payload import width_bytes
 from training.data.row_groups import RowGroupTable
 from training.data.shard_files import ADVICE, ShardFiles, corrupt
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-WIDE_BYTES = 1024
-"""From here on numpy's indexing, a memcpy a record, is a tenth faster than torch's; for short records torch's, with the
-interpreter's lock released, takes half of numpy's time."""
+
+MEMORY_ALIGNMENT_BYTES = 64
+"""Where torch's own allocations begin."""
 
 
 class Dataset(NamedTuple):
@@ -41,12 +42,12 @@ class Dataset(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Offsets of rows in the mapped files, int64 (n,), one tensor a column."""
+    """Where rows lie in the mapped files, int64 (n,), one array a column."""
 
-    offsets: tuple[Tensor, ...]
+    places: tuple[NDArray[np.int64], ...]
 
     def part(self, start: int, stop: int) -> Located:
-        return Located(tuple(offsets[start:stop] for offsets in self.offsets))
+        return Located(tuple(places[start:stop] for places in self.places))
 
 
 class ShardReader:
@@ -138,8 +139,8 @@ class ShardReader:
         Returns:
             by column, a tensor of its own, shape (n, *column.shape).
         """
-        pairs = zip(self._payloads, located.offsets, strict=True)
-        return {payload.name: payload.read(offsets, pinned) for payload, offsets in pairs}
+        pairs = zip(self._payloads, located.places, strict=True)
+        return {payload.name: payload.read(places, pinned) for payload, places in pairs}
 
     def _map(
         self,
@@ -152,7 +153,8 @@ class ShardReader:
         """Map the files, then prove what was mapped: the very bytes that will be read. Returns the shards' forms."""
         files = ShardFiles(workspace, shards, columns, spec, on_shard)
         sizes = [form.file.size_bytes for form in files.forms]
-        self._range = mapped = AddressRange(list(zip(files.paths, sizes, strict=True)), keep=files)
+        widths = [width_bytes(column) for column in self.columns]
+        self._range = mapped = AddressRange(list(zip(files.paths, sizes, strict=True)), widths=widths, keep=files)
 
         def problem(number: int) -> IntegrityError | None:
             if files.proved.get(number) == mapped.inodes[number]:
@@ -170,14 +172,12 @@ class ShardReader:
         return files.forms
 
     def _payload(self, column: PayloadColumn, shards: Sequence[Shard]) -> _Payload:
-        width = _width_bytes(column)
         starts = [
-            start + _offset(shard, number, column, width)
+            start + _offset(shard, number, column)
             for start, shard in zip(self._range.starts, shards, strict=True)
             for number in range(len(shard.row_groups))
         ]
-        origins = np.array(starts, dtype=np.int64) - self.row_groups.first_rows * width
-        return _Payload(column, self._range, origins)
+        return _Payload(column, self._range, np.array(starts, dtype=np.int64), self.row_groups.first_rows)
 
 
 def _problem(
@@ -193,39 +193,44 @@ def _problem(
 
 
 class _Payload:
-    """One column's records at every offset, and per row group where row 0 of all would lie if it began there."""
+    """One column's records: all that was mapped taken for one array of them, where every payload starts at a multiple
+    of its width, as shards are written; else the records at every byte, which numpy takes a little more slowly."""
 
-    def __init__(self, column: PayloadColumn, mapped: AddressRange, origins: NDArray[np.int64]) -> None:
+    def __init__(
+        self, column: PayloadColumn, mapped: AddressRange, starts: NDArray[np.int64], first_rows: NDArray[np.int64]
+    ) -> None:
         import torch  # here, so that a process that only names readers need not pay for it
 
-        self.name, self.width_bytes, self._shape = column.name, _width_bytes(column), column.shape
+        self.name, self.width_bytes, self._shape = column.name, width_bytes(column), column.shape
+        self._is_array = not (starts % self.width_bytes).any()
+        every_bytes = self.width_bytes if self._is_array else 1
+        self._step = self.width_bytes // every_bytes
+        self._records = mapped.records(self.width_bytes, every_bytes=every_bytes)
+        self._origins = starts // every_bytes - first_rows * self._step
         self._dtype = torch.from_numpy(np.empty(0, dtype=column.dtype)).dtype
-        self._records, self._origins = mapped.windows(self.width_bytes), origins
-        self._wide_records = np.ndarray(
-            len(self._records), dtype=f"V{self.width_bytes}", buffer=mapped.array, strides=(1,)
-        )
-        self._empty, self._select, self._from_numpy = torch.empty, torch.index_select, torch.from_numpy
+        self._from_numpy, self._pinned = torch.from_numpy, partial(torch.empty, dtype=torch.uint8, pin_memory=True)
 
-    def locate(self, rows: NDArray[np.int64], row_groups: NDArray[np.int64]) -> Tensor:
-        offsets = self._origins.take(row_groups)
-        offsets += rows * self.width_bytes
-        return self._from_numpy(offsets)
+    def locate(self, rows: NDArray[np.int64], row_groups: NDArray[np.int64]) -> NDArray[np.int64]:
+        places = self._origins.take(row_groups)
+        places += rows if self._is_array else rows * self._step
+        return places
 
-    def read(self, offsets: Tensor, pinned: bool) -> Tensor:
-        if self.width_bytes >= WIDE_BYTES and not pinned:
-            out = self._from_numpy(self._wide_records[offsets.numpy()].view(np.uint8))
+    def read(self, places: NDArray[np.int64], pinned: bool) -> Tensor:
+        size_bytes = len(places) * self.width_bytes
+        out = self._pinned(size_bytes) if pinned else self._aligned(size_bytes)
+        records = out.numpy().view(self._records.dtype)
+        if self._is_array:
+            self._records.take(places, out=records, mode="clip")  # in range they are; to raise, numpy would copy twice
         else:
-            out = self._empty((len(offsets), self.width_bytes), dtype=self._records.dtype, pin_memory=pinned)
-            self._select(self._records, 0, offsets, out=out)
-        return out.view(self._dtype).view(len(offsets), *self._shape)
+            records[:] = self._records[places]
+        return out.view(self._dtype).view(len(places), *self._shape)
 
-
-def _dtype(column: PayloadColumn) -> np.dtype[Any]:
-    return np.dtype(column.dtype).newbyteorder("<")
-
-
-def _width_bytes(column: PayloadColumn) -> int:
-    return _dtype(column).itemsize * math.prod(column.shape)
+    def _aligned(self, size_bytes: int) -> Tensor:
+        """Memory that numpy gives again as soon as it is free, still in a core's cache; torch asks for aligned memory
+        and gets another each time, which costs a third of the copying."""
+        memory = self._from_numpy(np.empty(size_bytes + MEMORY_ALIGNMENT_BYTES, dtype=np.uint8))
+        start = -memory.data_ptr() % MEMORY_ALIGNMENT_BYTES
+        return memory[start : start + size_bytes]
 
 
 def _chosen(held: Sequence[PayloadColumn], names: Sequence[str] | None) -> tuple[PayloadColumn, ...]:
@@ -271,10 +276,10 @@ def _numbered(
     return tuple(numbered)
 
 
-def _offset(shard: Shard, row_group: int, column: PayloadColumn, width: int) -> int:
+def _offset(shard: Shard, row_group: int, column: PayloadColumn) -> int:
     """Where the row group's payload of this column starts in its file, checked against the file's end."""
     held = shard.row_groups[row_group]
     offsets = [chunk.offset_bytes for chunk in held.chunks if chunk.column == column.name]
-    if len(offsets) != 1 or not 0 <= offsets[0] <= shard.file.size_bytes - held.num_rows * width:
+    if len(offsets) != 1 or not 0 <= offsets[0] <= shard.file.size_bytes - held.num_rows * width_bytes(column):
         raise IntegrityError(f"the manifest places column {column.name} outside the file.", where=shard.file.path)
     return offsets[0]

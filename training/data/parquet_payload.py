@@ -1,8 +1,8 @@
 """Parquet shards that are also plain arrays: one required FIXED_LEN_BYTE_ARRAY column a payload, PLAIN, one version-1
 data page a row group. In an uncompressed ("hot") shard a page is its rows' bytes and nothing else, and starts at a
-multiple of 64 bytes.
+multiple of a row's bytes: the file is an array of rows, and a row of 4 KB never crosses a page of memory.
 
-Any Parquet reader opens the file; the loader maps a hot one and gathers rows at recorded offsets. It is written here
+Any Parquet reader opens the file; the loader maps a hot one and takes rows at recorded offsets. It is written here
 and not by a library, so that a hot shard's bytes depend on its rows alone, and each row is copied once. Pages of
 required values have no levels, so Parquet's own page checksum is the payload's CRC-32 where nothing is compressed.
 
@@ -25,9 +25,9 @@ from training.data.spec import Codec
 from training.data.thrift_compact import BINARY, I32, STRUCT, I32Value, I64Value, ListValue, StructValue, Value, encoded
 
 LAYOUT_KEY = b"headway.columns"
-CREATED_BY = b"headway payload writer version 1"
+CREATED_BY = b"headway payload writer version 2"
 MAGIC = b"PAR1"
-ALIGNMENT_BYTES = 64
+MOST_ALIGNED_BYTES = 64 << 10
 ZSTD_LEVEL = 1
 FIXED_LEN_BYTE_ARRAY, REQUIRED, DATA_PAGE, PLAIN, RLE = 7, 0, 0, 0, 3
 CODECS: Mapping[Codec, int] = {"none": 0, "zstd": 6, "lz4": 7}
@@ -49,6 +49,13 @@ def column_dtype(column: PayloadColumn) -> np.dtype[Any]:
 def width_bytes(column: PayloadColumn) -> int:
     """Bytes of one row."""
     return column_dtype(column).itemsize * math.prod(column.shape)
+
+
+def aligned(offset_bytes: int, row_bytes: int) -> int:
+    """Where the next payload starts, whose rows have so many bytes: less than a row further on, and of rows too wide
+    for that, less than a page."""
+    step = row_bytes if row_bytes <= MOST_ALIGNED_BYTES else 4096
+    return -(-offset_bytes // step) * step
 
 
 def payload_of(column: PayloadColumn, values: NDArray[Any]) -> Bytes2D:
@@ -112,7 +119,8 @@ def _write_page(sink: Sink, written: int, column: PayloadColumn, rows: Bytes2D, 
     crc32 = zlib.crc32(payload)
     body = payload if codec == "none" else _compressed(payload, codec)
     header = encoded(_page_header(rows, len(body), crc32 if codec == "none" else zlib.crc32(body)))
-    padding = -(written + len(header)) % ALIGNMENT_BYTES
+    end = written + len(header)
+    padding = aligned(end, width_bytes(column)) - end
     sink.write(bytes(padding) + header)
     sink.write(body)
     return _Page(column, len(rows), written + padding, len(header), len(body), crc32)

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from data_contracts.documents import Link, ShardManifest
 from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.published_files import document_path
-from training.data.loader import WIDE_BYTES, ShardReader
-from training.data.spec import SPLITS, TRAIN, BytePairSpec, ShardSpec
+from training.data import parquet_payload
+from training.data.loader import ShardReader
+from training.data.spec import SPLITS, TRAIN
 
 
 def as_arrow_reads(built: Any, split: str) -> dict[str, np.ndarray]:
@@ -233,13 +234,25 @@ def test_located_rows_are_read_in_parts(shared: Any, data: st.DataObject) -> Non
         assert np.array_equal(np.concatenate([part.numpy() for part in parts]), expected)
 
 
-def test_wide_rows_are_gathered_like_short_ones(tmp_path: Path, files: dict[str, bytes], build: Any) -> None:
-    spec = ShardSpec(encoder=BytePairSpec(vocab_size=300, sequence_tokens=700), num_groups=1, heldout_fraction=0.25)
-    built = build(tmp_path, files, spec)
-    reader, expected = ShardReader(built.workspace, built.manifest, TRAIN), as_arrow_reads(built, TRAIN)
-    assert reader.row_bytes > WIDE_BYTES
-    rows = np.random.default_rng(0).integers(0, reader.num_rows, 50)
-    assert np.array_equal(reader.gather(rows)["tokens"], expected["tokens"][rows])
+@pytest.mark.parametrize("step", [1, 64])
+def test_rows_of_an_older_writer_that_aligned_otherwise_are_gathered_alike(
+    shared: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes], build: Any, step: int
+) -> None:
+    monkeypatch.setattr(parquet_payload, "aligned", lambda offset, _: -(-offset // step) * step)
+    built = build(tmp_path, files, shared.spec)
+    starts = [
+        chunk.offset_bytes
+        for group in built.manifest.groups
+        for shard in group.shards
+        for row_group in shard.row_groups
+        for chunk in row_group.chunks
+    ]
+    width = np.dtype(built.manifest.columns[0].dtype).itemsize * built.manifest.columns[0].shape[0]
+    assert any(start % width for start in starts)
+    older, newer = (ShardReader(made.workspace, made.manifest, TRAIN) for made in (built, shared))
+    rows = np.random.default_rng(0).integers(0, newer.num_rows, 200)
+    for found, expected in zip(older.gather(rows).values(), newer.gather(rows).values(), strict=True):
+        assert np.array_equal(found, expected)
 
 
 def test_datasets_encoded_alike_lie_side_by_side(shared: Any) -> None:

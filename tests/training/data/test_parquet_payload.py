@@ -87,9 +87,19 @@ def test_a_payload_of_another_shape_or_type_is_refused_by_name() -> None:
         payload_of(COLUMNS[0], np.zeros((2, 3), dtype=np.uint32))
 
 
-def test_payloads_start_at_multiples_of_64_bytes() -> None:
-    _, row_groups = shard_bytes(COLUMNS, payloads(1000), 77)
-    assert {chunk.offset_bytes % 64 for held in row_groups for chunk in held.chunks} == {0}
+def test_payloads_start_at_multiples_of_their_rows_bytes() -> None:
+    columns = tuple(PayloadColumn(name=f"c{width}", dtype="uint8", shape=(width,)) for width in (1, 6, 60, 4096, 65537))
+    data = {column.name: np.zeros((20, *column.shape), np.uint8) for column in columns}
+    sink = BytesIO()
+    row_groups = write_shard(
+        sink, columns, lambda first, last: {name: rows[first:last] for name, rows in data.items()}, 20, 7
+    )
+    assert len(row_groups) == 3
+    for held in row_groups:
+        steps = [min(column.shape[0], 1 << 16) for column in columns[:-1]] + [4096]  # of the widest, a page
+        assert [chunk.offset_bytes % step for chunk, step in zip(held.chunks, steps, strict=True)] == [0] * 5
+    padded = len(sink.getvalue()) - sum(rows.nbytes for rows in data.values())
+    assert padded < 3 * (1 + 6 + 60 + 4096 + 4096 + 5 * 64) + 2000  # less than a row a page, headers and the footer
 
 
 def test_a_shard_of_many_columns_and_row_groups_is_read_back() -> None:
