@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from data_contracts.documents import PayloadColumn, RowGroup, Shard
 from data_contracts.errors import IntegrityError
+from data_contracts.full_disk import is_out_of_space
 from training.data.parquet_payload import aligned, width_bytes
 
 
@@ -60,6 +61,8 @@ def decode(compressed: Path, form: Shard, columns: Sequence[PayloadColumn], targ
                         rows = values.buffers()[1].slice(values.offset * width, len(values) * width)
                         out.write(rows)
     except (pa.ArrowException, OSError, KeyError, AttributeError) as error:
+        if is_out_of_space(error):
+            raise
         raise IntegrityError(f"the cold shard cannot be decoded ({error}).", where=form.file.path) from error
     mapped = np.memmap(target, np.uint8, "r") if form.file.size_bytes else np.empty(0, np.uint8)
     if not payloads_are_good(form, columns, mapped):

@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_contracts.errors import ConfigError, EnvironmentProblem
+from data_contracts.full_disk import is_out_of_space
 
 POLL_S = 0.05
 PART = ".part"
@@ -39,6 +41,16 @@ class Lease:
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path, self._descriptor = path, descriptor
+
+    def name(self, entries: list[str]) -> None:
+        """Raises `OSError`; the lease is closed then."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+            with os.fdopen(os.dup(self._descriptor), "wb") as stream:
+                stream.write(json.dumps(entries).encode())
+        except OSError:
+            self.close()
+            raise
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -74,21 +86,14 @@ class NodeCache:
                 where=str(self.folder),
                 advice="Raise launch.loader.cache_bytes.",
             )
-        try:
+        with self._writing():
             for folder in (self._files, self._locks, self._leases):
                 folder.mkdir(parents=True, exist_ok=True)
             path = self._leases / uuid.uuid4().hex
             with self._changing():
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-                os.write(descriptor, json.dumps(sorted(wanted)).encode())
-        except OSError as error:
-            raise EnvironmentProblem(
-                f"the node's cache cannot be written ({error.strerror}).",
-                where=str(self.folder),
-                advice="Set launch.loader.cache_folder to a folder on this node's own disk.",
-            ) from error
-        return Lease(path, descriptor)
+                lease = Lease(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
+                lease.name(sorted(wanted))
+        return lease
 
     def entry(self, item: Item, make: Callable[[Path], None], on_wait: Callable[[], None] = lambda: None) -> Path:
         """The entry's path, made first if it is not there. One process of the node makes it, the others wait.
@@ -121,34 +126,49 @@ class NodeCache:
     def _make(self, item: Item, make: Callable[[Path], None]) -> None:
         part = self._files / f"{item.name}{PART}"
         try:
-            with self._changing():
-                part.unlink(missing_ok=True)  # of a process killed half-way
-                self._make_room(item)
-                with part.open("wb") as reserved:
-                    if item.size_bytes:
-                        os.posix_fallocate(reserved.fileno(), 0, item.size_bytes)
-            make(part)
-            part.chmod(0o444)
-            with self._changing():
-                part.rename(self._files / item.name)
-        except OSError as error:
-            raise EnvironmentProblem(
-                f"the node's cache cannot be written ({error.strerror or error}).",
-                where=str(self.folder),
-                advice="Free space on this disk, or set launch.loader.cache_folder.",
-            ) from error
+            with self._writing():
+                with self._changing():
+                    part.unlink(missing_ok=True)  # of a process killed half-way
+                    self._make_room(item)
+                    with part.open("wb") as reserved:
+                        if item.size_bytes:
+                            os.posix_fallocate(reserved.fileno(), 0, item.size_bytes)
+                make(part)
+                part.chmod(0o444)
+                with self._changing():
+                    part.rename(self._files / item.name)
         finally:
             part.unlink(missing_ok=True)
 
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Raises `EnvironmentProblem` for what the disk refuses."""
+        try:
+            yield
+        except OSError as error:
+            is_full = is_out_of_space(error)
+            raise EnvironmentProblem(
+                "no space left for the node's cache; what was fetched before is kept."
+                if is_full
+                else f"the node's cache cannot be written ({error.strerror or error}).",
+                where=str(self.folder),
+                advice=f"{'Free some space there and run again' if is_full else 'Check its owner and mode'}, or set "
+                "launch.loader.cache_folder to a folder on this node's own disk.",
+            ) from error
+
     def _make_room(self, item: Item) -> None:
-        """Evict what was not used for longest, never what is in use or being made."""
+        """Evict what was not used for longest, never what is in use or being made.
+
+        A disk too full to hold as much as was promised asks for the same.
+        """
         held = self._held()
         in_use = self._in_use()
         excess = sum(stat.st_size for stat in held.values()) + item.size_bytes - self.capacity_bytes
+        lacking = item.size_bytes - shutil.disk_usage(self.folder).free
         for path, stat in sorted(held.items(), key=lambda pair: pair[1].st_mtime_ns):
-            if excess > 0 and path.suffix != PART and path.name not in in_use:
+            if max(excess, lacking) > 0 and path.suffix != PART and path.name not in in_use:
                 path.unlink()
-                excess -= stat.st_size
+                excess, lacking = excess - stat.st_size, lacking - stat.st_size
         if excess > 0:
             raise EnvironmentProblem(
                 f"no room for {item.size_bytes:,} bytes: all of the {self.capacity_bytes:,} that the node's cache may "

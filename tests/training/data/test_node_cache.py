@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -171,6 +171,70 @@ def test_a_folder_that_cannot_be_is_an_error_with_advice(tmp_path: Path) -> None
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(EnvironmentProblem, match=r"cannot be written .*cache_folder"):
         NodeCache(tmp_path / "file" / "cache", 1000).lease([item("a")])
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_disk_that_is_full_is_told_before_anything_is_fetched_and_another_try_completes(small_disk: Path) -> None:
+    cache = NodeCache(small_disk, 1 << 20)
+    lease = cache.lease([item("a", 20_000), item("b", 20_000)])
+    cache.entry(item("a", 20_000), filled(1))
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(30_000))
+    with pytest.raises(EnvironmentProblem, match=r"no space left for the node's cache.*is kept.*cache_folder") as told:
+        cache.entry(item("b", 20_000), refuse)
+    assert told.value.where == str(small_disk)
+    assert held(cache) == {item("a").name}
+    filler.unlink()
+    assert cache.entry(item("b", 20_000), filled(2)).read_bytes() == b"\2" * 20_000
+    lease.close()
+
+
+def test_a_disk_that_fills_up_while_an_entry_is_made_leaves_nothing_of_it(small_disk: Path) -> None:
+    cache = NodeCache(small_disk, 1 << 20)
+    lease = cache.lease([item("a", 20_000)])
+
+    def overflow(part: Path) -> None:
+        (small_disk / "beside").write_bytes(bytes(1 << 20))
+
+    with pytest.raises(EnvironmentProblem, match="no space left for the node's cache"):
+        cache.entry(item("a", 20_000), overflow)
+    assert held(cache) == set()
+    (small_disk / "beside").unlink()
+    cache.entry(item("a", 20_000), filled(1))
+    lease.close()
+
+
+def test_a_disk_too_full_for_a_lease_is_told_and_no_lease_stays(small_disk: Path) -> None:
+    cache = NodeCache(small_disk, 1 << 20)
+    cache.lease([]).close()
+    with (small_disk / "filler").open("wb", buffering=0) as stream, pytest.raises(OSError, match="No space"):
+        while True:
+            stream.write(bytes(4096))
+    with pytest.raises(EnvironmentProblem, match="no space left for the node's cache"):
+        cache.lease([item("a")])
+    assert list((small_disk / "leases").iterdir()) == []
+
+
+def test_on_a_disk_too_small_for_what_was_promised_the_unused_goes_first(small_disk: Path) -> None:
+    cache = NodeCache(small_disk, 1 << 20)
+    old = cache.lease([item("a", 30_000)])
+    cache.entry(item("a", 30_000), filled(1))
+    old.close()
+    lease = cache.lease([item("b", 40_000)])
+    cache.entry(item("b", 40_000), filled(2))
+    assert held(cache) == {item("b").name}
+    lease.close()
 
 
 HOLDER = """
