@@ -7,6 +7,7 @@ Everything is exact except `num_distinct`, and what is looked for inside the tex
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,13 @@ MAX_LOOKED_AT = 200_000
 MAX_CHARS_LOOKED_AT = 10_000
 MAX_VALUES = 20
 """More distinct values are a range or a text, not a set."""
-MIN_ROWS_PER_VALUE = 5
+MIN_ROWS_PER_VALUE: dict[str, int] = {"bool": 5, "string": 5, "integer": 20}
+"""A number is sooner a measure that has not varied much yet than a category."""
+MEASURES = re.compile(
+    r"(^|_)(num|n|nb|count|counts|max|min|mean|avg|median|sum|total|size|len|length|width|height|depth|age|amount|price"
+    r"|cost|quantity|qty|duration|bytes|chars|words|tokens|lines|rows|days|hours|minutes|seconds|ms|s|kg|km|percent)(_|$)"
+)
+"""Names of whole numbers that are measured or counted, however few values they have had."""
 MAX_VALUE_CHARS = 64
 MIN_ROWS_OF_KEY = 100
 """Of fewer rows, almost any column has each value once."""
@@ -171,7 +178,11 @@ def _column(connection: duckdb.DuckDBPyConnection, name: str, arrow_type: str, f
 
 
 def _few_values(connection: duckdb.DuckDBPyConnection, name: str, kind: Family, figures: Figures) -> tuple[Scalar, ...]:
-    is_countable = kind in ("bool", "integer") or (kind == "string" and (figures["max_length"] or 0) <= MAX_VALUE_CHARS)
+    is_countable = {
+        "bool": True,
+        "integer": not _is_measure(name),
+        "string": (figures.get("max_length") or 0) <= MAX_VALUE_CHARS,
+    }.get(kind, False)
     # The count is approximate, so a few more are let through and counted.
     if not is_countable or not 0 < figures["num_distinct"] <= 2 * MAX_VALUES:
         return ()
@@ -179,8 +190,12 @@ def _few_values(connection: duckdb.DuckDBPyConnection, name: str, kind: Family, 
     rows = connection.execute(
         f"SELECT DISTINCT {column} FROM {ROWS} WHERE {column} IS NOT NULL ORDER BY 1 LIMIT {MAX_VALUES + 1}"
     ).fetchall()
-    is_small = len(rows) <= MAX_VALUES and figures["num_values"] >= MIN_ROWS_PER_VALUE * len(rows)
+    is_small = len(rows) <= MAX_VALUES and figures["num_values"] >= MIN_ROWS_PER_VALUE[kind] * len(rows)
     return tuple(value for (value,) in rows) if is_small else ()
+
+
+def _is_measure(name: str) -> bool:
+    return MEASURES.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()) is not None
 
 
 def _may_be_key(kind: Family, figures: Figures) -> bool:

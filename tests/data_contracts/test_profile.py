@@ -38,6 +38,18 @@ def test_a_column_of_few_values_is_given_with_all_of_them_in_order() -> None:
     assert column([3, 1, 2] * 50).values == (1, 2, 3)
 
 
+@pytest.mark.parametrize("name", ["num_lines", "max_line_chars", "lineCount", "size_bytes", "AgeYears", "n", "age"])
+def test_what_is_counted_or_measured_is_no_set_however_few_values_it_had(name: str) -> None:
+    assert column([1, 2, 3] * 500, name).values == ()
+    assert column(["a", "b"] * 500, name).values == ("a", "b")
+
+
+@pytest.mark.parametrize("name", ["class", "status", "nation", "image", "message_kind", "maximal", "stage"])
+def test_whole_numbers_that_stand_for_something_are_a_set(name: str) -> None:
+    assert column([1, 2, 3] * 20, name).values == (1, 2, 3)
+    assert column([1, 2, 3] * 19, name).values == ()
+
+
 def test_as_many_values_as_a_set_may_have_and_no_more() -> None:
     many = list(range(profile_module.MAX_VALUES))
     assert len(column(many * 20).values) == profile_module.MAX_VALUES
