@@ -18,8 +18,6 @@ from data_contracts.text_types import TypeGuess
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BLOCK_BYTES = 4 << 20
-"""Text parsed at a time; a row must fit into two blocks."""
 _ROW, _COLUMN = re.compile(r"Row #(\d+)"), re.compile(r"CSV column #(\d+)")
 _KIND = re.compile(r"conversion error to ([^:]+):")
 
@@ -99,7 +97,7 @@ def _opened(path: Path, where: str, options: CsvOptions, types: Mapping[str, pa.
     read = csv.ReadOptions(
         # One thread, so that an error knows its row.
         use_threads=False,
-        block_size=BLOCK_BYTES,
+        block_size=options.max_row_bytes,  # text parsed at a time; a row must fit in
         skip_rows=options.skip_rows,
         column_names=list(options.column_names) or None,
         autogenerate_column_names=not options.has_header and not options.column_names,
@@ -108,10 +106,10 @@ def _opened(path: Path, where: str, options: CsvOptions, types: Mapping[str, pa.
         with reading_table(where), pa.input_stream(path, compression="detect") as stream:
             yield csv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
     except pa.ArrowException as error:
-        raise _refused(where, str(error), irregular, list(types)) from None
+        raise _refused(where, str(error), irregular, list(types), options.max_row_bytes) from None
 
 
-def _refused(where: str, message: str, irregular: list[Any], names: list[str]) -> DataError:
+def _refused(where: str, message: str, irregular: list[Any], names: list[str], max_row_bytes: int) -> DataError:
     """What Arrow says without the value it quotes."""
     row = _ROW.search(message)
     # The row's line, unless a value before it spans several.
@@ -137,9 +135,9 @@ def _refused(where: str, message: str, irregular: list[Any], names: list[str]) -
         )
     if "straddl" in message:
         return DataError(
-            f"a row is longer than {BLOCK_BYTES:,} bytes, or a quote is never closed.",
+            f"a row is longer than {max_row_bytes:,} bytes, or a quote is never closed.",
             where=where,
-            advice="Correct it.",
+            advice="Close the quote, or raise source.csv.max_row_bytes.",
         )
     if "Empty CSV" in message:
         return DataError("the file is empty: not even a header.", where=where, advice="Exclude it, or write it again.")

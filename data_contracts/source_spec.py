@@ -24,6 +24,12 @@ class CsvOptions(Frozen):
     )
     skip_rows: int = Field(default=0, ge=0, description="Lines before the header, or before the first row.")
     nulls: tuple[str, ...] = Field(default=("",), description="Unquoted spellings of a null. A quoted one is a text.")
+    max_row_bytes: int = Field(
+        default=16 << 20,
+        gt=0,
+        le=1 << 30,
+        description="The longest row that is certain to be read. So much text is parsed at a time, and held in memory.",
+    )
 
     @model_validator(mode="after")
     def _names_come_from_one_place(self) -> Self:

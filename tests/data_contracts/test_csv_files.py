@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from data_contracts import csv_files
 from data_contracts.csv_files import csv_batches, csv_columns, csv_names
 from data_contracts.errors import DataError
 from data_contracts.source_spec import CsvOptions
@@ -54,10 +53,9 @@ def test_a_type_is_the_narrowest_that_all_values_have(tmp_path: Path, values: tu
     assert csv_columns(path, "a.csv", CsvOptions(), {})["c"] == kind
 
 
-def test_the_last_value_of_a_long_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_files, "BLOCK_BYTES", 200)
+def test_the_last_value_of_a_long_file_counts(tmp_path: Path) -> None:
     path = write(tmp_path, "c\n" + "1\n" * 5000 + "x\n")
-    assert csv_columns(path, "a.csv", CsvOptions(), {}) == {"c": "string"}
+    assert csv_columns(path, "a.csv", CsvOptions(max_row_bytes=200), {}) == {"c": "string"}
 
 
 def test_a_column_without_a_value_asks_for_its_type(tmp_path: Path) -> None:
@@ -79,11 +77,8 @@ def test_any_text_comes_back_whatever_the_blocks(
     writer = csv.writer(stream, quoting=csv.QUOTE_ALL, lineterminator="\n")
     writer.writerows([("a", "b"), *table])
     path = write(tmp_path_factory.getbasetemp(), stream.getvalue())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            csv_files, "BLOCK_BYTES", max(block_bytes, max(map(len, stream.getvalue().encode().split(b'"\n"'))))
-        )
-        found = rows(path, a="string", b="string")
+    longest_bytes = max(map(len, stream.getvalue().encode().split(b'"\n"')))
+    found = rows(path, CsvOptions(max_row_bytes=max(block_bytes, longest_bytes)), a="string", b="string")
     assert [(row["a"], row["b"]) for row in found] == table
 
 
@@ -129,13 +124,23 @@ def test_a_fault_is_named_by_file_row_and_column_and_never_quoted(
     assert SECRET not in str(raised.value)
 
 
-def test_a_quote_that_is_never_closed_is_found_within_bounded_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(csv_files, "BLOCK_BYTES", 1000)
+def test_a_quote_that_is_never_closed_is_found_within_bounded_memory(tmp_path: Path) -> None:
     path = write(tmp_path, 'a\n"' + "x\n" * 10_000)
-    with pytest.raises(DataError, match=r"a\.csv: a row is longer than 1,000 bytes, or a quote is never closed"):
-        rows(path)
+    problem = r"a\.csv: a row is longer than 1,000 bytes, or a quote is never closed.*source\.csv\.max_row_bytes"
+    with pytest.raises(DataError, match=problem):
+        rows(path, CsvOptions(max_row_bytes=1000))
+
+
+def test_a_row_of_ten_megabytes_is_read_and_a_longer_one_where_the_source_says_so(tmp_path: Path) -> None:
+    path = write(tmp_path, "a,b\n1,2\n" + "x" * (10 << 20) + ",3\n")
+    columns = {"a": "string", "b": "int64"}
+
+    def lengths(options: CsvOptions) -> list[int]:
+        return [len(row["a"]) for batch in csv_batches(path, "a.csv", options, columns) for row in batch.to_pylist()]
+
+    assert lengths(CsvOptions()) == [1, 10 << 20]
+    with pytest.raises(DataError, match="a row is longer than 1,048,576 bytes"):
+        lengths(CsvOptions(max_row_bytes=1 << 20))
 
 
 @pytest.mark.parametrize("keep_bytes", [-1, -8, -100, 10, 3])
