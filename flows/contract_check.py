@@ -24,6 +24,7 @@ from data_contracts.sources import rows_files, take_snapshot
 from data_contracts.verdicts import is_accepted
 from flows.environment import project_folder
 from flows.pipeline_spec import find_pipeline_file, load_pipeline
+from flows.tables import print_table
 from tasks.pipeline_split import pipeline_split
 from tasks.validate import read_contract, read_suite
 from training.data.spec import ShardSpec
@@ -161,7 +162,7 @@ def print_checked(checked: Checked, console: Console | None = None) -> None:
         table.add_row(
             _mark(verdict), *(Text(each) for each in (verdict.rule_id, verdict.description, verdict.observed))
         )
-    console.print(table)
+    print_table(console, table)
 
 
 def _urgency(verdict: ExpectationVerdict) -> int:

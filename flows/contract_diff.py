@@ -13,6 +13,7 @@ from rich.text import Text
 from data_contracts.compatibility import Change, compare, next_version
 from data_contracts.contract import Contract, load_contract
 from data_contracts.errors import ContractViolation
+from flows.tables import print_table
 
 ORDER = ("breaking", "widening", "neutral")
 MARKS = {
@@ -69,7 +70,7 @@ def print_compared(compared: Compared, console: Console | None = None) -> None:
     for change in compared.changes:
         table.add_row(MARKS[change.effect], Text(change.where, overflow="fold"), Text(change.sentence))
     if compared.changes:
-        console.print(table)
+        print_table(console, table)
 
 
 def _verdict(compared: Compared) -> Text:

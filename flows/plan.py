@@ -21,6 +21,7 @@ from flows.pipeline_spec import PipelineSpec
 from flows.preflight import check_request
 from flows.request import RetrainRequest
 from flows.stage_records import newest_record
+from flows.tables import print_table
 from tasks import model_refs
 from tasks.context import RunContext
 from tasks.launch import describe_run, final_checkpoint, run_folder
@@ -232,7 +233,7 @@ def print_plan(plan: Plan) -> None:
     table = Table("stage", "would", "takes", "", box=None, padding=(0, 2))
     for stage in plan.stages:
         table.add_row(stage.stage, "be found" if stage.state == "found" else stage.state, _takes(stage), stage.detail)
-    console.print(table, soft_wrap=False)
+    print_table(console, table)
     console.print(f"\n{plan.batch}")
     if plan.rehearsal is not None:
         console.print(f"model        {plan.rehearsal.num_parameters:,} parameters")

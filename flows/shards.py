@@ -16,6 +16,7 @@ from data_contracts.publication import Workspace
 from flows.environment import project_folder
 from flows.pipeline_spec import find_pipeline_file, load_pipeline
 from flows.stage_records import newest_record
+from flows.tables import print_table
 from tasks.shard import fitted_ref
 
 MB = 1e6
@@ -131,7 +132,7 @@ def print_shards(table: ShardTable, console: Console | None = None) -> None:
             shares = [_shares(row.label_shares)] if row.label_shares else []
             shown.add_row(split, Text(row.group), *figures, *shares)
         shown.add_row(split, f"{len(rows)} in all", *_figures(rows, ""), style="bold", end_section=True)
-    console.print(shown)
+    print_table(console, shown)
 
 
 def _shares(shares: Sequence[float]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import fcntl
 import json
@@ -14,8 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from data_contracts import refs
-from data_contracts.errors import ConfigError
+from data_contracts.documents import Link, RunSpec, Sha256
+from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
+from flows.tables import print_table
 from tasks import model_refs
 from training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, step_of
 from training.launch import run_lock, stop_request
@@ -33,6 +36,8 @@ class ModelStatus(BaseModel):
 
 class RunStatus(BaseModel):
     run: str
+    pipeline: str
+    """Empty where the run's document is gone."""
     going_on: bool
     owner: str
     step: int | None
@@ -54,7 +59,8 @@ def read_status(workspace_uri: str) -> Status:
         raise ConfigError("there is no workspace here.", where=workspace.uri, advice="Run `headway retrain` first.")
     models = [_model(workspace, name) for name in workspace.names("refs/models")]
     here = {path.name for path in workspace.local_root.glob("runs/*")}
-    runs = [_run(workspace, name) for name in sorted(here | set(workspace.names("runs")))]
+    described = {name[:16]: name.removesuffix(".json") for name in workspace.names(f"documents/{RunSpec.kind}")}
+    runs = [_run(workspace, name, described.get(name)) for name in sorted(here | set(workspace.names("runs")))]
     return Status(workspace=workspace.uri, models=models, runs=runs)
 
 
@@ -74,8 +80,12 @@ def _model(workspace: Workspace, name: str) -> ModelStatus:
     )
 
 
-def _run(workspace: Workspace, name: str) -> RunStatus:
-    """What this machine knows of a run, and what of it was published by any."""
+def _run(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus:
+    """What this machine knows of a run, and what of it was published by any.
+
+    Args:
+        described: the run's whole digest, if its document is there.
+    """
     folder = workspace.local_path(f"runs/{name}")
     owner = _owner(folder)
     checkpoints = {step_of(path.parent.name) for path in folder.glob(f"checkpoints/*/{MANIFEST_NAME}")}
@@ -84,6 +94,7 @@ def _run(workspace: Workspace, name: str) -> RunStatus:
     kept = checkpoints - {None}
     return RunStatus(
         run=name,
+        pipeline=_pipeline(workspace, described),
         going_on=owner is not None,
         owner=owner or "",
         step=max([*(int(event["step"]) for event in _steps(folder)), *filter(None, kept)], default=None),
@@ -91,6 +102,12 @@ def _run(workspace: Workspace, name: str) -> RunStatus:
         finished=workspace.exists(f"runs/{name}/{RESULT_NAME}"),
         folder=str(folder),
     )
+
+
+def _pipeline(workspace: Workspace, run: Sha256 | None) -> str:
+    with contextlib.suppress(IntegrityError):
+        return "" if run is None else workspace.load(Link(kind=RunSpec.kind, sha256=run), RunSpec).pipeline
+    return ""
 
 
 def _steps(folder: Path) -> Iterator[Event]:
@@ -151,7 +168,11 @@ def _model_facts(model: ModelStatus) -> dict[str, str]:
 
 def _run_facts(run: RunStatus) -> dict[str, str]:
     step = "none yet" if run.step is None else f"{run.step:,}"
-    return {"step": f"{step}, {_count(run.num_checkpoints, 'checkpoint')}", "owner": run.owner}
+    return {
+        "pipeline": run.pipeline,
+        "step": f"{step}, {_count(run.num_checkpoints, 'checkpoint')}",
+        "owner": run.owner,
+    }
 
 
 def _count(number: int, noun: str) -> str:
@@ -164,4 +185,4 @@ def _print_entry(console: Console, title: str, facts: dict[str, str]) -> None:
     for name, fact in facts.items():
         if fact:
             table.add_row(f"  {name}", Text(fact, overflow="fold"))
-    console.print(table)
+    print_table(console, table, wrapped=True)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flows.summary import RetrainSummary, proof_command
+from flows.tables import print_table
 from training.ledger import Event
 
 PLAIN_STEP_EVERY_S = 5.0
@@ -114,7 +115,7 @@ class Terminal:
         console.print(f"  reports    {summary.reports['evaluation']}\n             {summary.reports['contract']}")
         console.print(f"  ledger     {summary.logs}")
         console.print(f"  prove it   {proof_command(summary)}")
-        console.print(time_table(summary))
+        print_table(console, time_table(summary))
 
 
 def comparison_line(summary: RetrainSummary) -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 from rich.console import Console
 
-from flows.status import ModelStatus, RunStatus, Status, print_status
+from data_contracts.documents import Link, RunSpec
+from data_contracts.publication import Workspace
+from data_contracts.published_files import document_path
+from flows.status import ModelStatus, RunStatus, Status, print_status, read_status
 
 REASON = "bits per byte 2.104 [2.086, 2.122], 0.310 below the champion's on the same 512 examples"
 
@@ -28,6 +32,7 @@ def test_no_line_is_wider_than_80_columns_and_nothing_is_cut_off() -> None:
     )
     run = RunStatus(
         run="0123456789abcdef",
+        pipeline="stdlib-lm-nightly",
         going_on=True,
         owner="pid 123456 on a-host-with-a-rather-long-name.example.org",
         step=123_456,
@@ -38,10 +43,37 @@ def test_no_line_is_wider_than_80_columns_and_nothing_is_cut_off() -> None:
     lines = shown(Status(workspace="/workspace", models=[model], runs=[run]))
     assert max(map(len, lines)) <= 80
     words = " ".join(lines).split()
-    for fact in ("stdlib-language-model", "v11", "v12", model.champion_since, run.run, "123,456,", *REASON.split()):
+    facts = ("stdlib-language-model", "v11", "v12", "stdlib-lm-nightly", model.champion_since, run.run, "123,456,")
+    for fact in (*facts, *REASON.split()):
         assert fact in words
-    assert "0123456789abcdef  going on" in [line.rstrip() for line in lines]
+    assert "0123456789abcdef  going on" in lines
+    assert all(line == line.rstrip() for line in lines)
 
 
 def test_an_empty_workspace_says_so() -> None:
     assert {"no models yet", "no runs yet"} <= set(shown(Status(workspace="/workspace", models=[], runs=[])))
+
+
+def test_a_run_is_known_by_its_pipeline_as_long_as_its_document_is_whole(tmp_path: Path) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    nothing, digest = workspace.publish("nothing", b""), "0" * 64
+    link = workspace.publish_document(
+        RunSpec(
+            pipeline="nightly",
+            config={},
+            manifest=Link(kind="manifest", sha256=digest),
+            receipt=Link(kind="receipt", sha256=digest),
+            fitted=Link(kind="fitted", sha256=digest),
+            code=nothing,
+            environment=nothing,
+        )
+    )
+    workspace.local_path(f"runs/{link.sha256[:16]}").mkdir(parents=True)
+    workspace.local_path("runs/0123456789abcdef").mkdir()
+
+    def pipelines() -> dict[str, str]:
+        return {run.run: run.pipeline for run in read_status(workspace.uri).runs}
+
+    assert pipelines() == {link.sha256[:16]: "nightly", "0123456789abcdef": ""}
+    workspace.publish(document_path(link), b"{}")
+    assert pipelines() == {link.sha256[:16]: "", "0123456789abcdef": ""}
