@@ -28,7 +28,15 @@ def completed(deployed: Any, worker: subprocess.Popen[bytes]) -> str:
 def test_the_file_names_no_path_of_a_machine_and_the_version_that_is_installed() -> None:
     text = (REPOSITORY / "deployments" / "prefect.yaml").read_text()
     assert str(REPOSITORY) not in text and "/home" not in text
-    assert yaml.safe_load(text)["deployments"][0]["version"] == version("headway")
+    assert {each["version"] for each in yaml.safe_load(text)["deployments"]} == {version("headway")}
+
+
+def test_every_shipped_pipeline_is_deployed_at_an_hour_of_its_own() -> None:
+    deployments = yaml.safe_load((REPOSITORY / "deployments" / "prefect.yaml").read_text())["deployments"]
+    pipelines = {path.stem for path in (REPOSITORY / "deployments").glob("*.yaml")} - {"prefect"}
+    assert {each["name"] for each in deployments} == pipelines
+    assert all(each["parameters"] == {"request": {"pipeline": each["name"]}} for each in deployments)
+    assert len({schedule["cron"] for each in deployments for schedule in each["schedules"]}) == len(deployments)
 
 
 def test_deploying_again_from_the_repository_changes_nothing(service: Any) -> None:
@@ -37,12 +45,18 @@ def test_deploying_again_from_the_repository_changes_nothing(service: Any) -> No
         done = service.prefect("deploy", "--all", "--prefect-file", "deployments/prefect.yaml", cwd=REPOSITORY)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "WARNING" not in done.stdout + done.stderr
-        found = service.api("deployments/name/retrain/stdlib-lm")
-        schedules = [(s["slug"], s["schedule"]["timezone"], s["active"]) for s in found["schedules"]]
-        seen.append((found["id"], found["parameters"], found["job_variables"], schedules))
+        seen.append([_seen(service, name) for name in ("stdlib-lm", "digits", "breast-cancer")])
     assert seen[0] == seen[1]
-    assert seen[0][1] == {"request": {"pipeline": "stdlib-lm"}}
-    assert seen[0][3] == [("nightly", "UTC", True)]
+    for _, parameters, variables, schedules in seen[0]:
+        assert set(parameters["request"]) == {"pipeline"}
+        assert variables["env"] == {"HEADWAY_PROJECT": str(REPOSITORY), "PYTHONSAFEPATH": "1"}
+        assert schedules == [("nightly", "UTC", True)]
+
+
+def _seen(service: Any, name: str) -> tuple[str, dict[str, Any], dict[str, Any], list[tuple[str, str, bool]]]:
+    found = service.api(f"deployments/name/retrain/{name}")
+    schedules = [(s["slug"], s["schedule"]["timezone"], s["active"]) for s in found["schedules"]]
+    return found["id"], found["parameters"], found["job_variables"], schedules
 
 
 def test_the_schedule_creates_runs(deployed: Any) -> None:
