@@ -12,9 +12,10 @@ from training.data.order import SampleOrder
 if TYPE_CHECKING:
     from torch import Tensor
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 2 << 20
 """Gathered at once: fixed costs, such as waking a thread that waits for it, are little beside the copying."""
-LOCATED_ROWS = 1 << 13
+LOCATED_ROWS = 1 << 16
+"""Never more than an epoch's: orders begin each anew."""
 
 
 class BlockGather:
@@ -40,7 +41,7 @@ class BlockGather:
         self._places = np.arange(batch_rows)[share or slice(None)]
         share_rows = max(1, self._places.size)
         self.batches_per_block = max(1, BLOCK_BYTES // (share_rows * max(1, reader.row_bytes)))
-        blocks_at_once = max(1, LOCATED_ROWS // (share_rows * self.batches_per_block))
+        blocks_at_once = max(1, min(LOCATED_ROWS, reader.num_rows) // (share_rows * self.batches_per_block))
         self._batches_at_once = blocks_at_once * self.batches_per_block
         self._known: tuple[int, Located] | None = None
 
@@ -66,6 +67,9 @@ class BlockGather:
         return known[1].part(place * self._places.size, (place + num_batches) * self._places.size)
 
     def _locate(self, first_batch: int, num_batches: int) -> Located:
-        batches = np.arange(first_batch, first_batch + num_batches)
-        positions = (batches[:, None] * self._batch_rows + self._places).reshape(-1)
+        first, last = first_batch * self._batch_rows, (first_batch + num_batches) * self._batch_rows
+        if self._places.size == self._batch_rows:
+            positions = np.arange(first, last)
+        else:
+            positions = (np.arange(first, last, self._batch_rows)[:, None] + self._places).reshape(-1)
         return self._reader.locate(self._order.rows(positions))

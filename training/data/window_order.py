@@ -16,8 +16,6 @@ from training.data.order import check_positions, epochs_and_indices
 from training.data.row_groups import RowGroupTable
 from training.data.splitmix import MASK, mix, splitmix64
 
-KEY_BLOCK = 1 << 13
-"""Keys hashed at once: the temporaries stay in a core's own cache."""
 KEPT_WINDOWS = 4
 MAX_WINDOW_ROWS = 1 << 30
 
@@ -84,6 +82,9 @@ class WindowOrder:
             # A new dictionary each time: other threads keep the one they are reading.
             self._windows = dict([*newest, ((epoch.number, window), rows)])
         start = int(epoch.window_ends[window]) - rows.size
+        first, last = int(indices[0]) - start, int(indices[-1]) - start
+        if last - first == indices.size - 1:  # one after another, the usual case
+            return rows[first : last + 1]
         found: NDArray[np.int64] = rows.take(indices - start)
         return found
 
@@ -102,20 +103,15 @@ class WindowOrder:
             [np.arange(start, start + size) for start, size in zip(first_rows.tolist(), sizes.tolist(), strict=True)]
         )
         shuffled_rows: NDArray[np.int64] = rows.take(_permutation(rows.size, mix(self._seed, epoch.number, window)))
+        shuffled_rows.flags.writeable = False  # parts of it are handed out
         return shuffled_rows
 
 
 def _permutation(count: int, seed: int) -> NDArray[np.int64]:
-    """Numbers below `count` in the order of the upper bits of their hashed keys; the number itself fills the lower
-    bits, so that one plain sort does it, twice as fast as an argsort, and no two keys are equal."""
-    number_bits = np.uint64(max(count - 1, 1).bit_length())
-    keys = np.empty(count, dtype=np.uint64)
-    for start in range(0, count, KEY_BLOCK):
-        numbers = np.arange(start, min(start + KEY_BLOCK, count), dtype=np.uint64)
-        hashed = splitmix64(numbers ^ np.uint64(seed & MASK))
-        hashed >>= number_bits
-        hashed <<= number_bits
-        keys[start : start + KEY_BLOCK] = hashed | numbers
-    keys.sort()
-    keys &= (np.uint64(1) << number_bits) - np.uint64(1)
-    return keys.view(np.int64)
+    """Numbers below `count` by the upper 32 bits of their hashed keys, the smaller first where those are equal. 16 bits
+    at a time, which numpy sorts by counting: in a third of the time that comparing whole keys takes."""
+    keys = splitmix64(np.arange(count, dtype=np.uint64) ^ np.uint64(seed & MASK))
+    keys >>= np.uint64(32)
+    numbers = keys.astype(np.uint16).argsort(kind="stable")
+    keys >>= np.uint64(16)
+    return numbers.take(keys.astype(np.uint16).take(numbers).argsort(kind="stable"))
