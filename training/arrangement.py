@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from training.checkpoint.pieces import Piece, State, pieces_of
 from training.checkpoint.proof import proof_loss
+from training.communication import Traffic
 from training.config import TrainingSpec
 from training.distributed import Gang
 from training.recipes.protocol import Recipe
@@ -57,6 +58,9 @@ class Arrangement(Protocol):
         """Euclidean norm of the whole model's gradient, the same on every rank."""
 
     def scale_gradients(self, factor: float) -> None: ...
+
+    def traffic(self) -> Mapping[str, Traffic]:
+        """What this rank's collectives cost since the last call, by kind."""
 
     def proof_loss(self, batch: Batch) -> float:
         """Mean loss a token in nats, in evaluation mode, the same on every rank; all ranks call it."""

@@ -75,6 +75,9 @@ class TrainingSpec(Frozen):
         default="fp32", description="Arithmetic of forward and backward; weights and optimizer stay fp32."
     )
     loss_scale: LossScaleSpec = LossScaleSpec()
+    gradient_compression: Literal["none", "bf16", "fp16"] = Field(
+        default="none", description="What gradients are rounded to, replica by replica, and travel in between ranks."
+    )
     compile: bool = Field(default=False, description="Compile the model's training pass with `torch.compile`.")
     num_threads: int = Field(default=1, gt=0, description="Threads of a rank. More cores: more ranks, not threads.")
     checkpoint_every_steps: int = Field(default=100, gt=0, description="Steps between checkpoints.")

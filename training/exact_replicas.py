@@ -6,26 +6,27 @@ they make is summed in one fixed tree (after EasyScale, Li et al., SC '23).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from data_contracts.errors import ConfigError
 from training.arrangement import Batch, Share, WholeModel
+from training.batch_statistics import BatchStatistics
+from training.communication import Collectives, Traffic
 from training.config import TrainingSpec, replicas_per_rank
 from training.distributed import Gang
 from training.gradients import GradientTree
-from training.precision import autocast
+from training.precision import DTYPES, autocast
 from training.recipes.protocol import Recipe
 from training.seeds import derive, seed_everything
 
 
 class ExactReplicas(WholeModel):
     """Raises:
-    ConfigError: the model keeps batch statistics, which depend on how a batch is cut.
+    ConfigError: the model has SyncBatchNorm, or weights that are not fp32.
     """
 
     def __init__(self, recipe: Recipe, spec: TrainingSpec, gang: Gang) -> None:
@@ -36,18 +37,32 @@ class ExactReplicas(WholeModel):
         self.model = recipe.build().to(gang.device)
         # Not `self.model.compile()`: evaluation and the proof batch would go through it too, and get other bits.
         self._callable = cast(nn.Module, torch.compile(self.model)) if spec.compile else self.model
-        _refuse_batch_statistics(self.model)
-        self._gradients = GradientTree(list(self.model.parameters()), gang=gang, num_replicas=spec.num_replicas)
+        self._collectives = Collectives(gang)
+        self._statistics = BatchStatistics(self.model, self._collectives)
+        self._trained = _trained_parameters(self.model)
+        self._gradients = GradientTree(
+            self._trained,
+            collectives=self._collectives,
+            num_replicas=spec.num_replicas,
+            node_dtype=DTYPES[spec.gradient_compression],
+        )
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        return self._trained
 
     def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
         self.model.train()
+        self._statistics.begin_step()
         rows = []
         for index, batch in enumerate(micro_batches):
             replica = self.share.index * self._replicas_per_rank + index
             seed_everything(derive(self._spec.seed, "replica", step, replica))
+            self._statistics.begin_replica()
             self._gradients.begin_replica()
             with autocast(self._spec.precision, self._gang.device):
                 losses = self._recipe.losses(self._callable, batch)
+            self._statistics.end_replica()
             (losses.nats.sum() * loss_scale).backward()  # type: ignore[no-untyped-call]
             self._gradients.end_replica()
             rows.append(torch.stack((losses.nats.detach().double().sum(), losses.valid.sum().double())))
@@ -55,7 +70,8 @@ class ExactReplicas(WholeModel):
 
     def exchange(self, own: Tensor) -> Tensor:
         self._total = self._gradients.total()
-        return self._gang.gather(own)
+        self._statistics.end_step()
+        return self._collectives.gather(own.to(self._gang.device)).cpu()
 
     def gradient_norm(self) -> float:
         return float(torch.linalg.vector_norm(self._total))
@@ -63,12 +79,22 @@ class ExactReplicas(WholeModel):
     def scale_gradients(self, factor: float) -> None:
         self._total.mul_(factor)
 
+    def traffic(self) -> Mapping[str, Traffic]:
+        return self._collectives.take_traffic()
 
-def _refuse_batch_statistics(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm):
+
+def _trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """By name, those that are not frozen.
+
+    Raises:
+        ConfigError: one is not fp32.
+    """
+    trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    for name, value in trained.items():
+        if value.dtype != torch.float32:
             raise ConfigError(
-                "batch normalisation's running statistics would depend on the number of ranks.",
+                f"it is {str(value.dtype).removeprefix('torch.')}, and weights are fp32 in every precision.",
                 where=f"model.{name}",
-                advice="Use group or layer normalisation.",
+                advice="Choose training.precision instead of converting the model.",
             )
+    return trained

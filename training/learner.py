@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from data_contracts.errors import IntegrityError, TrainingFailed
 from training.arrangement import Batch, Share, arrange
 from training.checkpoint.pieces import State
+from training.communication import Traffic, tree_sum
 from training.config import TrainingSpec
 from training.distributed import Gang
-from training.gradients import clip_factor, tree_sum
+from training.gradients import clip_factor
 from training.optimizer import ScheduledOptimizer
 from training.precision import LossScaler
 from training.recipes.protocol import Recipe
@@ -94,6 +95,10 @@ class Learner:
         self._arrangement.scale_gradients(factor / divisor)
         self._scaler.succeed()
         return Update(lr=self._optimizer.step(step, num_updates=step + 1 - self._scaler.num_skipped), grad_norm=norm)
+
+    def traffic(self) -> Mapping[str, Traffic]:
+        """What this rank's collectives cost since the last call, by kind."""
+        return self._arrangement.traffic()
 
     def tensors(self) -> State:
         """All tensors of its state that lie on this rank: `model.<name>` and `optimizer.<moment>.<name>`."""

@@ -15,7 +15,7 @@ import torch
 from data_contracts.errors import IntegrityError
 from training.config import TrainingSpec
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"none": torch.float32, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SMALLEST_EXPONENT, LARGEST_EXPONENT = -24, 24
 """A gradient that overflows under a smaller scale overflows by itself; a larger one gains nothing in fp16."""
 
@@ -37,7 +37,7 @@ class LossScaler:
     """
 
     def __init__(self, spec: TrainingSpec) -> None:
-        self._is_dynamic = spec.precision == "fp16"
+        self._is_dynamic = "fp16" in (spec.precision, spec.gradient_compression)
         self._growth_interval_steps = spec.loss_scale.growth_interval_steps
         self._exponent = spec.loss_scale.initial_exponent if self._is_dynamic else 0
         self._num_good_steps = self.num_skipped = 0

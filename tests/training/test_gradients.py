@@ -7,11 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from data_contracts.errors import ConfigError
+from training import gradients
+from training.communication import Collectives, tree_sum
 from training.distributed import Gang
-from training.gradients import GradientTree, clip_factor, tree_sum
+from training.gradients import GradientTree, clip_factor
 
-ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
+ALONE = Collectives(Gang(rank=0, world_size=1, device=torch.device("cpu")))
 
 
 def awkward_values(*shape: int) -> torch.Tensor:
@@ -42,23 +46,23 @@ def test_summing_in_two_stages_is_the_same_tree(levels, workers):
 def test_replicas_one_after_another_add_up_as_the_tree(num_replicas):
     parameters = [nn.Parameter(torch.zeros(5, 3)), nn.Parameter(torch.zeros(7))]
     coefficients = awkward_values(num_replicas, 22)
-    tree = GradientTree(parameters, gang=ALONE, num_replicas=num_replicas)
+    tree = GradientTree(dict(zip("ab", parameters, strict=True)), collectives=ALONE, num_replicas=num_replicas)
     for _ in range(2):  # buffers are used again in the next step
         for row in coefficients:
             tree.begin_replica()
-            flat = torch.cat([parameter.flatten() for parameter in parameters])
+            flat = torch.cat([parameter.flatten() for parameter in reversed(parameters)])
             (flat * row).sum().backward()
             tree.end_replica()
         total = tree.total()
 
         expected = tree_sum(coefficients.clone())
         assert torch.equal(total[:22], expected)
-        assert torch.equal(torch.cat([parameter.grad.flatten() for parameter in parameters]), expected)
+        assert torch.equal(torch.cat([parameter.grad.flatten() for parameter in reversed(parameters)]), expected)
 
 
 def test_a_parameter_that_a_replica_does_not_use_contributes_nothing():
     used, unused = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
-    tree = GradientTree([used, unused], gang=ALONE, num_replicas=2)
+    tree = GradientTree({"used": used, "unused": unused}, collectives=ALONE, num_replicas=2)
     for replica in range(2):
         tree.begin_replica()
         (used.sum() + (unused.sum() if replica else 0)).backward()
@@ -72,12 +76,13 @@ def test_a_parameter_that_a_replica_does_not_use_contributes_nothing():
 def test_the_gradient_is_padded_to_whole_shares_of_the_replicas(num_replicas, length):
     """So that its length, and every sum over it, is the same however many workers share the replicas."""
     parameter = nn.Parameter(torch.zeros(13))
-    tree = GradientTree([parameter], gang=ALONE, num_replicas=num_replicas)
-    tree.begin_replica()
-    parameter.sum().backward()
-    tree.end_replica()
+    tree = GradientTree({"only": parameter}, collectives=ALONE, num_replicas=num_replicas)
+    for _ in range(num_replicas):
+        tree.begin_replica()
+        parameter.sum().backward()
+        tree.end_replica()
     total = tree.total()
-    assert total.tolist() == [1.0] * 13 + [0.0] * (length - 13)
+    assert total.tolist() == [num_replicas] * 13 + [0.0] * (length - 13)
 
 
 @pytest.mark.parametrize(("norm", "largest"), [(0.5, 1.0), (1.0, 1.0), (10.0, 1.0), (0.0, 1.0)])
@@ -85,3 +90,78 @@ def test_a_clipped_gradient_is_no_longer_than_allowed_and_a_short_one_is_left_al
     factor = clip_factor(norm, largest)
     assert norm * factor <= largest
     assert factor == pytest.approx(min(1.0, largest / norm) if norm else 1.0, rel=1e-5)
+
+
+def run_replicas(tree, parameters, coefficients):
+    for row in coefficients:
+        tree.begin_replica()
+        (torch.cat([parameter.flatten() for parameter in parameters]) * row).sum().backward()
+        tree.end_replica()
+    return tree.total()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_with_compression_every_node_of_the_tree_is_rounded(dtype):
+    parameter = nn.Parameter(torch.zeros(1000))
+    a, b, c, d = coefficients = torch.randn(4, 1000, generator=torch.Generator().manual_seed(1))
+    tree = GradientTree({"a": parameter}, collectives=ALONE, num_replicas=4, node_dtype=dtype)
+
+    def rounded(values):
+        return values.to(dtype).float()
+
+    for _ in range(2):
+        total = run_replicas(tree, [parameter], coefficients)
+        left, right = rounded(rounded(a) + rounded(b)), rounded(rounded(c) + rounded(d))
+        assert torch.equal(total, rounded(left + right))
+        assert total.dtype == parameter.grad.dtype == torch.float32
+    assert not torch.equal(total, rounded((a + b) + (c + d))), "rounding at the end alone would show"
+
+
+class Noted:
+    """In place of an exchange: notes when each bucket is handed over, and by how many gradients it was preceded."""
+
+    def __init__(self, arrived):
+        self.arrived, self.seen = arrived, []
+
+    def start(self, bucket):
+        self.seen.append((len(bucket), len(self.arrived)))
+
+    def finish(self): ...
+
+
+@pytest.mark.parametrize(("names", "preceding"), [("abc", [1, 2, 3]), ("cba", [3, 3, 3])])
+def test_buckets_leave_in_one_order_while_backward_still_runs(monkeypatch, names, preceding):
+    """The third layer's gradient arrives first; a bucket waits for those before it in the buffer."""
+    monkeypatch.setattr(gradients, "BUCKET_ELEMENTS", 8)
+    layers = [nn.Parameter(torch.ones(8)) for _ in names]
+    arrived = []
+    for parameter in layers:
+        parameter.register_post_accumulate_grad_hook(arrived.append)
+    named = dict(sorted(zip(names, layers, strict=True)))
+    tree = GradientTree(named, collectives=ALONE, num_replicas=4)
+    tree._exchange = noted = Noted(arrived)
+    for _ in range(4):
+        arrived.clear()
+        tree.begin_replica()
+        first, second, third = layers
+        ((first.sum().tanh() * second.sum()).tanh() * third.sum()).backward()
+        tree.end_replica()
+    assert noted.seen == [(8, number) for number in preceding]
+
+
+def test_a_gradient_that_arrives_twice_in_one_backward_pass_is_refused_by_name():
+    block = nn.Linear(3, 3)
+    tree = GradientTree(dict(block.named_parameters()), collectives=ALONE, num_replicas=1)
+    tree.begin_replica()
+    x = torch.ones(2, 3, requires_grad=True)
+    with pytest.raises(ConfigError, match=r"model\.(weight|bias): its gradient arrived twice.*use_reentrant=False"):
+        checkpoint(block, checkpoint(block, x, use_reentrant=True), use_reentrant=True).sum().backward()
+
+
+def test_a_gradient_that_a_recipe_replaces_is_refused_by_name():
+    parameter = nn.Parameter(torch.ones(3))
+    tree = GradientTree({"only": parameter}, collectives=ALONE, num_replicas=1)
+    tree.begin_replica()
+    parameter.grad = None
+    with pytest.raises(ConfigError, match=r"model\.only: something replaced"):
+        parameter.sum().backward()

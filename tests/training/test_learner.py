@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from data_contracts.errors import ConfigError, IntegrityError, TrainingFailed
+from data_contracts.errors import IntegrityError, TrainingFailed
 from training.batches import RankBatches, step_rows
 from training.data.device_copy import to_tensors
 from training.data.loader import ShardReader
@@ -104,15 +104,6 @@ def test_random_draws_of_a_replica_depend_on_step_and_replica_alone(documents, r
         drawn.append(recipe.drawn)
     assert drawn[0][-4:] == drawn[1]
     assert len(set(drawn[0])) == 12
-
-
-def test_a_model_with_batch_statistics_is_refused_by_name(documents):
-    class Normalised:
-        def build(self):
-            return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-
-    with pytest.raises(ConfigError, match=r"model.1: batch normalisation"):
-        Learner(Normalised(), documents.training, ALONE)
 
 
 def test_a_tied_weight_is_stored_once_and_persistent_buffers_are_stored_too():

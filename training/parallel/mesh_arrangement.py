@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from training.arrangement import Batch, Share
 from training.checkpoint.pieces import Piece, State
 from training.checkpoint.proof import proof_loss
+from training.communication import Traffic
 from training.config import TrainingSpec
 from training.distributed import Gang
 from training.parallel.mesh import make_mesh
@@ -80,6 +81,9 @@ class MeshArrangement:
     def scale_gradients(self, factor: float) -> None:
         gradients = [value.local.grad for value in self._locals.values() if value.local.grad is not None]
         torch._foreach_mul_(gradients, factor)
+
+    def traffic(self) -> Mapping[str, Traffic]:
+        return {}
 
     def proof_loss(self, batch: Batch) -> float:
         return proof_loss(self._recipe, self.model, batch)

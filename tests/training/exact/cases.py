@@ -1,0 +1,182 @@
+"""What shall give the same bits on any number of ranks: the shipped recipes, and models that are hard to sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from training.config import LossScaleSpec, OptimizerSpec, RecipeSpec, ScheduleSpec, TrainingSpec
+from training.data.shapes import ImageShape, TabularShape, TokenShape
+from training.recipes.classification import Classifier
+from training.recipes.protocol import Recipe, load_recipe
+from training.seeds import derive
+
+NUM_CLASSES = 5
+
+
+class Own(Classifier):
+    """A classifier of `x` whose model is one function away."""
+
+    def __init__(self, build: Callable[[], nn.Module], shape: tuple[int, ...], ids: int = 0) -> None:
+        self.build, self.shape, self.ids = build, shape, ids
+
+    def inputs(self, batch: Mapping[str, Tensor]) -> Tensor:
+        return batch["x"]
+
+    def hidden_matrices(self, model: nn.Module) -> tuple[str, ...]:
+        return ()
+
+
+class TwiceThroughOneBlock(nn.Module):
+    """Tied weights, and one block that is recomputed twice in a backward pass."""
+
+    def __init__(self, use_reentrant: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(NUM_CLASSES, 16)
+        self.block = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Dropout(0.1), nn.Linear(16, 16))
+        self.head = nn.Linear(16, NUM_CLASSES, bias=False)
+        self.head.weight = self.embedding.weight
+        self.use_reentrant = use_reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.embedding(x).mean(dim=1)
+        for _ in range(2):
+            hidden = hidden + checkpoint(self.block, hidden, use_reentrant=self.use_reentrant)
+        return self.head(hidden)
+
+
+class Sparse(nn.Module):
+    """Sparse gradients, a part that no replica uses and one that some use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.EmbeddingBag(50, 16, sparse=True, mode="mean")
+        self.unused = nn.Linear(16, 16)
+        self.sometimes = nn.Linear(16, 16)
+        self.head = nn.Linear(16, NUM_CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.embedding(x)
+        if int(x[0, 0]) % 2:
+            hidden = hidden + self.sometimes(hidden)
+        return self.head(torch.tanh(hidden))
+
+
+class Normalised(nn.Module):
+    """Batch normalisation with three kinds of momentum, one layer only used by some replicas, one used twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout2d(0.1))
+        self.second = nn.Sequential(nn.Conv2d(8, 8, 3, groups=2), nn.BatchNorm2d(8, momentum=0.3), nn.ReLU())
+        self.sometimes = nn.BatchNorm2d(8, momentum=None)
+        self.twice = nn.BatchNorm1d(8, affine=False)
+        self.head = nn.Linear(8, NUM_CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.second(self.first(x))
+        if float(x.detach()[0, 0, 0, 0]) > 0.2:
+            x = self.sometimes(x)
+        return self.head(self.twice(self.twice(x.mean(dim=(2, 3)))))
+
+
+class Remembers(nn.Module):
+    """Keeps a running mean of its own, as only the batches of one rank would show it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, NUM_CLASSES)
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean.lerp_(x.detach().mean(dim=0), 0.1)
+        return self.head(x - self.mean)
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 32), nn.LayerNorm(32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, NUM_CLASSES))
+
+
+TOKENS = TokenShape(vocab_size=64, context_tokens=12)
+SHIPPED = {
+    "language-model": (TOKENS, {"width": 16, "depth": 2, "heads": 2, "hidden": 24, "tied_embeddings": True}),
+    "image-classifier": (ImageShape(channels=1, height=8, width=8, num_classes=NUM_CLASSES), {"width": 8}),
+    "tabular-classifier": (
+        TabularShape(num_numeric=4, cardinalities=(3, 7), num_classes=NUM_CLASSES),
+        {"width": 16, "depth": 2, "dropout": 0.2},
+    ),
+}
+
+
+def shipped(name: str, **changes: Any) -> tuple[Recipe, TrainingSpec]:
+    shape, model = SHIPPED[name]
+    return load_recipe(name, model, shape), spec(recipe=RecipeSpec(name=name, model=model), **changes)
+
+
+def own(
+    build: Callable[[], nn.Module], shape: tuple[int, ...], ids: int = 0, **changes: Any
+) -> tuple[Own, TrainingSpec]:
+    return Own(build, shape, ids), spec(**changes)
+
+
+def spec(**changes: Any) -> TrainingSpec:
+    common = {
+        "max_steps": 20,
+        "global_batch_sequences": 32,
+        "micro_batch_sequences": 4,
+        "optimizer": OptimizerSpec(gradient_clip=0.5),
+        "schedule": ScheduleSpec(warmup_steps=2),
+    }
+    return TrainingSpec(**{**common, **changes})
+
+
+# The scale is too large at first, and again after two good steps, so that steps are skipped.
+TOO_LARGE = LossScaleSpec(initial_exponent=14, growth_interval_steps=2)
+
+CASES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
+    **{name: partial(shipped, name) for name in SHIPPED},
+    "bf16": partial(shipped, "language-model", precision="bf16"),
+    "fp16": partial(own, perceptron, (6,), precision="fp16", loss_scale=TOO_LARGE),
+    "compressed-bf16": partial(shipped, "language-model", gradient_compression="bf16"),
+    "compressed-fp16": partial(shipped, "tabular-classifier", gradient_compression="fp16"),
+    "fp16-compressed-fp16": partial(
+        shipped,
+        "language-model",
+        precision="fp16",
+        gradient_compression="fp16",
+        loss_scale=LossScaleSpec(initial_exponent=11, growth_interval_steps=2),
+    ),
+    "batch-norm": partial(own, Normalised, (3, 8, 8)),
+    "batch-norm-bf16": partial(own, Normalised, (3, 8, 8), precision="bf16"),
+    "sparse": partial(own, Sparse, (5,), 50),
+    "checkpointed": partial(own, partial(TwiceThroughOneBlock, False), (3,), NUM_CLASSES),
+    "reentrant": partial(own, partial(TwiceThroughOneBlock, True), (3,), NUM_CLASSES),
+    "remembers": partial(own, Remembers, (6,)),
+    "sync-batch-norm": partial(own, lambda: nn.Sequential(nn.Linear(6, 8), nn.SyncBatchNorm(8)), (6,)),
+    "half-weights": partial(own, lambda: nn.Linear(6, NUM_CLASSES).half(), (6,)),
+    "compiled": partial(own, perceptron, (6,), compile=True),
+    "perceptron": partial(own, perceptron, (6,)),
+}
+
+
+def batch(recipe: Any, training: TrainingSpec, step: int, replica: int) -> dict[str, Tensor]:
+    """Rows of one replica, a function of step and replica alone."""
+    draw = torch.Generator().manual_seed(derive(7, "rows", step, replica))
+    rows = training.micro_batch_sequences
+    whole = partial(torch.randint, generator=draw)
+    if isinstance(recipe, Own):
+        x = whole(recipe.ids, (rows, *recipe.shape)) if recipe.ids else torch.randn(rows, *recipe.shape, generator=draw)
+        return {"x": x, "label": whole(NUM_CLASSES, (rows, 1))}
+    name = training.recipe.name
+    if name == "language-model":
+        return {"tokens": whole(TOKENS.vocab_size, (rows, TOKENS.context_tokens + 1))}
+    label = whole(NUM_CLASSES, (rows, 1))
+    if name == "image-classifier":
+        return {"image": whole(256, (rows, 1, 8, 8)), "label": label}
+    ids = torch.cat([whole(size, (rows, 1)) for size in (3, 7)], dim=1)
+    return {"numeric": torch.randn(rows, 4, generator=draw), "categorical": ids, "label": label}

@@ -1,0 +1,108 @@
+"""Gangs of real processes that train small models, for tests of exact elasticity: `python gang.py ROUNDS.json`.
+
+A round is a gang of some size that takes cases from one step to another, from the state that an earlier round left
+and to one of its own. torch is imported once; ranks are forks. What became of each case is written beside the rounds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+
+import safetensors.torch
+import torch
+import torch.distributed as dist
+
+import training.gradients
+from tests.training.exact.cases import CASES, batch
+from training.distributed import Gang, be_deterministic
+from training.learner import Learner
+
+training.gradients.BUCKET_ELEMENTS = 256  # small models shall have many buckets
+
+
+def run_case(name: str, gang: Gang, first: int, last: int, loaded: Path, kept: Path) -> dict[str, object]:
+    recipe, spec = CASES[name]()
+    learner = Learner(recipe, spec, gang)
+    if first:
+        scalars = json.loads(loaded.with_suffix(".json").read_text())
+        learner.load(safetensors.torch.load_file(loaded), scalars)
+    per_rank = spec.num_replicas // gang.world_size
+    losses, norms, num_skipped, traffic = [], [], 0, {}
+    for step in range(first, last):
+        replicas = range(gang.rank * per_rank, (gang.rank + 1) * per_rank)
+        own = learner.backward(step, [batch(recipe, spec, step, replica) for replica in replicas])
+        sums = learner.exchange(own, stop=False)
+        traffic = {kind: (each.num_calls, each.sent_bytes, each.busy_s) for kind, each in learner.traffic().items()}
+        update = learner.update(step, sums)
+        losses.append(sums.nats.hex())
+        norms.append(update.grad_norm.hex())
+        num_skipped += update.skipped
+    tensors = {key: value.detach().clone() for key, value in learner.tensors().items()}
+    if gang.leads:
+        safetensors.torch.save_file(tensors, kept)
+        kept.with_suffix(".json").write_text(json.dumps(learner.scalars()))
+    return {
+        "digest": digest(tensors),
+        "scalars": learner.scalars(),
+        "losses": losses,
+        "norms": norms,
+        "num_skipped": num_skipped,
+        "traffic": traffic,
+        "buffers": {name: value.tolist() for name, value in learner.model.named_buffers() if value.numel() < 64},
+    }
+
+
+def digest(tensors: dict[str, torch.Tensor]) -> str:
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        found.update(name.encode() + tensors[name].numpy().tobytes())
+    return found.hexdigest()
+
+
+def run_rank(folder: Path, number: int, rank: int, job: dict[str, object]) -> None:
+    world_size = int(job["world_size"])
+    be_deterministic(1)
+    if world_size > 1:
+        store = dist.FileStore(str(folder / f"store-{number}"), world_size)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    gang = Gang(rank=rank, world_size=world_size, device=torch.device("cpu"))
+    found = {}
+    for name, (first, last) in job["cases"].items():
+        try:
+            state = folder / f"{name}-{job.get('chain', number)}.safetensors"
+            found[name] = run_case(name, gang, first, last, state, state)
+        except Exception as error:
+            found[name] = {"error": f"{type(error).__name__}: {error}"}
+            if world_size > 1:
+                raise
+    (folder / f"round-{number}-rank-{rank}.json").write_text(json.dumps(found))
+    gang.barrier()
+
+
+def main(rounds_path: Path) -> None:
+    for number, job in enumerate(json.loads(rounds_path.read_text())):
+        ranks = []
+        for rank in range(job["world_size"]):
+            process = os.fork()
+            if process == 0:
+                code = 1
+                try:
+                    run_rank(rounds_path.parent, number, rank, job)
+                    code = 0
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(code)
+            ranks.append(process)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in ranks]
+        if any(codes):
+            sys.exit(f"round {number} failed: {job}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

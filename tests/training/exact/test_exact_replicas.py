@@ -1,0 +1,137 @@
+"""Exact elasticity: the same bits on 1, 2, 4 and 8 ranks, which are real processes that meet over gloo."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+SHIPPED = ("language-model", "image-classifier", "tabular-classifier")
+EVERYWHERE = (*SHIPPED, "fp16", "batch-norm")
+"""Also on eight ranks, and through checkpoints on changing numbers of ranks."""
+SAME_BITS = (
+    *EVERYWHERE,
+    "bf16",
+    "compressed-bf16",
+    "compressed-fp16",
+    "fp16-compressed-fp16",
+    "batch-norm-bf16",
+    "sparse",
+    "checkpointed",
+)
+REFUSED = {
+    "reentrant": r"model\.block\.\d\.(weight|bias): its gradient arrived twice .*use_reentrant=False",
+    "remembers": r"model\.mean: training changes this buffer",
+    "sync-batch-norm": r"model\.1: SyncBatchNorm",
+    "half-weights": r"model\.weight: it is float16, and weights are fp32",
+}
+NUM_STEPS = 5
+SEED = random.randrange(2**32)
+
+Found = dict[str, Any]
+
+
+def run(folder: Path, rounds: list[Found]) -> list[list[Found]]:
+    """What each rank of each round found, by case."""
+    path = folder / "rounds.json"
+    path.write_text(json.dumps(rounds))
+    program = [sys.executable, str(Path(__file__).with_name("gang.py")), str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [
+        [json.loads((folder / f"round-{number}-rank-{rank}.json").read_text()) for rank in range(job["world_size"])]
+        for number, job in enumerate(rounds)
+    ]
+
+
+def resumes(seed: int) -> list[Found]:
+    """Rounds from step 0 to the last, cut at random and each on another number of ranks."""
+    draw = random.Random(seed)
+    cuts = [0, *sorted(draw.sample(range(1, NUM_STEPS), 3)), NUM_STEPS]
+    worlds = draw.sample([1, 2, 4, 8], 4)
+    return [
+        {"world_size": world, "chain": "resumed", "cases": dict.fromkeys(EVERYWHERE, (first, last))}
+        for world, first, last in zip(worlds, cuts, cuts[1:], strict=False)
+    ]
+
+
+@pytest.fixture(scope="module")
+def rounds(tmp_path_factory) -> dict[str, list[Found]]:
+    jobs = {
+        **{f"{size}": {"world_size": size, "cases": dict.fromkeys(SAME_BITS, (0, NUM_STEPS))} for size in (1, 2, 4)},
+        "8": {"world_size": 8, "cases": dict.fromkeys(EVERYWHERE, (0, NUM_STEPS))},
+        "refused": {"world_size": 1, "cases": dict.fromkeys(REFUSED, (0, 1))},
+        **{f"resumed {index}": job for index, job in enumerate(resumes(SEED))},
+    }
+    return dict(zip(jobs, run(tmp_path_factory.mktemp("rounds"), list(jobs.values())), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SAME_BITS)
+def test_weights_moments_losses_norms_and_scales_have_the_same_bits_on_any_number_of_ranks(rounds, case):
+    alone = rounds["1"][0][case]
+    for size in ("2", "4", "8"):
+        for rank in rounds[size]:
+            if case in rank:
+                for what in ("digest", "losses", "norms", "scalars", "buffers"):
+                    assert rank[case][what] == alone[what], f"{what} on {size} ranks"
+
+
+@pytest.mark.slow
+def test_different_cases_have_different_bits(rounds):
+    assert len({found["digest"] for found in rounds["1"][0].values()}) == len(SAME_BITS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", EVERYWHERE)
+def test_a_run_resumed_at_random_steps_on_other_numbers_of_ranks_ends_with_the_same_bits(rounds, case):
+    last = rounds["resumed 3"][0][case]
+    alone = rounds["1"][0][case]
+    assert (last["digest"], last["scalars"]) == (alone["digest"], alone["scalars"]), f"{resumes(SEED)}"
+    losses = [loss for index in range(4) for loss in rounds[f"resumed {index}"][0][case]["losses"]]
+    assert losses == alone["losses"]
+
+
+@pytest.mark.slow
+def test_steps_that_overflow_in_fp16_are_skipped_by_all_ranks(rounds):
+    for case in ("fp16", "fp16-compressed-fp16"):
+        for size in ("1", "2", "4"):
+            assert {rank[case]["num_skipped"] for rank in rounds[size]} == {rounds["1"][0][case]["num_skipped"]}
+        assert 0 < rounds["1"][0][case]["num_skipped"] < NUM_STEPS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "message"), REFUSED.items())
+def test_what_would_depend_on_the_number_of_ranks_is_refused_by_name(rounds, case, message):
+    (found,) = rounds["refused"]
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(found[case]["error"])
+    assert found[case]["error"].startswith("ConfigError: ")
+
+
+@pytest.mark.slow
+def test_every_collective_is_counted_and_compression_halves_its_bytes(rounds):
+    assert rounds["1"][0]["language-model"]["traffic"] == {}
+    for size, kind in (("2", "all_reduce"), ("4", "all_to_all")):
+        plain, compressed = (rounds[size][0][case]["traffic"] for case in ("language-model", "compressed-bf16"))
+        assert plain[kind][0] == compressed[kind][0] > 1, "several buckets"
+        assert plain[kind][1] == 2 * compressed[kind][1]
+        assert plain[kind][2] > 0
+        assert plain["all_gather"][0] > 0, "losses are gathered"
+
+
+@pytest.mark.slow
+def test_a_compiled_model_gives_the_same_bits_on_any_number_of_ranks_and_about_those_of_an_eager_one(tmp_path):
+    cases = {"compiled": (0, 2), "perceptron": (0, 2)}
+    (alone,), two = run(tmp_path, [{"world_size": size, "cases": cases} for size in (1, 2)])
+    assert {rank["compiled"]["digest"] for rank in two} == {alone["compiled"]["digest"]}
+    compiled, eager = (float.fromhex(alone[case]["losses"][0]) for case in cases)
+    assert compiled == pytest.approx(eager, rel=0.1)
