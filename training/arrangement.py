@@ -17,6 +17,7 @@ from training.checkpoint.proof import proof_loss
 from training.communication import Traffic
 from training.config import TrainingSpec
 from training.distributed import Gang
+from training.optimizer import Undivided
 from training.recipes.protocol import Recipe
 
 Batch = Mapping[str, Tensor]
@@ -65,8 +66,11 @@ class Arrangement(Protocol):
     def proof_loss(self, batch: Batch) -> float:
         """Mean loss a token in nats, in evaluation mode, the same on every rank; all ranks call it."""
 
-    def whole_matrix(self, name: str, values: Tensor) -> Tensor:
-        """The whole of a matrix whose slice is laid out as that parameter; all ranks that share it call it."""
+    def whole_matrix(self, name: str, values: Tensor) -> Tensor | None:
+        """The whole of a matrix whose slice is laid out as that parameter; None if this rank has it whole already.
+
+        All ranks that share it call it.
+        """
 
     def slice_of(self, name: str, whole: Tensor) -> Tensor:
         """This rank's slice of a whole matrix that belongs to that parameter."""
@@ -78,7 +82,7 @@ class Arrangement(Protocol):
         """The state of all ranks, one whole tensor after another, sorted by name; all ranks take all of them."""
 
 
-class WholeModel:
+class WholeModel(Undivided):
     """What is trivial where every rank holds the whole model."""
 
     model: nn.Module
@@ -90,12 +94,6 @@ class WholeModel:
 
     def proof_loss(self, batch: Batch) -> float:
         return proof_loss(self._recipe, self.model, batch)
-
-    def whole_matrix(self, name: str, values: Tensor) -> Tensor:
-        return values
-
-    def slice_of(self, name: str, whole: Tensor) -> Tensor:
-        return whole
 
     def piece(self, like: str, values: Tensor) -> Tensor | Piece:
         return values

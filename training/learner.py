@@ -56,6 +56,7 @@ class Learner:
             spec=spec.optimizer,
             schedule=spec.schedule,
             max_steps=spec.max_steps,
+            layout=self._arrangement,
         )
         self._scaler = LossScaler(spec)
 

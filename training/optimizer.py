@@ -52,28 +52,56 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     return result
 
 
+class Matrices(Protocol):
+    def whole_matrix(self, name: str, values: Tensor) -> Tensor | None:
+        """The whole matrix that ranks hold slices of; None if this rank has it whole already."""
+
+    def slice_of(self, name: str, whole: Tensor) -> Tensor:
+        """This rank's slice of a whole matrix."""
+
+
+class Undivided:
+    """Matrices that every rank has whole."""
+
+    def whole_matrix(self, name: str, values: Tensor) -> Tensor | None:
+        return None
+
+    def slice_of(self, name: str, whole: Tensor) -> Tensor:
+        return whole
+
+
 class Muon:
     """Momentum whose update of a matrix is orthogonalised, with decoupled weight decay.
 
-    The update is scaled by sqrt(max(1, rows / columns)), so that one learning rate suits every shape.
+    The update is scaled by sqrt(max(1, rows / columns)), so that one learning rate suits every shape. Ranks that hold
+    slices of a matrix each orthogonalise the whole, which they exchange.
     """
 
-    def __init__(self, parameters: Parameters, spec: OptimizerSpec) -> None:
-        self._parameters, self._spec = dict(parameters), spec
+    def __init__(self, parameters: Parameters, spec: OptimizerSpec, matrices: Matrices) -> None:
+        self._parameters, self._spec, self._matrices = dict(parameters), spec, matrices
         self.moments: Moments = {"momentum": _zeros_like(parameters)}
 
     @torch.no_grad()
     def update(self, lr_factor: float, num_steps: int) -> None:
-        by_shape: dict[torch.Size, list[str]] = {}
-        for name, parameter in self._parameters.items():
-            by_shape.setdefault(parameter.shape, []).append(name)
-        for (rows, columns), names in by_shape.items():
-            lr = self._spec.matrix_lr * lr_factor
-            updates = orthogonalise(torch.stack([self._momentum(name) for name in names]))
-            for name, update in zip(names, updates, strict=True):
-                parameter = self._parameters[name]
-                parameter.mul_(1 - lr * self._spec.weight_decay)
-                parameter.add_(update, alpha=-lr * math.sqrt(max(1.0, rows / columns)))
+        lr = self._spec.matrix_lr * lr_factor
+        by_shape: dict[torch.Size, list[tuple[str, Tensor]]] = {}
+        for name in self._parameters:
+            momentum = self._momentum(name)
+            whole = self._matrices.whole_matrix(name, momentum)
+            if whole is None:
+                by_shape.setdefault(momentum.shape, []).append((name, momentum))
+            else:  # one at a time: together they may not fit
+                self._move(name, self._matrices.slice_of(name, orthogonalise(whole[None])[0]), whole.shape, lr)
+        for shape, momenta in by_shape.items():
+            updates = orthogonalise(torch.stack([momentum for _, momentum in momenta]))
+            for (name, _), update in zip(momenta, updates, strict=True):
+                self._move(name, update, shape, lr)
+
+    def _move(self, name: str, update: Tensor, whole_shape: torch.Size, lr: float) -> None:
+        rows, columns = whole_shape
+        parameter = self._parameters[name]
+        parameter.mul_(1 - lr * self._spec.weight_decay)
+        parameter.add_(update, alpha=-lr * math.sqrt(max(1.0, rows / columns)))
 
     def _momentum(self, name: str) -> Tensor:
         """Nesterov's: the gradient as it will look once this step's is part of the mean."""
@@ -114,12 +142,15 @@ class ScheduledOptimizer:
         spec: OptimizerSpec,
         schedule: ScheduleSpec,
         max_steps: int,
+        layout: Matrices | None = None,
     ) -> None:
         self._schedule, self._max_steps, self._peak_lr = schedule, max_steps, spec.lr
         matrices = {name: value for name, value in parameters.items() if name in hidden_matrices}
         others = {name: value for name, value in parameters.items() if name not in hidden_matrices}
         for_matrices: UpdateRule = (
-            Muon(matrices, spec) if spec.kind == "muon" else AdamW(matrices, spec, weight_decay=spec.weight_decay)
+            Muon(matrices, spec, layout or Undivided())
+            if spec.kind == "muon"
+            else AdamW(matrices, spec, weight_decay=spec.weight_decay)
         )
         self._rules = (for_matrices, AdamW(others, spec, weight_decay=0.0))
 

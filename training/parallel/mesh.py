@@ -24,11 +24,6 @@ class Mesh:
         """Which share of a batch the rank reads."""
         return self.place.replicate * self.shape.shard + self.place.shard
 
-    @property
-    def speaks(self) -> bool:
-        """Whether the rank stands first among those that hold the same, were nothing split at all."""
-        return self.place.replicate == self.place.shard == self.place.tensor == 0
-
     def group(self, dimension: str) -> dist.ProcessGroup | None:
         """The ranks that differ from this one in that dimension alone; None if it is alone."""
         if self.devices is None or getattr(self.shape, dimension) == 1:

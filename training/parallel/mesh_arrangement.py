@@ -6,8 +6,11 @@ the number of tokens that turned out valid, whatever rank and micro-batch they w
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +21,7 @@ from training.checkpoint.proof import proof_loss
 from training.communication import Traffic
 from training.config import TrainingSpec
 from training.distributed import Gang
+from training.parallel.lay_out import lay_out, undrawn
 from training.parallel.mesh import make_mesh
 from training.parallel.replica_sum import ReplicaSum
 from training.parallel.slices import LocalParameter
@@ -26,6 +30,9 @@ from training.parallel.wholes import wholes
 from training.precision import autocast
 from training.recipes.protocol import Losses, Recipe
 from training.seeds import derive, seed_everything
+
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
 
 
 class MeshArrangement:
@@ -38,13 +45,14 @@ class MeshArrangement:
         shape = mesh_shape(spec.parallel, gang.world_size)
         self._mesh = make_mesh(shape, gang)
         self.share = Share(self._mesh.share, shape.num_shares)
-        seed_everything(derive(spec.seed, "weights"))
-        self.model = recipe.build().to(gang.device)
-        self._locals = {
-            name: LocalParameter(parameter, speaks=self._mesh.speaks)
-            for name, parameter in self.model.named_parameters()
-        }
-        self._replicas = ReplicaSum(list(self._locals.values()), self._mesh.group("replicate"))
+        model, draw = undrawn(recipe, spec)
+        self.model = lay_out(recipe, model, spec, gang, self._mesh)
+        self._locals = {name: LocalParameter(value, self._mesh) for name, value in self.model.named_parameters()}
+        self._fill(draw())
+        # FSDP2 adds up what it shards, and its replicas.
+        self._replicas = (
+            None if shape.shard > 1 else ReplicaSum(list(self._locals.values()), self._mesh.group("replicate"))
+        )
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
@@ -52,12 +60,13 @@ class MeshArrangement:
 
     def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
         self.model.train()
-        self._replicas.begin(len(micro_batches))
+        self._begin(len(micro_batches))
         rows = []
         for index, batch in enumerate(micro_batches):
+            self._before_backward(is_last=index == len(micro_batches) - 1)
             replica = self.share.index * len(micro_batches) + index
             seed_everything(derive(self._spec.seed, "replica", step, replica))
-            with autocast(self._spec.precision, self._gang.device):
+            with self._autocast():
                 losses = self._recipe.losses(self.model, batch)
             (losses.nats.sum() * loss_scale).backward()  # type: ignore[no-untyped-call]
             rows.append(_sums(losses))
@@ -66,7 +75,7 @@ class MeshArrangement:
         return own if self._mesh.place.tensor == 0 else torch.zeros_like(own)
 
     def exchange(self, own: Tensor) -> Tensor:
-        self._replicas.finish()
+        self._finish()
         shape, num_rows = self._mesh.shape, own.shape[0]
         rows = self._gang.gather(own).view(shape.pipeline, shape.num_shares, shape.tensor, num_rows, -1)
         return rows.sum(dim=(0, 2)).flatten(0, 1)
@@ -86,19 +95,63 @@ class MeshArrangement:
         return {}
 
     def proof_loss(self, batch: Batch) -> float:
-        return proof_loss(self._recipe, self.model, batch)
+        loss = proof_loss(self._recipe, self.model, batch)
+        for module in self._sharded_modules:
+            module.reshard()  # no backward pass follows that would
+        return loss
 
-    def whole_matrix(self, name: str, values: Tensor) -> Tensor:
-        return values
+    def whole_matrix(self, name: str, values: Tensor) -> Tensor | None:
+        return self._locals[name].whole(values)
 
     def slice_of(self, name: str, whole: Tensor) -> Tensor:
-        return whole
+        return self._locals[name].slice_of(whole)
 
     def piece(self, like: str, values: Tensor) -> Tensor | Piece:
         return self._locals[like].piece(values) if like in self._locals else values
 
     def wholes(self, state: State) -> Iterator[tuple[str, Tensor]]:
         return wholes(state, self._gang)
+
+    def _fill(self, draws: Iterator[tuple[str, Tensor]]) -> None:
+        buffers = dict(self.model.named_buffers())
+        with torch.no_grad():
+            for name, whole in draws:
+                if name in self._locals:
+                    self._locals[name].local.copy_(self._locals[name].slice_of(whole))
+                elif name in buffers:
+                    buffers[name].copy_(whole)
+
+    @functools.cached_property
+    def _sharded_modules(self) -> list[FSDPModule]:
+        if self._mesh.shape.shard == 1:
+            return []
+        from torch.distributed.fsdp import FSDPModule
+
+        return [module for module in self.model.modules() if isinstance(module, FSDPModule)]
+
+    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+        # FSDP2 gathers parameters in the precision that is computed in, and needs no cast of its own.
+        return contextlib.nullcontext() if self._sharded_modules else autocast(self._spec.precision, self._gang.device)
+
+    def _begin(self, num_micro_batches: int) -> None:
+        if self._replicas is not None:
+            self._replicas.begin(num_micro_batches)
+        for parameter in self._locals.values():
+            parameter.source.grad = None  # the last step's sum, which this one's would be added to
+
+    def _before_backward(self, *, is_last: bool) -> None:
+        """Leave gradients where they are until the last micro-batch: one exchange a step."""
+        for module in self._sharded_modules:
+            module.set_is_last_backward(is_last)
+            module.set_requires_gradient_sync(is_last or self._spec.parallel.reduce_every_micro_batch, recurse=False)
+
+    def _finish(self) -> None:
+        if self._replicas is not None:
+            self._replicas.finish()
+            return
+        for parameter in self._locals.values():
+            gradient = parameter.take_gradient()
+            parameter.local.grad = torch.zeros_like(parameter.local) if gradient is None else gradient
 
 
 def _sums(losses: Losses) -> Tensor:

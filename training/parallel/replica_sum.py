@@ -50,9 +50,6 @@ class ReplicaSum:
         self._missing = [len(bucket.parameters) for bucket in self._buckets]
         self._num_sent = 0
         self._sent: list[dist.Work] = []
-        for bucket in self._buckets:
-            for parameter in bucket.parameters:
-                parameter.source.grad = None  # the last step's sum, which this one's would be added to
 
     def finish(self) -> None:
         """Send what is left, of parameters that some micro-batch did not use, and wait for all sums."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from training.checkpoint.pieces import Piece
+from training.parallel.mesh import Mesh
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -22,20 +23,24 @@ class LocalParameter:
 
     Args:
         source: what the model computes with.
-        speaks: whether this rank stands first among those that would hold the same, were nothing split.
     """
 
-    def __init__(self, source: nn.Parameter, *, speaks: bool) -> None:
-        self.source, self.local, self.owned = source, source, speaks
-        """`owned`: on exactly one of the ranks that hold equal slices."""
+    def __init__(self, source: nn.Parameter, mesh: Mesh) -> None:
+        self.source = self.local = source
         self.global_shape, self.offsets = tuple(source.shape), (0,) * source.dim()
+        split: set[str] = set()
         if (spread := as_spread(source)) is not None:
             from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-            mesh, placements = spread.device_mesh, spread.placements
-            shape, offsets = compute_local_shape_and_global_offset(self.global_shape, mesh, placements)
+            devices, placements = spread.device_mesh, spread.placements
+            shape, offsets = compute_local_shape_and_global_offset(self.global_shape, devices, placements)
             self.local = nn.Parameter(spread.to_local().detach().view(shape))
             self.offsets = tuple(offsets)
+            names = devices.mesh_dim_names or ()
+            split = {name for name, placement in zip(names, placements, strict=True) if not placement.is_replicate()}
+        place = mesh.place._asdict()
+        self.owned = all(place[name] == 0 for name in {"replicate", "shard", "tensor"} - split)
+        """On exactly one of the ranks that hold equal slices."""
 
     def take_gradient(self) -> Tensor | None:
         """This rank's slice of the gradient, which the source gives up; None if it has none."""
@@ -52,6 +57,17 @@ class LocalParameter:
         """Where a tensor lies that is laid out as this parameter, such as itself or a moment of its gradient."""
         return Piece(local=values, global_shape=self.global_shape, offsets=self.offsets)
 
-    def take_slice(self, whole: Tensor) -> Tensor:
+    def slice_of(self, whole: Tensor) -> Tensor:
         """This rank's slice of a whole tensor."""
         return whole[tuple(slice(o, o + n) for o, n in zip(self.offsets, self.local.shape, strict=True))]
+
+    def whole(self, values: Tensor) -> Tensor | None:
+        """The whole of a tensor that is laid out as this parameter; None if it is whole. All holders call it."""
+        if (spread := as_spread(self.source)) is None:
+            return None
+        from torch.distributed.tensor import DTensor
+
+        slices = DTensor.from_local(
+            values, spread.device_mesh, spread.placements, shape=spread.shape, stride=spread.stride(), run_check=False
+        )
+        return slices.full_tensor()

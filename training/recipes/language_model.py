@@ -7,6 +7,7 @@ starts as the identity.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import torch
@@ -39,29 +40,32 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(nn.Module):
     def __init__(self, spec: LanguageModelSpec) -> None:
         super().__init__()
-        self.heads, self.head_width = spec.heads, spec.width // spec.heads
+        self.head_width = spec.width // spec.heads
         self.query_key_value = nn.Linear(spec.width, 3 * spec.width, bias=False)
         self.output = nn.Linear(spec.width, spec.width, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        batch, positions, width = x.shape
-        projected = self.query_key_value(x).view(batch, positions, 3, self.heads, self.head_width)
-        query, key, value = projected.permute(2, 0, 3, 1, 4).unbind(0)
+        batch, positions, _ = x.shape
+        # By head first, so that ranks can have heads of their own; how many there are here, the width says.
+        projected = self.query_key_value(x).view(batch, positions, -1, 3, self.head_width)
+        query, key, value = projected.permute(3, 0, 2, 1, 4).unbind(0)
         query = rotate(F.rms_norm(query, (self.head_width,), eps=NORM_EPSILON), cos, sin)
         key = rotate(F.rms_norm(key, (self.head_width,), eps=NORM_EPSILON), cos, sin)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.output(mixed.transpose(1, 2).reshape(batch, positions, width))  # type: ignore[no-any-return]
+        return self.output(mixed.transpose(1, 2).reshape(batch, positions, -1))  # type: ignore[no-any-return]
 
 
 class GatedLayer(nn.Module):
     def __init__(self, spec: LanguageModelSpec) -> None:
         super().__init__()
+        self.group_width = spec.hidden // spec.hidden_groups
         self.gate_and_value = nn.Linear(spec.width, 2 * spec.hidden, bias=False)
         self.output = nn.Linear(spec.hidden, spec.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, value = self.gate_and_value(x).chunk(2, dim=-1)
-        return self.output(F.silu(gate) * value)  # type: ignore[no-any-return]
+        # By group first, each a gate and a value, so that ranks can have groups of their own.
+        gate, value = self.gate_and_value(x).unflatten(-1, (-1, 2, self.group_width)).unbind(-2)
+        return self.output((F.silu(gate) * value).flatten(-2))  # type: ignore[no-any-return]
 
 
 class Block(nn.Module):
@@ -138,6 +142,9 @@ class LanguageModel:
 
     def measures(self, model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {"nats": self.losses(model, batch).nats}
+
+    def blocks(self, model: nn.Module) -> tuple[str, ...]:
+        return tuple(name for name, _ in model.named_modules() if re.fullmatch(r"blocks\.\d+", name))
 
     def hidden_matrices(self, model: nn.Module) -> tuple[str, ...]:
         parameters = model.named_parameters()

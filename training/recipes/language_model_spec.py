@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -24,3 +25,8 @@ class LanguageModelSpec(Frozen):
         if self.width % (2 * self.heads):
             raise ValueError(f"width {self.width} is not a multiple of 2 x heads = {2 * self.heads}")
         return self
+
+    @property
+    def hidden_groups(self) -> int:
+        """Groups of the hidden layer that can lie on different ranks, as heads can."""
+        return math.gcd(self.hidden, self.heads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
 from training.data.shapes import DataShape
+from training.parallel.spec import ParallelSpec
 from training.recipes.built_in import BUILT_IN, CHOICE, model_fields
 
 
@@ -43,6 +44,31 @@ class Recipe(Protocol):
 
     def example_input(self) -> Tensor:
         """A small input of the built model, for exporting it."""
+
+
+class Divisible(Protocol):
+    """What a recipe may bring besides, for models that one rank does not hold. Each method may be absent."""
+
+    def blocks(self, model: nn.Module) -> Sequence[str]:
+        """Names of the modules that the model is made of one after another: sharded, recomputed, compiled each alone.
+
+        Absent: the model is one block.
+        """
+
+    def tensor_plan(self, parallel: ParallelSpec) -> Mapping[str, Any]:
+        """By module name, where `*` is any number, how tensor-parallel ranks split it.
+
+        Values are styles of `torch.distributed.tensor.parallel`. What all of them compute alike may be left out.
+        """
+
+    def stages(self, model: nn.Module, count: int) -> Sequence[nn.Module]:
+        """The model cut into modules that feed one another, each of the model's own parts under the model's names.
+
+        The first is called with `inputs(batch)`, the next with what the one before returned, a tensor.
+        """
+
+    def inputs(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """What the model is called with; `losses` must call it with that, once. Needed for stages."""
 
 
 def load_recipe(name: str, model: Mapping[str, Any], shape: DataShape) -> Recipe:

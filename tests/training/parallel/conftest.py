@@ -19,40 +19,29 @@ Answer = dict[str, Any]
 
 class Ranks:
     def __init__(self, folder: Path, count: int) -> None:
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-        self._folder = folder
-        self._ranks = [
-            subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("gang.py")), str(rank), str(folder / "store")],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=(folder / f"rank-{rank}.log").open("wb"),
-                env=environment,
-                text=True,
-            )
-            for rank in range(count)
-        ]
+        self._log = folder / "log"
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("gang.py")), str(count), str(folder / "store")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log.open("wb"),
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)},
+            text=True,
+        )
 
     def run(self, case: Answer) -> list[Answer]:
         """The answers of all ranks of the case's world."""
-        for rank in self._ranks:
-            assert rank.stdin is not None
-            rank.stdin.write(json.dumps(case) + "\n")
-            rank.stdin.flush()
-        answers = []
-        for number, rank in enumerate(self._ranks):
-            assert rank.stdout is not None
-            line = rank.stdout.readline()
-            assert line, f"rank {number} ended.\n" + "\n".join(
-                log.read_text()[-2000:] for log in sorted(self._folder.glob("*.log"))
-            )
-            answers.append(json.loads(line))
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(case) + "\n")
+        self._process.stdin.flush()
+        answers: list[Answer] = json.loads(self._process.stdout.readline() or "[null]")
+        assert None not in answers, self._log.read_text()[-4000:]
         return answers[: case["world_size"]]
 
     def end(self) -> None:
-        for rank in self._ranks:
-            rank.kill()
-            rank.wait()
+        self._process.kill()
+        self._process.wait()
 
 
 @pytest.fixture(scope="session")

@@ -1,22 +1,28 @@
-"""A rank that trains cases as it is told, one JSON line each: `python gang.py RANK STORE_FILE`.
+"""Ranks that train cases as they are told, one JSON line each: `python gang.py COUNT STORE_FILE`.
 
-Starting a process costs more than a case does, so the same processes run all of them. A case names its own world: ranks
-beyond it sit it out.
+Importing torch costs more than a case does: it is imported once, then this process forks, and the same ranks run all
+cases. A case names its own world: ranks beyond it sit it out.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp
+import torch.distributed.pipelining
+import torch.distributed.tensor.parallel
 
+from data_contracts.errors import ConfigError
 from training.config import TrainingSpec
 from training.data.shapes import DataShape, ImageShape, TabularShape, TokenShape
 from training.distributed import Gang, be_deterministic
+from training.launch.process_tree import die_with_parent
 from training.learner import Learner
 from training.recipes.protocol import load_recipe
 from training.result import tensors_sha256
@@ -83,34 +89,51 @@ def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    rank, store_file = int(sys.argv[1]), sys.argv[2]
+def answer(case: dict[str, Any], rank: int, store: dist.Store) -> dict[str, Any]:
+    world_size = case["world_size"]
+    if rank >= world_size:
+        return {}
+    if world_size > 1:
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
+    try:
+        return train(case, Gang(rank=rank, world_size=world_size, device=torch.device("cpu")))
+    except ConfigError as error:
+        return {"refused": str(error)}  # on every rank alike, before anything was exchanged
+    finally:
+        if world_size > 1:
+            dist.destroy_process_group()
+
+
+def serve(rank: int, store_file: str, cases: int, answers: int) -> None:
     be_deterministic(1)
     store = dist.FileStore(store_file, -1)
-    for number, line in enumerate(sys.stdin):
-        case = json.loads(line)
-        world_size = case["world_size"]
-        answer: dict[str, Any] = {}
-        if rank < world_size:
-            if world_size > 1:
-                dist.init_process_group(
-                    "gloo",
-                    store=dist.PrefixStore(f"case{number}", store),
-                    rank=rank,
-                    world_size=world_size,
-                    timeout=timedelta(seconds=60),
-                )
-            gang = Gang(rank=rank, world_size=world_size, device=torch.device("cpu"))
-            try:
-                answer = train(case, gang)
-            except Exception as error:
-                if world_size > 1 and not case.get("may_fail"):
-                    raise
-                answer = {"error": f"{type(error).__name__}: {error}"}
-            if world_size > 1:
-                dist.barrier()
-                dist.destroy_process_group()
-        print(json.dumps(answer), flush=True)
+    with open(cases) as lines, open(answers, "w") as out:
+        for number, line in enumerate(lines):
+            said = answer(json.loads(line), rank, dist.PrefixStore(f"case{number}", store))
+            print(json.dumps(said), file=out, flush=True)
+
+
+def main() -> None:
+    count, store_file = int(sys.argv[1]), sys.argv[2]
+    ranks = []
+    for rank in range(count):
+        cases, to_rank = os.pipe()
+        from_rank, answers = os.pipe()
+        if os.fork() == 0:
+            os.close(to_rank)
+            for other, _ in ranks:
+                other.close()  # else it would never hear the end of its cases
+            die_with_parent()
+            serve(rank, store_file, cases, answers)
+            os._exit(0)
+        os.close(cases)
+        os.close(answers)
+        ranks.append((os.fdopen(to_rank, "w"), os.fdopen(from_rank)))
+    for line in sys.stdin:
+        for to, _ in ranks:
+            to.write(line)
+            to.flush()
+        print(json.dumps([json.loads(back.readline() or "null") for _, back in ranks]), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,3 +22,34 @@ def test_two_replicas_of_one_micro_batch_each_are_one_process_bit_for_bit(train)
 
 def test_four_replicas_follow_one_process(train):
     close(train(4), train(1))
+
+
+FAST = {"mode": "fast"}
+
+
+def test_ddp_and_fsdp2_are_bit_for_bit_equal_where_sums_have_one_order(train):
+    replicated = train(2)
+    sharded = train(2, parallel={**FAST, "shard": 2})
+    assert sharded["losses"] == replicated["losses"]
+    assert sharded["state"] == replicated["state"]
+    assert sharded["first"] == replicated["first"]
+
+
+@pytest.mark.parametrize("options", [{"recompute": True}, {"reduce_every_micro_batch": True}, {"deferred_init": False}])
+def test_what_saves_memory_changes_no_bit(train, options):
+    if "reduce_every_micro_batch" in options:
+        close(train(2, parallel={**FAST, "shard": 2, **options}), train(2))
+    else:
+        assert train(2, parallel={**FAST, "shard": 2, **options}) == train(2, parallel={**FAST, "shard": 2})
+
+
+@pytest.mark.parametrize("mesh", [{"shard": 4}, {"replicate": 2, "shard": 2}], ids=str)
+def test_sharded_meshes_follow_one_process(train, mesh):
+    close(train(4, parallel={**FAST, **mesh}), train(1))
+
+
+def test_muon_orthogonalises_whole_matrices_of_which_ranks_hold_slices(train):
+    sharded = train(2, kind="muon", parallel={**FAST, "shard": 2})
+    replicated = train(2, kind="muon")
+    close(sharded, replicated)
+    assert sharded["losses"] != train(2)["losses"]

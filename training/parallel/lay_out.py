@@ -1,0 +1,124 @@
+"""A recipe's model laid over a mesh: split, sharded, and filled with the weights that one process would draw."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from data_contracts.errors import ConfigError
+from training.config import TrainingSpec
+from training.distributed import Gang
+from training.parallel.deferred_init import DeferredModel
+from training.parallel.mesh import Mesh
+from training.precision import DTYPES
+from training.recipes.protocol import Recipe
+from training.seeds import derive, seed_everything
+
+Draws = Callable[[], Iterator[tuple[str, Tensor]]]
+"""Parameters and buffers, whole, on the CPU, as one process would draw them."""
+
+
+def undrawn(recipe: Recipe, spec: TrainingSpec) -> tuple[nn.Module, Draws]:
+    """The model without memory, and its weights to come."""
+    if spec.parallel.deferred_init:
+        deferred = DeferredModel(recipe.build)
+
+        def draw() -> Iterator[tuple[str, Tensor]]:
+            seed_everything(derive(spec.seed, "weights"))
+            return deferred.draw()
+
+        return deferred.model, draw
+    seed_everything(derive(spec.seed, "weights"))
+    model = recipe.build()
+    whole = [(name, value.detach()) for name, value in (*model.named_parameters(), *model.named_buffers())]
+    return model.to("meta"), lambda: iter(whole)
+
+
+def lay_out(recipe: Recipe, model: nn.Module, spec: TrainingSpec, gang: Gang, mesh: Mesh) -> nn.Module:
+    """Split a model without memory over the mesh as the configuration says, and give this rank's part memory."""
+    ties = _ties(model)
+    blocks = _blocks(recipe, model)
+    if mesh.shape.tensor > 1:
+        _split_tensors(recipe, model, spec, mesh)
+        _tie(model, ties)
+    for block in blocks:
+        # Instead of the method, so that names stay the recipe's.
+        if spec.compile:
+            block.forward = torch.compile(block.forward)
+        if spec.parallel.recompute:
+            block.forward = functools.partial(_recomputed, block.forward)
+    if mesh.shape.shard > 1:
+        _shard(model, blocks, spec, mesh)
+    model.to_empty(device=gang.device)
+    _tie(model, ties)
+    return model
+
+
+def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    from torch.utils.checkpoint import checkpoint
+
+    # Non-reentrant: a reentrant pass would run hooks on gradients twice.
+    return (
+        checkpoint(forward, *args, use_reentrant=False, **kwargs)
+        if torch.is_grad_enabled()
+        else forward(*args, **kwargs)
+    )
+
+
+def _blocks(recipe: Recipe, model: nn.Module) -> list[nn.Module]:
+    names = getattr(recipe, "blocks", lambda _model: ())(model)
+    return [model.get_submodule(name) for name in names] or [model]
+
+
+def _shard(model: nn.Module, blocks: Sequence[nn.Module], spec: TrainingSpec, mesh: Mesh) -> None:
+    """FSDP2, with gradients summed in fp32."""
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+    assert mesh.devices is not None
+    names = ("replicate", "shard") if mesh.shape.replicate > 1 else "shard"
+    policy = MixedPrecisionPolicy()
+    if spec.precision != "fp32":
+        policy = MixedPrecisionPolicy(
+            param_dtype=DTYPES[spec.precision], reduce_dtype=torch.float32, output_dtype=torch.float32
+        )
+    for module in dict.fromkeys((*blocks, model)):
+        fully_shard(module, mesh=mesh.devices[names], mp_policy=policy)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # sums, not means: gloo has no other
+    cast(FSDPModule, model).set_reduce_scatter_unused_params(True)
+
+
+def _split_tensors(recipe: Recipe, model: nn.Module, spec: TrainingSpec, mesh: Mesh) -> None:
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    plan = getattr(recipe, "tensor_plan", None)
+    if plan is None:
+        raise ConfigError(
+            f"{type(recipe).__name__} brings no tensor plan.",
+            where="training.parallel.tensor",
+            advice="Give the recipe a `tensor_plan`, or shard the model instead.",
+        )
+    assert mesh.devices is not None
+    parallelize_module(model, mesh.devices["tensor"], dict(plan(spec.parallel)))
+
+
+def _ties(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
+    """Places of every parameter that has more than one."""
+    places: dict[int, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            places.setdefault(id(parameter), []).append((module, name))
+    return [found for found in places.values() if len(found) > 1]
+
+
+def _tie(model: nn.Module, ties: Sequence[Sequence[tuple[nn.Module, str]]]) -> None:
+    """Make parameters one again that were one, since splitting and allocating treat every place alone."""
+    for (first, first_name), *others in ties:
+        for module, name in others:
+            module.register_parameter(name, getattr(first, first_name))
