@@ -124,7 +124,6 @@ class _Session:
         self._learner.load(verified.tensors, manifest.scalars)
         self._tokens_seen = int(manifest.scalars["tokens_seen"])
         self._inexact_resumes = int(manifest.scalars["inexact_resumes"]) + self._is_inexact(verified)
-        self._known_good.add(manifest.step)
         return manifest.step
 
     def _is_inexact(self, verified: Verified) -> bool:

@@ -67,7 +67,7 @@ class Checkpointer:
 
     Args:
         newest: the checkpoint that training continues from.
-        retain: called on rank 0 with the step of each new checkpoint, in the writing thread.
+        retain: called on rank 0 with the step of each new checkpoint, in the writing thread, and once with `newest`.
         on_saved: called on every rank in the main thread, once what was begun before is durable.
     """
 
@@ -92,6 +92,8 @@ class Checkpointer:
         self._abandoned = threading.Event()
 
     def __enter__(self) -> Self:
+        if self._gang.leads and self.newest is not None:
+            self._retain(self.newest.step)  # whoever kept it may have died before the older ones went
         return self
 
     def __exit__(

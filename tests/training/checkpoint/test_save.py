@@ -206,3 +206,6 @@ def test_what_expires_goes_when_a_newer_one_is_durable(tmp_path, content):
         for step in (1, 2):
             checkpointer.save(content(step, {}))
     assert told == [(1, [1]), (2, [1, 2])]
+
+    with Checkpointer(tmp_path, ALONE, newest=checkpointer.newest, retain=retain):
+        assert told[2:] == [(2, [1, 2])], "also at the start, for what a death left"

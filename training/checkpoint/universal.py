@@ -1,0 +1,60 @@
+"""A model for the world outside: two files that need neither Headway nor torch.
+
+`model.safetensors` holds the parameters and persistent buffers whole, under the names they have in the model, tied ones
+once; any reader of safetensors opens it. `config.json` says what they are:
+
+    format, format_version   "headway-model", 1
+    model                    what builds the model: the recipe's name and fields, as the run's configuration has them
+    step                     optimizer steps it was trained for
+    run, checkpoint          SHA-256 of the RunSpec and of the CheckpointManifest it came from
+    file                     name, size_bytes and sha256 of the tensors' file
+    tensors                  dtype (torch's name) and shape of each
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from data_contracts.documents import Json
+from data_contracts.publication import Workspace
+from training.checkpoint.commit import publish_tensors
+from training.checkpoint.pieces import dtype_name
+from training.checkpoint.verify import load_checkpoint
+
+TENSORS_NAME = "model.safetensors"
+CONFIG_NAME = "config.json"
+PREFIX = "model."
+
+
+def export_model(
+    checkpoint: Path, out: Path, model: Mapping[str, Json], *, on_file: Callable[[], None] = lambda: None
+) -> None:
+    """Write the model of a checkpoint, of whatever mesh, to the folder `out`; `config.json` last.
+
+    Optimizer state is not read. The same checkpoint gives the same bytes.
+
+    Args:
+        model: JSON; what builds the model.
+
+    Raises:
+        IntegrityError: the checkpoint is damaged.
+        EnvironmentProblem: no space left, or writing is refused.
+    """
+    verified = load_checkpoint(checkpoint, prefix=PREFIX, every_file=False, on_file=on_file)
+    tensors = {name.removeprefix(PREFIX): value for name, value in verified.tensors.items()}
+    store = Workspace(str(out))
+    file = publish_tensors(store, TENSORS_NAME, tensors, metadata={"format": "pt"})
+    config = {
+        "format": "headway-model",
+        "format_version": 1,
+        "model": dict(model),
+        "step": verified.manifest.step,
+        "run": verified.manifest.run.sha256,
+        "checkpoint": verified.manifest.sha256,
+        "file": {"name": file.name, "size_bytes": file.size_bytes, "sha256": file.sha256},
+        "tensors": {
+            name: {"dtype": dtype_name(value.dtype), "shape": list(value.shape)} for name, value in tensors.items()
+        },
+    }
+    store.publish_json(CONFIG_NAME, config)
