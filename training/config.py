@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
 from training.data.order_spec import OrderSpec
+from training.guards.spec import GuardSpec
 from training.parallel.spec import MeshShape, ParallelSpec, mesh_shape
 
 
@@ -64,6 +65,7 @@ class TrainingSpec(Frozen):
     optimizer: OptimizerSpec = OptimizerSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     order: OrderSpec = OrderSpec()
+    guards: GuardSpec = GuardSpec()
     parallel: ParallelSpec = ParallelSpec()
     max_steps: int = Field(default=1000, gt=0, description="Optimizer steps in all.")
     global_batch_sequences: int = Field(default=8, gt=0, description="Rows of one optimizer step.")

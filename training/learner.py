@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from data_contracts.errors import IntegrityError, TrainingFailed
+from data_contracts.errors import IntegrityError
 from training.arrangement import Batch, Share, arrange
 from training.checkpoint.pieces import State
 from training.communication import Traffic, tree_sum
@@ -28,15 +28,10 @@ class Sums(NamedTuple):
     num_tokens: int
     stop: bool
 
-
-class Update(NamedTuple):
-    """What became of the weights, the same on every rank."""
-
-    lr: float
-    grad_norm: float
-    """Before clipping, of the mean loss a token; not finite when it overflowed."""
-    skipped: bool = False
-    """The gradient overflowed in fp16: the weights are as they were, and the loss scale is halved."""
+    @property
+    def loss(self) -> float:
+        """Mean nats a token."""
+        return self.nats / max(1, self.num_tokens)
 
 
 class Learner:
@@ -50,6 +45,7 @@ class Learner:
         self._spec = spec
         self._arrangement = arrange(recipe, spec, gang)
         self.model = self._arrangement.model
+        self._buffers = [value for value in model_tensors(self.model).values() if not isinstance(value, nn.Parameter)]
         self._optimizer = ScheduledOptimizer(
             self._arrangement.parameters,
             recipe.hidden_matrices(self.model),
@@ -67,6 +63,7 @@ class Learner:
 
     def backward(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
         """Gradients of this rank's share. Returns nats and tokens of each, float64 (micro-batches, 2)."""
+        self._buffers_before = [(buffer, buffer.clone()) for buffer in self._buffers]
         return self._arrangement.backward(step, micro_batches, loss_scale=self._scaler.scale)
 
     def exchange(self, own: Tensor, *, stop: bool) -> Sums:
@@ -76,26 +73,28 @@ class Learner:
         nats, num_tokens, num_stops = tree_sum(rows).tolist()
         return Sums(nats=nats, num_tokens=int(num_tokens), stop=num_stops > 0)
 
-    def update(self, step: int, sums: Sums) -> Update:
-        """One optimizer step on the mean gradient a token, unless the gradient overflowed under its loss scale.
+    def gradient_norm(self, sums: Sums) -> float:
+        """Norm of the gradient of the mean loss a token, before clipping."""
+        return self._arrangement.gradient_norm() / self._divisor(sums)
 
-        Raises:
-            TrainingFailed: loss or gradient is not finite; the weights are left as they were.
-        """
-        divisor = self._scaler.scale * max(1, sums.num_tokens)
-        norm = self._arrangement.gradient_norm() / divisor
-        if math.isfinite(sums.nats) and not math.isfinite(norm) and self._scaler.back_off():
-            return Update(lr=0.0, grad_norm=norm, skipped=True)
-        if not (math.isfinite(norm) and math.isfinite(sums.nats)):
-            raise TrainingFailed(
-                f"loss {sums.nats} or gradient norm {norm} is not finite.",
-                where=f"step {step + 1}",
-                advice="Lower the learning rates, or look at the data of this step.",
-            )
-        factor = clip_factor(norm, self._spec.optimizer.gradient_clip)
-        self._arrangement.scale_gradients(factor / divisor)
+    def overflowed(self, sums: Sums, gradient_norm: float) -> bool:
+        """Whether the gradient overflowed in fp16 alone. The loss scale is halved then, and the step is lost."""
+        return math.isfinite(sums.nats) and not math.isfinite(gradient_norm) and self._scaler.back_off()
+
+    def update(self, step: int, sums: Sums, gradient_norm: float) -> float:
+        """One optimizer step on the gradient, whose norm is finite. Returns the learning rate."""
+        factor = clip_factor(gradient_norm, self._spec.optimizer.gradient_clip)
+        self._arrangement.scale_gradients(factor / self._divisor(sums))
         self._scaler.succeed()
-        return Update(lr=self._optimizer.step(step, num_updates=step + 1 - self._scaler.num_skipped), grad_norm=norm)
+        return self._optimizer.step(step, num_updates=step + 1 - self._scaler.num_skipped)
+
+    def discard(self) -> None:
+        """Undo what a step leaves behind that is not taken: what its forward pass wrote into buffers."""
+        for buffer, before in self._buffers_before:
+            buffer.copy_(before)
+
+    def _divisor(self, sums: Sums) -> float:
+        return self._scaler.scale * max(1, sums.num_tokens)
 
     def traffic(self) -> Mapping[str, Traffic]:
         """What this rank's collectives cost since the last call, by kind."""

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from data_contracts.errors import RunStopped
 from training.arrangement import Batch
+from training.guards.guard import Guard
 from training.learner import Learner
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepRecord:
-    """One optimizer step; its parts make up its duration. `step` counts from 1.
-
-    `data_s` is what the step waited for its rows, and what it took to write down the step before.
-    """
-
-    step: int
-    loss: float
-    lr: float
-    grad_norm: float
-    skipped: bool
-    """The gradient overflowed in fp16, and the weights are those of the step before."""
-    tokens: int
-    unix_s: float
-    duration_s: float
-    data_s: float
-    compute_s: float
-    sync_s: float
-    optimizer_s: float
+from training.telemetry import Outcome, StepRecord, Stopwatch
 
 
 def train(
     learner: Learner,
-    batches: Iterator[Sequence[Batch]],
+    batches: Iterator[tuple[int, Sequence[Batch]]],
+    guard: Guard,
     *,
     first_step: int,
     max_steps: int,
@@ -47,31 +26,43 @@ def train(
     """Train until `max_steps` steps are done, `first_step` of which are done already.
 
     Args:
-        batches: per step, the micro-batches of this rank.
+        batches: windows of the sample order with the micro-batches of this rank, as the guard's plan has them.
         save: keeps a checkpoint after that many steps; called on all ranks at once.
 
     Raises:
         RunStopped: a rank was asked to stop; a checkpoint was kept.
-        TrainingFailed: the loss or gradient is not finite.
+        RollBack: the guard wants the steps after an earlier one done again, on other windows.
+        TrainingFailed: the guard stops the run.
     """
-    watch = _Stopwatch()
-    for done in range(first_step + 1, max_steps + 1):
+    watch, done = Stopwatch(), first_step
+    while done < max_steps:
         started_unix_s = watch.last_unix_s
-        replicas = next(batches)
+        window, micro_batches = next(batches)
         data_s = watch.lap()
-        own_sums = learner.backward(done - 1, replicas)
+        own_sums = learner.backward(done, micro_batches)
         compute_s = watch.lap()
         sums = learner.exchange(own_sums, stop=stop_requested())
         sync_s = watch.lap()
-        update = learner.update(done - 1, sums)
+        grad_norm = learner.gradient_norm(sums)
+        outcome: Outcome = "taken"
+        if learner.overflowed(sums, grad_norm):
+            outcome = "overflowed"
+        elif not guard.judge(done, sums.loss, grad_norm):
+            outcome = "left out"
+        if outcome == "taken":
+            lr = learner.update(done, sums, grad_norm)
+        else:
+            lr = 0.0
+            learner.discard()
         optimizer_s = watch.lap()
         on_step(
             StepRecord(
-                step=done,
-                loss=sums.nats / max(1, sums.num_tokens),
-                lr=update.lr,
-                grad_norm=update.grad_norm,
-                skipped=update.skipped,
+                step=done + 1,
+                window=window,
+                outcome=outcome,
+                loss=sums.loss,
+                lr=lr,
+                grad_norm=grad_norm,
                 tokens=sums.num_tokens,
                 unix_s=started_unix_s,
                 duration_s=data_s + compute_s + sync_s + optimizer_s,
@@ -81,22 +72,10 @@ def train(
                 optimizer_s=optimizer_s,
             )
         )
-        if sums.stop or done == max_steps or done % checkpoint_every_steps == 0:
+        moved = outcome != "left out"
+        done += moved
+        if sums.stop or (moved and (done == max_steps or done % checkpoint_every_steps == 0)):
             save(done)
-            watch = _Stopwatch()
+            watch = Stopwatch()
         if sums.stop and done < max_steps:
             raise RunStopped(f"stopped as asked, at step {done} of {max_steps}; a checkpoint was kept.")
-
-
-class _Stopwatch:
-    """Laps without gaps: each begins where the last one ended."""
-
-    def __init__(self) -> None:
-        self._last_s, self.last_unix_s = time.perf_counter(), time.time()
-
-    def lap(self) -> float:
-        """Seconds since the last lap, or since the start."""
-        lap_s = time.perf_counter() - self._last_s
-        self._last_s += lap_s
-        self.last_unix_s += lap_s
-        return lap_s

@@ -114,7 +114,10 @@ def measure(request: RehearsalRequest) -> Rehearsal:
     for step in range(NUM_STEPS):
         if step == 1:
             began_s = time.perf_counter()
-        learner.update(step, learner.exchange(learner.backward(step, [batch] * share), stop=False))
+        sums = learner.exchange(learner.backward(step, [batch] * share), stop=False)
+        norm = learner.gradient_norm(sums)
+        if not learner.overflowed(sums, norm):
+            learner.update(step, sums, norm)
     return Rehearsal(
         step_s=(time.perf_counter() - began_s) / (NUM_STEPS - 1),
         peak_bytes=_peak_bytes(gang.device.type == "cuda"),

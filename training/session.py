@@ -23,12 +23,15 @@ from training.data.loader import ShardReader
 from training.data.loader_spec import loader_spec
 from training.data.spec import TRAIN
 from training.distributed import Gang, be_deterministic, meet
+from training.guards.guard import Guard, RollBack
+from training.guards.roll_back import abandon_after
 from training.launch.rank import Rank
 from training.learner import Learner
-from training.loop import StepRecord, train
+from training.loop import train
 from training.pulse import Pulse
 from training.result import finished_checkpoint, publish_result
 from training.run_documents import RunDocuments, load_receipt, load_run_documents, require_passing_receipt
+from training.telemetry import StepRecord
 
 MARK_EVERY_S = 1.0
 """The ledger has every step; the marker's step only shows that the rank moves, and costs a rename."""
@@ -70,36 +73,56 @@ class _Session:
         self._run_dir, self._checkpoints = run_dir, run_dir / "checkpoints"
         self._spec = documents.training
         self._recipe = documents.recipe()
+        self._guard = Guard(self._spec.guards, on_alarm=lambda fields: rank.ledger.event("guard", **fields))
         self._fingerprint = fingerprint(gang.device)
         self._tokens_seen, self._inexact_resumes = 0, 0
         self._known_good: set[int] = set()
         self._marked_s = 0.0
 
     def run_to_the_end(self) -> None:
-        with self._rank.ledger.span("restore") as fields:
-            self._learner = Learner(self._recipe, self._spec, self._gang)
-            self._proof_batch = proof_batch(self._reader, self._spec, self._gang.device)
-            first_step = fields["step"] = self._restore()
-        batches = RankBatches(self._reader, self._spec, share=self._learner.share, device=self._gang.device)
-        with (
-            self._checkpointer,
-            prefetched(batches, loader_spec(), start=first_step, stop=self._spec.max_steps) as steps,
-        ):
-            train(
-                self._learner,
-                steps,
-                first_step=first_step,
-                max_steps=self._spec.max_steps,
-                checkpoint_every_steps=self._spec.checkpoint_every_steps,
-                stop_requested=lambda: self._rank.stop_requested,
-                on_step=self._record,
-                save=self._save,
-            )
+        at_most: int | None = None
+        while (at_most := self._train(self._begin(at_most))) is not None:
+            pass
         with self._rank.ledger.span("result"):
             wholes = self._learner.wholes()
             if self._gang.leads and self._checkpointer.newest is not None:
                 publish_result(self._run_dir, self._run, self._checkpointer.newest, wholes)
             collections.deque(wholes, maxlen=0)  # all ranks take part in making them up
+
+    def _train(self, first_step: int) -> int | None:
+        """Train to the end, and return None; or to where the guard wants to go back, at most to the step returned."""
+        windows = self._guard.windows(first_step, self._spec.max_steps)
+        batches = RankBatches(self._reader, self._spec, share=self._learner.share, device=self._gang.device)
+        with (
+            self._checkpointer,
+            prefetched(batches, loader_spec(), start=windows.start, stop=windows.stop) as made,
+        ):
+            numbered = zip(windows, made, strict=False)
+            try:
+                train(
+                    self._learner,
+                    ((window, batch) for window, batch in numbered if not self._guard.plan.leaves_out(window)),
+                    self._guard,
+                    first_step=first_step,
+                    max_steps=self._spec.max_steps,
+                    checkpoint_every_steps=self._spec.checkpoint_every_steps,
+                    stop_requested=lambda: self._rank.stop_requested,
+                    on_step=self._record,
+                    save=self._save,
+                )
+            except RollBack as wanted:
+                return wanted.step
+        return None
+
+    def _begin(self, at_most: int | None = None) -> int:
+        """Fresh weights, or those of the newest good checkpoint of at most so many steps. Returns how many are done."""
+        with self._rank.ledger.span("restore") as fields:
+            if at_most is not None and self._gang.leads:
+                abandon_after(self._run_dir, at_most)
+            self._learner = Learner(self._recipe, self._spec, self._gang)
+            self._proof_batch = proof_batch(self._reader, self._spec, self._gang.device)
+            step = fields["step"] = self._restore()
+        return step
 
     def _restore(self) -> int:
         """Take up the newest good checkpoint. Returns how many steps are done."""
@@ -119,11 +142,15 @@ class _Session:
             on_saved=lambda saved: self._rank.ledger.event("checkpoint.durable", **dataclasses.asdict(saved)),
         )
         if verified is None:
+            self._tokens_seen = 0
+            self._guard.restart()
             return 0
         manifest = verified.manifest
         self._learner.load(verified.tensors, manifest.scalars)
+        self._guard.restore(str(manifest.scalars["guard"]))
         self._tokens_seen = int(manifest.scalars["tokens_seen"])
         self._inexact_resumes = int(manifest.scalars["inexact_resumes"]) + self._is_inexact(verified)
+        self._known_good = {step for step in self._known_good if step < manifest.step} | {manifest.step}
         return manifest.step
 
     def _is_inexact(self, verified: Verified) -> bool:
@@ -138,8 +165,9 @@ class _Session:
         self._rank.ledger.event("checkpoint.quarantined", checkpoint=directory.name, problem=str(error))
 
     def _record(self, record: StepRecord) -> None:
-        self._tokens_seen += record.tokens
-        self._rank.ledger.event("step", **dataclasses.asdict(record))
+        self._tokens_seen += record.tokens if record.outcome == "taken" else 0
+        name, fields = record.as_event()
+        self._rank.ledger.event(name, **fields)
         if time.monotonic() - self._marked_s > MARK_EVERY_S:
             self._rank.mark("running", step=record.step)
             self._marked_s = time.monotonic()
@@ -158,12 +186,13 @@ class _Session:
         return Content(
             run=self._run,
             step=step,
-            num_samples=step * self._spec.global_batch_sequences,
+            num_samples=self._guard.plan.window(step) * self._spec.global_batch_sequences,
             tensors=self._learner.tensors(),
             scalars={
                 "optimizer_step": step,
                 "tokens_seen": self._tokens_seen,
                 "inexact_resumes": self._inexact_resumes,
+                "guard": self._guard.state(),
                 **self._learner.scalars(),
             },
             proof_batch=self._proof_batch,

@@ -3,38 +3,63 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
 
-from data_contracts.errors import RunStopped
-from training.learner import Sums, Update
+from data_contracts.errors import RunStopped, TrainingFailed
+from training.guards.guard import Guard
+from training.guards.spec import GuardSpec, NonFinitePolicy
+from training.learner import Sums
 from training.loop import train
 
 
 class Recorder:
-    """Stands in for a learner: notes what it is asked to do."""
+    """Stands in for a learner: notes what it is asked to do.
 
-    def __init__(self, *, stop_at: int | None = None) -> None:
+    Args:
+        bad: windows without a finite gradient.
+        overflowing: windows whose gradient overflows in fp16 alone.
+    """
+
+    def __init__(
+        self, *, stop_at: int | None = None, bad: tuple[int, ...] = (), overflowing: tuple[int, ...] = ()
+    ) -> None:
         self.steps: list[int] = []
+        self.updated: list[tuple[int, int]] = []
+        self.discarded: list[int] = []
+        self._bad, self._overflowing = bad, overflowing
         self.saved: list[int] = []
         self.records = []
         self._stop_at = stop_at
 
-    def backward(self, step, replicas):
+    def backward(self, step, window):
         self.steps.append(step)
+        self._window = window
         return torch.zeros(1, 2)
 
     def exchange(self, own, *, stop):
         return Sums(nats=20.0, num_tokens=10, stop=stop or len(self.steps) == self._stop_at)
 
-    def update(self, step, sums):
-        return Update(lr=0.1, grad_norm=0.5)
+    def gradient_norm(self, sums):
+        return math.inf if self._window in self._bad else 0.5
 
-    def run(self, first_step, max_steps, stop_requested=lambda: False):
+    def update(self, step, sums, gradient_norm):
+        self.updated.append((step, self._window))
+        return 0.1
+
+    def overflowed(self, sums, gradient_norm):
+        return self._window in self._overflowing
+
+    def discard(self):
+        self.discarded.append(self._window)
+
+    def run(self, first_step, max_steps, stop_requested=lambda: False, action="stop"):
         train(
             self,
-            itertools.repeat([]),
+            ((window, window) for window in itertools.count(first_step)),
+            Guard(GuardSpec(non_finite=NonFinitePolicy(action=action))),
             first_step=first_step,
             max_steps=max_steps,
             checkpoint_every_steps=4,
@@ -85,3 +110,37 @@ def test_a_records_parts_make_up_its_duration_and_records_follow_each_other_with
         assert record.data_s + record.compute_s + record.sync_s + record.optimizer_s == record.duration_s
     for before, after in itertools.pairwise(loop.records):
         assert after.unix_s == pytest.approx(before.unix_s + before.duration_s, abs=1e-6)
+
+
+def test_a_gradient_that_is_not_finite_never_reaches_the_weights():
+    loop = Recorder(bad=(3,))
+    with pytest.raises(TrainingFailed, match="step 4"):
+        loop.run(0, 10)
+    assert [step for step, _ in loop.updated] == [0, 1, 2]
+    assert [record.step for record in loop.records] == [1, 2, 3]
+
+
+def test_a_skipped_batch_is_undone_and_its_step_is_taken_on_the_next_one():
+    loop = Recorder(bad=(4, 5))
+    loop.run(0, 6, action="skip")
+    assert loop.updated == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 6), (5, 7)]
+    assert loop.discarded == [4, 5]
+    assert loop.saved == [4, 6], "a step that is tried again is not saved again"
+    assert [(record.step, record.window, record.outcome) for record in loop.records[4:7]] == [
+        (5, 4, "left out"),
+        (5, 5, "left out"),
+        (5, 6, "taken"),
+    ]
+
+
+def test_an_overflow_in_fp16_passes_its_step_over_and_alarms_no_guard():
+    loop = Recorder(bad=(2,), overflowing=(2,))
+    loop.run(0, 4)
+    assert loop.updated == [(0, 0), (1, 1), (3, 3)]
+    assert loop.discarded == [2]
+    assert [(record.step, record.outcome) for record in loop.records] == [
+        (1, "taken"),
+        (2, "taken"),
+        (3, "overflowed"),
+        (4, "taken"),
+    ]

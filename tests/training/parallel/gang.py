@@ -77,7 +77,8 @@ def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
         micro_batches = [{name: part[index] for name, part in parts.items()} for index in range(count)]
         sums = learner.exchange(learner.backward(step, micro_batches), stop=False)
         losses.append(sums.nats / sums.num_tokens)
-        norms.append(learner.update(step, sums).grad_norm)
+        norms.append(learner.gradient_norm(sums))
+        learner.update(step, sums, norms[-1])
     proof = learner.proof_loss(rows(shape, 99, 4))
     return {
         "losses": losses,

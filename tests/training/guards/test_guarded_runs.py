@@ -1,0 +1,205 @@
+"""A run that leaves windows out is the run that never had them: on any number of ranks, and killed at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.documents import CheckpointManifest
+from data_contracts.errors import TrainingFailed
+from training.batches import step_rows
+from training.checkpoint.verify import committed_steps, read_manifest
+from training.config import RecipeSpec, TrainingSpec
+from training.data.loader import ShardReader
+from training.data.spec import TRAIN
+from training.guards.spec import GuardSpec, NonFinitePolicy, SpikePolicy
+from training.launch.rank import Rank
+from training.session import train_run
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def marks(shared_project, tiny_training):
+    """The mark of a row that is in this window and in none of the others that a test comes to."""
+    reader = ShardReader(shared_project.workspace, shared_project.manifest, TRAIN)
+    windows = []
+    for window in range(20):
+        rows = reader.gather(step_rows(tiny_training, reader, window).reshape(-1))["tokens"].tolist()
+        windows.append({sum(place * token for place, token in enumerate(row, 1)) for row in rows})
+
+    def mark(window: int) -> int:
+        return min(windows[window].difference(*windows[:window], *windows[window + 1 :]))
+
+    return mark
+
+
+@pytest.fixture
+def training(tiny_training: TrainingSpec, recipe_folder):
+    def make(guards: GuardSpec, **poison: int) -> TrainingSpec:
+        model = dict(tiny_training.recipe.model) | {kind: str(mark) for kind, mark in poison.items()}
+        recipe = RecipeSpec(name="poisoned_recipe:Poisoned", model=model)
+        return tiny_training.model_copy(update={"recipe": recipe, "guards": guards, "max_steps": 12})
+
+    return make
+
+
+@pytest.fixture
+def train(project, recipe_folder):
+    def run_here(training: TrainingSpec, run_dir: Path) -> dict[str, Any]:
+        """One rank, in this process."""
+        attempt = run_dir / "attempts" / f"{len(list(run_dir.glob('attempts/*'))):03d}"
+        attempt.mkdir(parents=True)
+        train_run(Rank(attempt), project.workspace, project.publish_run(training).link, run_dir)
+        return result(run_dir)
+
+    return run_here
+
+
+def result(run_dir: Path) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((run_dir / "result.json").read_bytes())
+    return value
+
+
+def last_manifest(run_dir: Path) -> CheckpointManifest:
+    return read_manifest(run_dir / "checkpoints" / result(run_dir)["checkpoint"])
+
+
+def left_out(run_dir: Path) -> list[list[Any]]:
+    return json.loads(last_manifest(run_dir).scalars["guard"])["left_out"]
+
+
+def events(project, run_dir: Path, name: str) -> list[dict[str, Any]]:
+    return [event for event in project.events(run_dir) if event["event"] == name]
+
+
+SKIP = GuardSpec(non_finite=NonFinitePolicy(action="skip"))
+ROLL_BACK = GuardSpec(non_finite=NonFinitePolicy(action="roll_back"), rewind_steps=3)
+
+
+@pytest.mark.parametrize(
+    ("guards", "trained"), [(SKIP, [*range(6), *range(7, 13)]), (ROLL_BACK, [*range(4), *range(7, 15)])]
+)
+def test_windows_left_out_are_recorded_and_every_other_one_is_trained_on_once(
+    project, marks, training, train, tmp_path, guards, trained
+):
+    train(training(guards, deadly=marks(6)), tmp_path)
+
+    final = {event["step"]: event["window"] for event in events(project, tmp_path, "step")}
+    assert [final[step] for step in range(1, 13)] == trained
+    first = 6 if guards is SKIP else 4
+    assert left_out(tmp_path) == [[first, 7, "non-finite"]]
+    assert last_manifest(tmp_path).num_samples == 8 * (trained[-1] + 1)
+    (alarm,) = events(project, tmp_path, "guard")
+    assert (alarm["step"], alarm["window"], alarm["alarm"]) == (7, 6, "non-finite")
+
+
+def test_rolling_back_puts_the_checkpoints_aside_that_no_longer_count(project, marks, training, train, tmp_path):
+    train(training(ROLL_BACK, deadly=marks(6)), tmp_path)
+
+    assert [path.name for path in (tmp_path / "abandoned").iterdir()] == ["step-00000006.0"]
+    assert [event["step"] for event in events(project, tmp_path, "restore")] == [0, 4]
+    assert committed_steps(tmp_path / "checkpoints") == [8, 10, 12]
+
+
+def test_without_an_earlier_checkpoint_rolling_back_goes_on_from_fresh_weights(
+    project, marks, training, train, tmp_path
+):
+    spec = training(ROLL_BACK, deadly=marks(6))
+    expected = train(spec, tmp_path / "usual")
+    train(spec.model_copy(update={"checkpoint_every_steps": 100}), tmp_path / "none")
+    assert [event["step"] for event in events(project, tmp_path / "none", "restore")] == [0, 0]
+    assert result(tmp_path / "none")["tensors_sha256"] == expected["tensors_sha256"]
+
+
+@pytest.mark.parametrize("guards", [SKIP, ROLL_BACK])
+def test_two_ranks_leave_out_the_same_and_end_with_the_same_bits(
+    project, marks, training, train, recipe_folder, tmp_path, guards
+):
+    spec = training(guards, deadly=marks(6))
+    expected = train(spec, tmp_path / "one")
+    two = tmp_path / "two"
+    two.mkdir()
+    shutil.copy(recipe_folder / "poisoned_recipe.py", two)  # a rank's working folder
+
+    assert project.train(project.publish_run(spec), two, world_size=2) == [0, 0], project.log(two)
+
+    assert result(two)["tensors_sha256"] == expected["tensors_sha256"]
+    assert left_out(two) == left_out(tmp_path / "one")
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing of ours handles it."""
+
+
+@pytest.mark.parametrize(
+    ("guards", "at_event"),
+    [(SKIP, name) for name in ("guard", "step.left_out", "step", "checkpoint.begin")]
+    + [(ROLL_BACK, name) for name in ("guard", "restore.begin", "restore", "step", "checkpoint.begin")],
+)
+def test_killed_after_the_alarm_it_decides_the_same_again(
+    project, marks, training, train, monkeypatch, tmp_path, guards, at_event
+):
+    spec = training(guards, deadly=marks(6))
+    expected = train(spec, tmp_path / "whole")
+    seen: list[str] = []
+
+    def kill(event: dict[str, Any]) -> None:
+        if event["event"] == "guard" or seen:
+            seen.append(event["event"])
+        if at_event in seen:
+            raise Killed
+
+    arm = Rank.__init__
+
+    def armed(rank: Rank, folder: Path) -> None:
+        arm(rank, folder)
+        rank.ledger.listeners.append(kill)
+
+    monkeypatch.setattr(Rank, "__init__", armed)
+    with pytest.raises(Killed):
+        train(spec, tmp_path / "killed")
+    monkeypatch.setattr(Rank, "__init__", arm)
+
+    assert train(spec, tmp_path / "killed")["tensors_sha256"] == expected["tensors_sha256"]
+    assert left_out(tmp_path / "killed") == left_out(tmp_path / "whole")
+
+
+def test_a_spike_is_left_out_too(project, marks, training, train, tmp_path):
+    spikes = GuardSpec(spike=SpikePolicy(action="skip", window_steps=8))
+    train(training(spikes, terrible=marks(10)), tmp_path)
+    assert left_out(tmp_path) == [[10, 11, "spike"]]
+
+
+def test_a_budget_that_is_spent_stops_every_rank_with_the_weights_as_they_were(
+    project, marks, training, train, tmp_path
+):
+    once = GuardSpec(non_finite=NonFinitePolicy(action="skip", budget=1))
+    with pytest.raises(TrainingFailed, match=r"step 7: .*budget of 1 is spent"):
+        train(training(once, deadly=f"{marks(6)},{marks(7)}"), tmp_path)
+    assert committed_steps(tmp_path / "checkpoints") == [2, 4, 6]
+
+
+def test_a_rank_killed_right_after_a_roll_back_costs_no_bits(
+    project, marks, training, train, until, recipe_folder, tmp_path
+):
+    spec = training(ROLL_BACK, deadly=marks(6)).model_copy(update={"max_steps": 14})
+    expected = train(spec, tmp_path / "whole")
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    shutil.copy(recipe_folder / "poisoned_recipe.py", killed)
+    run = project.publish_run(spec)
+    ranks = project.start(run, killed, world_size=2)
+    until(lambda: bool(events(project, killed, "guard")), what="the alarm")
+    os.kill(ranks[1].pid, signal.SIGKILL)
+    ranks[0].wait(60)
+
+    assert project.train(run, killed, world_size=2) == [0, 0]
+
+    assert result(killed)["tensors_sha256"] == expected["tensors_sha256"]

@@ -1,0 +1,131 @@
+"""The guard: judges every step before the optimizer moves a weight, and says what happens to a bad one.
+
+It sees only numbers that are equal on all ranks and for every arrangement that is exact, and draws on nothing else, so
+all ranks decide alike without asking each other. What it decided is part of every checkpoint; a run that went on from
+one before the decision meets the same numbers, and decides the same again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from data_contracts.errors import IntegrityError, TrainingFailed
+from training.guards.plan import DataPlan, LeftOut
+from training.guards.spec import GuardSpec, NonFinitePolicy, SpikePolicy
+from training.guards.spike import robust_z
+
+NON_FINITE, SPIKE = "non-finite", "spike"
+ADVICE = {
+    NON_FINITE: "Lower the learning rates, or look at the data of this step; `guards.non_finite` can skip it.",
+    SPIKE: "Lower the learning rates, or look at the data of this step; `guards.spike` can skip it.",
+}
+
+
+class RollBack(Exception):
+    """Raised on all ranks at once: go on from a checkpoint of `step` or earlier, without what the plan leaves out."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(step)
+        self.step = step
+
+
+class Guard:
+    """Args:
+    on_alarm: told of every bad step, with the fields of a ledger event, before anything follows from it.
+    """
+
+    def __init__(self, spec: GuardSpec, *, on_alarm: Callable[[dict[str, Any]], object] = lambda _fields: None) -> None:
+        self._spec, self._on_alarm = spec, on_alarm
+        self._recent: deque[float] = deque(maxlen=spec.spike.window_steps)
+        self.plan = DataPlan()
+
+    def judge(self, step: int, loss: float, grad_norm: float) -> bool:
+        """Whether to take a step, counted from 0; if not, the same step is to be tried on the next window.
+
+        Raises:
+            RollBack: the policy says so.
+            TrainingFailed: the policy says stop, or its budget is spent.
+        """
+        alarm = self._alarm(loss, grad_norm)
+        if alarm is not None and not self._may_pass(step, alarm, loss, grad_norm):
+            return False
+        self._recent.append(loss)
+        return True
+
+    def _alarm(self, loss: float, grad_norm: float) -> str | None:
+        if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+            return NON_FINITE
+        if len(self._recent) == self._recent.maxlen and robust_z(loss, self._recent) > self._spec.spike.threshold:
+            return SPIKE
+        return None
+
+    def _may_pass(self, step: int, alarm: str, loss: float, grad_norm: float) -> bool:
+        policy: NonFinitePolicy | SpikePolicy = self._spec.non_finite if alarm == NON_FINITE else self._spec.spike
+        window, spent = self.plan.window(step), self.plan.count(alarm)
+        action = "stop" if policy.action != "note" and spent >= policy.budget else policy.action
+        # As text: JSON has no word for what is not finite.
+        numbers = {"loss": str(loss), "grad_norm": str(grad_norm)}
+        self._on_alarm({"step": step + 1, "window": window, "alarm": alarm, "action": action, **numbers})
+        if action == "note":
+            return True
+        if action == "stop":
+            raise _stop(step, alarm, loss, grad_norm, spent)
+        rewind = self._spec.rewind_steps if action == "roll_back" else 1
+        first = max(0, window + 1 - rewind)
+        target = self.plan.steps_before(first)
+        self.plan = self.plan.without(LeftOut(first, window + 1, alarm))
+        if target < step:
+            raise RollBack(target)
+        return False
+
+    def windows(self, step: int, max_steps: int) -> range:
+        """The windows that steps [step, max_steps) may come to, the ones that could yet be skipped for included."""
+        further = sum(
+            policy.budget - self.plan.count(alarm)
+            for alarm, policy in ((NON_FINITE, self._spec.non_finite), (SPIKE, self._spec.spike))
+            if policy.action in ("skip", "roll_back")
+        )
+        return range(self.plan.window(step), self.plan.window(max_steps - 1) + 1 + further)
+
+    def state(self) -> str:
+        """What a checkpoint keeps."""
+        return json.dumps(
+            {
+                "left_out": [list(each) for each in self.plan.left_out],
+                "recent": [loss.hex() for loss in self._recent],
+            },
+            separators=(",", ":"),
+        )
+
+    def restore(self, state: str) -> None:
+        """Take up what `state` gave. What this guard has left out since stays left out.
+
+        Raises:
+            IntegrityError: not such a state.
+        """
+        try:
+            kept = json.loads(state)
+            left_out = [LeftOut(int(first), int(stop), str(cause)) for first, stop, cause in kept["left_out"]]
+            recent = [float.fromhex(loss) for loss in kept["recent"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise IntegrityError(f"the guard's state cannot be read ({error}).", where="checkpoint") from error
+        self.plan = self.plan.without(*left_out)
+        self._recent = deque(recent, maxlen=self._recent.maxlen)
+
+    def restart(self) -> None:
+        """Forget the recent losses: the run goes on from its first step."""
+        self._recent.clear()
+
+
+def _stop(step: int, alarm: str, loss: float, grad_norm: float, spent: int) -> TrainingFailed:
+    what = (
+        f"loss {loss} or gradient norm {grad_norm} is not finite"
+        if alarm == NON_FINITE
+        else f"loss {loss:.4f} is a spike above the recent steps'"
+    )
+    budget = f", and the budget of {spent} is spent" if spent else ""
+    return TrainingFailed(f"{what}{budget}.", where=f"step {step + 1}", advice=ADVICE[alarm])

@@ -1,0 +1,21 @@
+"""Rolling back: checkpoints of steps that are to be done again, on other data, are no longer this run's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from training.checkpoint import layout
+from training.checkpoint.restore import quarantine
+from training.checkpoint.verify import committed_steps
+
+ABANDONED = "abandoned"
+
+
+def abandon_after(run_dir: Path, step: int) -> None:
+    """Put aside every checkpoint after `step`, newest first; they stay for a person to look at.
+
+    An interruption leaves the older ones, from which the run meets the same alarm and comes here again.
+    """
+    checkpoints = run_dir / "checkpoints"
+    for later in reversed([kept for kept in committed_steps(checkpoints) if kept > step]):
+        quarantine(checkpoints / layout.directory_name(later), run_dir / ABANDONED)
