@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--out", required=True, metavar="DIR", type=Path)
     arguments, _ = parser.parse_known_args()  # a gang passes --run-spec and --run-dir to all
     rank = arm(arguments.out / "attempt")
-    with rank.outcome():
+    with rank.outcome(), rank.expendable():
         with record_imports(rank.ledger):
             import torch  # noqa: F401  (named in the time account)
         try:

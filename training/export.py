@@ -25,7 +25,7 @@ def main() -> None:
         parser.add_argument(name, required=True)
     arguments = parser.parse_args()
     rank = arm(Path(arguments.out) / "attempt")
-    with rank.outcome():
+    with rank.outcome(), rank.expendable():
         with record_imports(rank.ledger):
             import torch  # noqa: F401  (named in the time account)
         export(rank, arguments.workspace, arguments.run_spec, Path(arguments.checkpoint), Path(arguments.out))

@@ -15,7 +15,7 @@ from training.batches import RankBatches, prefetched, proof_batch
 from training.checkpoint.proof import fingerprint
 from training.checkpoint.restore import restore_newest
 from training.checkpoint.retention import discard_expired
-from training.checkpoint.save import Checkpointer, Content
+from training.checkpoint.save import Checkpointer, Content, Saved
 from training.checkpoint.spec import CheckpointSpec
 from training.checkpoint.verify import Verified
 from training.config import replicas_per_rank
@@ -25,6 +25,7 @@ from training.data.spec import TRAIN
 from training.distributed import Gang, be_deterministic, meet
 from training.guards.guard import Guard, RollBack
 from training.guards.roll_back import abandon_after
+from training.guards.stop import StopConditions
 from training.launch.rank import Rank
 from training.learner import Learner
 from training.loop import train
@@ -78,6 +79,7 @@ class _Session:
         self._tokens_seen, self._inexact_resumes = 0, 0
         self._known_good: set[int] = set()
         self._marked_s = 0.0
+        self._stop = StopConditions(lambda: rank.stop_requested)
 
     def run_to_the_end(self) -> None:
         at_most: int | None = None
@@ -94,6 +96,7 @@ class _Session:
         windows = self._guard.windows(first_step, self._spec.max_steps)
         batches = RankBatches(self._reader, self._spec, share=self._learner.share, device=self._gang.device)
         with (
+            self._rank.worth_keeping(),
             self._checkpointer,
             prefetched(batches, loader_spec(), start=windows.start, stop=windows.stop) as made,
         ):
@@ -106,7 +109,7 @@ class _Session:
                     first_step=first_step,
                     max_steps=self._spec.max_steps,
                     checkpoint_every_steps=self._spec.checkpoint_every_steps,
-                    stop_requested=lambda: self._rank.stop_requested,
+                    stop_requested=self._stop,
                     on_step=self._record,
                     save=self._save,
                 )
@@ -122,6 +125,7 @@ class _Session:
             self._learner = Learner(self._recipe, self._spec, self._gang)
             self._proof_batch = proof_batch(self._reader, self._spec, self._gang.device)
             step = fields["step"] = self._restore()
+            self._gang.barrier()  # so that a request to stop finds all ranks on the same side of the first step
         return step
 
     def _restore(self) -> int:
@@ -139,7 +143,7 @@ class _Session:
             self._gang,
             newest=None if verified is None else verified.manifest,
             retain=self._discard_expired,
-            on_saved=lambda saved: self._rank.ledger.event("checkpoint.durable", **dataclasses.asdict(saved)),
+            on_saved=self._report_saved,
         )
         if verified is None:
             self._tokens_seen = 0
@@ -163,6 +167,10 @@ class _Session:
 
     def _report_quarantine(self, directory: Path, error: IntegrityError) -> None:
         self._rank.ledger.event("checkpoint.quarantined", checkpoint=directory.name, problem=str(error))
+
+    def _report_saved(self, saved: Saved) -> None:
+        self._stop.saved(saved.durable_s)
+        self._rank.ledger.event("checkpoint.durable", **dataclasses.asdict(saved))
 
     def _record(self, record: StepRecord) -> None:
         self._tokens_seen += record.tokens if record.outcome == "taken" else 0

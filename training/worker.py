@@ -19,7 +19,7 @@ def main() -> None:
     arguments = parser.parse_args()
     # Before torch is imported: from here on this process dies with its owner and hears SIGTERM.
     rank = arm(arguments.run_dir / "attempts" / "000")
-    with rank.outcome():
+    with rank.outcome(), rank.expendable():
         _train(rank, arguments)
     leave()
 

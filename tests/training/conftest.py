@@ -88,20 +88,22 @@ class TinyProject:
         self.workspace.publish_document(run)
         return run
 
-    def start(self, run: RunSpec, run_dir: Path, *, world_size: int) -> list[subprocess.Popen[bytes]]:
+    def start(
+        self, run: RunSpec, run_dir: Path, *, world_size: int, **environment: str
+    ) -> list[subprocess.Popen[bytes]]:
         """Start the ranks of one attempt, each a `python -m training.worker`."""
         arguments = ["--workspace", self.workspace.uri, "--run-spec", run.sha256, "--run-dir", str(run_dir)]
-        return self.start_ranks("training.worker", arguments, run_dir, world_size=world_size)
+        return self.start_ranks("training.worker", arguments, run_dir, world_size=world_size, **environment)
 
     def start_ranks(
-        self, module: str, arguments: Sequence[str], run_dir: Path, *, world_size: int
+        self, module: str, arguments: Sequence[str], run_dir: Path, *, world_size: int, **environment: str
     ) -> list[subprocess.Popen[bytes]]:
         attempt_dir = run_dir / "attempts" / f"{len(list(run_dir.glob('attempts/*'))):03d}"
         attempt_dir.mkdir(parents=True)
         port = _free_port()
         ranks = []
         for rank in range(world_size):
-            environment = {
+            own_environment = {
                 **{
                     name: value
                     for name, value in os.environ.items()
@@ -115,12 +117,13 @@ class TinyProject:
                 "OMP_NUM_THREADS": "1",
                 "HEADWAY_ATTEMPT_DIR": str(attempt_dir),
                 "PYTHONPATH": str(REPOSITORY),
+                **environment,
             }
             log = (attempt_dir / f"rank-{rank}.log").open("wb")
             ranks.append(
                 subprocess.Popen(
                     [sys.executable, "-m", module, *arguments],
-                    env=environment,
+                    env=own_environment,
                     cwd=run_dir,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -130,9 +133,9 @@ class TinyProject:
         self.started += ranks
         return ranks
 
-    def train(self, run: RunSpec, run_dir: Path, *, world_size: int) -> list[int]:
+    def train(self, run: RunSpec, run_dir: Path, *, world_size: int, **environment: str) -> list[int]:
         """Run one attempt to its end. Returns the ranks' exit codes."""
-        return [rank.wait(DEADLINE_S) for rank in self.start(run, run_dir, world_size=world_size)]
+        return [rank.wait(DEADLINE_S) for rank in self.start(run, run_dir, world_size=world_size, **environment)]
 
     @staticmethod
     def log(run_dir: Path, rank: int = 0) -> str:

@@ -68,6 +68,22 @@ def test_a_run_stopped_by_sigterm_exits_75_with_a_checkpoint_and_continues_to_th
     assert result(tmp_path / "stopped")["tensors_sha256"] == result(tmp_path / "whole")["tensors_sha256"]
 
 
+def test_a_rank_that_waits_for_its_peers_at_the_start_stops_at_once(project, until, tmp_path):
+    ranks = project.start(project.publish_run(), tmp_path, world_size=2)
+    ranks[1].send_signal(signal.SIGSTOP)  # it never comes to the rendezvous
+    until(lambda: any(e["event"] == "rendezvous.begin" for e in project.events(tmp_path)), what="the rendezvous")
+
+    ranks[0].send_signal(signal.SIGTERM)
+
+    assert ranks[0].wait(15) == 75, "well within the grace of 20 s"
+
+
+def test_a_budget_of_steps_ends_an_attempt_with_a_checkpoint(project, tiny_training, tmp_path):
+    run = project.publish_run(tiny_training.model_copy(update={"max_steps": 30, "checkpoint_every_steps": 1000}))
+    assert project.train(run, tmp_path, world_size=2, HEADWAY_STOP_AFTER_STEPS="11") == [75, 75]
+    assert committed_steps(tmp_path / "checkpoints") == [11]
+
+
 def test_a_rank_killed_at_a_random_step_costs_time_and_no_bits(project, until, tiny_training, tmp_path):
     run = project.publish_run(tiny_training.model_copy(update={"max_steps": 300, "checkpoint_every_steps": 10}))
     assert project.train(run, tmp_path / "whole", world_size=2) == [0, 0]

@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--out", required=True, metavar="FILE", type=Path)
     arguments, _ = parser.parse_known_args()  # a gang passes --run-spec and --run-dir to all
     rank = arm(arguments.out.parent / "attempt")
-    with rank.outcome():
+    with rank.outcome(), rank.expendable():
         with record_imports(rank.ledger):
             import torch  # noqa: F401  (named in the time account)
         result = prove(rank, Workspace(arguments.workspace), arguments.checkpoint)

@@ -27,6 +27,7 @@ from training.ledger import Ledger
 
 WATCH_S = 0.5
 DEFAULT_STOP_GRACE_S = 20.0
+NOTHING_TO_KEEP = "stopped as asked, while there was nothing to keep."
 EXIT_ORPHANED = 137
 EXIT_GRACE_OVER = 143
 
@@ -49,11 +50,44 @@ class Rank:
         # Stays open for as long as the process may be asked for its stacks.
         self.stacks = self.files.stacks(self.rank).open("w")
         self._stop_requested = False
+        self._is_expendable = False
 
     @property
     def stop_requested(self) -> bool:
-        """Whether SIGTERM has come: keep a checkpoint at the next step and raise `RunStopped`."""
+        """Whether SIGTERM has come: keep a checkpoint at the next step and raise `RunStopped`; see `expendable`."""
         return self._stop_requested
+
+    @contextlib.contextmanager
+    def expendable(self) -> Iterator[None]:
+        """Work that leaves nothing to keep, such as starting or evaluating: SIGTERM ends it at once, in good order.
+
+        The watch does that, so it works for a main thread that waits for its peers too.
+
+        Raises:
+            RunStopped: SIGTERM has come already.
+        """
+        self._is_expendable = True
+        if self._stop_requested:
+            raise RunStopped(NOTHING_TO_KEEP)
+        try:
+            yield
+        finally:
+            self._is_expendable = False
+
+    @contextlib.contextmanager
+    def worth_keeping(self) -> Iterator[None]:
+        """A part of expendable work that is not: it watches `stop_requested` itself."""
+        was, self._is_expendable = self._is_expendable, False
+        try:
+            yield
+        finally:
+            self._is_expendable = was
+
+    def leave_if_expendable(self) -> None:
+        """Called by the watch when SIGTERM has come; does not return when there is nothing to keep."""
+        if self._is_expendable and not self.has_ended:
+            self._end("stopped", RunStopped(NOTHING_TO_KEEP))
+            os._exit(RunStopped.exit_code)
 
     def mark(self, state: str, **fields: Any) -> None:
         """Write the marker: `state` is `running`, `done`, `stopped` or `failed`; other fields stay till overwritten.
@@ -156,6 +190,7 @@ def _stand_watch(rank: Rank, receiver: int, grace_s: float) -> None:
     while True:
         if select.select([receiver], [], [], WATCH_S)[0] and signal.SIGTERM in os.read(receiver, 64):
             deadline = deadline or time.monotonic() + grace_s
+            rank.leave_if_expendable()
         if has_agent and os.getppid() != rank.parent_pid:
             os._exit(EXIT_ORPHANED)
         if deadline is not None and time.monotonic() > deadline:

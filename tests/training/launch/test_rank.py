@@ -12,17 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from data_contracts.errors import RunStopped
 from training.launch.process_tree import ALREADY_DEAD, process_state
 from training.launch.protocol import AttemptFiles, RankMarker
+from training.launch.rank import Rank
 from training.ledger import read_events
 
 TOYS = Path(__file__).parent / "toys"
 BLOCKED = """
-import threading, sys, pathlib
+import contextlib, threading, sys, pathlib
 from training.launch.rank import arm
 rank = arm(pathlib.Path(sys.argv[1]))
-print("armed", flush=True)
-with rank.outcome():
+with rank.outcome(), (rank.expendable() if "expendable" in sys.argv else contextlib.nullcontext()):
+    print("armed", flush=True)
     import ctypes
     ctypes.CDLL(None).sleep.restype = None
     while True:
@@ -137,6 +139,31 @@ def test_a_blocked_rank_ends_itself_when_its_grace_is_over(tmp_path: Path, block
     assert blocked.wait(5) == 143
     assert marker(tmp_path).state == "failed"
     assert "within 0.5 s of SIGTERM" in marker(tmp_path).what
+
+
+def test_a_rank_with_nothing_to_keep_ends_in_good_order_at_once_even_while_blocked(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", BLOCKED, str(tmp_path), "expendable"],
+        env=os.environ | {"HEADWAY_STOP_GRACE_S": "600"},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "armed\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 75
+    assert (marker(tmp_path).state, marker(tmp_path).cause) == ("stopped", "stopped")
+    assert "rank.stopped" in [event["event"] for event in read_events(AttemptFiles(tmp_path).rank_spool(0))]
+
+
+def test_what_is_worth_keeping_amid_the_rest_hears_of_a_stop_and_the_rest_ends_there(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
+    with pytest.raises(RunStopped), rank.expendable():
+        with rank.worth_keeping():
+            rank.hear_sigterm(signal.SIGTERM, None)
+            rank.leave_if_expendable()
+            assert rank.stop_requested
+        with rank.expendable():
+            pytest.fail("it began something new")
 
 
 def test_a_blocked_rank_writes_its_stacks_when_asked(
