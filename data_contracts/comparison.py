@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,12 +10,14 @@ import duckdb
 
 from data_contracts.checks import Check
 from data_contracts.distributions import (
+    WORN_SHARE,
     Bins,
     bins_of,
     counting,
     cut_edges,
     distribution,
     find_baseline,
+    fullest_share,
     histograms,
     is_numeric,
 )
@@ -34,6 +37,8 @@ MICROSECONDS = 1_000_000
 class Comparison:
     findings: Mapping[str, Finding] = field(default_factory=dict)
     """By `rule_id`."""
+    raised: Mapping[str, str] = field(default_factory=dict)
+    """Rules that could not be judged, by `rule_id`, and the kind of error."""
     distributions: tuple[Distribution, ...] = ()
 
 
@@ -46,6 +51,7 @@ def compare_distributions(
 ) -> Comparison:
     """Judge volume and drift. Without a baseline they hold, and the receipt is what the next one is compared with."""
     findings: dict[str, Finding] = {}
+    raised: dict[str, str] = {}
     distributions: dict[tuple[str, str, int], Distribution] = {}
     for check in checks:
         if check.kind == "volume":
@@ -54,12 +60,22 @@ def compare_distributions(
             try:
                 found = _distribution(connection, tallies, check, baseline, num_rows)
             except duckdb.Error as error:
-                observed = f"could not be judged ({type(error).__name__})"
-                findings[check.rule_id] = Finding(passed=False, observed=observed)
+                raised[check.rule_id] = type(error).__name__
                 continue
-            distributions[found.column, found.of, found.num_asked] = found
+            distributions[_key(check)] = found
             findings[check.rule_id] = judge_drift(check, found)
-    return Comparison(findings=findings, distributions=tuple(distributions.values()))
+    drifting = [check for check in checks if check.kind == "drift" and check.rule_id in findings]
+    for key, found in distributions.items():
+        judging = [check for check in drifting if _key(check) == key]
+        if not all(findings[check.rule_id].passed for check in judging):
+            continue  # the report shows how far they are apart
+        with contextlib.suppress(duckdb.Error):
+            distributions[key] = _evener(connection, tallies, judging[0], found, num_rows)
+        if distributions[key] is not found:
+            for check in judging:
+                observed = f"{findings[check.rule_id].observed}; one bin holds most, so that new ones are handed on"
+                findings[check.rule_id] = Finding(passed=True, observed=observed)
+    return Comparison(findings=findings, raised=raised, distributions=tuple(distributions.values()))
 
 
 def _distribution(
@@ -71,7 +87,25 @@ def _distribution(
 ) -> Distribution:
     accepted = None if baseline is None else find_baseline(baseline.distributions, check)
     cut = cut_edges(connection, check, num_rows) if accepted is None and is_numeric(check) else []
-    bins: Bins = bins_of(check, accepted, cut)
+    return _counted(tallies, check, bins_of(check, accepted, cut), accepted)
+
+
+def _key(check: Check) -> tuple[str, str, int]:
+    return check.column, check.arguments["of"], check.arguments["num_bins"]
+
+
+def _evener(
+    connection: duckdb.DuckDBPyConnection, tallies: Tallies, check: Check, found: Distribution, num_rows: int
+) -> Distribution:
+    """The same values in bins of their own where the accepted ones are worn, else what was found."""
+    if found.baseline_counts is None or not is_numeric(check) or fullest_share(found) <= WORN_SHARE:
+        return found
+    bins = bins_of(check, None, cut_edges(connection, check, num_rows))
+    anew = _counted(tallies, check, bins, None)
+    return anew if fullest_share(anew) <= fullest_share(found) / 2 else found
+
+
+def _counted(tallies: Tallies, check: Check, bins: Bins, accepted: Distribution | None) -> Distribution:
     (groups,) = tallies.total([counting(check, bins)])
     if isinstance(groups, Exception):
         raise groups

@@ -2,6 +2,10 @@
 
 A category that the contract does not name falls by its MD5 into one of 64 bins, so that no value is ever written down.
 Where a column has no accepted bins, they are cut at quantiles of evenly spaced rows, the same for the same snapshot.
+
+Accepted bins stay, so that snapshots are compared like with like and unchanged files need no second count, until one of
+them has come to hold most of the values: what happens inside it goes unseen. Then this snapshot is judged by them once
+more and, if it passes, hands on bins of its own; the next one is compared in these.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from data_contracts.type_families import MEASURED, family
 
 MAX_SAMPLED_ROWS = 100_000
 NUM_HASHED = 64
+WORN_SHARE = 0.5
+"""Of all numbers. Bins are worn when one holds more, though cutting them anew would halve the fullest."""
 NULL, NAN, OTHER = -1, -2, -3
 """Groups beside the bins. OTHER is a category that is none of those named."""
 
@@ -145,6 +151,11 @@ def distribution(check: Check, bins: Bins, groups: Mapping[int, int], baseline: 
         baseline_num_nulls=baseline.num_nulls if baseline is not None and is_comparable else None,
         baseline_num_nans=baseline.num_nans if baseline is not None and is_comparable else None,
     )
+
+
+def fullest_share(found: Distribution) -> float:
+    """Of the values that are neither null nor NaN, the share in the bin that holds most."""
+    return max(found.counts) / max(1, sum(found.counts))
 
 
 def histograms(found: Distribution) -> tuple[list[int], list[int]] | None:

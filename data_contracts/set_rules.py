@@ -110,7 +110,10 @@ class Volume(Frozen):
 
 
 class Drift(Frozen):
-    """How far a column's distribution may be from the last accepted snapshot's, in the same bins."""
+    """How far a column's distribution may be from the last accepted snapshot's, in the same bins.
+
+    Bins of numbers are cut once, and anew only when one of them has come to hold most of the values.
+    """
 
     id: str = Slug
     columns: tuple[str, ...] = Field(min_length=1, description="Columns, each judged for itself.")

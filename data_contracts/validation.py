@@ -7,6 +7,7 @@ judges by these figures; what speaks of the whole set is scanned. Whatever could
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from data_contracts.checks import SCANNED, Check, compile_checks
 from data_contracts.column_figures import SUMMED, figures_of, statistic_value
 from data_contracts.comparison import Comparison, compare_distributions, newest_figure, newest_rows
 from data_contracts.contract import Contract
-from data_contracts.documents import ContractReceipt, Snapshot, StoredFile
+from data_contracts.documents import ContractReceipt, Newest, Snapshot, StoredFile
 from data_contracts.exact_checks import one_value
 from data_contracts.figures import Scalar
 from data_contracts.file_states import FileStates
@@ -34,6 +35,12 @@ from data_contracts.verdicts import Evidence, is_accepted, quarantine_verdict, s
 
 if TYPE_CHECKING:
     from data_contracts.duckdb_engine import Outcome
+
+MEMORY_LIMITS = ("128MB", "1GB")
+"""What DuckDB may hold, tried in turn. The first is enough for all that sorts, groups or joins, however many rows there
+are: it spills, and at 20 million rows is no slower. The others are for what cannot spill, such as medians or very wide
+rows, and are taken only when something could not be judged."""
+GX_RAISED = "Great Expectations raised an error"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,9 +87,49 @@ def validate(
     """
     given = surroundings or Surroundings()
     checks = (*compile_checks(contract), *given.suite)
+    for memory_limit in MEMORY_LIMITS[:-1]:
+        with contextlib.suppress(duckdb.OutOfMemoryException):
+            judged = _judge(contract, checks, snapshot, rows, scratch, quarantine_file, given, memory_limit)
+            if not judged.may_lack_memory:
+                return _receipt(contract, contract_file, checks, snapshot, judged)
+    judged = _judge(contract, checks, snapshot, rows, scratch, quarantine_file, given, MEMORY_LIMITS[-1])
+    return _receipt(contract, contract_file, checks, snapshot, judged)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Judged:
+    """Everything found out about the rows."""
+
+    num_different: int | None
+    quarantine: Quarantine
+    left_out: StoredFile | None
+    compared: Comparison
+    evidence: tuple[Evidence, ...]
+    """One for each check."""
+    metrics: dict[str, float]
+    freshness: tuple[Newest, ...]
+    baseline: ContractReceipt | None
+
+    @property
+    def may_lack_memory(self) -> bool:
+        """Whether something was not judged that more memory might let be. Great Expectations does not say why."""
+        errors = {*self.quarantine.raised.values(), *(found.raised for found in self.evidence)}
+        return not errors.isdisjoint({duckdb.OutOfMemoryException.__name__, GX_RAISED})
+
+
+def _judge(
+    contract: Contract,
+    checks: Sequence[Check],
+    snapshot: Snapshot,
+    rows: RowsFiles,
+    scratch: Path,
+    quarantine_file: Path,
+    given: Surroundings,
+    memory_limit: str,
+) -> _Judged:
     baseline = given.baseline if contract.needs_baseline else None
     with tempfile.TemporaryDirectory(prefix="validate-", dir=scratch) as folder:
-        database = RowsDatabase(folder=Path(folder).resolve(), rows=rows)
+        database = RowsDatabase(folder=Path(folder).resolve(), rows=rows, memory_limit=memory_limit)
         with database.connect() as connection:
             database.create_views(connection)
             if given.split is not None:
@@ -98,16 +145,29 @@ def validate(
             _count(tallies, checks, contract, rows)
             outcomes = _run_expectations(contract.name, checks, connection, rows, tallies)
             compared = compare_distributions(connection, tallies, checks, baseline, quarantine.num_remaining)
-            evidence = [
-                _evidence(connection, tallies, check, outcomes.get(check.rule_id), compared, given, rows)
-                for check in checks
-            ]
-            metrics = _metrics(tallies, rows, quarantine, snapshot)
-            freshness = newest_rows(tallies, contract.freshness)
+            return _Judged(
+                num_different=num_different,
+                quarantine=quarantine,
+                left_out=left_out,
+                compared=compared,
+                evidence=tuple(
+                    _evidence(connection, tallies, check, outcomes.get(check.rule_id), compared, given, rows)
+                    for check in checks
+                ),
+                metrics=_metrics(tallies, rows, quarantine, snapshot),
+                freshness=newest_rows(tallies, contract.freshness),
+                baseline=baseline,
+            )
+
+
+def _receipt(
+    contract: Contract, contract_file: StoredFile, checks: Sequence[Check], snapshot: Snapshot, judged: _Judged
+) -> ContractReceipt:
+    quarantine, baseline = judged.quarantine, judged.baseline
     verdicts = (
-        snapshot_verdict(num_different, len(snapshot.files)),
+        snapshot_verdict(judged.num_different, len(snapshot.files)),
         quarantine_verdict(quarantine, contract.quarantine_limit_ratio),
-        *(verdict_of(check, found, quarantine) for check, found in zip(checks, evidence, strict=True)),
+        *(verdict_of(check, found, quarantine) for check, found in zip(checks, judged.evidence, strict=True)),
     )
     return ContractReceipt(
         contract=contract_file,
@@ -117,12 +177,12 @@ def validate(
         passed=is_accepted(verdicts),
         num_rows=quarantine.num_remaining,
         num_quarantined=quarantine.num_quarantined,
-        quarantine=left_out,
+        quarantine=judged.left_out,
         verdicts=verdicts,
-        metrics=metrics,
+        metrics=judged.metrics,
         baseline=None if baseline is None else baseline.link,
-        distributions=compared.distributions,
-        freshness=freshness,
+        distributions=judged.compared.distributions,
+        freshness=judged.freshness,
     )
 
 
@@ -183,6 +243,8 @@ def _evidence(
     try:
         if check.kind in SCANNED:
             found["finding"] = judge_set(connection, check, given.split)
+        elif check.rule_id in compared.raised:
+            raised = compared.raised[check.rule_id]
         elif check.kind in ("volume", "drift"):
             found["finding"] = compared.findings[check.rule_id]
         elif check.kind == "statistic":
@@ -195,7 +257,7 @@ def _evidence(
     except duckdb.Error as error:
         raised = type(error).__name__
     if not raised and outcome is not None and outcome.raised:
-        raised = "Great Expectations raised an error"
+        raised = GX_RAISED
     return Evidence(
         expectation_passed=None if outcome is None else outcome.passed,
         raised=raised,

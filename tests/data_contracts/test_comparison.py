@@ -143,6 +143,42 @@ def test_bins_stay_those_of_the_first_snapshot_so_that_files_need_no_second_coun
     assert third.to_bytes() == judge(tmp_path, sample(2), second).to_bytes()
 
 
+def grown(share: float) -> Columns:
+    """Amounts of which a share lies beyond all that were there at first."""
+    columns = sample(3)
+    random = np.random.default_rng(4)
+    beyond = np.where(
+        np.arange(NUM_ROWS) < share * NUM_ROWS, 1000 + random.random(NUM_ROWS), random.lognormal(size=NUM_ROWS)
+    )
+    return columns | {"amount": beyond}
+
+
+def test_bins_of_which_one_holds_most_are_judged_by_a_last_time_and_then_cut_anew(tmp_path: Path) -> None:
+    first = judge(tmp_path, sample(0))
+    leap = judge(tmp_path, grown(0.7), first)
+    assert failures(leap) == {"steady.amount"}
+    assert found(leap, "amount").edges == found(first, "amount").edges, "what failed is shown beside the accepted"
+    again = judge(tmp_path, grown(0.7), leap)
+    amounts = found(again, "amount")
+    observed = next(each.observed for each in again.verdicts if each.rule_id == "steady.amount")
+    assert failures(again) == set() and observed.startswith("PSI 0, JS 0; one bin holds most")
+    assert amounts.edges != found(first, "amount").edges and amounts.baseline_counts is None
+    assert max(amounts.counts) < 0.15 * NUM_ROWS
+    assert found(again, "count").edges == found(first, "count").edges
+    inside = grown(0.7)
+    inside["amount"] = np.where(inside["amount"] > 999, 1000 + (inside["amount"] - 1000) ** 3, inside["amount"])
+    assert failures(judge(tmp_path, inside, leap)) == set(), "in the worn bins it goes unseen"
+    assert failures(judge(tmp_path, inside, again)) == {"steady.amount"}
+
+
+def test_bins_that_no_cut_would_even_out_stay(tmp_path: Path) -> None:
+    mostly_zero = sample(0) | {"amount": np.where(np.arange(NUM_ROWS) % 10, 0.0, np.arange(NUM_ROWS) / 7)}
+    first = judge(tmp_path, mostly_zero)
+    second = judge(tmp_path, mostly_zero, first)
+    assert failures(second) == set()
+    assert found(second, "amount").baseline_counts == found(first, "amount").counts
+
+
 @pytest.mark.parametrize(
     ("age_h", "passed", "observed"),
     [

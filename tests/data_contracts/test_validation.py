@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_contracts import contract as contract_module
+from data_contracts import validation
 from data_contracts.contract import Contract, load_contract, parse_contract
 from data_contracts.digest_cache import DigestCache
 from data_contracts.digests import sha256_bytes
@@ -369,6 +371,26 @@ def test_a_small_memory_limit_is_enough_for_a_large_table(tmp_path: Path) -> Non
     with database.connect() as connection:
         database.create_views(connection)
         assert judge_set(connection, unique, None).passed
+
+
+def test_what_a_little_memory_cannot_judge_is_judged_with_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [random.Random(row).randbytes(10_000).hex() for row in range(2000)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "rows.parquet")
+    rows = of_parquet(tmp_path / "rows.parquet")
+    contract = parse_contract(
+        "name: a\nversion: 1.0.0\ncolumns: {text: {type: string, unique: true, min_length: 9}}", where="a.yaml"
+    )
+
+    def judged(*memory_limits: str) -> ContractReceipt:
+        monkeypatch.setattr(validation, "MEMORY_LIMITS", memory_limits)
+        return validate(
+            contract, CONTRACT_FILE, snapshot_of(rows), rows, tmp_path, quarantine_file=tmp_path / "left-out.parquet"
+        )
+
+    little = judged("16MB")
+    assert not little.passed and "could not be judged (OutOfMemoryException)" in failures(little).values()
+    assert judged("16MB", "1GB") == judged("1GB")
+    assert judged("1GB", "never asked for").passed
 
 
 def test_the_standard_library_keeps_its_contract(tmp_path: Path) -> None:
