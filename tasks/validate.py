@@ -17,6 +17,7 @@ from data_contracts.file_states import load_states, save_states
 from data_contracts.freshness import judge_freshness
 from data_contracts.given_suite import parse_suite
 from data_contracts.sources import SourceSpec, rows_files
+from data_contracts.split_sql import check_split_sql
 from data_contracts.verdicts import is_accepted
 from tasks.acceptance import accept, baseline_of, check_compatible
 from tasks.artifacts import artifact_key, show_table
@@ -34,7 +35,7 @@ def read_contract(path: Path) -> tuple[Contract, bytes]:
     """The contract and its exact text.
 
     Raises:
-        ConfigError: missing, or not a contract.
+        ConfigError: missing, not a contract, or its SQL cannot be understood.
     """
     try:
         text = path.read_bytes()
@@ -42,7 +43,9 @@ def read_contract(path: Path) -> tuple[Contract, bytes]:
         raise ConfigError(
             f"the contract cannot be read ({error.strerror}).", where=str(path), advice="Check `contract:`."
         ) from error
-    return parse_contract(text.decode(errors="replace"), where=str(path)), text
+    contract = parse_contract(text.decode(errors="replace"), where=str(path))
+    check_split_sql(contract, where=str(path))
+    return contract, text
 
 
 def read_suite(path: Path, contract: Contract) -> tuple[tuple[Check, ...], bytes]:
