@@ -354,6 +354,8 @@ class EvaluationReport(Document):
     greater_is_better: bool
     metrics: dict[str, Interval]
     slices: dict[str, Interval]
+    slice_sizes: dict[str, int] = Field(default_factory=dict)
+    """Examples in each slice."""
     baselines: dict[str, float]
     """Figures a person compares with, same examples and unit, such as `xz -9` and a bigram model."""
     gate_baseline: str

@@ -5,6 +5,7 @@ Creating entry n exclusively is the compare-and-set: of two writers that both sa
 
 from __future__ import annotations
 
+import datetime
 import json
 import time
 import uuid
@@ -29,6 +30,11 @@ class RefEntry:
     reason: str
     unix_s: float
     detail: dict[str, Any]
+
+    @property
+    def moved_at(self) -> str:
+        """ISO 8601, in UTC, to the second."""
+        return datetime.datetime.fromtimestamp(self.unix_s, datetime.UTC).isoformat(timespec="seconds")
 
 
 def _entry_path(name: str, number: int) -> str:

@@ -19,9 +19,11 @@ code { font: 0.92em/1.4 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans M
 header { display: flex; gap: 1.25rem; align-items: center; padding: 1.25rem 1.5rem; border-radius: 12px;
   border-left: 10px solid; }
 header.good { background: var(--good-back); border-color: var(--good); }
+header.warn { background: var(--warn-back); border-color: var(--warn); }
 header.bad { background: var(--bad-back); border-color: var(--bad); }
 header .mark { font-size: 3.25rem; line-height: 1; margin: 0; }
 header.good .mark, header.good h1 { color: var(--good); }
+header.warn .mark, header.warn h1 { color: var(--warn); }
 header.bad .mark, header.bad h1 { color: var(--bad); }
 h1 { margin: 0; font-size: 2rem; line-height: 1.2; }
 .kicker { margin: 0; color: var(--soft); }
@@ -44,6 +46,11 @@ th, td { padding: 0.4rem 0.9rem 0.4rem 0; border-bottom: 1px solid var(--line); 
 tbody tr:last-child td { border-bottom: 0; }
 td.rule { white-space: nowrap; }
 td.observed { min-width: 11rem; }
+td.number, th.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
+td.bar { width: 40%; }
+td.bar i { display: block; height: 0.8rem; margin-top: 0.35rem; border-radius: 3px; background: var(--line); }
+tr.own td { font-weight: 600; }
+tr.own td.bar i { background: var(--now); }
 td.words { overflow-wrap: anywhere; }
 td.path { overflow-wrap: anywhere; }
 .badge { display: inline-block; padding: 0 0.5rem; border-radius: 6px; white-space: nowrap; font-weight: 600; }

@@ -5,37 +5,19 @@ Verdict first, then what broke, then the rest. Colour never stands alone, and no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
-from string import Template
 
 from data_contracts import report_text
 from data_contracts.column_cards import column_cards
 from data_contracts.contract import Contract
 from data_contracts.documents import ContractReceipt, ExpectationVerdict, Snapshot
 from data_contracts.report_columns import columns_section
+from data_contracts.report_page import banner, definitions, page, section, tiles, value
 from data_contracts.report_quarantine import QuarantineSample, quarantine_section
-from data_contracts.report_style import STYLE
 from data_contracts.verdicts import is_accepted
 
 EMPTY = QuarantineSample()
-
-PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>$title</title>
-<style>$style</style>
-</head>
-<body>
-<main>
-$body
-</main>
-</body>
-</html>
-""")
 
 
 def render_html(
@@ -73,7 +55,7 @@ def render_html(
     )
     word = "passed" if passed else "REFUSED"
     title = f"{word}: {contract.name} {contract.version}"
-    return PAGE.substitute(title=escape(title), style=STYLE, body="\n".join(each for each in sections if each))
+    return page(title, sections)
 
 
 def _banner(
@@ -85,14 +67,14 @@ def _banner(
 ) -> str:
     name = f"{escape(receipt.contract_name)} <span class='version'>{escape(receipt.contract_version)}</span>"
     if passed:
-        mark, word, state = "✔", "Passed", "good"
+        word = "Passed"
         text = f"{report_text.count(receipt.num_rows, 'row')} may be trained on."
         if receipt.num_quarantined:
             text += f" {report_text.count(receipt.num_quarantined, 'row')} left out, listed below."
         if remarks:
             text += f" {report_text.count(len(remarks), 'remark')} below."
     else:
-        mark, word, state = "✖", "Refused", "bad"
+        word = "Refused"
         rules = ", ".join(f"<code>{escape(verdict.rule_id)}</code>" for verdict in broken[:5])
         more = f" and {len(broken) - 5} more" if len(broken) > 5 else ""
         text = (
@@ -100,35 +82,30 @@ def _banner(
             "snapshot, and whatever served before still serves. Correct the data, or publish a new version of the "
             "contract, and run again."
         )
-    return (
-        f"<header class='{state}'><p class='mark' aria-hidden='true'>{mark}</p>"
-        f"<div><p class='kicker'>Data contract {name}</p><h1>{word}</h1><p class='lead'>{text}</p></div></header>"
-    )
+    return banner("good" if passed else "bad", f"Data contract {name}", word, text)
 
 
 def _tiles(receipt: ContractReceipt, snapshot: Snapshot, held: str, *, passed: bool) -> str:
-    tiles = (
+    shown = (
         (f"{receipt.num_rows:,}", "rows accepted" if passed else "rows judged"),
         (f"{receipt.num_quarantined:,}", "quarantined"),
         (held, "rules held"),
         (f"{len(snapshot.files):,}", "files"),
         (report_text.size(snapshot.size_bytes), "snapshot"),
     )
-    cells = "".join(f"<div><dt>{label}</dt><dd>{value}</dd></div>" for value, label in tiles)
-    return f"<dl class='tiles'>{cells}</dl>"
+    return tiles(shown)
 
 
 def _table(title: str, note: str, verdicts: Sequence[ExpectationVerdict]) -> str:
     if not verdicts:
         return ""
     rows = "".join(_verdict_row(verdict) for verdict in verdicts)
-    shown_note = f"<p class='note'>{note}</p>" if note else ""
-    return (
-        f"<section><h2>{title} <span class='count'>{len(verdicts)}</span></h2>{shown_note}"
+    table = (
         "<div class='scroll'><table class='verdicts'>"
         "<thead><tr><th>Verdict</th><th>Rule</th><th>Severity</th><th>Expectation</th>"
-        f"<th>Observed</th></tr></thead><tbody>{rows}</tbody></table></div></section>"
+        f"<th>Observed</th></tr></thead><tbody>{rows}</tbody></table></div>"
     )
+    return section(title, table, count=len(verdicts), note=note)
 
 
 def _verdict_row(verdict: ExpectationVerdict) -> str:
@@ -155,20 +132,8 @@ def _facts(receipt: ContractReceipt, contract: Contract, snapshot: Snapshot) -> 
         ("Source", f"{snapshot.format}, {len(snapshot.files):,} files, {snapshot.size_bytes:,} bytes"),
     )
     metrics = (
-        (f"<code>{escape(name)}</code>", report_text.number(value)) for name, value in sorted(receipt.metrics.items())
+        (f"<code>{escape(name)}</code>", report_text.number(each)) for name, each in sorted(receipt.metrics.items())
     )
     newest = ((f"Newest row, {each.rule_id}", report_text.moment(each.unix_s)) for each in receipt.freshness)
-    documents = ((escape(name), _value(text)) for name, text in (*facts, *newest) if text)
-    return (
-        f"<section><h2>Dataset and documents</h2>{_definitions(documents)}</section>"
-        f"<section><h2>Metrics</h2>{_definitions(metrics)}</section>"
-    )
-
-
-def _definitions(pairs: Iterable[tuple[str, str]]) -> str:
-    return "<dl class='facts'>" + "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in pairs) + "</dl>"
-
-
-def _value(text: str) -> str:
-    is_digest = len(text) == 64 and " " not in text
-    return f"<code>{escape(text)}</code>" if is_digest else escape(text)
+    documents = ((escape(name), value(text)) for name, text in (*facts, *newest) if text)
+    return section("Dataset and documents", definitions(documents)) + section("Metrics", definitions(metrics))

@@ -33,8 +33,6 @@ def retrain(request: RetrainRequest) -> RetrainSummary:
         # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
         training = launch(run, pipeline.training, pipeline.launch, manifest, tracking_uri(run, pipeline.registry))
         checkpoint = verify(run, pipeline.launch, training)
-        evaluation = evaluate(
-            run, pipeline.evaluation, pipeline.registry, pipeline.launch, pipeline.shards, pipeline.source, checkpoint
-        )
+        evaluation = evaluate(run, pipeline, checkpoint)
         outcome = register(run, pipeline.registry, pipeline.launch, checkpoint, evaluation)
         return summarise(run, pipeline, receipt, evaluation, outcome)

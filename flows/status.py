@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import fcntl
 import json
 from collections.abc import Iterator
@@ -67,15 +66,12 @@ def read_status(workspace_uri: str) -> Status:
 def _model(workspace: Workspace, name: str) -> ModelStatus:
     champion = refs.current(workspace, model_refs.alias_ref(name, "champion"))
     challenger = refs.current(workspace, model_refs.alias_ref(name, "challenger"))
-    since = None
-    if champion is not None:
-        since = datetime.datetime.fromtimestamp(champion.unix_s, datetime.UTC).isoformat(timespec="seconds")
     return ModelStatus(
         model=name,
         num_versions=len({entry.target for entry in model_refs.versions(workspace, name)}),
         champion=None if champion is None else model_refs.version_of(workspace, name, champion.target),
         challenger=None if challenger is None else model_refs.version_of(workspace, name, challenger.target),
-        champion_since=since,
+        champion_since=None if champion is None else champion.moved_at,
         reason="" if champion is None else champion.reason,
     )
 

@@ -10,11 +10,13 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from data_contracts import refs
 from data_contracts.documents import EvaluationReport, Link
 from data_contracts.publication import Workspace
 from flows.environment import default_workspace
 from flows.pipeline_spec import PipelineSpec
 from flows.time_account import TimeAccount, account
+from tasks import model_refs
 from tasks.artifacts import artifact_key, show_markdown, show_table
 from tasks.champion import Outcome
 from tasks.context import RunContext
@@ -29,6 +31,9 @@ class RetrainSummary(BaseModel):
     model: str
     version: str
     is_champion: bool
+    champion_version: str | None
+    champion_since: str | None
+    """ISO 8601, in UTC; None while there is no champion."""
     promoted: bool
     reason: str
     metric: str
@@ -61,12 +66,17 @@ def summarise(
     stages = [event for event in events if str(event["event"]).startswith("stage.") and "duration_s" in event]
     found = {str(event["event"]).removeprefix("stage."): bool(event["found"]) for event in stages if "found" in event}
     own = report.metrics[report.metric]
+    champion = refs.current(workspace, model_refs.alias_ref(pipeline.registry.model, "champion"))
     summary = RetrainSummary(
         pipeline=context.pipeline,
         workspace=workspace.uri,
         model=pipeline.registry.model,
         version=outcome.version,
         is_champion=outcome.is_champion,
+        champion_version=None
+        if champion is None
+        else model_refs.version_of(workspace, pipeline.registry.model, champion.target),
+        champion_since=None if champion is None else champion.moved_at,
         promoted=outcome.promoted,
         reason=outcome.reason,
         metric=report.metric,
@@ -126,12 +136,20 @@ def command_name() -> str:
     return str(started.relative_to(Path.cwd()) if started.is_relative_to(Path.cwd()) else started)
 
 
+def standing(summary: RetrainSummary) -> str:
+    """What the new version is, and since when there is the champion that there is."""
+    since = f"champion since {(summary.champion_since or '')[:10]}"
+    if summary.is_champion:
+        return since
+    other = summary.champion_version
+    return "challenger" if other is None else f"challenger; version {other} is {since}"
+
+
 def markdown(summary: RetrainSummary) -> str:
-    standing = "champion" if summary.is_champion else "challenger"
     beside = {**summary.other_metrics, **summary.baselines}
     figures = ", ".join(f"{name} {value:.4f}" for name, value in beside.items())
     return (
-        f"## {summary.model} version {summary.version}: {standing}\n\n"
+        f"## {summary.model} version {summary.version}: {standing(summary)}\n\n"
         f"{summary.metric} **{summary.value:.4f}** [{summary.low:.4f}, {summary.high:.4f}] ({figures})\n\n"
         f"{summary.reason}\n\n"
         f"found: {', '.join(summary.stages_found) or 'nothing'}; "

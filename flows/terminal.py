@@ -14,7 +14,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.table import Table
 
-from flows.summary import RetrainSummary, proof_command
+from flows.summary import RetrainSummary, proof_command, standing
 from flows.tables import print_table
 from training.ledger import Event
 
@@ -108,8 +108,7 @@ class Terminal:
 
     def summary(self, summary: RetrainSummary) -> None:
         console = Console(file=self._stream, highlight=False, soft_wrap=True)
-        standing = "champion" if summary.is_champion else "challenger"
-        console.print(f"\n[bold]{summary.model} version {summary.version}[/bold]: {standing}")
+        console.print(f"\n[bold]{summary.model} version {summary.version}[/bold]: {standing(summary)}")
         console.print(f"  {summary.reason}")
         console.print(f"  {comparison_line(summary)}")
         console.print(f"  reports    {summary.reports['evaluation']}\n             {summary.reports['contract']}")

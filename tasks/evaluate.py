@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import lzma
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import TypedDict
+from typing import Protocol, TypedDict
 
 from pydantic import Field
 
@@ -17,7 +18,7 @@ from tasks.artifacts import artifact_key, show_markdown
 from tasks.candidate import read_candidate
 from tasks.code_version import code_version
 from tasks.context import RunContext
-from tasks.evaluation_report import render_html, render_markdown
+from tasks.evaluation_report import Standing, render_html, render_markdown
 from tasks.register import RegistrySpec, registered_before
 from tasks.scoring import Bench
 from tasks.stage import Made, find_or_make, stage_task
@@ -52,29 +53,36 @@ class EvaluationSpec(Frozen):
         return Resampling(resamples=self.bootstrap_resamples, confidence=self.confidence, seed=self.seed)
 
 
+class Judged(Protocol):
+    """What evaluation reads of a pipeline file."""
+
+    @property
+    def evaluation(self) -> EvaluationSpec: ...
+    @property
+    def registry(self) -> RegistrySpec: ...
+    @property
+    def launch(self) -> LaunchSpec: ...
+    @property
+    def shards(self) -> ShardSpec: ...
+    @property
+    def source(self) -> SourceSpec: ...
+
+
 @stage_task(name="evaluate", task_run_name="evaluate {context.pipeline}")
-def evaluate(
-    context: RunContext,
-    spec: EvaluationSpec,
-    registry: RegistrySpec,
-    launch: LaunchSpec,
-    shards: ShardSpec,
-    source: SourceSpec,
-    checkpoint: Link,
-) -> Link:
+def evaluate(context: RunContext, pipeline: Judged, checkpoint: Link) -> Link:
     """Score the held-out documents. A candidate that is registered already is its own result."""
-    workspace = context.workspace
+    workspace, registry = context.workspace, pipeline.registry
     now = model_refs.champion(workspace, registry.model)
     champion = None if now is None else now[0].target
     registered = registered_before(context, registry, checkpoint)
     if registered is not None and _needs_no_new_judge(context, registry, registered, champion):
         with context.ledger.span("stage.evaluate", found=True):
             return registered.evaluation
-    bench = Bench(context=context, launch=launch, shards=shards, source=source)
+    bench = Bench(context=context, launch=pipeline.launch, shards=pipeline.shards, source=pipeline.source)
     inputs = {
         "checkpoint": checkpoint.sha256,
         "champion": None if champion is None else champion.sha256,
-        "spec": spec.model_dump(mode="json"),
+        "spec": pipeline.evaluation.model_dump(mode="json"),
         "code": code_version(*CODE),
         "libraries": {name: version(name) for name in ("numpy", "torch")},
     }
@@ -82,11 +90,12 @@ def evaluate(
         context,
         "evaluate",
         inputs,
-        lambda: _evaluate(bench, spec, checkpoint, champion),
+        lambda: _evaluate(bench, pipeline.evaluation, registry, checkpoint, champion),
         shown=HELDOUT,
     )
     report = workspace.load(link, EvaluationReport)
-    show_markdown(artifact_key(context.pipeline, "evaluation"), render_markdown(report), "Held-out figures")
+    text = render_markdown(report, standing_of(context, registry, report))
+    show_markdown(artifact_key(context.pipeline, "evaluation"), text, "Held-out figures")
     return link
 
 
@@ -104,11 +113,32 @@ def _needs_no_new_judge(
     return judged_against == champion or model_refs.was_champion(workspace, registry.model, registered.link)
 
 
+def standing_of(
+    context: RunContext, registry: RegistrySpec, report: EvaluationReport, judged_unix_s: float | None = None
+) -> Standing:
+    """What the refs say of the judged model, and of the champion that it was judged against."""
+    workspace, model = context.workspace, registry.model
+    before = registered_before(context, registry, report.checkpoint)
+    entry = None if report.comparison is None else model_refs.promotion_of(workspace, model, report.comparison.champion)
+    return Standing(
+        pipeline=context.pipeline,
+        model=model,
+        version=model_refs.expected_version(
+            workspace, model, None if before is None else before.link, store=registry.tracking_uri
+        ),
+        champion_version=None if entry is None else model_refs.version_of(workspace, model, entry.target),
+        champion_since_unix_s=None if entry is None else entry.unix_s,
+        judged_unix_s=judged_unix_s,
+    )
+
+
 def report_path(report: Link) -> str:
     return f"reports/evaluation-{report.sha256[:16]}.html"
 
 
-def _evaluate(bench: Bench, spec: EvaluationSpec, checkpoint: Link, champion: Link | None) -> Made:
+def _evaluate(
+    bench: Bench, spec: EvaluationSpec, registry: RegistrySpec, checkpoint: Link, champion: Link | None
+) -> Made:
     context, workspace = bench.context, bench.context.workspace
     candidate = read_candidate(workspace, checkpoint)
     yardstick = bench.yardstick(candidate.run)
@@ -119,6 +149,7 @@ def _evaluate(bench: Bench, spec: EvaluationSpec, checkpoint: Link, champion: Li
     if spec.xz_baseline and bench.examples_are_files:
         with context.ledger.span("evaluate.xz"):
             baselines["xz -9"] = xz_bits_per_byte(bench.contents(candidate.run, own.examples))
+    slices = slices_of(own.slices, measure.denominators(own.sums).tolist())
     report = EvaluationReport(
         checkpoint=checkpoint,
         manifest=candidate.run.manifest,
@@ -132,14 +163,16 @@ def _evaluate(bench: Bench, spec: EvaluationSpec, checkpoint: Link, champion: Li
         },
         slices={
             name: _interval(spec, measure, {key: values[chosen] for key, values in own.sums.items()})
-            for name, chosen in slices_of(own.slices, measure.denominators(own.sums).tolist()).items()
+            for name, chosen in slices.items()
         },
+        slice_sizes={name: len(chosen) for name, chosen in slices.items()},
         baselines=baselines,
         gate_baseline=yardstick.gate_baseline,
         baseline_difference=_difference(spec, measure, own.sums, own.baselines[yardstick.gate_baseline]),
         comparison=None if theirs is None or champion is None else _compare(spec, measure, own, theirs, champion),
     )
-    page = workspace.publish(report_path(report.link), render_html(report, context.pipeline).encode())
+    standing = standing_of(context, registry, report, judged_unix_s=time.time())
+    page = workspace.publish(report_path(report.link), render_html(report, standing).encode())
     return Made(document=report, files=(page,))
 
 

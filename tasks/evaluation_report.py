@@ -2,95 +2,165 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
+from data_contracts import report_text
 from data_contracts.documents import EvaluationReport, Interval
+from data_contracts.report_page import banner, definitions, page, section, tiles, value
 from tasks.promotion import decide
+
+OWN = "this model"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """What the registry says of the two models, at the time of the report."""
+
+    pipeline: str
+    model: str
+    version: str
+    """That this model has, or will have if nobody else registers first."""
+    champion_version: str | None = None
+    champion_since_unix_s: float | None = None
+    judged_unix_s: float | None = None
+    """When the report was made; None where it was found."""
+
+    @property
+    def champion(self) -> str:
+        version = "" if self.champion_version is None else f" version {self.champion_version}"
+        since = "" if self.champion_since_unix_s is None else f", since {_moment(self.champion_since_unix_s)}"
+        return f"champion{version}{since}"
+
+
+def _moment(unix_s: float) -> str:
+    return f"{report_text.moment(unix_s)} UTC"
+
+
+def figure(number: float) -> str:
+    return f"{number:.4f}" if abs(number) < 1000 else f"{number:,.1f}"
 
 
 def shown(interval: Interval) -> str:
-    return f"{interval.value:.4f} [{interval.low:.4f}, {interval.high:.4f}]"
+    return f"{figure(interval.value)} [{figure(interval.low)}, {figure(interval.high)}]"
 
 
-def figures(report: EvaluationReport) -> list[tuple[str, float, str]]:
+def figures(report: EvaluationReport, standing: Standing) -> list[tuple[str, float, str]]:
     """Name, value and shown text of everything worth comparing, best first."""
     own = report.metrics[report.metric]
-    rows = [("this model", own.value, shown(own))]
+    rows = [(OWN, own.value, shown(own))]
     if report.comparison is not None:
-        rows.append(("champion", report.comparison.champion_value, f"{report.comparison.champion_value:.4f}"))
-    for name, value in report.baselines.items():
+        rows.append((standing.champion, report.comparison.champion_value, figure(report.comparison.champion_value)))
+    for name, number in report.baselines.items():
         role = "to be beaten" if name == report.gate_baseline else "for scale"
-        rows.append((f"{name} ({role})", value, f"{value:.4f}"))
+        rows.append((f"{name} ({role})", number, figure(number)))
     return sorted(rows, key=lambda row: row[1], reverse=report.greater_is_better)
 
 
-def render_markdown(report: EvaluationReport) -> str:
-    verdict = decide(report)
+def headline(report: EvaluationReport, standing: Standing) -> str:
+    return f"{'Promote' if decide(report).promote else 'Do not promote'} {standing.model} version {standing.version}"
+
+
+def render_markdown(report: EvaluationReport, standing: Standing) -> str:
+    others = [name for name in report.metrics if name != report.metric]
     lines = [
-        f"### {report.metric.replace('_', ' ')} on {report.num_examples} held-out examples",
+        f"### {_words(report.metric)} on {report.num_examples:,} held-out examples",
         "",
-        "| | value |",
+        f"**{headline(report, standing)}**: {decide(report).reason}",
+        "",
+        f"| | {_words(report.metric)} |",
         "|---|---|",
-        *(f"| {name} | {text} |" for name, _, text in figures(report)),
+        *(f"| {name} | {text} |" for name, _, text in figures(report, standing)),
         "",
-        f"**{'Promote' if verdict.promote else 'Not promoted'}**: {verdict.reason}",
-        "",
-        "| slice | value |",
-        "|---|---|",
-        *(f"| {name} | {shown(interval)} |" for name, interval in report.slices.items()),
+        *(f"{_words(name)} {shown(report.metrics[name])}\n" for name in others),
+        "| slice | examples | value |",
+        "|---|---|---|",
+        *(
+            f"| {name} | {report.slice_sizes.get(name, 0):,} | {shown(interval)} |"
+            for name, interval in report.slices.items()
+        ),
     ]
     return "\n".join(lines) + "\n"
 
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c2330; --quiet: #667085; --line: #d8dde6; --paper: #fff;
-  --own: #2563eb; --bar: #b6c2d4; --good: #15803d; --hold: #b45309; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6eaf2; --quiet: #98a2b3; --line: #323b4b; --paper: #12161e;
-  --own: #6ea8fe; --bar: #3d4a60; --good: #4ade80; --hold: #fbbf24; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 860px; margin: 40px auto; padding: 0 20px; }
-h1 { font-size: 22px; margin: 0 0 4px; }
-h2 { font-size: 16px; margin: 32px 0 8px; }
-.quiet { color: var(--quiet); }
-.verdict { border-left: 4px solid var(--good); padding: 8px 14px; margin: 20px 0; }
-.verdict.hold { border-color: var(--hold); }
-table { border-collapse: collapse; width: 100%; }
-td { text-align: left; padding: 6px 8px; border-bottom: 1px solid var(--line); }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.bar { width: 45%; }
-.bar i { display: block; height: 12px; border-radius: 3px; background: var(--bar); }
-.own { font-weight: 600; }
-.own .bar i { background: var(--own); }
-code { font-size: 12px; color: var(--quiet); }
-"""
-
-
-def render_html(report: EvaluationReport, pipeline: str) -> str:
+def render_html(report: EvaluationReport, standing: Standing) -> str:
     verdict = decide(report)
-    rows = figures(report)
-    widest = max(value for _, value, _ in rows) or 1.0
-    bars = "".join(
-        f'<tr class="{"own" if name == "this model" else ""}"><td>{escape(name)}</td>'
-        f'<td class="bar"><i style="width:{100 * value / widest:.1f}%"></i></td>'
-        f'<td class="number">{escape(text)}</td></tr>'
-        for name, value, text in rows
+    own = report.metrics[report.metric]
+    judged = "" if standing.judged_unix_s is None else f", {_moment(standing.judged_unix_s)}"
+    direction = "Higher is better" if report.greater_is_better else "Lower is better"
+    sections = (
+        banner(
+            "good" if verdict.promote else "warn",
+            f"Evaluation of {escape(standing.pipeline)}{judged}",
+            headline(report, standing),
+            escape(verdict.reason),
+        ),
+        tiles(
+            [
+                (figure(own.value), _words(report.metric)),
+                (f"{report.num_examples:,}", "held-out examples"),
+                (figure(report.baselines[report.gate_baseline]), report.gate_baseline),
+                *([] if report.comparison is None else [(figure(report.comparison.champion_value), "champion")]),
+            ]
+        ),
+        section(
+            "Beside other models",
+            _bars(report, standing),
+            note=f"{direction}; intervals are bootstrapped over the examples, which are the same for all.",
+        ),
+        section("Measures", _measures(report), count=len(report.metrics)) if len(report.metrics) > 1 else "",
+        section("Slices", _slices(report), count=len(report.slices)) if report.slices else "",
+        section(
+            "What this stands on",
+            definitions(
+                (name, value(digest))
+                for name, digest in (
+                    ("Report", report.sha256),
+                    ("Checkpoint", report.checkpoint.sha256),
+                    ("Shards", report.manifest.sha256),
+                    ("Examples", report.examples_sha256),
+                    ("Champion", "" if report.comparison is None else report.comparison.champion.sha256),
+                )
+                if digest
+            ),
+        ),
     )
-    headline = "Promote" if verdict.promote else "Do not promote"
-    slices = "".join(
-        f'<tr><td>{escape(name)}</td><td class="number">{shown(interval)}</td></tr>'
-        for name, interval in report.slices.items()
+    return page(f"{headline(report, standing)}: {standing.pipeline}", sections)
+
+
+def _words(metric: str) -> str:
+    return metric.replace("_", " ")
+
+
+def _bars(report: EvaluationReport, standing: Standing) -> str:
+    rows = figures(report, standing)
+    widest = max(number for _, number, _ in rows) or 1.0
+    cells = "".join(
+        f"<tr class='{'own' if name == OWN else ''}'><td class='words'>{escape(name)}</td>"
+        f"<td class='bar'><i style='width:{100 * max(number, 0.0) / widest:.1f}%'></i></td>"
+        f"<td class='number'>{escape(text)}</td></tr>"
+        for name, number, text in rows
     )
-    direction = "higher is better" if report.greater_is_better else "lower is better"
-    return f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(pipeline)}: evaluation</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head><body>
-<h1>{escape(pipeline)}: {escape(report.metric.replace("_", " "))}</h1>
-<p class="quiet">{report.num_examples} held-out examples, {direction}, intervals by bootstrap over them.</p>
-<div class="verdict{"" if verdict.promote else " hold"}"><b>{headline}</b><br>{escape(verdict.reason)}</div>
-<h2>Beside other models on the same examples</h2><table>{bars}</table>
-<h2>By slice</h2><table>{slices}</table>
-<h2>What this stands on</h2><table>
-<tr><td>checkpoint</td><td><code>{report.checkpoint.sha256}</code></td></tr>
-<tr><td>shards</td><td><code>{report.manifest.sha256}</code></td></tr>
-<tr><td>examples</td><td><code>{report.examples_sha256}</code></td></tr></table>
-</body></html>
-"""
+    return f"<div class='scroll'><table><tbody>{cells}</tbody></table></div>"
+
+
+def _measures(report: EvaluationReport) -> str:
+    return _table(("Measure", "Value"), [(_words(name), shown(each)) for name, each in report.metrics.items()])
+
+
+def _slices(report: EvaluationReport) -> str:
+    rows = [(name, f"{report.slice_sizes.get(name, 0):,}", shown(interval)) for name, interval in report.slices.items()]
+    return _table(("Slice", "Examples", _words(report.metric).capitalize()), rows)
+
+
+def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Words first, figures after them."""
+
+    def cells(tag: str, row: tuple[str, ...]) -> str:
+        first, *rest = (escape(each) for each in row)
+        numbers = "".join(f"<{tag} class='number'>{each}</{tag}>" for each in rest)
+        return f"<tr><{tag}>{first}</{tag}>{numbers}</tr>"
+
+    body = "".join(cells("td", row) for row in rows)
+    return f"<div class='scroll'><table><thead>{cells('th', titles)}</thead><tbody>{body}</tbody></table></div>"

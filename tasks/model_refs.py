@@ -56,8 +56,21 @@ def _number(entries: Iterable[RefEntry], registration: Link) -> str | None:
     return next((str(entry.detail["version"]) for entry in entries if entry.target == registration), None)
 
 
+def expected_version(workspace: Workspace, model: str, registration: Link | None, *, store: str) -> str:
+    """The version number that a registration has in a store, or will have if nobody else registers first."""
+    entries = versions(workspace, model, store=store)
+    known = None if registration is None else _number(entries, registration)
+    return known or str(max((int(entry.detail["version"]) for entry in entries), default=0) + 1)
+
+
+def promotion_of(workspace: Workspace, model: str, registration: Link) -> RefEntry | None:
+    """When a registration last became champion, and why; None if it never did."""
+    moves = reversed(refs.history(workspace, alias_ref(model, "champion")))
+    return next((entry for entry in moves if entry.target == registration), None)
+
+
 def was_champion(workspace: Workspace, model: str, registration: Link) -> bool:
-    return any(entry.target == registration for entry in refs.history(workspace, alias_ref(model, "champion")))
+    return promotion_of(workspace, model, registration) is not None
 
 
 MODEL_URI = re.compile(r"^models:/(?P<name>[^/@]+)(?:@(?P<alias>[a-z]+)|/(?P<version>\d+))$")

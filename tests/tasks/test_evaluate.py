@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,9 @@ from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
 from tasks.candidate import Candidate, read_candidate
 from tasks.evaluate import EvaluationSpec, _evaluate, slices_of
-from tasks.evaluation_report import render_html, render_markdown
+from tasks.evaluation_report import Standing, render_html, render_markdown
 from tasks.promotion import decide
+from tasks.register import RegistrySpec
 from tasks.scoring import Bench
 from training.data.spec import ShardSpec
 from training.evaluation import Scores
@@ -22,6 +24,8 @@ from training.measures import CLASSES, NUMBERS, TEXT, TOKEN_IDS, Yardstick
 
 NUM_EXAMPLES = 40
 SPEC = EvaluationSpec(bootstrap_resamples=100)
+REGISTRY = RegistrySpec(model="tiny")
+STANDING = Standing(pipeline="nightly", model="tiny", version="4")
 RAMP = np.linspace(0.5, 1.5, NUM_EXAMPLES)
 
 
@@ -87,7 +91,7 @@ def judge(context, workspace: Workspace, register):
             own=own,
             theirs=own if theirs is None else theirs,
         )
-        made = _evaluate(bench, SPEC, checkpoint, None if theirs is None else champion)
+        made = _evaluate(bench, SPEC, REGISTRY, checkpoint, None if theirs is None else champion)
         assert isinstance(made.document, EvaluationReport)
         assert read_candidate(workspace, checkpoint).checkpoint == made.document.checkpoint
         return made.document
@@ -128,8 +132,30 @@ def test_a_classifier_is_judged_in_log_loss_beside_the_class_prior_with_its_accu
     assert list(report.slices) == [f"class {number}" for number in range(4)]
     assert decide(report).promote
     assert not decide(judge(CLASSES, scores(CLASSES, 2.0, baseline="class prior"))).promote
-    for page in (render_html(report, "digits"), render_markdown(report)):
-        assert "log loss" in page and "class prior" in page
+    for page in (render_html(report, STANDING), render_markdown(report, STANDING)):
+        assert "log loss" in page and "class prior" in page and "accuracy" in page
+        assert "Promote tiny version 4" in page
+
+
+def test_the_report_says_what_was_judged_when_against_whom_and_on_how_many_of_each_slice(judge, workspace) -> None:
+    report = judge(CLASSES, scores(CLASSES, 1.1, baseline="class prior"), scores(CLASSES, 1.0, baseline="class prior"))
+    (page,) = [workspace.read(f"reports/{name}").decode() for name in workspace.names("reports")]
+    assert "Do not promote tiny version 1" in page and "Evaluation of tiny, 20" in page
+    later = dataclasses.replace(STANDING, champion_version="3", champion_since_unix_s=0.0, judged_unix_s=86_400.0)
+    html, markdown = render_html(report, later), render_markdown(report, later)
+    for text in (html, markdown):
+        assert "Do not promote tiny version 4" in text and "champion version 3, since 1970-01-01 UTC" in text
+    assert "Evaluation of nightly, 1970-01-02 UTC" in html
+    assert report.slice_sizes == dict.fromkeys([f"class {number}" for number in range(4)], 10)
+    assert "| class 0 | 10 | " in markdown and "<td>class 0</td><td class='number'>10</td>" in html
+
+
+def test_names_in_the_page_are_text_and_it_needs_nothing_else(judge) -> None:
+    report = judge(CLASSES, scores(CLASSES, 1.0, baseline="class prior"))
+    hostile = report.model_copy(update={"slices": {"<script>x</script>": report.metrics["log_loss"]}})
+    page = render_html(hostile, dataclasses.replace(STANDING, pipeline="<img>"))
+    assert "<script" not in page and "<img" not in page and "http:" not in page and "https:" not in page
+    assert "Content-Security-Policy" in page
 
 
 def test_a_number_is_judged_by_its_squared_error_beside_the_training_mean(judge) -> None:
