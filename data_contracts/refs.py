@@ -46,12 +46,16 @@ def current(workspace: Workspace, name: str) -> RefEntry | None:
 
     A listing says where to look; entries are asked for by name until there is none, for a store's listing may lag.
     """
+    number = newest_number(workspace, name)
+    return None if number == 0 else _read(workspace, name, number)
+
+
+def newest_number(workspace: Workspace, name: str) -> int:
+    """The newest entry's, whether it can be read or not; 0 where there is none."""
     number = max((_number(file) for file in workspace.names(f"refs/{name}")), default=0)
-    entry = None if number == 0 else _read(workspace, name, number)
     while workspace.exists(_entry_path(name, number + 1)):
         number += 1
-        entry = _read(workspace, name, number)
-    return entry
+    return number
 
 
 def _number(file: str) -> int:

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from data_contracts import refs
 from data_contracts.documents import ShardGroup, ShardManifest
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
@@ -17,7 +16,7 @@ from flows.environment import project_folder
 from flows.pipeline_spec import find_pipeline_file, load_pipeline
 from flows.stage_records import newest_record
 from flows.tables import print_table
-from tasks.shard import fitted_ref
+from tasks.fitted_refs import state_in_use
 
 MB = 1e6
 MAX_SHOWN_CLASSES = 12
@@ -74,7 +73,7 @@ def read_shards(pipeline: str, workspace_uri: str) -> ShardTable:
 
 
 def _newest_manifest(workspace: Workspace, pipeline: str) -> ShardManifest | None:
-    fitted = refs.current(workspace, fitted_ref(pipeline))
+    fitted = state_in_use(workspace, pipeline)
     if fitted is None:
         return None
     record = newest_record(workspace, "shard", lambda found: found.inputs.get("fitted") == fitted.target.sha256)

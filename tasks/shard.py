@@ -10,6 +10,7 @@ from data_contracts.sources import SourceSpec
 from tasks.artifacts import artifact_key, show_table
 from tasks.code_version import code_version
 from tasks.context import RunContext
+from tasks.fitted_refs import fitted_ref, repaired_state_in_use, state_in_use
 from tasks.shard_group import ShardJob, share_out, source_rows
 from tasks.stage import Made, find_or_make, stage_task
 from training.data.encoder_specs import ENCODER_SPEC
@@ -22,10 +23,6 @@ from training.data.splits import NO_ROWS, SourceRows, plan_groups
 
 CODE = ("training.data.sharding",)
 FIRST_FIT, DAMAGED = "first fit", "the state in use is damaged"
-
-
-def fitted_ref(pipeline: str) -> str:
-    return f"fitted/{pipeline}"
 
 
 @stage_task(name="shard", task_run_name="shard {context.pipeline}")
@@ -48,7 +45,7 @@ def current_fitted_state(
 ) -> Link:
     """The pipeline's fitted state: fitted on the first data it saw, then kept until encoder or split change."""
     workspace = context.workspace
-    entry = refs.current(workspace, fitted_ref(context.pipeline))
+    entry = repaired_state_in_use(context)
     reason = reason_to_fit(context, spec, entry)
     if entry is not None and reason is None:
         return entry.target
@@ -79,7 +76,7 @@ def current_fitted_state(
 
 def known_fitted_state(context: RunContext, spec: ShardSpec) -> Link | None:
     """The state that is in use, if it is whole and was fitted for this encoder under this split."""
-    entry = refs.current(context.workspace, fitted_ref(context.pipeline))
+    entry = state_in_use(context.workspace, context.pipeline)
     return entry.target if entry is not None and reason_to_fit(context, spec, entry) is None else None
 
 
@@ -168,7 +165,7 @@ def accepted_files(context: RunContext, snapshot: Link, receipt: Link) -> list[S
 
 def outlook(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link) -> str:
     """What sharding these data would cost and undo, without reading a row of them."""
-    entry = refs.current(context.workspace, fitted_ref(context.pipeline))
+    entry = state_in_use(context.workspace, context.pipeline)
     reason = reason_to_fit(context, spec, entry)
     groups = plan_groups(_sources(context, source, snapshot, receipt), spec)
     if entry is None:

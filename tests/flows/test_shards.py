@@ -13,7 +13,7 @@ from data_contracts.documents import Link, PayloadColumn, Shard, ShardGroup, Sha
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from flows.shards import ShardTable, print_shards, read_shards
-from tasks.shard import fitted_ref
+from tasks.fitted_refs import fitted_ref
 
 FITTED, OTHER_FITTED = (Link(kind="fitted", sha256=digit * 64) for digit in "ab")
 

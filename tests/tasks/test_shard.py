@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts import refs
+from data_contracts import refs, stages
 from data_contracts.digest_cache import DigestCache
-from data_contracts.documents import ContractReceipt, FittedState, Link, ShardManifest
-from data_contracts.errors import ConfigError
+from data_contracts.documents import ContractReceipt, FittedState, Link, RunSpec, ShardManifest
+from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
 from data_contracts.sources import SourceSpec, take_snapshot
 from tasks.context import RunContext
-from tasks.shard import current_fitted_state, fitted_ref, known_fitted_state, outlook, shards_under
+from tasks.fitted_refs import RECOVERED, fitted_ref
+from tasks.shard import current_fitted_state, known_fitted_state, outlook, shards_under
 from tasks.shard_group import ShardJob, shard_group
 from training.data.spec import BytePairSpec, ShardSpec
 from training.ledger import Ledger, read_events
@@ -116,6 +117,64 @@ def test_a_damaged_state_whose_data_moved_on_is_replaced_and_said_to_be(case):
     assert second != first
     assert case.reasons == ["first fit", "the state in use is damaged"]
     assert f"{first.short} came from earlier data" in case.damages[-1]
+
+
+def trained_with(case: Case, fitted: Link, *, seed: int, ended_unix_s: float | None = None) -> RunSpec:
+    """A run of the pipeline on shards under this state; ended, if it says when."""
+    workspace, (snapshot, receipt) = case.context.workspace, documents(case)
+    nothing = workspace.publish("frozen/contract", b"")
+    run = RunSpec(
+        pipeline="tiny",
+        config={"seed": seed},
+        manifest=shards_under(case.context, SPEC, case.source, snapshot, receipt, fitted),
+        receipt=receipt,
+        fitted=fitted,
+        code=nothing,
+        environment=nothing,
+    )
+    link = workspace.publish_document(run)
+    if ended_unix_s is not None:
+        stages.record(workspace, "launch", {"run": link.sha256}, link, provenance={"unix_s": ended_unix_s})
+    return run
+
+
+def break_newest_entry(case: Case) -> None:
+    name = fitted_ref("tiny")
+    number = refs.newest_number(case.context.workspace, name)
+    case.context.workspace.publish(f"refs/{name}/{number:08d}.json", b"{}")
+
+
+def test_a_damaged_entry_is_followed_by_what_the_last_training_went_with(case):
+    first = case.fit()
+    trained_with(case, first, seed=1, ended_unix_s=100.0)
+    case.write(case.root, 99, "new words\n" * 9)
+    break_newest_entry(case)
+    assert known_fitted_state(case.context, SPEC) == first  # what a plan says, writing nothing
+    assert refs.newest_number(case.context.workspace, fitted_ref("tiny")) == 1
+    assert case.fit() == case.fit() == first
+    entry = refs.current(case.context.workspace, fitted_ref("tiny"))
+    assert (entry.number, entry.target, entry.reason) == (2, first, RECOVERED)
+    assert len(case.damages) == 1 and "refs/fitted/tiny/00000001.json" in case.damages[0]
+
+
+def test_of_several_states_the_one_of_the_run_that_ended_last_was_in_use(case):
+    first = case.fit()
+    trained_with(case, first, seed=1, ended_unix_s=100.0)
+    case.damage(first)
+    for number in range(30):
+        case.write(case.root, number, f"quite other words {number}\n" * 7)
+    second = case.fit()
+    trained_with(case, second, seed=2, ended_unix_s=200.0)
+    break_newest_entry(case)
+    assert case.fit() == second
+
+
+def test_where_no_training_says_what_a_damaged_entry_was_a_person_is_asked(case):
+    case.fit()
+    break_newest_entry(case)
+    for ask in (case.fit, lambda: known_fitted_state(case.context, SPEC)):
+        with pytest.raises(IntegrityError, match=r"refs/fitted/tiny/00000001\.json: not a readable ref entry.*aside"):
+            ask()
 
 
 def documents(case: Case) -> tuple[Link, Link]:
