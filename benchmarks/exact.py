@@ -1,0 +1,167 @@
+"""What exact elasticity costs: steps of exact replicas beside those of torch's DDP, on the same rows, in turn.
+
+`python -m benchmarks.exact [--rounds N] [--model "5 M"|"20 M"] [--only CASE ...] [--json]`
+
+DDP accumulates the same micro-batches without synchronisation (`no_sync`); it is also given larger ones, and smaller
+buckets. The slow link is two network namespaces with a token bucket of 1 Gbit/s between them; that needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.exact_gang import MODELS, Request, Taken
+from benchmarks.figures import Figure, show
+
+LIMIT = "<= 1.05"
+RATE = "1gbit"
+CASES: dict[str, tuple[int, tuple[int, ...]]] = {
+    "2 ranks": (2, (1, 2, 4)),
+    "4 ranks": (4, (1, 2)),
+    "2 ranks over 1 Gbit/s": (2, (1, 2, 4)),
+}
+"""Ranks, and replicas of each."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--model", choices=sorted(MODELS), default="5 M", help="parameters of the language model")
+    parser.add_argument("--only", nargs="*", choices=sorted(CASES), default=sorted(CASES))
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    found: list[Figure] = []
+    for case in arguments.only:
+        num_ranks, counts = CASES[case]
+        request = Request(
+            world_size=num_ranks, replicas_per_rank=counts, rounds=arguments.rounds, model=arguments.model
+        )
+        for count, taken in measured(request, slow="Gbit" in case).items():
+            found += figures(f"{case}, {count} replicas each", taken)
+    show(found, title="Exact elasticity beside DDP", as_json=arguments.json, libraries=("torch",))
+
+
+def measured(request: Request, *, slow: bool) -> dict[str, Taken]:
+    """What steps took, by replicas a rank; nothing where a slow link cannot be made."""
+    if not slow:
+        return run(request, [()] * request.world_size, {})
+    reason = why_no_slow_link()
+    if reason:
+        print(f"skipped: no link of {RATE} ({reason})", file=sys.stderr)
+        return {}
+    with slow_link() as (prefixes, address, interface):
+        return run(request.model_copy(update={"master": address}), prefixes, {"GLOO_SOCKET_IFNAME": interface})
+
+
+def run(request: Request, prefixes: Sequence[Sequence[str]], environment: dict[str, str]) -> dict[str, Taken]:
+    """Raises `RuntimeError`: a rank failed."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        request = request.model_copy(update={"port": probe.getsockname()[1]})
+    command = (sys.executable, "-m", "benchmarks.exact_gang", request.model_dump_json())
+    known = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    ranks = [
+        subprocess.Popen((*prefix, *command, str(rank)), env=known, stdout=subprocess.PIPE)
+        for rank, prefix in enumerate(prefixes)
+    ]
+    try:
+        said = [rank.communicate()[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    if any(rank.returncode for rank in ranks):
+        raise RuntimeError(f"ranks ended with {[rank.returncode for rank in ranks]}")
+    found: dict[str, Taken] = json.loads(said[0])
+    return found
+
+
+def figures(case: str, taken: Taken) -> list[Figure]:
+    """Medians over rounds of what a step of exact replicas took over one of DDP's in the same round."""
+    wall, processor = 0, 1
+
+    def ratio(arm: str, what: int = wall) -> float:
+        pairs = zip(taken["exact"], taken[arm], strict=True)
+        return statistics.median(ours[what] / theirs[what] for ours, theirs in pairs)
+
+    def median_s(arm: str) -> float:
+        return statistics.median(each[wall] for each in taken[arm])
+
+    best = min((arm for arm in taken if arm != "exact"), key=median_s)
+    return [
+        Figure(name=f"step, {case}", value=median_s("exact"), unit="s"),
+        Figure(name=f"exact, {case}", value=ratio("ddp"), ratio_to="DDP, same micro-batches", target=LIMIT),
+        Figure(
+            name=f"exact, {case}, processor seconds", value=ratio("ddp", processor), ratio_to="DDP, same micro-batches"
+        ),
+        Figure(
+            name=f"exact, {case}", value=ratio("ddp, small buckets"), ratio_to="DDP, same micro-batches, 2 MB buckets"
+        ),
+        Figure(name=f"exact, {case}", value=ratio(best), ratio_to=f"DDP at its best ({best})"),
+    ]
+
+
+def why_no_slow_link() -> str:
+    """Empty if there can be one."""
+    missing = [program for program in ("ip", "tc") if shutil.which(program) is None]
+    if missing:
+        return f"no {' and no '.join(missing)}"
+    if os.geteuid() != 0:
+        return "not root"
+    tried = _call("ip", "netns", "add", _namespace(0), check=False)
+    if tried.returncode:
+        return tried.stderr.strip()
+    _call("ip", "netns", "delete", _namespace(0))
+    return ""
+
+
+@contextlib.contextmanager
+def slow_link() -> Iterator[tuple[list[tuple[str, ...]], str, str]]:
+    """Two namespaces with a slow link between: how to run a command in each, the first one's address, the interface."""
+    names, link = [_namespace(0), _namespace(1)], "eth0"
+    folders = [Path("/etc/netns") / name for name in names]
+    try:
+        for name, folder in zip(names, folders, strict=True):
+            _call("ip", "netns", "add", name)
+            # Without a name server that answers, every rendezvous waits for one.
+            folder.mkdir(parents=True)
+            (folder / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+            hosts = "".join(f"{_address(index)} {each}\n" for index, each in enumerate(names))
+            (folder / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
+        _call("ip", "link", "add", link, "netns", names[0], "type", "veth", "peer", "name", link, "netns", names[1])
+        for index, name in enumerate(names):
+            _call("ip", "-n", name, "addr", "add", f"{_address(index)}/24", "dev", link)
+            for each in ("lo", link):
+                _call("ip", "-n", name, "link", "set", each, "up")
+            shape = ("root", "tbf", "rate", RATE, "burst", "256kb", "latency", "50ms")
+            _call("tc", "-n", name, "qdisc", "add", "dev", link, *shape)
+        yield [("ip", "netns", "exec", name) for name in names], _address(0), link
+    finally:
+        for name, folder in zip(names, folders, strict=True):
+            _call("ip", "netns", "delete", name, check=False)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _namespace(index: int) -> str:
+    return f"headway{os.getpid()}-{index}"
+
+
+def _address(index: int) -> str:
+    return f"10.78.0.{index + 1}"
+
+
+def _call(*command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, check=check, capture_output=True, text=True)
+
+
+if __name__ == "__main__":
+    main()
