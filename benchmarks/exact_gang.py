@@ -99,7 +99,8 @@ def exact_arm(spec: TrainingSpec, gang: Gang, rows: Tensor, count: int) -> Calla
     batches = [{"tokens": part} for part in rows.chunk(count)]
 
     def step(number: int) -> None:
-        learner.update(number, learner.exchange(learner.backward(number, batches), stop=False))
+        sums = learner.exchange(learner.backward(number, batches), stop=False)
+        learner.update(number, sums, learner.gradient_norm(sums))
 
     return step
 

@@ -38,10 +38,14 @@ def run_case(name: str, gang: Gang, first: int, last: int, loaded: Path, kept: P
         own = learner.backward(step, [batch(recipe, spec, step, replica) for replica in replicas])
         sums = learner.exchange(own, stop=False)
         traffic = {kind: (each.num_calls, each.sent_bytes, each.busy_s) for kind, each in learner.traffic().items()}
-        update = learner.update(step, sums)
+        norm = learner.gradient_norm(sums)
         losses.append(sums.nats.hex())
-        norms.append(update.grad_norm.hex())
-        num_skipped += update.skipped
+        norms.append(norm.hex())
+        if learner.overflowed(sums, norm):
+            learner.discard()
+            num_skipped += 1
+        else:
+            learner.update(step, sums, norm)
     tensors = {key: value.detach().clone() for key, value in learner.tensors().items()}
     if gang.leads:
         safetensors.torch.save_file(tensors, kept)
