@@ -12,9 +12,10 @@ from data_contracts.sources import SourceSpec
 from data_contracts.strict_yaml import parse_yaml_model
 from tasks.evaluate import EvaluationSpec
 from tasks.register import RegistrySpec
-from training.config import TrainingSpec, replicas_per_rank
+from training.config import TrainingSpec
 from training.data.spec import ShardSpec
 from training.launch.spec import LaunchSpec
+from training.parallel.check import require_mesh
 
 
 class PipelineSpec(Frozen):
@@ -57,7 +58,7 @@ def load_pipeline(path: Path) -> PipelineSpec:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("the pipeline file cannot be read.", where=str(path), advice=str(error)) from error
     spec = parse_yaml_model(PipelineSpec, text, where=str(path))
-    replicas_per_rank(spec.training, spec.launch.nodes * spec.launch.ranks_per_node)
+    require_mesh(spec.training, spec.launch.nodes * spec.launch.ranks_per_node)
     if not (path.parent / spec.contract).is_file():
         raise ConfigError(
             "the contract's file does not exist.",

@@ -113,6 +113,10 @@ def arrange(recipe: Recipe, spec: TrainingSpec, gang: Gang) -> Arrangement:
         from training.exact_replicas import ExactReplicas
 
         return ExactReplicas(recipe, spec, gang)
+    if spec.parallel.pipeline > 1:
+        from training.parallel.pipeline import PipelineArrangement
+
+        return PipelineArrangement(recipe, spec, gang)
     from training.parallel.mesh_arrangement import MeshArrangement
 
     return MeshArrangement(recipe, spec, gang)

@@ -18,7 +18,6 @@ from training.checkpoint.retention import discard_expired
 from training.checkpoint.save import Checkpointer, Content, Saved
 from training.checkpoint.spec import CheckpointSpec
 from training.checkpoint.verify import Verified
-from training.config import replicas_per_rank
 from training.data.loader import ShardReader
 from training.data.loader_spec import loader_spec
 from training.data.spec import TRAIN
@@ -29,6 +28,7 @@ from training.guards.stop import StopConditions
 from training.launch.rank import Rank
 from training.learner import Learner
 from training.loop import train
+from training.parallel.check import require_mesh
 from training.pulse import Pulse
 from training.result import finished_checkpoint, publish_result
 from training.run_documents import RunDocuments, load_receipt, load_run_documents, require_passing_receipt
@@ -50,7 +50,7 @@ def train_run(rank: Rank, workspace: Workspace, run: Link, run_dir: Path) -> Non
     with ledger.span("run.open"):
         documents = load_run_documents(workspace, run)
         require_passing_receipt(documents.run, documents.manifest, load_receipt(workspace, documents.run.receipt))
-        replicas_per_rank(documents.training, rank.world_size)
+        require_mesh(documents.training, rank.world_size)
         be_deterministic(documents.training.num_threads)
         if finished_checkpoint(run_dir, run) is not None:
             ledger.event("run.already_finished")

@@ -24,6 +24,18 @@ class Mesh:
         """Which share of a batch the rank reads."""
         return self.place.replicate * self.shape.shard + self.place.shard
 
+    def stage_before(self, rank: int) -> int | None:
+        """The rank that feeds this one; None in the first stage."""
+        return rank - self.ranks_per_stage if self.place.pipeline > 0 else None
+
+    def stage_after(self, rank: int) -> int | None:
+        """The rank that this one feeds; None in the last stage."""
+        return rank + self.ranks_per_stage if self.place.pipeline < self.shape.pipeline - 1 else None
+
+    @property
+    def ranks_per_stage(self) -> int:
+        return self.shape.num_shares * self.shape.tensor
+
     def group(self, dimension: str) -> dist.ProcessGroup | None:
         """The ranks that differ from this one in that dimension alone; None if it is alone."""
         if self.devices is None or getattr(self.shape, dimension) == 1:

@@ -17,14 +17,13 @@ from torch import Tensor, nn
 
 from training.arrangement import Batch, Share
 from training.checkpoint.pieces import Piece, State
-from training.checkpoint.proof import proof_loss
 from training.communication import Traffic
 from training.config import TrainingSpec
 from training.distributed import Gang
 from training.parallel.lay_out import lay_out, undrawn
 from training.parallel.mesh import make_mesh
 from training.parallel.replica_sum import ReplicaSum
-from training.parallel.slices import LocalParameter
+from training.parallel.slices import LocalParameter, as_spread
 from training.parallel.spec import mesh_shape
 from training.parallel.wholes import wholes
 from training.precision import autocast
@@ -46,7 +45,7 @@ class MeshArrangement:
         self._mesh = make_mesh(shape, gang)
         self.share = Share(self._mesh.share, shape.num_shares)
         model, draw = undrawn(recipe, spec)
-        self.model = lay_out(recipe, model, spec, gang, self._mesh)
+        self.model = lay_out(recipe, self._part(model), spec, gang, self._mesh)
         self._locals = {name: LocalParameter(value, self._mesh) for name, value in self.model.named_parameters()}
         self._fill(draw())
         # FSDP2 adds up what it shards, and its replicas.
@@ -64,12 +63,12 @@ class MeshArrangement:
         rows = []
         for index, batch in enumerate(micro_batches):
             self._before_backward(is_last=index == len(micro_batches) - 1)
-            replica = self.share.index * len(micro_batches) + index
-            seed_everything(derive(self._spec.seed, "replica", step, replica))
-            with self._autocast():
-                losses = self._recipe.losses(self.model, batch)
-            (losses.nats.sum() * loss_scale).backward()  # type: ignore[no-untyped-call]
-            rows.append(_sums(losses))
+            self._seed(step, index, len(micro_batches))
+            with self._split_loss():
+                with self._autocast():
+                    losses = self._losses(self.model, batch)
+                (losses.nats.sum() * loss_scale).backward()  # type: ignore[no-untyped-call]
+            rows.append(sums_of(losses))
         own = torch.stack(rows).cpu()
         # The other ranks of a tensor-parallel group computed the same.
         return own if self._mesh.place.tensor == 0 else torch.zeros_like(own)
@@ -95,10 +94,11 @@ class MeshArrangement:
         return {}
 
     def proof_loss(self, batch: Batch) -> float:
-        loss = proof_loss(self._recipe, self.model, batch)
-        for module in self._sharded_modules:
-            module.reshard()  # no backward pass follows that would
-        return loss
+        self.model.eval()
+        with torch.no_grad(), self._split_loss():
+            nats, num_tokens = sums_of(self._losses(self.model, batch)).tolist()
+        self._reshard()
+        return float(nats / max(1.0, num_tokens))
 
     def whole_matrix(self, name: str, values: Tensor) -> Tensor | None:
         return self._locals[name].whole(values)
@@ -111,6 +111,26 @@ class MeshArrangement:
 
     def wholes(self, state: State) -> Iterator[tuple[str, Tensor]]:
         return wholes(state, self._gang)
+
+    def _part(self, model: nn.Module) -> nn.Module:
+        """What this rank's stage holds of the model."""
+        return model
+
+    def _losses(self, model: nn.Module, batch: Batch) -> Losses:
+        losses = self._recipe.losses(model, batch)
+        nats = as_spread(losses.nats)
+        return losses if nats is None else Losses(nats=nats.full_tensor(), valid=losses.valid)
+
+    def _seed(self, step: int, index: int, num_micro_batches: int) -> None:
+        """Random streams of a micro-batch: the same on ranks that compute it together, in each stage other ones."""
+        stage = self._mesh.place.pipeline
+        purpose = f"replica/stage-{stage}" if stage else "replica"
+        seed_everything(derive(self._spec.seed, purpose, step, self.share.index * num_micro_batches + index))
+
+    def _reshard(self) -> None:
+        """After a forward pass that no backward pass follows, which would."""
+        for module in self._sharded_modules:
+            module.reshard()
 
     def _fill(self, draws: Iterator[tuple[str, Tensor]]) -> None:
         buffers = dict(self.model.named_buffers())
@@ -128,6 +148,14 @@ class MeshArrangement:
         from torch.distributed.fsdp import FSDPModule
 
         return [module for module in self.model.modules() if isinstance(module, FSDPModule)]
+
+    def _split_loss(self) -> contextlib.AbstractContextManager[object]:
+        parallel = self._spec.parallel
+        if parallel.tensor == 1 or not parallel.loss_parallel:
+            return contextlib.nullcontext()
+        from torch.distributed.tensor.parallel import loss_parallel
+
+        return loss_parallel()
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:
         # FSDP2 gathers parameters in the precision that is computed in, and needs no cast of its own.
@@ -154,6 +182,6 @@ class MeshArrangement:
             parameter.local.grad = torch.zeros_like(parameter.local) if gradient is None else gradient
 
 
-def _sums(losses: Losses) -> Tensor:
+def sums_of(losses: Losses) -> Tensor:
     """Nats and number of tokens of a micro-batch, float64 (2,)."""
     return torch.stack((losses.nats.detach().double().sum(), losses.valid.sum().double()))

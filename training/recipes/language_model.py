@@ -7,6 +7,7 @@ starts as the identity.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 
@@ -14,7 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from data_contracts.errors import ConfigError
 from training.data.shapes import TokenShape
+from training.parallel.spec import ParallelSpec
 from training.recipes.language_model_spec import LanguageModelSpec
 from training.recipes.protocol import Losses
 
@@ -45,14 +48,13 @@ class Attention(nn.Module):
         self.output = nn.Linear(spec.width, spec.width, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        batch, positions, _ = x.shape
-        # By head first, so that ranks can have heads of their own; how many there are here, the width says.
-        projected = self.query_key_value(x).view(batch, positions, -1, 3, self.head_width)
+        # By head first, so that ranks can have heads of their own; how many are here, the width says.
+        projected = self.query_key_value(x).unflatten(-1, (-1, 3, self.head_width))
         query, key, value = projected.permute(3, 0, 2, 1, 4).unbind(0)
         query = rotate(F.rms_norm(query, (self.head_width,), eps=NORM_EPSILON), cos, sin)
         key = rotate(F.rms_norm(key, (self.head_width,), eps=NORM_EPSILON), cos, sin)
         mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.output(mixed.transpose(1, 2).reshape(batch, positions, -1))  # type: ignore[no-any-return]
+        return self.output(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
 
 class GatedLayer(nn.Module):
@@ -112,11 +114,42 @@ class Transformer(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         positions = tokens.shape[1]
         cos, sin = self.cos[:positions], self.sin[:positions]
-        # Unit scale, so that blocks do not drown the token itself: 0.07 bits a byte after 300 steps of the example.
-        x = F.rms_norm(self.embedding(tokens), (self.embedding.embedding_dim,), eps=NORM_EPSILON)
+        x = embed(self.embedding, tokens)
         for block in self.blocks:
             x = block(x, cos, sin)
         return self.head(self.norm(x))  # type: ignore[no-any-return]
+
+
+def embed(embedding: nn.Embedding, tokens: Tensor) -> Tensor:
+    # Unit scale, so that blocks do not drown the token itself: 0.07 bits a byte after 300 steps of the example.
+    return F.rms_norm(embedding(tokens), (embedding.embedding_dim,), eps=NORM_EPSILON)
+
+
+class Stage(nn.Module):
+    """Consecutive blocks of a transformer under its names; the first stage embeds, the last one predicts.
+
+    Rows have the whole context: ranks that split it by position cannot tell its length from their part.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, whole: Transformer, numbers: range) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleDict({str(number): whole.blocks[number] for number in numbers})
+        self.register_buffer("cos", whole.cos, persistent=False)
+        self.register_buffer("sin", whole.sin, persistent=False)
+        self.embeds, self.predicts = numbers.start == 0, numbers.stop == len(whole.blocks)
+        if self.embeds:
+            self.embedding = whole.embedding
+        if self.predicts:
+            self.norm, self.head = whole.norm, whole.head
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = embed(self.embedding, x) if self.embeds else x
+        for block in self.blocks.values():
+            x = block(x, self.cos, self.sin)
+        return self.head(self.norm(x)) if self.predicts else x
 
 
 class LanguageModel:
@@ -131,20 +164,60 @@ class LanguageModel:
     def build(self) -> nn.Module:
         return Transformer(self.spec, self.shape)
 
+    def inputs(self, batch: Mapping[str, Tensor]) -> Tensor:
+        return batch["tokens"][:, :-1]
+
     def losses(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Losses:
-        tokens = batch["tokens"]
-        targets = tokens[:, 1:]
-        logits = model(tokens[:, :-1])
-        nats = F.cross_entropy(
-            logits.flatten(0, 1), targets.flatten(), ignore_index=PAD_TOKEN, reduction="none"
-        ).view_as(targets)
-        return Losses(nats=nats, valid=targets != PAD_TOKEN)
+        targets = batch["tokens"][:, 1:]
+        logits = model(self.inputs(batch))
+        nats = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PAD_TOKEN, reduction="none")
+        return Losses(nats=nats.view(targets.shape), valid=targets != PAD_TOKEN)
 
     def measures(self, model: nn.Module, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {"nats": self.losses(model, batch).nats}
 
     def blocks(self, model: nn.Module) -> tuple[str, ...]:
         return tuple(name for name, _ in model.named_modules() if re.fullmatch(r"blocks\.\d+", name))
+
+    def tensor_plan(self, parallel: ParallelSpec) -> dict[str, object]:
+        """Heads, hidden groups and vocabulary are split; between them, activations are split by position or whole.
+
+        Raises:
+            ConfigError: positions or vocabulary do not divide by the ranks.
+        """
+        from torch.distributed.tensor import Replicate, Shard
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
+
+        for what, size in {
+            "tokens of context": self.shape.context_tokens,
+            "tokens of vocabulary": self.shape.vocab_size,
+        }.items():
+            if size % parallel.tensor:
+                raise ConfigError(
+                    f"{size} {what} do not divide by tensor {parallel.tensor}.", where="training.parallel.tensor"
+                )
+        between = Shard(1) if parallel.sequence_parallel else Replicate()
+        to_logits = (
+            ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False)
+            if parallel.loss_parallel
+            else ColwiseParallel(input_layouts=between, output_layouts=Replicate())
+        )
+        norms = ("blocks.*.attention_norm", "blocks.*.layer_norm", "norm") if parallel.sequence_parallel else ()
+        return {
+            "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
+            **{norm: SequenceParallel(use_local_output=True) for norm in norms},
+            "blocks.*.attention.query_key_value": ColwiseParallel(input_layouts=between),
+            "blocks.*.attention.output": RowwiseParallel(output_layouts=between),
+            "blocks.*.layer.gate_and_value": ColwiseParallel(input_layouts=between),
+            "blocks.*.layer.output": RowwiseParallel(output_layouts=between),
+            "head": to_logits,
+        }
+
+    def stages(self, model: nn.Module, count: int) -> list[nn.Module]:
+        """Equal runs of blocks, the first ones longer where they cannot be equal."""
+        assert isinstance(model, Transformer)
+        cuts = [-(-len(model.blocks) * stage // count) for stage in range(count + 1)]
+        return [Stage(model, range(start, stop)) for start, stop in itertools.pairwise(cuts)]
 
     def hidden_matrices(self, model: nn.Module) -> tuple[str, ...]:
         parameters = model.named_parameters()

@@ -8,6 +8,8 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from data_contracts.documents import Frozen
+from data_contracts.errors import ConfigError
+from training.parallel.spec import ParallelSpec
 
 
 class LanguageModelSpec(Frozen):
@@ -30,3 +32,36 @@ class LanguageModelSpec(Frozen):
     def hidden_groups(self) -> int:
         """Groups of the hidden layer that can lie on different ranks, as heads can."""
         return math.gcd(self.hidden, self.heads)
+
+    def require_mesh(self, parallel: ParallelSpec) -> None:
+        """Refuse a mesh that this model cannot be laid over.
+
+        Raises:
+            ConfigError: heads or hidden groups do not divide, blocks are too few, or a tied matrix would lie twice.
+        """
+        tensor, pipeline = parallel.tensor, parallel.pipeline
+        if self.heads % tensor:
+            raise ConfigError(
+                f"{self.heads} heads do not divide by tensor {tensor}.",
+                where="training.parallel.tensor",
+                advice="Change recipe.model.heads, or the number of ranks that split a layer.",
+            )
+        if self.hidden_groups % tensor:
+            raise ConfigError(
+                f"hidden {self.hidden} in groups that {self.heads} heads allow makes {self.hidden_groups} groups, "
+                f"which do not divide by tensor {tensor}.",
+                where="training.parallel.tensor",
+                advice=f"Make recipe.model.hidden a multiple of {self.heads}.",
+            )
+        if self.depth < pipeline:
+            raise ConfigError(
+                f"{self.depth} blocks are fewer than {pipeline} pipeline stages.",
+                where="training.parallel.pipeline",
+                advice=f"Use at most {self.depth} stages.",
+            )
+        if self.tied_embeddings and pipeline > 1:
+            raise ConfigError(
+                f"a tied embedding would lie in the first and the last of {pipeline} stages.",
+                where="training.parallel.pipeline",
+                advice="Say recipe.model.tied_embeddings: false, or use one stage.",
+            )

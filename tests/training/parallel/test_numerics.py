@@ -53,3 +53,47 @@ def test_muon_orthogonalises_whole_matrices_of_which_ranks_hold_slices(train):
     replicated = train(2, kind="muon")
     close(sharded, replicated)
     assert sharded["losses"] != train(2)["losses"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"sequence_parallel": False}, {"loss_parallel": False}, {"recompute": True}],
+    ids=str,
+)
+def test_two_tensor_parallel_ranks_follow_one_process(train, options):
+    close(train(2, parallel={**FAST, "tensor": 2, **options}), train(1))
+
+
+TIED = {"name": "language-model", "model": {"width": 32, "depth": 2, "heads": 4, "hidden": 48, "tied_embeddings": True}}
+
+
+@pytest.mark.parametrize("mesh", [{"tensor": 4}, {"replicate": 2, "tensor": 2}, {"shard": 2, "tensor": 2}], ids=str)
+def test_tensor_parallel_meshes_follow_one_process(train, mesh):
+    close(train(4, parallel={**FAST, **mesh}), train(1))
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_pipeline_of_two_follows_one_process(train, schedule):
+    close(train(2, batch=32, parallel={**FAST, "pipeline": 2, "schedule": schedule}), train(1, batch=32))
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    [{"pipeline": 4}, {"pipeline": 2, "replicate": 2}, {"pipeline": 2, "shard": 2}, {"pipeline": 2, "tensor": 2}],
+    ids=str,
+)
+def test_pipeline_meshes_follow_one_process(train, mesh):
+    close(train(4, batch=32, parallel={**FAST, **mesh}), train(1, batch=32))
+
+
+@pytest.mark.parametrize("mesh", [{"shard": 2}, {"tensor": 2}], ids=str)
+def test_a_tied_matrix_stays_one_however_it_is_split(train, mesh):
+    tied = train(2, recipe=TIED, parallel={**FAST, **mesh})
+    close(tied, train(1, recipe=TIED))
+
+
+@pytest.mark.parametrize("name", ["image-classifier", "tabular-classifier"])
+@pytest.mark.parametrize("mesh", [{}, {"shard": 2}], ids=["ddp", "fsdp2"])
+def test_recipes_without_blocks_train_on_replicated_and_sharded_meshes_too(train, name, mesh):
+    recipe = {"name": name, "model": {"width": 8}}
+    close(train(2, recipe=recipe, parallel={**FAST, **mesh}), train(1, recipe=recipe))

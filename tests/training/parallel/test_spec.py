@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import product
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
 from data_contracts.errors import ConfigError
-from training.config import TrainingSpec, batch_line, replicas_per_rank
+from flows.pipeline_spec import load_pipeline
+from training.config import RecipeSpec, TrainingSpec, batch_line, replicas_per_rank
+from training.parallel.check import require_mesh
+from training.parallel.schedule import Pass, passes
 from training.parallel.spec import MeshShape, ParallelSpec, mesh_shape
 
 
@@ -89,3 +95,45 @@ def test_the_batch_line_adds_up_on_every_mesh():
     assert line == (
         "tokens/step  2 micro x 10 seq x 2 groups of 4 x 6 accumulation = 240   (pipeline 2 x shard 2 x tensor 2)"
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "dimensions", "problem"),
+    [
+        ({"heads": 6, "width": 24}, {"tensor": 4}, "6 heads do not divide by tensor 4"),
+        ({"heads": 4, "width": 16, "hidden": 50}, {"tensor": 4}, "hidden 50 .* makes 2 groups, which do not divide"),
+        ({"depth": 3}, {"pipeline": 4}, "3 blocks are fewer than 4 pipeline stages"),
+        ({"depth": 4, "tied_embeddings": True}, {"pipeline": 2}, "tied embedding would lie in the first and the last"),
+    ],
+)
+def test_a_language_model_that_cannot_be_laid_over_the_mesh_is_refused_with_the_numbers(model, dimensions, problem):
+    recipe = RecipeSpec(name="language-model", model=model)
+    with pytest.raises(ConfigError, match=problem):
+        require_mesh(spec().model_copy(update={"recipe": recipe, "parallel": fast(**dimensions)}), 4)
+
+
+def test_a_recipe_without_a_plan_is_refused_where_one_is_needed_and_welcome_elsewhere():
+    training = spec().model_copy(update={"recipe": RecipeSpec(name="image-classifier")})
+    require_mesh(training.model_copy(update={"parallel": fast(shard=2)}), 4)
+    with pytest.raises(ConfigError, match=r"image-classifier brings no tensor plan .*replicate and shard"):
+        require_mesh(training.model_copy(update={"parallel": fast(tensor=2)}), 4)
+
+
+def test_a_pipeline_file_with_an_impossible_mesh_is_refused_when_it_is_read(tmp_path):
+    path = Path(__file__).parents[3] / "deployments" / "stdlib-lm.yaml"
+    text = path.read_text() + "\n"
+    assert "training:\n" in text
+    changed = tmp_path / "pipeline.yaml"
+    changed.write_text(text.replace("training:\n", "training:\n  parallel: {mode: fast, tensor: 3}\n"))
+    with pytest.raises(ConfigError, match=r"tensor 3 = 3 ranks, and the world has"):
+        load_pipeline(changed)
+
+
+def test_schedules_run_every_micro_batch_forth_and_back_and_hold_few():
+    for kind, stages, count in product(("gpipe", "1f1b"), (1, 2, 4), (4, 5, 8)):
+        for stage in range(stages):
+            order = list(passes(kind, num_micro_batches=count, stage=stage, num_stages=stages))
+            assert sorted(order) == sorted(Pass(way, index) for way in (True, False) for index in range(count))
+            held = [sum(1 if done.is_forward else -1 for done in order[: end + 1]) for end in range(len(order))]
+            assert min(held) >= 0
+            assert max(held) == (count if kind == "gpipe" else min(count, stages - stage))

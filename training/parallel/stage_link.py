@@ -1,0 +1,78 @@
+"""What stages of a pipeline send each other: activations onwards, their gradients back.
+
+Written out rather than taken from `torch.distributed.pipelining`, which imports torch's compiler, runs the model once
+more to learn shapes, and pickles them.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from training.parallel.mesh import Mesh
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+HEADER_LENGTH = 10
+
+
+class StageLink:
+    """The stages before and after this rank's. All ranks make one at once.
+
+    Sending never waits. Each direction has a process group of its own: on one, a receive could wait behind a send that
+    waits for the other side's receive.
+    """
+
+    def __init__(self, mesh: Mesh, rank: int, device: torch.device) -> None:
+        assert mesh.devices is not None
+        self._device = device
+        self._before, self._after = mesh.stage_before(rank), mesh.stage_after(rank)
+        self._onwards = mesh.devices.get_group("pipeline")
+        ranks = mesh.devices.mesh.movedim(0, -1).reshape(-1, mesh.shape.pipeline).tolist()
+        self._back, _ = dist.new_subgroups_by_enumeration(ranks)  # type: ignore[no-untyped-call]
+        self._sent: list[tuple[dist.Work | None, Tensor]] = []
+
+    @property
+    def is_first(self) -> bool:
+        return self._before is None
+
+    @property
+    def is_last(self) -> bool:
+        return self._after is None
+
+    def send_activation(self, values: Tensor, *, shape_known: bool) -> None:
+        """To the next stage, which is told shape and type first, unless it knows them."""
+        if not shape_known:
+            header = [DTYPES.index(values.dtype), values.dim(), *values.shape]
+            self._send(torch.tensor(header + [0] * (HEADER_LENGTH - len(header))), self._after, self._onwards)
+        self._send(values.detach(), self._after, self._onwards)
+
+    def receive_activation(self, *, shape_known: bool) -> Tensor:
+        """From the stage before. `shape_known`: it is like the last one that came."""
+        if not shape_known:
+            header = torch.zeros(HEADER_LENGTH, dtype=torch.int64, device=self._device)
+            dist.recv(header, src=self._before, group=self._onwards)
+            dtype, dimensions, *sizes = header.tolist()
+            self._shape, self._dtype = sizes[:dimensions], DTYPES[dtype]
+        values = torch.empty(self._shape, dtype=self._dtype, device=self._device)
+        dist.recv(values, src=self._before, group=self._onwards)
+        return values
+
+    def send_gradient(self, values: Tensor) -> None:
+        self._send(values, self._before, self._back)
+
+    def receive_gradient(self, like: Tensor) -> Tensor:
+        values = torch.empty_like(like, memory_format=torch.contiguous_format)
+        dist.recv(values, src=self._after, group=self._back)
+        return values
+
+    def finish(self) -> None:
+        """Wait until all that was sent has left."""
+        for work, _ in self._sent:
+            if work is not None:
+                work.wait()
+        self._sent.clear()
+
+    def _send(self, values: Tensor, to: int | None, group: dist.ProcessGroup) -> None:
+        values = values.to(self._device).contiguous()
+        self._sent.append((dist.isend(values, dst=to, group=group), values))  # held until it has left
