@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Protocol
 
 import torch
@@ -30,6 +30,9 @@ class Traffic:
     waited_s: float = 0.0
     """The part of it that this rank stood still for. On CUDA only its stream waits, and this is next to nothing."""
 
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+
 
 class Pending:
     """A collective under way. Its tensors are not to be touched before `wait` returns."""
@@ -48,11 +51,12 @@ class Collectives:
 
     Args:
         group: the ranks that take part; all by default.
+        num_ranks: how many they are; a rank that is alone needs no group.
     """
 
-    def __init__(self, gang: Gang, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(self, gang: Gang, group: dist.ProcessGroup | None = None, num_ranks: int | None = None) -> None:
         self.gang, self._group = gang, group
-        self.num_ranks = gang.world_size if group is None else group.size()
+        self.num_ranks = num_ranks or (gang.world_size if group is None else group.size())
         self._moment: Callable[[], _Moment] = _CudaMoment if gang.device.type == "cuda" else _HostMoment
         self._traffic: dict[str, Traffic] = {}
         self._unfinished: list[tuple[_Moment, Traffic]] = []

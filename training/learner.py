@@ -47,7 +47,7 @@ class Learner:
         self.model = self._arrangement.model
         self._buffers = [value for value in model_tensors(self.model).values() if not isinstance(value, nn.Parameter)]
         self._optimizer = ScheduledOptimizer(
-            self._arrangement.parameters,
+            {name: value for name, value in self._arrangement.parameters.items() if value.requires_grad},
             recipe.hidden_matrices(self.model),
             spec=spec.optimizer,
             schedule=spec.schedule,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
@@ -75,16 +76,15 @@ def _blocks(recipe: Recipe, model: nn.Module) -> list[nn.Module]:
 
 
 def _shard(model: nn.Module, blocks: Sequence[nn.Module], spec: TrainingSpec, mesh: Mesh) -> None:
-    """FSDP2, with gradients summed in fp32."""
+    """FSDP2: parameters travel in the precision that is computed in, gradients in what they are compressed to."""
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
     assert mesh.devices is not None
     names = ("replicate", "shard") if mesh.shape.replicate > 1 else "shard"
-    policy = MixedPrecisionPolicy()
+    policy = MixedPrecisionPolicy(reduce_dtype=DTYPES[spec.gradient_compression])
     if spec.precision != "fp32":
-        policy = MixedPrecisionPolicy(
-            param_dtype=DTYPES[spec.precision], reduce_dtype=torch.float32, output_dtype=torch.float32
-        )
+        # Autocast decides what is computed in what, as it does for models that are not sharded.
+        policy = dataclasses.replace(policy, param_dtype=DTYPES[spec.precision], cast_forward_inputs=False)
     for module in dict.fromkeys((*blocks, model)):
         fully_shard(module, mesh=mesh.devices[names], mp_policy=policy)
     for module in model.modules():

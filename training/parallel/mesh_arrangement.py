@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from training.arrangement import Batch, Share
 from training.checkpoint.pieces import Piece, State
-from training.communication import Traffic
+from training.communication import Collectives, Traffic
 from training.config import TrainingSpec
 from training.distributed import Gang
 from training.parallel.lay_out import lay_out, undrawn
@@ -26,7 +26,7 @@ from training.parallel.replica_sum import ReplicaSum
 from training.parallel.slices import LocalParameter, as_spread
 from training.parallel.spec import mesh_shape
 from training.parallel.wholes import wholes
-from training.precision import autocast
+from training.precision import DTYPES, autocast
 from training.recipes.protocol import Losses, Recipe
 from training.seeds import derive, seed_everything
 
@@ -48,10 +48,12 @@ class MeshArrangement:
         self.model = lay_out(recipe, self._part(model), spec, gang, self._mesh)
         self._locals = {name: LocalParameter(value, self._mesh) for name, value in self.model.named_parameters()}
         self._fill(draw())
-        # FSDP2 adds up what it shards, and its replicas.
-        self._replicas = (
-            None if shape.shard > 1 else ReplicaSum(list(self._locals.values()), self._mesh.group("replicate"))
-        )
+        self._collectives = Collectives(gang)
+        self._replicas: ReplicaSum | None = None
+        if shape.shard == 1:  # else FSDP2 adds up what it shards, over its replicas too
+            trained = [value for value in self._locals.values() if value.local.requires_grad]
+            self._among_replicas = Collectives(gang, self._mesh.group("replicate"), shape.replicate)
+            self._replicas = ReplicaSum(trained, self._among_replicas, DTYPES[spec.gradient_compression])
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
@@ -76,7 +78,7 @@ class MeshArrangement:
     def exchange(self, own: Tensor) -> Tensor:
         self._finish()
         shape, num_rows = self._mesh.shape, own.shape[0]
-        rows = self._gang.gather(own).view(shape.pipeline, shape.num_shares, shape.tensor, num_rows, -1)
+        rows = self._gather(own).view(shape.pipeline, shape.num_shares, shape.tensor, num_rows, -1)
         return rows.sum(dim=(0, 2)).flatten(0, 1)
 
     def gradient_norm(self) -> float:
@@ -84,18 +86,22 @@ class MeshArrangement:
         owned = [value.local.grad for value in self._locals.values() if value.owned and value.local.grad is not None]
         norms = torch._foreach_norm(owned) if owned else ()
         square = torch.stack([torch.zeros((), device=self._gang.device), *norms]).double().square().sum()
-        return math.sqrt(math.fsum(self._gang.gather(square.reshape(1).cpu()).tolist()))
+        return math.sqrt(math.fsum(self._gather(square.reshape(1)).tolist()))
 
     def scale_gradients(self, factor: float) -> None:
         gradients = [value.local.grad for value in self._locals.values() if value.local.grad is not None]
         torch._foreach_mul_(gradients, factor)
 
     def traffic(self) -> Mapping[str, Traffic]:
-        return {}
+        """Without what FSDP2 and DTensor exchange by themselves."""
+        taken = self._collectives.take_traffic()
+        for kind, traffic in (self._among_replicas.take_traffic() if self._replicas else {}).items():
+            taken[kind] = traffic + taken[kind] if kind in taken else traffic
+        return taken
 
     def proof_loss(self, batch: Batch) -> float:
         self.model.eval()
-        with torch.no_grad(), self._split_loss():
+        with torch.no_grad(), self._split_loss(), self._autocast():
             nats, num_tokens = sums_of(self._losses(self.model, batch)).tolist()
         self._reshard()
         return float(nats / max(1.0, num_tokens))
@@ -111,6 +117,9 @@ class MeshArrangement:
 
     def wholes(self, state: State) -> Iterator[tuple[str, Tensor]]:
         return wholes(state, self._gang)
+
+    def _gather(self, rows: Tensor) -> Tensor:
+        return self._collectives.gather(rows.to(self._gang.device)).cpu()
 
     def _part(self, model: nn.Module) -> nn.Module:
         """What this rank's stage holds of the model."""
@@ -158,8 +167,9 @@ class MeshArrangement:
         return loss_parallel()
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:
-        # FSDP2 gathers parameters in the precision that is computed in, and needs no cast of its own.
-        return contextlib.nullcontext() if self._sharded_modules else autocast(self._spec.precision, self._gang.device)
+        """Evaluation is in fp32, as far as parameters are: FSDP2 hands them out in the precision of training."""
+        is_plain = not (torch.is_grad_enabled() or self._sharded_modules)
+        return autocast("fp32" if is_plain else self._spec.precision, self._gang.device)
 
     def _begin(self, num_micro_batches: int) -> None:
         if self._replicas is not None:

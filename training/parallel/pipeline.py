@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -72,7 +71,7 @@ class PipelineArrangement(MeshArrangement):
         self._reshard()
         if self._mesh.share or self._mesh.place.tensor:
             own = torch.zeros_like(own)  # other pipelines computed the same
-        nats, num_tokens = self._gang.gather(own.cpu().reshape(1, 2)).sum(dim=0).tolist()
+        nats, num_tokens = self._gather(own.reshape(1, 2)).sum(dim=0).tolist()
         return float(nats / max(1.0, num_tokens))
 
     def _part(self, model: nn.Module) -> nn.Module:
@@ -93,7 +92,7 @@ class PipelineArrangement(MeshArrangement):
             taken: Tensor = self._recipe.inputs(batch)  # type: ignore[attr-defined]
         else:
             taken = self._link.receive_activation(shape_known=known).requires_grad_(torch.is_grad_enabled())
-        with self._autocast() if torch.is_grad_enabled() else contextlib.nullcontext():
+        with self._autocast():
             given = self.model(taken)
             if self._link.is_last:
                 # The recipe's own loss, of a model that has already run.

@@ -1,7 +1,8 @@
 """Gradients of replicas summed while the backward pass still runs: DDP's method (Li et al., VLDB 2020).
 
 Parameters fill buckets in the order in which their gradients become ready, last layer first. A full bucket leaves at
-once. Buckets leave in the same order on every rank, whichever is ready first.
+once. Buckets leave in the same order on every rank, whichever is ready first. They may be rounded for the way, to half
+the bytes.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from training.communication import Collectives, Pending
 from training.parallel.slices import LocalParameter
 
 BUCKET_BYTES = 4 << 20
@@ -30,11 +31,14 @@ class ReplicaSum:
 
     Args:
         parameters: in an order that every rank shares.
-        group: None for a single rank, which adds up micro-batches alone.
+        collectives: of the ranks that have the same slices.
+        dtype: what sums travel in, and are made in.
     """
 
-    def __init__(self, parameters: Sequence[LocalParameter], group: dist.ProcessGroup | None) -> None:
-        self._group = group
+    def __init__(
+        self, parameters: Sequence[LocalParameter], collectives: Collectives, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self._collectives, self._dtype = collectives, dtype
         self._buckets = _fill_buckets(list(reversed(parameters)))
         self._place = {
             id(parameter.source): (number, index)
@@ -49,7 +53,7 @@ class ReplicaSum:
         self._outstanding = dict.fromkeys(self._place, num_micro_batches)
         self._missing = [len(bucket.parameters) for bucket in self._buckets]
         self._num_sent = 0
-        self._sent: list[dist.Work] = []
+        self._sent: list[tuple[Pending, Tensor, Tensor]] = []
 
     def finish(self) -> None:
         """Send what is left, of parameters that some micro-batch did not use, and wait for all sums."""
@@ -59,8 +63,10 @@ class ReplicaSum:
                     _take(parameter, view)
             self._missing[number] = 0
         self._send_ready()
-        for work in self._sent:
-            work.wait()
+        for pending, packed, flat in self._sent:
+            pending.wait()
+            if packed is not flat:
+                flat.copy_(packed)
         for bucket in self._buckets:
             for parameter, view in zip(bucket.parameters, bucket.views, strict=True):
                 parameter.local.grad = view
@@ -76,11 +82,10 @@ class ReplicaSum:
 
     def _send_ready(self) -> None:
         while self._num_sent < len(self._buckets) and self._missing[self._num_sent] == 0:
-            if self._group is not None:
+            if self._collectives.num_ranks > 1:
                 flat = self._buckets[self._num_sent].flat
-                work = dist.all_reduce(flat, group=self._group, async_op=True)
-                assert work is not None
-                self._sent.append(work)
+                packed = flat.to(self._dtype)
+                self._sent.append((self._collectives.all_reduce(packed), packed, flat))
             self._num_sent += 1
 
 

@@ -34,7 +34,7 @@ class LocalParameter:
 
             devices, placements = spread.device_mesh, spread.placements
             shape, offsets = compute_local_shape_and_global_offset(self.global_shape, devices, placements)
-            self.local = nn.Parameter(spread.to_local().detach().view(shape))
+            self.local = nn.Parameter(spread.to_local().detach().view(shape), requires_grad=source.requires_grad)
             self.offsets = tuple(offsets)
             names = devices.mesh_dim_names or ()
             split = {name for name, placement in zip(names, placements, strict=True) if not placement.is_replicate()}

@@ -16,7 +16,7 @@ def test_two_replicas_of_one_micro_batch_each_are_one_process_bit_for_bit(train)
     alone = train(1, micro=8)
     assert train(2, micro=8) == alone
     exact = train(2, micro=8, parallel={"mode": "exact"})
-    assert exact.pop("norms") == pytest.approx(alone["norms"], rel=1e-6), "its norm is added up in another order"
+    assert exact.pop("norms") == pytest.approx(alone["norms"], rel=1e-4), "its norm is added up in fp32"
     assert exact == {name: value for name, value in alone.items() if name != "norms"}
 
 
@@ -97,3 +97,20 @@ def test_a_tied_matrix_stays_one_however_it_is_split(train, mesh):
 def test_recipes_without_blocks_train_on_replicated_and_sharded_meshes_too(train, name, mesh):
     recipe = {"name": name, "model": {"width": 8}}
     close(train(2, recipe=recipe, parallel={**FAST, **mesh}), train(1, recipe=recipe))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("mesh", [{}, {"shard": 2}, {"tensor": 2}, {"pipeline": 2}], ids=str)
+def test_half_precision_on_every_mesh_is_that_of_one_process(train, mesh, precision):
+    half = train(2, precision=precision, parallel={**FAST, **mesh})
+    assert half["losses"] == pytest.approx(train(1, precision=precision)["losses"], rel=2e-3)
+    assert half["losses"] != train(1)["losses"]
+    assert half["first"] == train(1)["first"]
+
+
+@pytest.mark.parametrize("mesh", [{}, {"shard": 2}], ids=["ddp", "fsdp2"])
+def test_compressed_gradients_travel_in_half_the_bytes_and_train_alike(train, mesh):
+    compressed = train(2, gradient_compression="bf16", parallel={**FAST, **mesh})
+    plain = train(2, parallel={**FAST, **mesh})
+    assert compressed["losses"] == pytest.approx(plain["losses"], rel=2e-3)
+    assert compressed["losses"] != plain["losses"]
