@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: retrain test lint clean
+.PHONY: retrain test soak lint clean
 .DEFAULT_GOAL := retrain
 
 retrain: $(INSTALLED)
@@ -11,6 +11,10 @@ retrain: $(INSTALLED)
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# 200 random kills, some minutes: every run must end with the undisturbed run's bits.
+soak: $(INSTALLED)
+	$(BIN)/python -m tests.soak.kills --kills 200
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
