@@ -12,7 +12,8 @@ from itertools import pairwise
 
 from training.ledger import Event
 
-STEP_PARTS = ("data", "compute", "sync", "optimizer")
+STEP_PARTS = ("data", "forward", "backward", "sync", "optimizer")
+STEPS = frozenset({"step", "step.left_out"})
 UNNAMED = "unattributed"
 
 
@@ -41,7 +42,7 @@ def intervals(events: Iterable[Event]) -> list[Interval]:
         if "duration_s" not in event:
             continue
         begin, duration = float(event["unix_s"]), float(event["duration_s"])
-        if event["event"] == "step":
+        if event["event"] in STEPS:
             found += _step_parts(event, begin, duration)
         else:
             found.append(Interval(name=_name(event), begin_s=begin, end_s=begin + duration))

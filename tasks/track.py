@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SERIES = ("loss", "lr", "grad_norm", "tokens_per_s", "duration_s", "data_s", "compute_s", "sync_s", "optimizer_s")
+SERIES = (
+    *("loss", "lr", "grad_norm", "tokens_per_s", "mfu", "memory_bytes", "sent_bytes"),
+    *("duration_s", "data_s", "forward_s", "backward_s", "sync_s", "optimizer_s", "communication_s"),
+)
 FLUSH_EVERY_S = 5.0
 CLOSE_WITHIN_S = 30.0
 MAX_METRICS_PER_BATCH = 1000

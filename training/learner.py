@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from training.gradients import clip_factor
 from training.optimizer import ScheduledOptimizer
 from training.precision import LossScaler
 from training.recipes.protocol import Recipe
+from training.telemetry import TimedRecipe
 
 
 class Sums(NamedTuple):
@@ -43,7 +44,8 @@ class Learner:
 
     def __init__(self, recipe: Recipe, spec: TrainingSpec, gang: Gang) -> None:
         self._spec = spec
-        self._arrangement = arrange(recipe, spec, gang)
+        self._timed = TimedRecipe(recipe, gang.device)
+        self._arrangement = arrange(cast(Recipe, self._timed), spec, gang)
         self.model = self._arrangement.model
         self._buffers = [value for value in model_tensors(self.model).values() if not isinstance(value, nn.Parameter)]
         self._optimizer = ScheduledOptimizer(
@@ -63,6 +65,7 @@ class Learner:
 
     def backward(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
         """Gradients of this rank's share. Returns nats and tokens of each, float64 (micro-batches, 2)."""
+        self._timed.take_forward_s()  # evaluations since the last step are none of its own
         self._buffers_before = [(buffer, buffer.clone()) for buffer in self._buffers]
         return self._arrangement.backward(step, micro_batches, loss_scale=self._scaler.scale)
 
@@ -95,6 +98,10 @@ class Learner:
 
     def _divisor(self, sums: Sums) -> float:
         return self._scaler.scale * max(1, sums.num_tokens)
+
+    def forward_s(self) -> float:
+        """Seconds of the step's forward passes, once they are finished."""
+        return self._timed.take_forward_s()
 
     def traffic(self) -> Mapping[str, Traffic]:
         """What this rank's collectives cost since the last call, by kind."""

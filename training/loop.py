@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from data_contracts.errors import RunStopped
 from training.arrangement import Batch
 from training.guards.guard import Guard
-from training.learner import Learner
-from training.telemetry import Outcome, StepRecord, Stopwatch
+from training.learner import Learner, Sums
+from training.telemetry import Outcome, Stopwatch
+
+
+class Step(NamedTuple):
+    """What came of a step, the same on every rank."""
+
+    number: int
+    """Counted from 1."""
+    window: int
+    outcome: Outcome
+    sums: Sums
+    grad_norm: float
+    lr: float
 
 
 def train(
@@ -20,13 +33,14 @@ def train(
     max_steps: int,
     checkpoint_every_steps: int,
     stop_requested: Callable[[], bool],
-    on_step: Callable[[StepRecord], None],
+    on_step: Callable[[Step, Stopwatch], None],
     save: Callable[[int], None],
 ) -> None:
     """Train until `max_steps` steps are done, `first_step` of which are done already.
 
     Args:
         batches: windows of the sample order with the micro-batches of this rank, as the guard's plan has them.
+        on_step: told of every step, and where its time went.
         save: keeps a checkpoint after that many steps; called on all ranks at once.
 
     Raises:
@@ -36,14 +50,13 @@ def train(
     """
     watch, done = Stopwatch(), first_step
     while done < max_steps:
-        started_unix_s = watch.last_unix_s
         window, micro_batches = next(batches)
-        data_s = watch.lap()
+        watch.lap("data")
         own_sums = learner.backward(done, micro_batches)
-        compute_s = watch.lap()
+        watch.lap("compute")
         sums = learner.exchange(own_sums, stop=stop_requested())
-        sync_s = watch.lap()
-        grad_norm = learner.gradient_norm(sums)
+        watch.lap("sync")
+        grad_norm, lr = learner.gradient_norm(sums), 0.0
         outcome: Outcome = "taken"
         if learner.overflowed(sums, grad_norm):
             outcome = "overflowed"
@@ -52,30 +65,14 @@ def train(
         if outcome == "taken":
             lr = learner.update(done, sums, grad_norm)
         else:
-            lr = 0.0
             learner.discard()
-        optimizer_s = watch.lap()
-        on_step(
-            StepRecord(
-                step=done + 1,
-                window=window,
-                outcome=outcome,
-                loss=sums.loss,
-                lr=lr,
-                grad_norm=grad_norm,
-                tokens=sums.num_tokens,
-                unix_s=started_unix_s,
-                duration_s=data_s + compute_s + sync_s + optimizer_s,
-                data_s=data_s,
-                compute_s=compute_s,
-                sync_s=sync_s,
-                optimizer_s=optimizer_s,
-            )
-        )
+        watch.lap("optimizer")
+        on_step(Step(done + 1, window, outcome, sums, grad_norm, lr), watch)
+        watch.restart()
         moved = outcome != "left out"
         done += moved
         if sums.stop or (moved and (done == max_steps or done % checkpoint_every_steps == 0)):
             save(done)
-            watch = Stopwatch()
+            watch.skip()
         if sums.stop and done < max_steps:
             raise RunStopped(f"stopped as asked, at step {done} of {max_steps}; a checkpoint was kept.")

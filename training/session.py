@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import time
 from pathlib import Path
 
 from data_contracts.documents import Link
@@ -32,10 +31,7 @@ from training.parallel.check import require_mesh
 from training.pulse import Pulse
 from training.result import finished_checkpoint, publish_result
 from training.run_documents import RunDocuments, load_receipt, load_run_documents, require_passing_receipt
-from training.telemetry import StepRecord
-
-MARK_EVERY_S = 1.0
-"""The ledger has every step; the marker's step only shows that the rank moves, and costs a rename."""
+from training.step_recorder import StepRecorder
 
 
 def train_run(rank: Rank, workspace: Workspace, run: Link, run_dir: Path) -> None:
@@ -76,9 +72,8 @@ class _Session:
         self._recipe = documents.recipe()
         self._guard = Guard(self._spec.guards, on_alarm=lambda fields: rank.ledger.event("guard", **fields))
         self._fingerprint = fingerprint(gang.device)
-        self._tokens_seen, self._inexact_resumes = 0, 0
+        self._inexact_resumes = 0
         self._known_good: set[int] = set()
-        self._marked_s = 0.0
         self._stop = StopConditions(lambda: rank.stop_requested)
 
     def run_to_the_end(self) -> None:
@@ -110,7 +105,7 @@ class _Session:
                     max_steps=self._spec.max_steps,
                     checkpoint_every_steps=self._spec.checkpoint_every_steps,
                     stop_requested=self._stop,
-                    on_step=self._record,
+                    on_step=self._recorder,
                     save=self._save,
                 )
             except RollBack as wanted:
@@ -123,6 +118,7 @@ class _Session:
             if at_most is not None and self._gang.leads:
                 abandon_after(self._run_dir, at_most)
             self._learner = Learner(self._recipe, self._spec, self._gang)
+            self._recorder = StepRecorder(self._rank, self._recipe, self._spec, self._gang, self._learner)
             self._proof_batch = proof_batch(self._reader, self._spec, self._gang.device)
             step = fields["step"] = self._restore()
             self._gang.barrier()  # so that a request to stop finds all ranks on the same side of the first step
@@ -146,13 +142,12 @@ class _Session:
             on_saved=self._report_saved,
         )
         if verified is None:
-            self._tokens_seen = 0
             self._guard.restart()
             return 0
         manifest = verified.manifest
         self._learner.load(verified.tensors, manifest.scalars)
         self._guard.restore(str(manifest.scalars["guard"]))
-        self._tokens_seen = int(manifest.scalars["tokens_seen"])
+        self._recorder.tokens_seen = int(manifest.scalars["tokens_seen"])
         self._inexact_resumes = int(manifest.scalars["inexact_resumes"]) + self._is_inexact(verified)
         self._known_good = {step for step in self._known_good if step < manifest.step} | {manifest.step}
         return manifest.step
@@ -172,14 +167,6 @@ class _Session:
         self._stop.saved(saved.durable_s)
         self._rank.ledger.event("checkpoint.durable", **dataclasses.asdict(saved))
 
-    def _record(self, record: StepRecord) -> None:
-        self._tokens_seen += record.tokens if record.outcome == "taken" else 0
-        name, fields = record.as_event()
-        self._rank.ledger.event(name, **fields)
-        if time.monotonic() - self._marked_s > MARK_EVERY_S:
-            self._rank.mark("running", step=record.step)
-            self._marked_s = time.monotonic()
-
     def _save(self, step: int) -> None:
         if self._checkpointer.saved_step != step:
             with self._rank.ledger.span("checkpoint", step=step) as fields:
@@ -198,7 +185,7 @@ class _Session:
             tensors=self._learner.tensors(),
             scalars={
                 "optimizer_step": step,
-                "tokens_seen": self._tokens_seen,
+                "tokens_seen": self._recorder.tokens_seen,
                 "inexact_resumes": self._inexact_resumes,
                 "guard": self._guard.state(),
                 **self._learner.scalars(),

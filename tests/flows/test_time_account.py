@@ -30,8 +30,12 @@ def test_a_second_belongs_to_the_innermost_span() -> None:
 
 
 def test_a_step_is_broken_up_into_its_parts() -> None:
-    step = span("step", 0, 10, data_s=1, compute_s=5, sync_s=2, optimizer_s=1)
-    expected = {"train.data": 1, "train.compute": 5, "train.sync": 2, "train.optimizer": 1, "train.other": 1}
+    step = span("step", 0, 10, data_s=1, forward_s=2, backward_s=3, sync_s=2, optimizer_s=1)
+    expected = {"train.data": 1, "train.forward": 2, "train.backward": 3} | {
+        "train.sync": 2,
+        "train.optimizer": 1,
+        "train.other": 1,
+    }
     assert account([step], 0, 10).parts_s == pytest.approx(expected)
 
 

@@ -31,7 +31,7 @@ class Recorder:
         self.discarded: list[int] = []
         self._bad, self._overflowing = bad, overflowing
         self.saved: list[int] = []
-        self.records = []
+        self.records, self.laps = [], []
         self._stop_at = stop_at
 
     def backward(self, step, window):
@@ -55,6 +55,10 @@ class Recorder:
     def discard(self):
         self.discarded.append(self._window)
 
+    def _record(self, step, watch):
+        self.records.append(step)
+        self.laps.append((watch.began_unix_s, dict(watch.laps_s)))
+
     def run(self, first_step, max_steps, stop_requested=lambda: False, action="stop"):
         train(
             self,
@@ -64,7 +68,7 @@ class Recorder:
             max_steps=max_steps,
             checkpoint_every_steps=4,
             stop_requested=stop_requested,
-            on_step=self.records.append,
+            on_step=self._record,
             save=self.saved.append,
         )
 
@@ -80,7 +84,7 @@ def test_it_goes_on_where_the_checkpoint_left_off():
     loop = Recorder()
     loop.run(8, 10)
     assert loop.steps == [8, 9]
-    assert [record.step for record in loop.records] == [9, 10]
+    assert [record.number for record in loop.records] == [9, 10]
 
 
 def test_a_finished_run_takes_no_step():
@@ -102,14 +106,12 @@ def test_a_stop_during_the_last_step_is_an_end():
     assert loop.saved == [10]
 
 
-def test_a_records_parts_make_up_its_duration_and_records_follow_each_other_without_a_gap():
+def test_steps_follow_each_other_without_a_gap():
     loop = Recorder()
     loop.run(0, 4)
-    for record in loop.records:
-        assert record.loss == 2.0
-        assert record.data_s + record.compute_s + record.sync_s + record.optimizer_s == record.duration_s
-    for before, after in itertools.pairwise(loop.records):
-        assert after.unix_s == pytest.approx(before.unix_s + before.duration_s, abs=1e-6)
+    assert {record.sums.loss for record in loop.records} == {2.0}
+    for (began, laps), (next_began, _) in itertools.pairwise(loop.laps):
+        assert next_began == pytest.approx(began + sum(laps.values()), abs=1e-6)
 
 
 def test_a_gradient_that_is_not_finite_never_reaches_the_weights():
@@ -117,7 +119,7 @@ def test_a_gradient_that_is_not_finite_never_reaches_the_weights():
     with pytest.raises(TrainingFailed, match="step 4"):
         loop.run(0, 10)
     assert [step for step, _ in loop.updated] == [0, 1, 2]
-    assert [record.step for record in loop.records] == [1, 2, 3]
+    assert [record.number for record in loop.records] == [1, 2, 3]
 
 
 def test_a_skipped_batch_is_undone_and_its_step_is_taken_on_the_next_one():
@@ -126,7 +128,7 @@ def test_a_skipped_batch_is_undone_and_its_step_is_taken_on_the_next_one():
     assert loop.updated == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 6), (5, 7)]
     assert loop.discarded == [4, 5]
     assert loop.saved == [4, 6], "a step that is tried again is not saved again"
-    assert [(record.step, record.window, record.outcome) for record in loop.records[4:7]] == [
+    assert [(record.number, record.window, record.outcome) for record in loop.records[4:7]] == [
         (5, 4, "left out"),
         (5, 5, "left out"),
         (5, 6, "taken"),
@@ -138,7 +140,7 @@ def test_an_overflow_in_fp16_passes_its_step_over_and_alarms_no_guard():
     loop.run(0, 4)
     assert loop.updated == [(0, 0), (1, 1), (3, 3)]
     assert loop.discarded == [2]
-    assert [(record.step, record.outcome) for record in loop.records] == [
+    assert [(record.number, record.outcome) for record in loop.records] == [
         (1, "taken"),
         (2, "taken"),
         (3, "overflowed"),

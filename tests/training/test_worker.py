@@ -182,7 +182,7 @@ def test_the_ledger_accounts_for_the_workers_life(project, tiny_training, tmp_pa
         reached = max(reached, end)
     assert unaccounted_s + max(0.0, ended - reached) < 0.02 * (ended - started)
     for step in (e for e in events if e["event"] == "step"):
-        parts = (step[name] for name in ("data_s", "compute_s", "sync_s", "optimizer_s"))
+        parts = (step[name] for name in ("data_s", "forward_s", "backward_s", "sync_s", "optimizer_s"))
         assert sum(parts) == pytest.approx(step["duration_s"])
 
 

@@ -1,0 +1,67 @@
+"""From what a step came to, to its record in the ledger and the rank's marker."""
+
+from __future__ import annotations
+
+import time
+
+from training.config import TrainingSpec
+from training.distributed import Gang
+from training.launch.rank import Rank
+from training.learner import Learner
+from training.loop import Step
+from training.recipes.protocol import Recipe
+from training.telemetry import StepRecord, Stopwatch, communication, peak_memory_bytes
+from training.utilisation import flops_per_token, parameters_of, peak_flops_per_s
+
+MARK_EVERY_S = 1.0
+"""The ledger has every step; the marker's step only shows that the rank moves, and costs a rename."""
+
+
+class StepRecorder:
+    """Writes down the steps of one rank; an event `model` first, with what a step's figures stand on."""
+
+    def __init__(self, rank: Rank, recipe: Recipe, spec: TrainingSpec, gang: Gang, learner: Learner) -> None:
+        self._rank, self._gang, self._learner = rank, gang, learner
+        self.tokens_seen = 0
+        self._marked_s = 0.0
+        num_parameters = parameters_of(learner.model)
+        flops = flops_per_token(recipe, num_parameters)
+        peak = peak_flops_per_s(gang.device, spec.precision)
+        self._tokens_per_s_at_peak = None if peak is None else gang.world_size * peak / flops
+        facts = {"num_parameters": num_parameters, "flops_per_token": flops, "peak_flops_per_s": peak}
+        rank.ledger.event("model", world_size=gang.world_size, **facts)
+
+    def __call__(self, step: Step, watch: Stopwatch) -> None:
+        record = self._record(step, watch)
+        self.tokens_seen += record.tokens if record.outcome == "taken" else 0
+        name, fields = record.as_event()
+        self._rank.ledger.event(name, **fields)
+        if time.monotonic() - self._marked_s > MARK_EVERY_S:
+            self._rank.mark("running", step=record.step)
+            self._marked_s = time.monotonic()
+
+    def _record(self, step: Step, watch: Stopwatch) -> StepRecord:
+        laps, forward_s = watch.laps_s, min(self._learner.forward_s(), watch.laps_s["compute"])
+        duration_s = sum(laps.values())
+        communication_s, sent_bytes = communication(self._learner.traffic().values())
+        at_peak = self._tokens_per_s_at_peak
+        return StepRecord(
+            step=step.number,
+            window=step.window,
+            outcome=step.outcome,
+            loss=step.sums.loss,
+            lr=step.lr,
+            grad_norm=step.grad_norm,
+            tokens=step.sums.num_tokens,
+            unix_s=watch.began_unix_s,
+            duration_s=duration_s,
+            data_s=laps["data"],
+            forward_s=forward_s,
+            backward_s=laps["compute"] - forward_s,
+            sync_s=laps["sync"],
+            optimizer_s=laps["optimizer"],
+            memory_bytes=peak_memory_bytes(self._gang.device),
+            communication_s=communication_s,
+            sent_bytes=sent_bytes,
+            mfu=None if at_peak is None else step.sums.num_tokens / duration_s / at_peak,
+        )
