@@ -3,9 +3,10 @@
     python -m benchmarks.sharding [--json] [--rows 2000000] [--scales 1,4,16] [--rounds 3] [--peers PYTHON]
 
 The table has 15 float32 and 5 int64 columns, 100 bytes a row, in 16 files. The limit reads it and writes it again, in
-no new order. Headway splits by row, standardises numbers, numbers categories, shuffles, writes, hashes and syncs; the
-fitted state is given. CPU seconds are of the work alone, without imports; contenders take turns, medians are compared.
-Growth is measured under one memory bound, and again where the process may hold no more than a fixed amount of data.
+no new order. Headway reads as its flow does, splits by row, standardises numbers, numbers categories, shuffles, writes,
+hashes and syncs; fitted state and source digests are given. CPU seconds are of the work alone, without imports;
+contenders take turns, medians are compared. Growth is measured under one memory bound, in a process that may hold no
+more than a fixed amount of data.
 """
 
 from __future__ import annotations

@@ -13,8 +13,15 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from data_contracts.digest_cache import DigestCache
+    from data_contracts.documents import SourceFile
+    from data_contracts.sources import SourceSpec
+    from training.data.splits import Read
 
 NUM_FLOATS, NUM_INTS = 15, 5
 ROWS_PER_ROW_GROUP = 1 << 16
@@ -73,8 +80,10 @@ def headway(source: Path, target: Path, codec: str, memory_mb: int = 512) -> Wor
     import numpy as np
     import pyarrow as pa
 
+    from data_contracts.digest_cache import DigestCache
     from data_contracts.documents import FittedState, Link
     from data_contracts.publication import Workspace
+    from data_contracts.sources import SourceSpec
     from training.data import source_columns, tabular
     from training.data.encoders import libraries
     from training.data.sharding import write_shards
@@ -108,9 +117,12 @@ def headway(source: Path, target: Path, codec: str, memory_mb: int = 512) -> Wor
             "label": None,
         },
     )
+    # As in the flow, whose snapshot has just digested every file.
+    digests = DigestCache(target / "digests.json")
+    rows = SourceSpec(format="parquet", uri=str(source.resolve()))
     sources = [
-        SourceRows(path.name, path.name.ljust(64, "0"), path.stat().st_size, num_rows(path), NO_ROWS, reader(path))
-        for path in sorted(source.iterdir())
+        SourceRows(file.path, file.sha256, file.size_bytes, file.num_rows, NO_ROWS, read)
+        for file, read in source_files(rows, source, digests)
     ]
     workspace = Workspace.create(str(target))
 
@@ -120,21 +132,16 @@ def headway(source: Path, target: Path, codec: str, memory_mb: int = 512) -> Wor
     return work
 
 
-def num_rows(path: Path) -> int:
-    import pyarrow.parquet as pq
+def source_files(spec: SourceSpec, source: Path, digests: DigestCache) -> Iterator[tuple[SourceFile, Read]]:
+    """The files as a snapshot names them, with what reads and proves them."""
+    from data_contracts.documents import SourceFile
+    from data_contracts.parquet_files import read_footer
+    from data_contracts.sources import read_rows
 
-    return int(pq.read_metadata(path).num_rows)
-
-
-def reader(path: Path) -> Callable[[], Iterator[Any]]:
-    import pyarrow.parquet as pq
-
-    def read() -> Iterator[Any]:
-        with pq.ParquetFile(path) as file:
-            for row_group in range(file.num_row_groups):  # all at once, Arrow decodes far ahead
-                yield from file.iter_batches(ROWS_PER_ROW_GROUP, row_groups=[row_group])
-
-    return read
+    for path in sorted(source.iterdir()):
+        footer, (sha256, size_bytes) = read_footer(path, path.name), digests.digest(path)
+        file = SourceFile(path=path.name, size_bytes=size_bytes, sha256=sha256, num_rows=footer.num_rows)
+        yield file, partial(read_rows, spec, file, base=source, columns=footer.columns, digests=digests)
 
 
 CONTENDERS: dict[str, Callable[..., Work]] = {"raw": raw, "duckdb": duckdb, "polars": polars, "headway": headway}

@@ -71,6 +71,12 @@ def load(workspace: Workspace, receipt: Link) -> ContractReceipt:
     return workspace.load(receipt, ContractReceipt)
 
 
+def test_a_split_that_cannot_be_told_is_refused_when_the_contract_is_read(context: RunContext) -> None:
+    say(context, CONTRACT + "leakage: [{id: apart, columns: [id]}]\nsplits: {sql: headway_split(usr)}\n")
+    with pytest.raises(ConfigError, match=r"events.yaml: splits.sql gives no split for a row: .*usr.*over id, at"):
+        gate.read_contract(context.base / "events.yaml")
+
+
 def test_the_same_data_find_their_receipt_again_though_they_were_accepted_meanwhile(
     context: RunContext, validate: Validate
 ) -> None:
