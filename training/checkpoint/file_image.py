@@ -24,6 +24,8 @@ ALIGNMENT_BYTES = 64
 """The tensors begin at a multiple of this."""
 MAX_HEADER_BYTES = 100 << 20
 """As safetensors itself limits it."""
+PAGE_BYTES = 4096
+"""An image begins at a multiple of this, as direct writing asks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +107,9 @@ class FileImage:
 
     def __init__(self, header: Header, *, pinned: bool = False) -> None:
         self.header = header
-        self._bytes = torch.empty(header.size_bytes, dtype=torch.uint8, pin_memory=pinned)
+        memory = torch.empty(header.size_bytes + PAGE_BYTES, dtype=torch.uint8, pin_memory=pinned)
+        start = -memory.data_ptr() % PAGE_BYTES
+        self._bytes = memory[start : start + header.size_bytes]
         self._bytes[: len(header.encoded)] = torch.frombuffer(bytearray(header.encoded), dtype=torch.uint8)
         self._staged: torch.cuda.Event | None = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,6 +18,10 @@ from data_contracts.errors import IntegrityError
 from training.checkpoint import layout
 from training.checkpoint.blocks import BlockReader
 from training.checkpoint.file_image import Entry
+from training.checkpoint.plan import size_bytes
+
+Rest = Literal["skip", "headers", "check"]
+"""What nobody wants: not looked at, looked at for its headers alone, or read, verified and forgotten."""
 
 
 def whole(manifest: CheckpointManifest, prefix: str = "") -> tuple[TensorSlice, ...]:
@@ -46,14 +51,14 @@ def read_tensors(
     manifest: CheckpointManifest,
     wanted: Iterable[TensorSlice],
     *,
-    every_file: bool = False,
+    rest: Rest = "skip",
     on_file: Callable[[], None] = lambda: None,
 ) -> dict[str, Tensor]:
     """The boxes `wanted` of a checkpoint, at most one a tensor, on the CPU; every byte checked, every number finite.
 
     Args:
         wanted: their `file` is not looked at.
-        every_file: also check the headers of files that hold nothing of it.
+        rest: what becomes of all else.
         on_file: called after each file.
 
     Raises:
@@ -61,16 +66,44 @@ def read_tensors(
     """
     boxes = {box.tensor: box for box in wanted}
     tensors = {name: torch.empty(box.shape, dtype=getattr(torch, box.dtype)) for name, box in boxes.items()}
+    scratch = _Scratch()
+    slices: dict[str, list[TensorSlice]] = {
+        file.name: [] for file in manifest.files if file.name != manifest.proof.file
+    }
+    for piece in manifest.layout:
+        slices[piece.file].append(piece)
     for file in manifest.files:
-        slices = [piece for piece in manifest.layout if piece.file == file.name]
-        is_wanted = any(piece.tensor in boxes and _common(piece, boxes[piece.tensor]) is not None for piece in slices)
-        if is_wanted or (every_file and file.name != manifest.proof.file):
-            _read_file(directory, file, slices, boxes, tensors)
-            on_file()
+        pieces = slices.get(file.name, ())
+        is_wanted = any(piece.tensor in boxes and _common(piece, boxes[piece.tensor]) is not None for piece in pieces)
+        if not is_wanted and (rest == "skip" or file.name not in slices):
+            continue
+        with BlockReader(directory, file) as reader:
+            entries = reader.entries()
+            check_entries(entries, pieces, str(directory / file.name))
+            for piece in sorted(pieces, key=lambda piece: entries[piece.tensor].start):
+                if piece.tensor in boxes:
+                    _read_slice(reader, entries[piece.tensor], piece, boxes[piece.tensor], tensors[piece.tensor])
+                elif rest == "check":
+                    value = scratch.tensor(piece)
+                    reader.read_into(entries[piece.tensor].start, bytes_of(value))
+                    _require_finite(piece.tensor, value, directory)
+        on_file()
     for name, value in tensors.items():
-        if not is_finite(value):
-            raise IntegrityError(f"tensor {name} has values that are not finite.", where=str(directory))
+        _require_finite(name, value, directory)
     return tensors
+
+
+class _Scratch:
+    """Memory for what is read, checked and forgotten."""
+
+    def __init__(self) -> None:
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+
+    def tensor(self, piece: TensorSlice) -> Tensor:
+        num_bytes = size_bytes(piece)
+        if self._bytes.numel() < num_bytes:
+            self._bytes = torch.empty(num_bytes, dtype=torch.uint8)
+        return self._bytes[:num_bytes].view(getattr(torch, piece.dtype)).view(piece.shape)
 
 
 def read_file(directory: Path, file: CheckpointFile) -> dict[str, Tensor]:
@@ -92,8 +125,14 @@ def is_finite(value: Tensor) -> bool:
         return True
     if value.element_size() == 1:
         value = value.float()
-    # A finite sum proves it, at a third of the price; an infinite one may also come of large numbers.
-    return math.isfinite(float(value.sum(dtype=torch.float64))) or bool(torch.isfinite(value).all())
+    wide = torch.promote_types(value.dtype, torch.float32)
+    # A finite sum proves it, at a tenth of the price; an infinite one may also come of large numbers.
+    return math.isfinite(float(value.sum(dtype=wide))) or bool(torch.isfinite(value).all())
+
+
+def _require_finite(name: str, value: Tensor, directory: Path) -> None:
+    if not is_finite(value):
+        raise IntegrityError(f"tensor {name} has values that are not finite.", where=str(directory))
 
 
 def check_entries(entries: Mapping[str, Entry], slices: Iterable[TensorSlice], where: str) -> None:
@@ -104,21 +143,6 @@ def check_entries(entries: Mapping[str, Entry], slices: Iterable[TensorSlice], w
             raise IntegrityError(f"holds {name}, which the layout does not list.", where=where)
         if name not in entries or (entries[name].dtype, entries[name].shape) != listed[name]:
             raise IntegrityError(f"does not hold {name} as the layout says.", where=where)
-
-
-def _read_file(
-    directory: Path,
-    file: CheckpointFile,
-    slices: list[TensorSlice],
-    boxes: Mapping[str, TensorSlice],
-    tensors: Mapping[str, Tensor],
-) -> None:
-    with BlockReader(directory, file) as reader:
-        entries = reader.entries()
-        check_entries(entries, slices, str(directory / file.name))
-        for piece in sorted(slices, key=lambda piece: entries[piece.tensor].start):
-            if piece.tensor in boxes:
-                _read_slice(reader, entries[piece.tensor], piece, boxes[piece.tensor], tensors[piece.tensor])
 
 
 def _read_slice(reader: BlockReader, entry: Entry, piece: TensorSlice, box: TensorSlice, target: Tensor) -> None:

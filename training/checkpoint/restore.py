@@ -10,7 +10,7 @@ from data_contracts.errors import ConfigError, IntegrityError
 from training.checkpoint import layout
 from training.checkpoint.agreement import gathered
 from training.checkpoint.pieces import State, pieces_of
-from training.checkpoint.read import require_fit
+from training.checkpoint.read import Rest, require_fit
 from training.checkpoint.retention import sweep
 from training.checkpoint.verify import Verified, committed_steps, read_checkpoint, read_manifest
 from training.distributed import Gang
@@ -94,6 +94,7 @@ def _read(
     wanted = None if state is None else [piece.slice(name) for name, piece in pieces_of(state).items()]
     require_fit(manifest, wanted or ())
     try:
-        return read_checkpoint(directory, manifest, wanted=wanted, every_file=gang.leads), None
+        rest: Rest = "headers" if gang.leads else "skip"
+        return read_checkpoint(directory, manifest, wanted=wanted, rest=rest), None
     except IntegrityError as error:
         return None, error

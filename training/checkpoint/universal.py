@@ -41,7 +41,7 @@ def export_model(
         IntegrityError: the checkpoint is damaged.
         EnvironmentProblem: no space left, or writing is refused.
     """
-    verified = load_checkpoint(checkpoint, prefix=PREFIX, every_file=False, on_file=on_file)
+    verified = load_checkpoint(checkpoint, prefix=PREFIX, rest="skip", on_file=on_file)
     tensors = {name.removeprefix(PREFIX): value for name, value in verified.tensors.items()}
     store = Workspace(str(out))
     file = publish_tensors(store, TENSORS_NAME, tensors, metadata={"format": "pt"})

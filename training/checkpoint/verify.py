@@ -12,7 +12,7 @@ from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointManifest, TensorSlice
 from data_contracts.errors import IntegrityError
 from training.checkpoint import layout
-from training.checkpoint.read import read_file, read_tensors, require_fit, whole
+from training.checkpoint.read import Rest, read_file, read_tensors, require_fit, whole
 
 
 class Verified(NamedTuple):
@@ -44,7 +44,7 @@ def load_checkpoint(
     directory: Path,
     *,
     prefix: str = "",
-    every_file: bool = True,
+    rest: Rest = "check",
     on_file: Callable[[], None] = lambda: None,
 ) -> Verified:
     """Read and verify a checkpoint on one process, whatever number of ranks and sharding wrote it.
@@ -52,7 +52,7 @@ def load_checkpoint(
     Args and errors as of `read_checkpoint`.
     """
     manifest = read_manifest(directory)
-    return read_checkpoint(directory, manifest, prefix=prefix, every_file=every_file, on_file=on_file)
+    return read_checkpoint(directory, manifest, prefix=prefix, rest=rest, on_file=on_file)
 
 
 def read_checkpoint(
@@ -61,15 +61,14 @@ def read_checkpoint(
     *,
     wanted: Sequence[TensorSlice] | None = None,
     prefix: str = "",
-    every_file: bool = True,
+    rest: Rest = "check",
     on_file: Callable[[], None] = lambda: None,
 ) -> Verified:
     """Read and verify what a manifest lists.
 
     Args:
-        wanted: the boxes to read, one a tensor; None: whole tensors, those whose names begin with `prefix`. Tensors
-            that nobody wants are not read, and so not verified.
-        every_file: also check files that hold nothing of it for their headers.
+        wanted: the boxes to read, one a tensor; None: whole tensors, those whose names begin with `prefix`.
+        rest: what becomes of all else; what is skipped is not verified.
         on_file: called after each file.
 
     Raises:
@@ -86,7 +85,7 @@ def read_checkpoint(
         raise IntegrityError(error.what, where=f"{directory}: {error.where}") from error
     boxes = whole(manifest, prefix) if wanted is None else wanted
     require_fit(manifest, boxes)
-    tensors = read_tensors(directory, manifest, boxes, every_file=every_file, on_file=on_file)
+    tensors = read_tensors(directory, manifest, boxes, rest=rest, on_file=on_file)
     proof = next((file for file in manifest.files if file.name == manifest.proof.file), None)
     if proof is None:
         raise IntegrityError("the manifest lists no proof batch.", where=str(directory))
@@ -94,12 +93,13 @@ def read_checkpoint(
 
 
 def verify_checkpoint(directory: Path) -> CheckpointManifest:
-    """The manifest of a checkpoint that is whole, unaltered and finite.
+    """The manifest of a checkpoint that is whole, unaltered and finite; nothing else is kept in memory.
 
     Raises:
         IntegrityError: naming the file.
     """
-    return load_checkpoint(directory).manifest
+    manifest = read_manifest(directory)
+    return read_checkpoint(directory, manifest, wanted=()).manifest
 
 
 def committed_steps(checkpoints: Path) -> list[int]:

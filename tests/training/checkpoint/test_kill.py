@@ -26,7 +26,7 @@ from training.distributed import Gang
 ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
 OPERATIONS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "shutil.rmtree"}
 LAST_STEP = 4
-NUM_KILLS = os.environ.get("HEADWAY_TEST_KILLS", "40")
+NUM_KILLS = os.environ.get("HEADWAY_TEST_KILLS", "24")
 KEEP = CheckpointSpec(keep_last=2)
 
 

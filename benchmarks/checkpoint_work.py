@@ -1,0 +1,215 @@
+"""What `benchmarks.checkpoint` measures, on one rank.
+
+`python -m benchmarks.checkpoint_work FOLDER MEGABYTES ROUNDS PEERS`
+
+Every method saves the same state, of a model with AdamW's two moments, sharded over the ranks as FSDP2 does. The
+methods take turns within a round, and each begins with all ranks ready and nothing left to flush. The slowest rank
+counts. Rank 0 prints one JSON object: seconds by method and phase, in the order of the rounds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import distribute_tensor
+from torch.distributed.tensor.placement_types import Shard
+
+from data_contracts.documents import DeviceFingerprint, Link
+from training.checkpoint.layout import directory_name
+from training.checkpoint.pieces import pieces_of
+from training.checkpoint.save import Checkpointer, Content
+from training.checkpoint.verify import verify_checkpoint
+from training.distributed import Gang
+
+WIDTH = 1024
+CHUNK_BYTES = 4 << 20
+Times = dict[str, float]
+
+
+def model_state(megabytes: int) -> dict[str, Tensor]:
+    """Matrices of 4 MiB with two moments each, and a bias each, as transformers have them; sharded by rows."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    torch.manual_seed(0)
+    state: dict[str, Tensor] = {}
+    for number in range(max(1, megabytes // 12)):
+        for kind in ("model", "optimizer.mean", "optimizer.mean_square"):
+            for name, shape in (("weight", (WIDTH, WIDTH)), ("bias", (WIDTH,))):
+                state[f"{kind}.layers.{number}.{name}"] = distribute_tensor(torch.randn(shape), mesh, [Shard(0)])
+    return state
+
+
+def content(step: int, state: dict[str, Tensor]) -> Content:
+    return Content(
+        run=Link(kind="run", sha256="0" * 64),
+        step=step,
+        num_samples=step,
+        tensors=state,
+        scalars={},
+        proof_batch={"tokens": torch.zeros(4, 128, dtype=torch.int64)},
+        proof_loss=1.0,
+        fingerprint=DeviceFingerprint(device="cpu", machine="", cpu_capability="", torch="", num_threads=1),
+    )
+
+
+class Methods:
+    """Each returns seconds by phase; `stall` is how long training stands still, `durable` until all is on disk."""
+
+    def __init__(self, folder: Path, state: dict[str, Tensor], gang: Gang) -> None:
+        self._folder, self._state, self._gang = folder, state, gang
+        self._raw = torch.cat([piece.local.flatten() for piece in pieces_of(state).values()]).numpy().view("uint8").data
+        self._checkpointer = Checkpointer(folder / "headway", gang)
+        self._step = 0
+
+    def raw(self) -> Times:
+        path = self._folder / f"raw-{self._gang.rank}"
+        path.unlink(missing_ok=True)
+        with self._timed() as times:
+            with path.open("wb", buffering=0) as file:
+                left = self._raw
+                while left:
+                    left = left[file.write(left[:CHUNK_BYTES]) :]
+                os.fsync(file.fileno())
+            self._lap(times, "durable")
+        return times
+
+    def headway(self) -> Times:
+        self._step += 1
+        with self._timed() as times:
+            self._checkpointer.save(content(self._step, self._state))
+            self._lap(times, "stall")
+            self._checkpointer.finish()
+            self._lap(times, "durable")
+        self._forget(self._folder / "headway" / directory_name(self._step - 1))
+        return times
+
+    def torch_save(self) -> Times:
+        path = self._folder / f"torch-{self._gang.rank}"
+        path.unlink(missing_ok=True)
+        local = {name: piece.local for name, piece in pieces_of(self._state).items()}
+        with self._timed() as times:
+            with path.open("wb") as file:
+                torch.save(local, file)
+                file.flush()
+                os.fsync(file.fileno())
+            self._lap(times, "durable")
+        return times
+
+    def dcp_save(self) -> Times:
+        from torch.distributed.checkpoint.state_dict_saver import save
+
+        self._forget(self._folder / "dcp")
+        with self._timed() as times:
+            save(self._state, checkpoint_id=self._folder / "dcp")
+            self._lap(times, "durable")
+        return times
+
+    def dcp_async_save(self) -> Times:
+        from torch.distributed.checkpoint.state_dict_saver import async_save
+
+        self._forget(self._folder / "dcp-async")
+        with self._timed() as times:
+            future: Any = async_save(self._state, checkpoint_id=self._folder / "dcp-async")
+            self._lap(times, "stall")
+            future.result()
+            self._lap(times, "durable")
+        return times
+
+    def cold_read(self) -> Times:
+        """Of every file of the newest checkpoint, by one process, in the same pieces; alone, and with SHA-256."""
+        times: Times = {}
+        if self._gang.leads:
+            files = self._cold()
+            began_s = time.perf_counter()
+            _read(files, lambda _part: None)
+            times["durable"] = time.perf_counter() - began_s
+            files = self._cold()
+            digest = hashlib.sha256()
+            began_s = time.perf_counter()
+            _read(files, digest.update)
+            times["sha256"] = time.perf_counter() - began_s
+        return times
+
+    def verify(self) -> Times:
+        """The newest checkpoint, whole, by one process."""
+        times: Times = {}
+        if self._gang.leads:
+            self._cold()
+            began_s = time.perf_counter()
+            verify_checkpoint(self._folder / "headway" / directory_name(self._step))
+            times["durable"] = time.perf_counter() - began_s
+        return times
+
+    def _cold(self) -> list[Path]:
+        """The newest checkpoint's files, none of which is in memory any more."""
+        files = sorted((self._folder / "headway" / directory_name(self._step)).iterdir())
+        for path in files:
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return files
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[Times]:
+        os.sync()
+        self._gang.barrier()
+        self._began_s = time.perf_counter()
+        yield {}
+
+    def _lap(self, times: Times, phase: str) -> None:
+        own = torch.tensor([time.perf_counter() - self._began_s], dtype=torch.float64)
+        times[phase] = float(self._gang.gather(own).max())
+
+    def _forget(self, folder: Path) -> None:
+        self._gang.barrier()
+        if self._gang.leads:
+            shutil.rmtree(folder, ignore_errors=True)
+        self._gang.barrier()
+
+
+def _read(files: list[Path], use: Callable[[memoryview], object]) -> None:
+    part = memoryview(bytearray(CHUNK_BYTES))
+    for path in files:
+        with path.open("rb", buffering=0) as file:
+            while got := file.readinto(part):
+                use(part[:got])
+
+
+def main() -> None:
+    folder, megabytes, rounds, peers = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "peers"
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    methods = Methods(
+        folder, model_state(megabytes), Gang(rank=rank, world_size=world_size, device=torch.device("cpu"))
+    )
+    turns = {"raw": methods.raw, "headway": methods.headway, "cold read": methods.cold_read, "verify": methods.verify}
+    if peers:
+        turns |= {
+            "torch.save": methods.torch_save,
+            "dcp.save": methods.dcp_save,
+            "dcp.async_save": methods.dcp_async_save,
+        }
+    found: dict[str, list[Times]] = {name: [] for name in turns}
+    for _ in range(1 + rounds):
+        for name, turn in turns.items():
+            found[name].append(turn())
+    if rank == 0:
+        print(json.dumps(found))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
