@@ -7,6 +7,7 @@ is given keeps what it held back by bucket, and would hand that to checkpoints a
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from typing import Protocol
@@ -16,6 +17,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from training.distributed import Gang
+
+MAX_UNTAKEN = 100_000
+"""Calls that are remembered for their time where nobody asks what they cost."""
 
 
 @dataclass(slots=True)
@@ -59,7 +63,7 @@ class Collectives:
         self.num_ranks = num_ranks or (gang.world_size if group is None else group.size())
         self._moment: Callable[[], _Moment] = _CudaMoment if gang.device.type == "cuda" else _HostMoment
         self._traffic: dict[str, Traffic] = {}
-        self._unfinished: list[tuple[_Moment, Traffic]] = []
+        self._unfinished: deque[tuple[_Moment, Traffic]] = deque(maxlen=MAX_UNTAKEN)
 
     def all_reduce(self, tensor: Tensor) -> Pending:
         """Sum of all ranks' tensors, in place; in an order of the backend's choice, which two ranks do not notice."""
@@ -100,7 +104,7 @@ class Collectives:
         """What was counted since the last call, by kind of collective. All of it must have been waited for."""
         for moment, traffic in self._unfinished:
             traffic.busy_s += moment.elapsed_s()
-        taken, self._traffic, self._unfinished = self._traffic, {}, []
+        taken, self._traffic, self._unfinished = self._traffic, {}, deque(maxlen=MAX_UNTAKEN)
         return taken
 
     def _counted(self, kind: str, whole: Tensor, rounds: int, call: Callable[[], dist.Work | None]) -> Pending:

@@ -9,7 +9,10 @@ from torch import nn
 from data_contracts.errors import ConfigError
 from training.batch_statistics import BatchStatistics
 from training.communication import Collectives
+from training.config import TrainingSpec
 from training.distributed import Gang
+from training.learner import Learner
+from training.recipes.classification import Classifier
 
 ALONE = Collectives(Gang(rank=0, world_size=1, device=torch.device("cpu")))
 
@@ -115,3 +118,32 @@ def test_values_loaded_between_steps_are_no_change_by_training():
     statistics = BatchStatistics(model, ALONE)
     model.scale.fill_(2)
     train(model, statistics, rows(1, 2))
+
+
+class Records(Classifier):
+    """A recipe with batch normalisation."""
+
+    def build(self):
+        return nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+
+    def hidden_matrices(self, model):
+        return ()
+
+    def inputs(self, batch):
+        return batch["x"]
+
+
+def test_running_statistics_are_in_the_checkpoint_and_used_at_evaluation():
+    training = TrainingSpec(global_batch_sequences=12, micro_batch_sequences=6)
+    alone, label = Gang(rank=0, world_size=1, device=torch.device("cpu")), torch.zeros(6, 1, dtype=torch.int64)
+    learner, other = (Learner(Records(), training, alone) for _ in range(2))
+    for step, replicas in enumerate(rows(3, 2)):
+        sums = learner.exchange(learner.backward(step, [{"x": x, "label": label} for x in replicas]), stop=False)
+        learner.update(step, sums, learner.gradient_norm(sums))
+    kept = {name: value.clone() for name, value in learner.tensors().items()}
+    assert torch.equal(kept["model.0.running_mean"], learner.model[0].running_mean)
+    batch = {"x": rows(1, 1)[0, 0], "label": label}
+    other.load(kept, learner.scalars())
+    assert other.proof_loss(batch) == learner.proof_loss(batch)
+    other.load(kept | {"model.0.running_mean": kept["model.0.running_mean"] + 1}, {})
+    assert other.proof_loss(batch) != learner.proof_loss(batch)
