@@ -68,8 +68,8 @@ class BatchStatistics:
 
     def begin_replica(self) -> None:
         # A layer that this replica leaves out must not show what another one on the same rank made of it.
-        for buffer, before in zip(self._running, self._before, strict=True):
-            buffer.copy_(before)
+        if self._running:
+            torch._foreach_copy_(self._running, self._before)
 
     def end_replica(self) -> None:
         for place, state in zip(self._others, self._states, strict=True):

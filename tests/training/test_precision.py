@@ -39,8 +39,8 @@ class Regression:
 
 
 def spec(**changes):
-    changes = {"optimizer": OptimizerSpec(lr=0.01), **changes}
-    return TrainingSpec(global_batch_sequences=4, micro_batch_sequences=2, **changes)
+    common = {"optimizer": OptimizerSpec(lr=0.01), "global_batch_sequences": 4, "micro_batch_sequences": 2}
+    return TrainingSpec(**{**common, **changes})
 
 
 class Step(NamedTuple):
@@ -147,3 +147,20 @@ def test_without_fp16_there_is_no_scale_and_no_state_of_one():
     for _ in range(3000):
         scaler.succeed()
     assert (scaler.scale, scaler.scalars()) == (1.0, {})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"precision": "bf16"},
+        {"precision": "fp16"},
+        {"gradient_compression": "bf16"},
+        {"loss_scale": LossScaleSpec(initial_exponent=3)},
+        {"compile": True},
+        {"num_threads": 2},
+        {"micro_batch_sequences": 1},
+        {"optimizer": OptimizerSpec(kind="adamw", lr=0.01)},
+    ],
+)
+def test_whatever_changes_bits_is_part_of_the_configuration_and_so_of_the_runs_key(change):
+    assert spec(**change).model_dump(mode="json") != spec().model_dump(mode="json")
