@@ -308,6 +308,8 @@ class DeviceFingerprint(Frozen):
     cpu_capability: str
     torch: str
     num_threads: int
+    mesh: str = Field(default="", exclude_if=operator.not_)
+    """How ranks share the arithmetic, where bits depend on it; empty where they don't."""
 
 
 class CheckpointManifest(Document):

@@ -28,6 +28,7 @@ from training.launch.rank import Rank
 from training.learner import Learner
 from training.loop import train
 from training.parallel.check import require_mesh
+from training.parallel.spec import mesh_that_decides_bits
 from training.pulse import Pulse
 from training.result import finished_checkpoint, publish_result
 from training.run_documents import RunDocuments, load_receipt, load_run_documents, require_passing_receipt
@@ -71,7 +72,7 @@ class _Session:
         self._spec = documents.training
         self._recipe = documents.recipe()
         self._guard = Guard(self._spec.guards, on_alarm=lambda fields: rank.ledger.event("guard", **fields))
-        self._fingerprint = fingerprint(gang.device)
+        self._fingerprint = fingerprint(gang.device, mesh_that_decides_bits(self._spec.parallel, gang.world_size))
         self._inexact_resumes = 0
         self._known_good: set[int] = set()
         self._stop = StopConditions(lambda: rank.stop_requested)

@@ -26,8 +26,8 @@ class Proof(NamedTuple):
     """Whether equal bits were asked for."""
 
 
-def fingerprint(device: torch.device) -> DeviceFingerprint:
-    """What decides the bits of this process's arithmetic."""
+def fingerprint(device: torch.device, mesh: str = "") -> DeviceFingerprint:
+    """What decides the bits of this process's arithmetic, as one of a mesh or alone."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     return DeviceFingerprint(
         device=device.type,
@@ -35,6 +35,7 @@ def fingerprint(device: torch.device) -> DeviceFingerprint:
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         torch=torch.__version__,
         num_threads=torch.get_num_threads(),
+        mesh=mesh,
     )
 
 

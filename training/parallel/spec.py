@@ -101,3 +101,8 @@ def mesh_shape(spec: ParallelSpec, world_size: int) -> MeshShape:
             advice=f"Start {worlds} ranks (launch.nodes x launch.ranks_per_node), or change the dimensions.",
         )
     return shape
+
+
+def mesh_that_decides_bits(spec: ParallelSpec, world_size: int) -> str:
+    """The mesh in words; empty in exact mode, whose bits no number of ranks decides."""
+    return "" if spec.mode == "exact" else str(mesh_shape(spec, world_size))
