@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,14 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 LANGUAGE_MODEL = {"name": "language-model", "model": {"width": 32, "depth": 4, "heads": 4, "hidden": 48}}
+RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+"""So that what a tensor gave back is not counted against a limit on memory."""
 Answer = dict[str, Any]
+
+
+def small_stacks() -> None:
+    """Every thread's stack counts as memory, and gloo starts some for each process group."""
+    resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]))
 
 
 class Ranks:
@@ -25,7 +33,8 @@ class Ranks:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log.open("wb"),
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)},
+            preexec_fn=small_stacks,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)} | RETURN_MEMORY,
             text=True,
         )
 

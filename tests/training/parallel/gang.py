@@ -6,9 +6,13 @@ cases. A case names its own world: ranks beyond it sit it out.
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import json
 import os
+import resource
 import sys
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +22,8 @@ import torch.distributed as dist
 import torch.distributed.fsdp
 import torch.distributed.pipelining
 import torch.distributed.tensor.parallel
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from data_contracts.documents import Link
 from data_contracts.errors import ConfigError
@@ -90,6 +96,43 @@ def restore(folder: Path, learner: Learner, gang: Gang) -> int:
     return verified.manifest.step
 
 
+@contextlib.contextmanager
+def at_most(more_bytes: int | None) -> Iterator[None]:
+    """Let this process have so many more bytes of memory than it has now."""
+    if more_bytes is None:
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData"))
+    resource.setrlimit(resource.RLIMIT_DATA, (int(line.split()[1]) * 1024 + more_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+class Counting(TorchDispatchMode):
+    """Counts collectives; torch's CommDebugMode fails on modules that a hook runs again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: collections.Counter[str] = collections.Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it calls what it needs on plain tensors
+        if func.namespace in ("c10d", "_c10d_functional") and not func.__name__.startswith(("wait", "_wrap")):
+            self.calls[func.__name__.partition(".")[0].strip("_")] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def collectives(step: Callable[[], object]) -> dict[str, int]:
+    """How often a step calls each."""
+    with Counting() as counting:
+        step()
+    return dict(sorted(counting.calls.items()))
+
+
 def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
     spec = TrainingSpec.model_validate(case["training"])
     shape = SHAPES[spec.recipe.name]
@@ -99,7 +142,8 @@ def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
     share = learner.share
     losses, norms = [], []
     done = restore(Path(case["load_from"]), learner, gang) if "load_from" in case else 0
-    for step in range(done, done + case.get("steps", STEPS)):
+
+    def one_step(step: int) -> None:
         batch = rows(shape, step, spec.global_batch_sequences)
         own = {name: value.chunk(share.count)[share.index] for name, value in batch.items()}
         parts = {name: value.split(spec.micro_batch_sequences) for name, value in own.items()}
@@ -109,6 +153,9 @@ def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
         losses.append(sums.nats / sums.num_tokens)
         norms.append(learner.gradient_norm(sums))
         learner.update(step, sums, norms[-1])
+
+    for step in range(done, done + case.get("steps", STEPS)):
+        one_step(step)
     proof = learner.proof_loss(rows(shape, 99, 4))
     if "save_to" in case:
         save(Path(case["save_to"]), done + case.get("steps", STEPS), learner, gang)
@@ -119,6 +166,7 @@ def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
         "first": first,
         "state": tensors_sha256(learner.wholes()),
         "local_parameters": sum(value.numel() for value in learner._arrangement.parameters.values()),
+        **({"local_collectives": collectives(lambda: one_step(99))} if case.get("count_collectives") else {}),
     }
 
 
@@ -129,7 +177,12 @@ def answer(case: dict[str, Any], rank: int, store: dist.Store) -> dict[str, Any]
     if world_size > 1:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
     try:
-        return train(case, Gang(rank=rank, world_size=world_size, device=torch.device("cpu")))
+        with at_most(case.get("more_bytes")):
+            return train(case, Gang(rank=rank, world_size=world_size, device=torch.device("cpu")))
+    except (MemoryError, RuntimeError) as error:
+        if world_size > 1 or "memory" not in str(error):
+            raise
+        return {"out_of_memory": str(error)}
     except ConfigError as error:
         return {"refused": str(error)}  # on every rank alike, before anything was exchanged
     finally:
