@@ -24,6 +24,7 @@ Cause = Literal[
     "contract",
     "integrity",
     "training",
+    "oom",
     "environment",
     "registry",
     "stopped",

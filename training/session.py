@@ -22,8 +22,11 @@ from training.data.loader_spec import loader_spec
 from training.data.spec import TRAIN
 from training.distributed import Gang, be_deterministic, meet
 from training.guards.guard import Guard, RollBack
+from training.guards.memory import out_of_memory, what_took_memory, with_noted_micro_batch
 from training.guards.roll_back import abandon_after
 from training.guards.stop import StopConditions
+from training.launch.failure import cause_of
+from training.launch.protocol import write_json
 from training.launch.rank import Rank
 from training.learner import Learner
 from training.loop import train
@@ -58,6 +61,8 @@ def train_run(rank: Rank, workspace: Workspace, run: Link, run_dir: Path) -> Non
     with contextlib.ExitStack() as gang_stack:
         with ledger.span("rendezvous"):
             gang = gang_stack.enter_context(meet(rank=rank.rank, world_size=rank.world_size))
+            training = with_noted_micro_batch(documents.training, run_dir, gang)
+            documents = dataclasses.replace(documents, training=training)
         _Session(rank, documents, run, run_dir, reader, gang).run_to_the_end()
         with ledger.span("teardown"):
             gang_stack.close()
@@ -111,6 +116,11 @@ class _Session:
                 )
             except RollBack as wanted:
                 return wanted.step
+            except Exception as error:
+                if cause_of(error) != "oom":
+                    raise
+                write_json(self._rank.files.memory(self._rank.rank), what_took_memory(self._gang.device))
+                raise out_of_memory(error, self._spec, self._run_dir) from error
         return None
 
     def _begin(self, at_most: int | None = None) -> int:

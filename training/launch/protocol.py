@@ -3,6 +3,7 @@
     <run_dir>/attempts/<NNN>/
         rank-N.json          marker: how rank N is or how it ended (torchrun hides exit codes)
         rank-N.stacks        stacks of all threads of rank N, once somebody asked
+        memory-N.json        what took the memory of rank N when it ran out
         node-N.json          status: how the guard of node N is or how it ended
         node-N.plan.json     what the guard of node N was told to do
         node-N.log           what guard and agent of node N wrote
@@ -158,6 +159,9 @@ class AttemptFiles:
 
     def stacks(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.stacks"
+
+    def memory(self, rank: int) -> Path:
+        return self.folder / f"memory-{rank}.json"
 
     def status(self, node: int) -> Path:
         return self.folder / f"node-{node}.json"

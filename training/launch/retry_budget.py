@@ -46,13 +46,14 @@ class GiveUp:
 def decide(attempts: Sequence[AttemptRecord], spec: LaunchSpec) -> Retry | GiveUp:
     """Whether another attempt can help, given all attempts of this scope, oldest first, the last just ended badly.
 
-    * Data, contract, configuration, integrity, memory: the next attempt would meet the same; give up.
+    * Data, contract, configuration, integrity: the next attempt would meet the same; give up. Memory too, unless the
+      rank noted a smaller micro-batch: then try again, free of charge, for that ends by itself.
     * Lost ranks and machines, and crashes, which may come from either: try again, at once after progress and with
       doubling waits otherwise, until `max_attempts`, or `max_cycles_without_progress` failures in a row without it.
     * Stopped attempts are free, and one that did its work closes the account: what follows begins anew.
     """
     done = max((index for index, attempt in enumerate(attempts) if attempt.state == "done"), default=-1)
-    counted = [attempt for attempt in attempts[done + 1 :] if attempt.state != "stopped"]
+    counted = [attempt for attempt in attempts[done + 1 :] if attempt.state != "stopped" and not _is_halving(attempt)]
     if not counted:
         return Retry(0.0)
     last = counted[-1]
@@ -64,6 +65,10 @@ def decide(attempts: Sequence[AttemptRecord], spec: LaunchSpec) -> Retry | GiveU
     if len(counted) >= spec.max_attempts:
         return GiveUp(f"all {spec.max_attempts} attempts are spent.")
     return Retry(min(spec.backoff_s * 2 ** (cycles - 1), spec.max_backoff_s) if cycles else 0.0)
+
+
+def _is_halving(attempt: AttemptRecord) -> bool:
+    return attempt.cause == "oom" and attempt.retryable
 
 
 def cycles_without_progress(attempts: Sequence[AttemptRecord]) -> int:

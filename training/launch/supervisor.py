@@ -173,7 +173,7 @@ def failure(outcome: AttemptOutcome, reason: str, folder: Path) -> HeadwayError:
 
 
 def _advice(outcome: AttemptOutcome) -> str:
-    if outcome.cause == "oom":
+    if outcome.cause == "oom" and not outcome.advice:
         return "Lower the micro-batch, or give the ranks more memory."
     return outcome.advice
 

@@ -29,6 +29,12 @@ def test_what_would_fail_again_is_never_retried(cause: str) -> None:
     assert cause in decision.reason
 
 
+def test_an_attempt_that_noted_a_smaller_micro_batch_is_followed_by_another_free_of_charge() -> None:
+    halving = [AttemptRecord(attempt=n, scope="one", cause="oom", retryable=True) for n in range(1, 8)]
+    assert decide(halving, SPEC) == Retry(0.0)
+    assert isinstance(decide([*halving, *attempts(None, cause="oom", retryable=False)], SPEC), GiveUp)
+
+
 def test_waits_double_without_progress_and_are_capped() -> None:
     spec = SPEC.model_copy(update={"max_cycles_without_progress": 9, "max_attempts": 9})
     waits = [decide(attempts(10, *[10] * cycles), spec) for cycles in range(1, 5)]

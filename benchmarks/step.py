@@ -1,0 +1,252 @@
+"""What a training step costs with everything on, against a hand-written loop on the same batches.
+
+    python -m benchmarks.step [--json] [--rounds 24] [--steps 2] [--save-steps 50] [--save-rounds 3]
+
+Everything: loader, guards with the spike detector, telemetry, ledger, stop conditions; in the second figure checkpoints
+too. The bare loop has its batches in memory beforehand and does what anybody would write: forward, backward, clip,
+fused AdamW. One process, turn about in short slices, so that a noisy neighbour meets both; medians of slices.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from benchmarks.figures import Figure, show
+from benchmarks.loader_data import Task, make
+from data_contracts.documents import Link, PayloadColumn
+from training.batches import RankBatches, StepBatches, prefetched, proof_batch
+from training.checkpoint.proof import fingerprint, proof_loss
+from training.checkpoint.save import Checkpointer, Content
+from training.config import OptimizerSpec, RecipeSpec, TrainingSpec
+from training.data.loader import ShardReader
+from training.data.loader_spec import LoaderSpec
+from training.data.shapes import TokenShape
+from training.data.spec import TRAIN
+from training.distributed import Gang, be_deterministic, choose_device
+from training.guards.guard import Guard
+from training.guards.spec import GuardSpec, SpikePolicy
+from training.guards.stop import StopConditions
+from training.launch.rank import Rank
+from training.learner import Learner
+from training.loop import train
+from training.recipes.protocol import Recipe, load_recipe
+from training.step_recorder import StepRecorder
+from training.utilisation import flops_per_token, parameters_of, peak_flops_per_s
+
+VOCABULARY, CONTEXT = 2000, 128
+ROWS = Task("tokens", (PayloadColumn(name="tokens", dtype="uint16", shape=(CONTEXT + 1,)),), 32_768, 8, 1024, 16_384)
+CPU_MODEL = {"width": 128, "depth": 4, "heads": 4, "hidden": 352}
+CUDA_MODEL = {"width": 1024, "depth": 12, "heads": 16, "hidden": 2816}
+MAX_STEPS = 1 << 20
+Contender = Callable[[int], None]
+"""Trains so many steps, going on where it stopped."""
+
+
+def spec_for(device: torch.device) -> TrainingSpec:
+    on_cuda = device.type == "cuda"
+    return TrainingSpec(
+        recipe=RecipeSpec(model=CUDA_MODEL if on_cuda else CPU_MODEL),
+        optimizer=OptimizerSpec(kind="adamw", lr=1e-3),
+        guards=GuardSpec(spike=SpikePolicy(action="skip", budget=1000)),
+        max_steps=MAX_STEPS,
+        global_batch_sequences=256 if on_cuda else 8,
+        micro_batch_sequences=64 if on_cuda else 4,
+        precision="bf16" if on_cuda else "fp32",
+    )
+
+
+class Bare:
+    """The loop that a person writes for one model and one machine."""
+
+    def __init__(self, recipe: Recipe, spec: TrainingSpec, batches: list[StepBatches], device: torch.device) -> None:
+        torch.manual_seed(0)
+        self._recipe, self._batches, self._done = recipe, batches, 0
+        self._autocast = torch.autocast(device.type, torch.bfloat16, enabled=spec.precision == "bf16")
+        self.model = recipe.build().to(device).train()
+        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=spec.optimizer.lr, fused=True)
+        self.losses: list[float] = []
+
+    def __call__(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            self._optimizer.zero_grad(set_to_none=True)
+            nats, valid = [], []
+            for batch in self._batches[self._done % len(self._batches)]:
+                with self._autocast:
+                    losses = self._recipe.losses(self.model, batch)
+                total = losses.nats.sum()
+                total.backward()  # type: ignore[no-untyped-call]
+                nats.append(total.detach())
+                valid.append(losses.valid.sum())
+            num_tokens = int(torch.stack(valid).sum())
+            for parameter in self.model.parameters():
+                assert parameter.grad is not None
+                parameter.grad.div_(num_tokens)
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self._optimizer.step()
+            self.losses.append(float(torch.stack(nats).sum()) / num_tokens)
+            self._done += 1
+
+
+class Everything:
+    """Headway's loop as `training.session` runs it.
+
+    Args:
+        save_every_steps: None for no checkpoints.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        spec: TrainingSpec,
+        reader: ShardReader,
+        gang: Gang,
+        folder: Path,
+        stack: contextlib.ExitStack,
+        save_every_steps: int | None = None,
+    ) -> None:
+        folder.mkdir()
+        self._rank, self._spec, self._recipe, self._gang = Rank(folder / "attempt"), spec, recipe, gang
+        self._learner, self._guard = Learner(recipe, spec, gang), Guard(spec.guards)
+        self._recorder = StepRecorder(self._rank, recipe, spec, gang, self._learner)
+        self._stop = StopConditions(lambda: self._rank.stop_requested)
+        self._proof_batch = proof_batch(reader, spec, gang.device)
+        self._checkpointer = stack.enter_context(Checkpointer(folder, gang))
+        batches = RankBatches(reader, spec, share=self._learner.share, device=gang.device)
+        made = stack.enter_context(prefetched(batches, LoaderSpec(), start=0, stop=MAX_STEPS))
+        self._steps: Iterator[tuple[int, StepBatches]] = enumerate(made)
+        self._save_every_steps, self._done = save_every_steps, 0
+
+    def __call__(self, num_steps: int) -> None:
+        train(
+            self._learner,
+            self._steps,
+            self._guard,
+            first_step=self._done,
+            max_steps=self._done + num_steps,
+            checkpoint_every_steps=self._save_every_steps or MAX_STEPS,
+            stop_requested=self._stop,
+            on_step=self._recorder,
+            save=self._save,
+        )
+        self._done += num_steps
+
+    def _save(self, step: int) -> None:
+        if self._save_every_steps is None or step % self._save_every_steps:
+            return
+        self._checkpointer.save(
+            Content(
+                run=Link(kind="run", sha256="0" * 64),
+                step=step,
+                num_samples=step * self._spec.global_batch_sequences,
+                tensors=self._learner.tensors(),
+                scalars={"guard": self._guard.state(), **self._learner.scalars()},
+                proof_batch=self._proof_batch,
+                proof_loss=proof_loss(self._recipe, self._learner.model, self._proof_batch),
+                fingerprint=fingerprint(self._gang.device),
+            )
+        )
+
+
+class Spent(NamedTuple):
+    """Seconds a step."""
+
+    wall_s: float
+    cpu_s: float
+    """Of all threads: what a busy neighbour does not change."""
+
+
+def spent(contender: Contender, num_steps: int, device: torch.device) -> Spent:
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    contender(num_steps)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return Spent((time.perf_counter() - began_s) / num_steps, (time.process_time() - began_cpu_s) / num_steps)
+
+
+class Rounds(NamedTuple):
+    bare: list[Spent]
+    ours: list[Spent]
+
+    def wall_ratio(self) -> float:
+        return statistics.median(ours.wall_s / bare.wall_s for bare, ours in zip(*self, strict=True))
+
+    def cpu_ratio(self) -> float:
+        return statistics.median(ours.cpu_s / bare.cpu_s for bare, ours in zip(*self, strict=True))
+
+
+def turn_about(bare: Contender, ours: Contender, num_steps: int, rounds: int, device: torch.device) -> Rounds:
+    """Each begins half of the rounds."""
+    took = Rounds([], [])
+    for number in range(rounds):
+        pair = ((bare, took.bare), (ours, took.ours))
+        for contender, times in pair if number % 2 == 0 else pair[::-1]:
+            times.append(spent(contender, num_steps, device))
+    return took
+
+
+def measure(rounds: int, steps: int, save_rounds: int, save_steps: int) -> list[Figure]:
+    device = choose_device()
+    gang = Gang(rank=0, world_size=1, device=device)
+    spec = spec_for(device)
+    be_deterministic(spec.num_threads)
+    recipe = load_recipe("language-model", spec.recipe.model, TokenShape(vocab_size=VOCABULARY, context_tokens=CONTEXT))
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        made = make(ROWS, 1, folder)
+        reader = ShardReader(made.workspace, made.manifest, TRAIN)
+        produce = RankBatches(reader, spec, share=Learner(recipe, spec, gang).share, device=device)
+        batches = [produce(step) for step in range(64)]
+        bare = Bare(recipe, spec, batches, device)
+        plain = Everything(recipe, spec, reader, gang, folder / "plain", stack)
+        saving = Everything(recipe, spec, reader, gang, folder / "saving", stack, save_every_steps=save_steps)
+        for contender in (bare, plain, saving):
+            contender(3)
+        saving(save_steps - 3)  # so that each slice from here on begins with a checkpoint that is written behind it
+        took = turn_about(bare, plain, steps, rounds, device)
+        saved = turn_about(bare, saving, save_steps, save_rounds, device)
+    bare_s, plain_s = (statistics.median(each.wall_s for each in times) for times in took)
+    tokens = spec.global_batch_sequences * CONTEXT
+    with_saves = f"step, a checkpoint every {save_steps}"
+    figures = [
+        Figure(name="bare step", value=1000 * bare_s, unit="ms"),
+        Figure(name="step with everything on", value=1000 * plain_s, unit="ms"),
+        Figure(name="step, no saves", value=took.wall_ratio(), ratio_to="bare loop", target="<= 1.02"),
+        Figure(name="step, no saves: CPU seconds", value=took.cpu_ratio(), ratio_to="bare loop"),
+        Figure(name=with_saves, value=saved.wall_ratio(), ratio_to="bare loop", target="<= 1.05"),
+        Figure(name=f"{with_saves}: CPU seconds", value=saved.cpu_ratio(), ratio_to="bare loop"),
+        Figure(name="tokens a second", value=tokens / plain_s, unit="tokens/s"),
+    ]
+    peak, flops = peak_flops_per_s(device, spec.precision), flops_per_token(recipe, parameters_of(bare.model))
+    if peak is not None:
+        figures.append(Figure(name="model FLOPs utilisation", value=tokens / plain_s * flops / peak, ratio_to="peak"))
+    assert math.isfinite(bare.losses[-1])
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.step", description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--save-rounds", type=int, default=3)
+    parser.add_argument("--save-steps", type=int, default=50)
+    arguments = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    figures = measure(arguments.rounds, arguments.steps, arguments.save_rounds, arguments.save_steps)
+    show(figures, title="Training step", as_json=arguments.json, libraries=("torch",))
+
+
+if __name__ == "__main__":
+    main()

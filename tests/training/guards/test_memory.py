@@ -1,0 +1,99 @@
+"""Out of memory: the micro-batch is halved for all ranks and the global batch kept; exact mode stops with advice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from training.config import RecipeSpec, TrainingSpec
+from training.distributed import Gang
+from training.guards.memory import NOTE_NAME, largest_tensors, out_of_memory, with_noted_micro_batch
+from training.launch.protocol import AttemptFiles
+from training.parallel.spec import ParallelSpec
+
+ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
+FAST = ParallelSpec(mode="fast")
+HUNGRY = '''
+"""The language model on a machine where a rank's memory holds one row at a time."""
+
+import os
+
+import torch
+
+from training.recipes.language_model import LanguageModel
+
+
+class Hungry(LanguageModel):
+    def losses(self, model, batch):
+        if len(batch["tokens"]) > 1 and model.training and os.environ["RANK"] == os.environ.get("HUNGRY", "1"):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return super().losses(model, batch)
+'''
+
+
+@pytest.fixture
+def hungry(tiny_training: TrainingSpec, tmp_path: Path):
+    """A configuration for it, in a folder where ranks find the recipe."""
+    (tmp_path / "hungry_recipe.py").write_text(HUNGRY)
+
+    def make(parallel: ParallelSpec) -> TrainingSpec:
+        recipe = RecipeSpec(name="hungry_recipe:Hungry", model=tiny_training.recipe.model)
+        return tiny_training.model_copy(update={"recipe": recipe, "parallel": parallel})
+
+    return make
+
+
+@pytest.mark.slow
+def test_one_rank_out_of_memory_halves_every_ranks_micro_batch_in_the_next_attempt(project, hungry, tmp_path):
+    run = project.publish_run(hungry(FAST))
+
+    first = project.train(run, tmp_path, world_size=2)
+
+    assert all(first), "no rank is left waiting"
+    marker = AttemptFiles(max(tmp_path.glob("attempts/*"))).read_markers()[1]
+    assert (marker.cause, marker.retryable) == ("oom", True)
+    assert "The next attempt takes 1" in marker.advice
+    report = json.loads((max(tmp_path.glob("attempts/*")) / "memory-1.json").read_bytes())
+    assert report["tensors"][0]["bytes"] > 0
+
+    assert project.train(run, tmp_path, world_size=2) == [0, 0]
+    steps = [event for event in project.events(tmp_path) if event["event"] == "step"]
+    assert [step["window"] for step in steps] == list(range(6)), "the global batch is what it was"
+    assert {step["tokens"] for step in steps} == {8 * 16}
+
+
+@pytest.mark.slow
+def test_in_exact_mode_it_ends_the_run_with_advice(project, hungry, tmp_path):
+    run = project.publish_run(hungry(ParallelSpec()))
+
+    codes = project.train(run, tmp_path, world_size=2)
+
+    assert codes[1] == 6 and codes[0] != 0
+    marker = AttemptFiles(max(tmp_path.glob("attempts/*"))).read_markers()[1]
+    assert (marker.cause, marker.retryable) == ("oom", False)
+    assert "Set training.micro_batch_sequences to 1" in marker.advice
+    assert not (tmp_path / NOTE_NAME).exists()
+
+
+def test_a_note_halves_again_and_again_down_to_one_row(tiny_training, tmp_path):
+    spec = tiny_training.model_copy(update={"parallel": FAST, "micro_batch_sequences": 4})
+    for rows in (2, 1):
+        assert out_of_memory(MemoryError(), spec, tmp_path).retryable
+        spec = with_noted_micro_batch(spec, tmp_path, ALONE)
+        assert (spec.micro_batch_sequences, spec.global_batch_sequences) == (rows, 8)
+    last = out_of_memory(MemoryError(), spec, tmp_path)
+    assert not last.retryable and last.exit_code == 6
+
+
+def test_without_a_note_nothing_changes(tiny_training, tmp_path):
+    assert with_noted_micro_batch(tiny_training, tmp_path, ALONE) == tiny_training
+
+
+def test_the_report_names_the_largest_tensors_and_counts_what_shares_memory_once():
+    large = torch.zeros(1234, 1000)
+    view = large.view(-1)
+    shown = [each for each in largest_tensors() if each["bytes"] == large.untyped_storage().nbytes()]
+    assert len(shown) == 1 and view.numel() == 1234 * 1000

@@ -1,0 +1,93 @@
+"""Out of memory: the next attempt halves the micro-batch and keeps the global batch.
+
+A rank that runs out may have left a collective half done, in backward or in front of its peers, so it does not try to
+agree on anything: it leaves a note in the run's folder, tells what took the memory, and fails. Its peers fail at the
+torn connection, or are ended by their guards. All ranks of the next attempt take rank 0's word for the note.
+
+In exact mode bits depend on the micro-batch, so there the run stops with advice.
+"""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data_contracts.errors import HeadwayError, TrainingFailed
+from training.config import TrainingSpec
+from training.distributed import Gang
+from training.launch.protocol import read_json, write_json
+
+NOTE_NAME = "smaller-micro-batch.json"
+NUM_SHOWN = 20
+
+
+class OutOfMemory(HeadwayError):
+    """No smaller micro-batch can help, or none is allowed."""
+
+    cause = "oom"
+    exit_code = TrainingFailed.exit_code
+
+
+class SmallerMicroBatch(OutOfMemory):
+    """The next attempt takes half the micro-batch."""
+
+    retryable = True
+
+
+def out_of_memory(error: BaseException, spec: TrainingSpec, run_dir: Path) -> OutOfMemory:
+    """What follows when training runs out of memory; leaves the note if something can be tried.
+
+    Args:
+        spec: as this attempt has it, with what an earlier one halved already.
+    """
+    rows, what = spec.micro_batch_sequences, f"out of memory ({' '.join(str(error).split())[:200]})."
+    if spec.parallel.mode == "exact":
+        return OutOfMemory(
+            what,
+            where=f"micro-batch of {rows}",
+            advice=f"Set training.micro_batch_sequences to {max(1, rows // 2)}: another run, since in exact mode bits "
+            "depend on it. Or use training.parallel.mode `fast`, or more memory.",
+        )
+    if rows % 2:
+        return OutOfMemory(what, where=f"micro-batch of {rows}", advice="Split the model further, or shrink it.")
+    write_json(run_dir / NOTE_NAME, {"micro_batch_sequences": rows // 2})
+    return SmallerMicroBatch(what, where=f"micro-batch of {rows}", advice=f"The next attempt takes {rows // 2}.")
+
+
+def with_noted_micro_batch(spec: TrainingSpec, run_dir: Path, gang: Gang) -> TrainingSpec:
+    """The configuration with the micro-batch that an earlier attempt noted, the same on every rank."""
+    note = read_json(run_dir / NOTE_NAME) if gang.leads and spec.parallel.mode != "exact" else None
+    noted = 0 if note is None else int(note["micro_batch_sequences"])
+    agreed = int.from_bytes(gang.from_leader(noted.to_bytes(8, "big")), "big")
+    return spec if agreed == 0 else spec.model_copy(update={"micro_batch_sequences": agreed})
+
+
+def what_took_memory(device: torch.device) -> dict[str, Any]:
+    """For a person: the allocator's account on a GPU, and the largest tensors that Python still knows."""
+    report: dict[str, Any] = {"tensors": largest_tensors()}
+    if device.type == "cuda":
+        report["summary"] = torch.cuda.memory_summary(device)
+        report["segments"] = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+    return report
+
+
+def largest_tensors() -> list[dict[str, Any]]:
+    """By storage, so that a view does not count again; largest first."""
+    found: dict[int, torch.Tensor] = {}
+    for thing in gc.get_objects():
+        if issubclass(type(thing), torch.Tensor):
+            found.setdefault(thing.untyped_storage().data_ptr(), thing)
+    largest = sorted(found.values(), key=lambda tensor: -tensor.untyped_storage().nbytes())[:NUM_SHOWN]
+    return [
+        {
+            "bytes": tensor.untyped_storage().nbytes(),
+            "shape": list(tensor.shape),
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "device": str(tensor.device),
+            "kind": type(tensor).__name__,
+        }
+        for tensor in largest
+    ]
