@@ -20,11 +20,13 @@ from torch._C._distributed_c10d import TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
 from data_contracts.documents import Frozen
-from training.config import OptimizerSpec, RecipeSpec, ScheduleSpec, TrainingSpec
+from training.arrangement import WholeModel
+from training.config import RecipeSpec, TrainingSpec
 from training.data.shapes import TokenShape
 from training.distributed import Gang, be_deterministic
 from training.learner import Learner
-from training.optimizer import ScheduledOptimizer
+from training.optimizers.scheduled import ScheduledOptimizer
+from training.optimizers.spec import OptimizerSpec, ScheduleSpec
 from training.recipes.protocol import load_recipe
 
 SHAPE = TokenShape(vocab_size=1024, context_tokens=64)
@@ -111,13 +113,9 @@ def ddp_arm(spec: TrainingSpec, rows: Tensor, count: int, bucket_mb: int) -> Cal
     torch.manual_seed(0)
     model = recipe.build()
     parallel = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
-    optimizer = ScheduledOptimizer(
-        dict(model.named_parameters()),
-        recipe.hidden_matrices(model),
-        spec=spec.optimizer,
-        schedule=spec.schedule,
-        max_steps=spec.max_steps,
-    )
+    laid = WholeModel()
+    laid.model = model
+    optimizer = ScheduledOptimizer(laid, recipe, spec)
     batches: Sequence[dict[str, Tensor]] = [{"tokens": part} for part in rows.chunk(count)]
     num_tokens = rows.shape[0] * SHAPE.context_tokens
 

@@ -29,7 +29,7 @@ from data_contracts.documents import Link, PayloadColumn
 from training.batches import RankBatches, StepBatches, prefetched, proof_batch
 from training.checkpoint.proof import fingerprint, proof_loss
 from training.checkpoint.save import Checkpointer, Content
-from training.config import OptimizerSpec, RecipeSpec, TrainingSpec
+from training.config import RecipeSpec, TrainingSpec
 from training.data.loader import ShardReader
 from training.data.loader_spec import LoaderSpec
 from training.data.shapes import TokenShape
@@ -41,6 +41,7 @@ from training.guards.stop import StopConditions
 from training.launch.rank import Rank
 from training.learner import Learner
 from training.loop import train
+from training.optimizers.spec import OptimizerSpec
 from training.recipes.protocol import Recipe, load_recipe
 from training.step_recorder import StepRecorder
 from training.utilisation import flops_per_token, parameters_of, peak_flops_per_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 from torch import Tensor, nn
 
@@ -17,7 +17,8 @@ from training.checkpoint.proof import proof_loss
 from training.communication import Traffic
 from training.config import TrainingSpec
 from training.distributed import Gang
-from training.optimizer import Undivided
+from training.optimizers.groups import Freezing
+from training.optimizers.muon import Undivided
 from training.recipes.protocol import Recipe
 
 Batch = Mapping[str, Tensor]
@@ -109,6 +110,7 @@ def arrange(recipe: Recipe, spec: TrainingSpec, gang: Gang) -> Arrangement:
     Raises:
         ConfigError: the recipe or the world does not allow it.
     """
+    recipe = cast(Recipe, Freezing(recipe, spec.optimizer))
     if spec.parallel.mode == "exact":
         from training.exact_replicas import ExactReplicas
 

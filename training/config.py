@@ -13,6 +13,7 @@ from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
 from training.data.order_spec import OrderSpec
 from training.guards.spec import GuardSpec
+from training.optimizers.spec import OptimizerSpec, ScheduleSpec
 from training.parallel.spec import MeshShape, ParallelSpec, mesh_shape
 
 
@@ -25,28 +26,6 @@ class RecipeSpec(Frozen):
     model: dict[str, bool | int | float | str] = Field(
         default_factory=dict, description="The recipe's own fields, such as width, depth and heads."
     )
-
-
-class OptimizerSpec(Frozen):
-    kind: Literal["muon", "adamw"] = Field(
-        default="muon", description="How hidden matrices are updated; all other parameters use AdamW."
-    )
-    matrix_lr: float = Field(default=0.02, gt=0, description="Muon's peak learning rate, for hidden matrices.")
-    matrix_momentum: float = Field(default=0.95, ge=0, lt=1, description="Muon's momentum.")
-    lr: float = Field(default=0.02, gt=0, description="AdamW's peak learning rate.")
-    beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW's decay of the mean gradient.")
-    beta2: float = Field(default=0.95, ge=0, lt=1, description="AdamW's decay of the mean squared gradient.")
-    epsilon: float = Field(default=1e-8, gt=0, description="AdamW's epsilon.")
-    weight_decay: float = Field(default=0.0, ge=0, description="Decoupled decay of hidden matrices.")
-    gradient_clip: float = Field(default=1.0, gt=0, description="Largest norm of the whole gradient.")
-
-
-class ScheduleSpec(Frozen):
-    kind: Literal["wsd", "cosine"] = Field(
-        default="wsd", description="`wsd`: warm up, stay, decay to zero. `cosine`: warm up, then half a cosine to zero."
-    )
-    warmup_steps: int = Field(default=30, ge=0, description="Steps of linear warm-up.")
-    decay_fraction: float = Field(default=0.4, gt=0, le=1, description="Part of the steps that `wsd` decays over.")
 
 
 class LossScaleSpec(Frozen):

@@ -16,7 +16,7 @@ from training.communication import Traffic, tree_sum
 from training.config import TrainingSpec
 from training.distributed import Gang
 from training.gradients import clip_factor
-from training.optimizer import ScheduledOptimizer
+from training.optimizers.scheduled import ScheduledOptimizer
 from training.precision import LossScaler
 from training.recipes.protocol import Recipe
 from training.telemetry import TimedRecipe
@@ -48,14 +48,7 @@ class Learner:
         self._arrangement = arrange(cast(Recipe, self._timed), spec, gang)
         self.model = self._arrangement.model
         self._buffers = [value for value in model_tensors(self.model).values() if not isinstance(value, nn.Parameter)]
-        self._optimizer = ScheduledOptimizer(
-            {name: value for name, value in self._arrangement.parameters.items() if value.requires_grad},
-            recipe.hidden_matrices(self.model),
-            spec=spec.optimizer,
-            schedule=spec.schedule,
-            max_steps=spec.max_steps,
-            layout=self._arrangement,
-        )
+        self._optimizer = ScheduledOptimizer(self._arrangement, recipe, spec)
         self._scaler = LossScaler(spec)
 
     @property

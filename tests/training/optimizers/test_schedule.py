@@ -1,0 +1,96 @@
+"""Learning rates over the steps, and over the size of the global batch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from training.optimizers.schedule import lr_factor
+from training.optimizers.spec import OptimizerSpec, ScheduleSpec, learning_rate_line
+
+
+def factors(**schedule) -> list[float]:
+    return [lr_factor(ScheduleSpec(**schedule), step, 100) for step in range(100)]
+
+
+def test_wsd_warms_up_stays_and_decays_towards_zero():
+    found = factors(kind="wsd", warmup_steps=10, decay_fraction=0.5)
+    assert found[:10] == pytest.approx([0.1 * (step + 1) for step in range(10)])
+    assert set(found[10:51]) == {1.0}
+    assert found[51:] == sorted(found[51:], reverse=True)
+    assert found[-1] == pytest.approx(0.02)
+
+
+def test_cosine_falls_from_one_to_near_zero():
+    found = factors(kind="cosine", warmup_steps=0)
+    assert found[0] == 1.0
+    assert found[50] == pytest.approx(0.5)
+    assert found == sorted(found, reverse=True)
+    assert 0 < found[-1] < 0.001
+
+
+def test_linear_loses_the_same_every_step():
+    found = factors(kind="linear", warmup_steps=0)
+    assert found == pytest.approx([1 - step / 100 for step in range(100)])
+
+
+def test_constant_stays_after_warm_up():
+    found = factors(kind="constant", warmup_steps=4)
+    assert found[:4] == [0.25, 0.5, 0.75, 1.0] and set(found[3:]) == {1.0}
+
+
+def test_inverse_sqrt_meets_its_warm_up_at_the_peak_and_halves_at_four_times_the_steps():
+    found = factors(kind="inverse-sqrt", warmup_steps=16)
+    assert found[15] == 1.0 == max(found)
+    assert found[63] == pytest.approx(0.5)
+    assert factors(kind="inverse-sqrt", warmup_steps=0)[3] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("kind", ["wsd", "cosine", "linear"])
+def test_a_final_factor_is_what_a_decay_ends_at(kind):
+    schedule = ScheduleSpec(kind=kind, warmup_steps=0, final_factor=0.1)
+    assert lr_factor(schedule, 0, 100) == 1.0
+    assert lr_factor(schedule, 100, 100) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("scaling", "factor"), [("linear", 4.0), ("sqrt", 2.0)])
+def test_learning_rates_grow_with_the_global_batch_as_asked_and_a_person_is_told(scaling, factor):
+    spec = OptimizerSpec(kind="adamw", lr=0.001, scale_with_batch=scaling, reference_batch=16)
+    assert spec.lr_scale(64) == factor
+    assert spec.lr_scale(16) == 1.0
+    line = learning_rate_line(spec, ScheduleSpec(), global_batch=64)
+    assert f"= {0.001 * factor:g};" in line and "64 / 16 rows" in line
+
+
+def test_without_scaling_the_batch_changes_no_learning_rate():
+    assert OptimizerSpec().lr_scale(10**6) == 1.0
+    assert "muon" in learning_rate_line(OptimizerSpec(), ScheduleSpec(), global_batch=64)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"scale_with_batch": "linear"},
+        {"reference_batch": 8},
+        {"nesterov": True, "momentum": 0.0},
+        {"groups": [{"parameters": ["*"], "frozen": True, "lr_multiplier": 2.0}]},
+        {"groups": [{"parameters": []}]},
+    ],
+)
+def test_what_does_not_go_together_is_refused(fields):
+    with pytest.raises(ValidationError):
+        OptimizerSpec.model_validate(fields)
+
+
+def test_the_specs_cost_no_torch():
+    import subprocess
+    import sys
+
+    code = "import sys, training.config; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_warm_up_and_course_multiply():
+    assert math.isclose(factors(kind="linear", warmup_steps=10)[4], 0.5 * 0.96)

@@ -1,0 +1,129 @@
+"""Which parameter is updated by which rule, with which decay: a pure function of the model and the configuration."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from data_contracts.errors import ConfigError
+from training.optimizers.spec import OptimizerSpec, ParameterGroupSpec, Rule
+from training.recipes.protocol import Recipe
+
+WHERE = "training.optimizer.groups"
+
+
+class Treatment(NamedTuple):
+    """What all parameters of one group have in common."""
+
+    rule: Rule
+    lr_multiplier: float
+    weight_decay: float
+
+
+class ParameterGroup(NamedTuple):
+    treatment: Treatment | None
+    """None: frozen."""
+    parameters: dict[str, nn.Parameter]
+
+    def __str__(self) -> str:
+        """For a person: rule, tensors, parameters, and what is out of the ordinary."""
+        count = sum(parameter.numel() for parameter in self.parameters.values())
+        size = f"{len(self.parameters)} tensors, {count:,} parameters"
+        if self.treatment is None:
+            return f"frozen: {size}"
+        multiplier, decay = self.treatment.lr_multiplier, self.treatment.weight_decay
+        rest = f"{f', lr x {multiplier:g}' if multiplier != 1 else ''}{f', decay {decay:g}' if decay else ''}"
+        return f"{self.treatment.rule}: {size}{rest}"
+
+
+def group_specs(recipe: Recipe, spec: OptimizerSpec) -> tuple[ParameterGroupSpec, ...]:
+    """Those of the configuration, and behind them the recipe's own `parameter_groups`, if it has any."""
+    return (*spec.groups, *getattr(recipe, "parameter_groups", ()))
+
+
+def parameter_groups(model: nn.Module, recipe: Recipe, spec: OptimizerSpec) -> list[ParameterGroup]:
+    """The model's parameters, or those of the part that is here, grouped by treatment, frozen ones last.
+
+    Raises:
+        ConfigError: Muon is to update what is no matrix.
+    """
+    specs, hidden = group_specs(recipe, spec), set(recipe.hidden_matrices(model))
+    embeddings = _embedding_ids(model)
+    found: dict[Treatment | None, dict[str, nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        own = _spec_of(name, specs)
+        decays = parameter.ndim > 1 and id(parameter) not in embeddings
+        treatment = None if own.frozen else _treatment(own, spec, is_hidden=name in hidden, decays=decays)
+        if treatment is not None and treatment.rule == "muon" and parameter.ndim != 2:
+            raise ConfigError(f"muon updates matrices, and {name} has {parameter.ndim} dimensions.", where=WHERE)
+        found.setdefault(treatment, {})[name] = parameter
+    return [ParameterGroup(key, found[key]) for key in sorted(found, key=lambda key: (key is None, key or ()))]
+
+
+class Freezing:
+    """A recipe whose models come with their frozen parameters frozen; all else is the recipe's."""
+
+    def __init__(self, recipe: Recipe, spec: OptimizerSpec) -> None:
+        self._recipe, self._spec = recipe, spec
+
+    def build(self) -> nn.Module:
+        model = self._recipe.build()
+        freeze(model, self._recipe, self._spec)
+        return model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._recipe, name)
+
+
+def freeze(model: nn.Module, recipe: Recipe, spec: OptimizerSpec) -> None:
+    """Take the gradient from the frozen parameters of a whole model, before anything is built upon it.
+
+    Raises:
+        ConfigError: a pattern matches no parameter, or nothing is left to train.
+    """
+    specs = group_specs(recipe, spec)
+    names = [name for name, _ in model.named_parameters()]
+    require_matches((pattern for group in specs for pattern in group.parameters), names, where=WHERE)
+    for name, parameter in model.named_parameters():
+        if _spec_of(name, specs).frozen:
+            parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ConfigError(
+            "no parameter is left to train." if names else "the model has no parameters.",
+            where=WHERE if names else "recipe",
+            advice="Freeze fewer of them." if names else "`build` must return a module that has some.",
+        )
+
+
+def require_matches(patterns: Iterable[str], names: Collection[str], *, where: str) -> None:
+    """Raises `ConfigError`: a pattern that matches none of the names; the nearest one is told."""
+    for pattern in patterns:
+        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            near = difflib.get_close_matches(pattern, list(names), n=1, cutoff=0.4) or list(names)[:1]
+            raise ConfigError(
+                f"{pattern!r} matches no parameter of the model.", where=where, advice=f"It has {', '.join(near)}."
+            )
+
+
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _spec_of(name: str, specs: Sequence[ParameterGroupSpec]) -> ParameterGroupSpec:
+    usual = ParameterGroupSpec(parameters=("*",))
+    return next((group for group in specs if matches(name, group.parameters)), usual)
+
+
+def _treatment(own: ParameterGroupSpec, spec: OptimizerSpec, *, is_hidden: bool, decays: bool) -> Treatment:
+    usual: Rule = "adamw" if spec.kind == "muon" and not is_hidden else spec.kind
+    decay = own.weight_decay if own.weight_decay is not None else spec.weight_decay if decays else 0.0
+    return Treatment(own.rule or usual, own.lr_multiplier, decay)
+
+
+def _embedding_ids(model: nn.Module) -> set[int]:
+    tables = (module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
+    return {id(table.weight) for table in tables}
