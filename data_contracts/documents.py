@@ -263,6 +263,8 @@ class RunSpec(Document):
     fitted: Link
     code: StoredFile
     environment: StoredFile
+    start: Link | None = None
+    """The checkpoint whose weights it starts from; None: fresh ones."""
 
 
 class TensorSlice(Frozen):

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from data_contracts.digest_cache import DigestCache
-from data_contracts.documents import Link, ShardManifest, Snapshot
+from data_contracts.documents import Link, Registration, ShardManifest, Snapshot
 from data_contracts.errors import IntegrityError
 from data_contracts.leftovers import scratch_folder
 from data_contracts.publication import Workspace
@@ -24,16 +24,18 @@ from flows.stage_records import newest_record
 from flows.tables import print_table
 from tasks import model_refs
 from tasks.context import RunContext
-from tasks.launch import describe_run, final_checkpoint, run_folder
+from tasks.launch import describe_run, final_checkpoint
 from tasks.register import registration_inputs
 from tasks.shard import known_fitted_state, outlook, shard_inputs
 from tasks.stage import find_intact
 from tasks.validate import validate_inputs
 from tasks.verify import verify_inputs
+from training.checkpoint.layout import run_folder
 from training.config import batch_line
 from training.data.data_shape import token_shape
 from training.data.encoder_specs import TokenSpec
 from training.ledger import Event, Ledger
+from training.optimizers.spec import learning_rate_line
 from training.rehearsal import Rehearsal, RehearsalRequest, rehearse
 
 STAGES = ("snapshot", "validate", "shard", "launch", "verify", "evaluate", "register")
@@ -55,6 +57,12 @@ class Plan(BaseModel):
     size_bytes: int
     stages: list[StagePlan]
     batch: str
+    rates: str
+    """Peak learning rates, how they are scaled with the batch, and their course."""
+    groups: list[str]
+    """Parameters that the configuration treats otherwise; with a rehearsal, every group with its size."""
+    start: str | None
+    """The registered model that training would start from."""
     rehearsal: Rehearsal | None
     """A few steps on made-up rows, where training would run and nothing tells yet what it takes."""
     rank_memory_bytes: int | None
@@ -114,6 +122,13 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
         size_bytes=taken.size_bytes,
         stages=planned,
         batch=batch_line(pipeline.training, world_size=world_size, context_tokens=pipeline.shards.context_tokens),
+        rates=learning_rate_line(
+            pipeline.training.optimizer,
+            pipeline.training.schedule,
+            global_batch=pipeline.training.global_batch_sequences,
+        ),
+        groups=list(rehearsal.groups) if rehearsal else [str(group) for group in pipeline.training.optimizer.groups],
+        start=found.get("start") or _start(context, pipeline),
         rehearsal=rehearsal,
         rank_memory_bytes=_rank_memory_bytes(context) if rehearsal is None else rehearsal.peak_bytes,
         expected_s=sum(known) if len(known) == len(costs) else None,
@@ -128,6 +143,16 @@ def _with_estimate(stage: StagePlan, expected_s: float) -> StagePlan:
     if stage.stage != "launch":
         return stage
     return stage.model_copy(update={"expected_s": expected_s, "detail": "as rehearsed, without exchange and saving"})
+
+
+def _start(context: RunContext, pipeline: PipelineSpec) -> str | None:
+    """What is known before there are shards: which version the URI means today."""
+    start = pipeline.training.start_from
+    if start is None:
+        return None
+    name, version, registration = model_refs.resolve(context.workspace, start.model)
+    checkpoint = context.workspace.load(registration, Registration).checkpoint
+    return f"{name} version {version}, checkpoint {checkpoint.sha256[:12]}"
 
 
 def _rehearsal(context: RunContext, pipeline: PipelineSpec) -> Rehearsal | None:
@@ -175,7 +200,10 @@ def _look_up(context: RunContext, pipeline: PipelineSpec, taken: Snapshot) -> di
         return found
     manifest = workspace.load(record.document, ShardManifest)
     found["shard"] = f"{manifest.num_rows('train'):,} training rows"
-    run = describe_run(context, pipeline.training, record.document)
+    settled = describe_run(context, pipeline.training, record.document)
+    run = settled.run
+    if settled.said:
+        found["start"] = settled.said
     if find_intact(context, "launch", {"run": run.sha256}) is None:
         if steps := sorted(workspace.names(f"{run_folder(run.link)}/checkpoints")):
             found["launch.resume"] = steps[-1]
@@ -235,6 +263,11 @@ def print_plan(plan: Plan) -> None:
         table.add_row(stage.stage, "be found" if stage.state == "found" else stage.state, _takes(stage), stage.detail)
     print_table(console, table)
     console.print(f"\n{plan.batch}")
+    console.print(f"rates        {plan.rates}")
+    for group in plan.groups:
+        console.print(f"group        {group}")
+    if plan.start is not None:
+        console.print(f"start        {plan.start}")
     if plan.rehearsal is not None:
         console.print(f"model        {plan.rehearsal.num_parameters:,} parameters")
     if plan.rank_memory_bytes is not None:

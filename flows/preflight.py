@@ -11,6 +11,7 @@ from data_contracts.publication import Workspace
 from flows.environment import project_folder
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest
+from tasks import model_refs
 from tasks.validate import read_contract, read_suite
 from training.recipes.check import check_recipe
 
@@ -24,7 +25,7 @@ def check_request(request: RetrainRequest) -> tuple[PipelineSpec, Path, Workspac
     """The pipeline, its file and its workspace, all found good.
 
     Raises:
-        ConfigError: pipeline file, contract, recipe or tracking URI.
+        ConfigError: pipeline file, contract, recipe, model to start from, or tracking URI.
         EnvironmentProblem: the workspace cannot be written.
     """
     path = find_pipeline_file(request.pipeline, project_folder())
@@ -33,7 +34,10 @@ def check_request(request: RetrainRequest) -> tuple[PipelineSpec, Path, Workspac
     read_suite(contract_file, read_contract(contract_file)[0])
     check_recipe(pipeline.training.recipe.name, pipeline.training.recipe.model, (str(path.parent),))
     check_tracking_uri(pipeline.registry.tracking_uri)
-    return pipeline, path, Workspace.create(request.workspace)
+    workspace = Workspace.create(request.workspace)
+    if pipeline.training.start_from is not None:
+        model_refs.resolve(workspace, pipeline.training.start_from.model)
+    return pipeline, path, workspace
 
 
 def check_tracking_uri(uri: str) -> None:

@@ -23,6 +23,8 @@ STAGE_WIDTH = 10
 
 NOTICES = {
     "batch": "batch",
+    "learning_rate": "rates",
+    "start_from": "start",
     "stage.damaged": "damaged",
     "alias.moved": "alias",
     "rank.lost": "rank",

@@ -8,8 +8,7 @@ from data_contracts import stages
 from data_contracts.documents import CheckpointManifest, Link, RunSpec
 from data_contracts.publication import Workspace
 from tasks.context import RunContext
-from tasks.launch import run_folder
-from training.checkpoint.layout import checkpoint_path, stored_files
+from training.checkpoint.layout import checkpoint_path, run_folder, stored_files
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

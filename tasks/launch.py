@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from data_contracts import stages
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointManifest, Link, RunSpec, ShardManifest, StoredFile
 from data_contracts.errors import IntegrityError
@@ -17,19 +18,17 @@ from tasks.checkpoint_carrier import CheckpointCarrier
 from tasks.context import RunContext
 from tasks.gangs import gang_for
 from tasks.stage import Made, find_or_make, stage_task
+from tasks.starting_point import Settled, settle_start, write_down_start
 from tasks.track import SeriesShipper
-from training.checkpoint.layout import RESULT_NAME, checkpoint_path, stored_files
+from training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder, stored_files
 from training.code_archive import freeze_code, freeze_environment
 from training.config import TrainingSpec, batch_line
 from training.data.spec import ShardSpec
 from training.launch.spec import LaunchSpec
 from training.launch.supervisor import supervise
 from training.ledger import Event, SpoolTail
+from training.optimizers.spec import learning_rate_line
 from training.run_documents import mixed_manifests
-
-
-def run_folder(run: Link) -> str:
-    return f"runs/{run.sha256[:16]}"
 
 
 @stage_task(name="launch", task_run_name="train {context.pipeline}")
@@ -41,18 +40,22 @@ def launch(context: RunContext, training: TrainingSpec, spec: LaunchSpec, manife
         RunStopped: a stop was asked for; a checkpoint was kept and the same command continues.
     """
     with context.ledger.span("launch.freeze"):
-        run = describe_run(context, training, manifest)
-        link = context.workspace.publish_document(run)
+        settled = describe_run(context, training, manifest)
+        link = context.workspace.publish_document(settled.run)
     return find_or_make(
-        context, "launch", {"run": link.sha256}, lambda: _train(context, training, spec, run, tracking_uri)
+        context, "launch", {"run": link.sha256}, lambda: _train(context, training, spec, settled, tracking_uri)
     )
 
 
-def describe_run(context: RunContext, training: TrainingSpec, manifest: Link) -> RunSpec:
-    """Freeze code and environment, and write down everything that decides the weights."""
+def describe_run(context: RunContext, training: TrainingSpec, manifest: Link) -> Settled:
+    """Freeze code and environment, and write down everything that decides the weights.
+
+    Raises:
+        ConfigError: the recipe, or the model to start from.
+    """
     shards = context.workspace.load(manifest, ShardManifest)
     mixed_manifests(context.workspace, training, shards)  # refused here, before a rank starts
-    return RunSpec(
+    run = RunSpec(
         pipeline=context.pipeline,
         config=training.model_dump(mode="json"),
         manifest=manifest,
@@ -61,16 +64,23 @@ def describe_run(context: RunContext, training: TrainingSpec, manifest: Link) ->
         code=freeze_code(context.workspace, training.recipe.name, (str(context.base),)),
         environment=freeze_environment(context.workspace),
     )
+    return Settled(run, "") if training.start_from is None else settle_start(context, run, training.start_from)
 
 
-def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, run: RunSpec, tracking_uri: str) -> Made:
-    workspace = context.workspace
+def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, settled: Settled, tracking_uri: str) -> Made:
+    workspace, run = context.workspace, settled.run
     run_dir = workspace.local_path(run_folder(run.link))
     run_dir.mkdir(parents=True, exist_ok=True)
     context.ledger.event("run.folder", run=run.sha256, path=str(run_dir))
     world_size, context_tokens = spec.nodes * spec.ranks_per_node, _context_tokens(context, run)
     line = batch_line(training, world_size=world_size, context_tokens=context_tokens)
     context.ledger.event("batch", message=line)
+    rates = learning_rate_line(training.optimizer, training.schedule, global_batch=training.global_batch_sequences)
+    context.ledger.event("learning_rate", message=rates)
+    if run.start is not None:
+        write_down_start(context, settled)
+        context.ledger.event("start_from", message=settled.said, checkpoint=run.start.sha256)
+        _bring_start(context, run.start)
     gang = gang_for(
         context, spec, run, "training.worker", run_dir, nodes=spec.nodes, ranks_per_node=spec.ranks_per_node
     )
@@ -88,6 +98,19 @@ def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, run: R
         supervise(spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=poll)
         poll()
     return Made(document=run, files=result_files(context, run.link))
+
+
+def _bring_start(context: RunContext, start: Link) -> None:
+    """The checkpoint to start from, verified, to this machine.
+
+    Raises:
+        IntegrityError: a file of it is gone or altered.
+    """
+    manifest = context.workspace.load(start, CheckpointManifest)
+    folder = checkpoint_path(run_folder(manifest.run), manifest.step)
+    for file in stored_files(folder, manifest):
+        stages.check_file(context.workspace, file, context.digests)
+    checkpoint_here(context.workspace, folder, manifest)
 
 
 def _context_tokens(context: RunContext, run: RunSpec) -> int:

@@ -15,7 +15,8 @@ from tasks import mlflow_store
 from tasks.candidate import Candidate
 from tasks.context import RunContext
 from tasks.gangs import run_quietly
-from tasks.launch import checkpoint_here, run_folder
+from tasks.launch import checkpoint_here
+from training.checkpoint.layout import run_folder
 from training.export import GRAPH, INPUT_EXAMPLE, OUTPUT_EXAMPLE
 from training.launch.spec import LaunchSpec
 

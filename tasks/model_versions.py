@@ -135,7 +135,8 @@ def lineage(workspace: Workspace, registration: Link) -> dict[str, str]:
     run = workspace.load(document.run, RunSpec)
     shards = workspace.load(run.manifest, ShardManifest)
     receipt = workspace.load(run.receipt, ContractReceipt)
-    return {
+    start = {} if run.start is None else {"headway.start": run.start.sha256}
+    return start | {
         REGISTRATION_TAG: registration.sha256,
         mlflow_store.RUN_TAG: document.run.sha256,
         "headway.checkpoint": document.checkpoint.sha256,

@@ -1,12 +1,14 @@
 """`headway verify`: re-hash everything a model version stands on, and name the first link that is broken.
 
 registration ─ evaluation ─ checkpoint ─ run ─┬─ code, environment
-     │                                        └─ shards ─ fitted state ─ receipt ─ contract, snapshot ─ source files
+     │                                        ├─ shards ─ fitted state ─ receipt ─ contract, snapshot ─ source files
+     │                                        └─ the checkpoint it started from ─ its run ─ ...
      └─ registered files, MLflow's copy and tags
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +32,9 @@ from data_contracts.errors import DataError, IntegrityError, RegistryError
 from data_contracts.leftovers import scratch_folder
 from data_contracts.publication import Workspace
 from tasks import mlflow_store, model_refs
-from tasks.launch import read_result, result_path, run_folder
+from tasks.launch import read_result, result_path
 from tasks.model_versions import lineage
-from training.checkpoint.layout import checkpoint_path, stored_files
+from training.checkpoint.layout import checkpoint_path, run_folder, stored_files
 
 OUTSIDE = (
     "HTML reports (written anew from the documents)",
@@ -86,7 +88,23 @@ def _chain(
     yield _document("checkpoint manifest", registration.checkpoint)
     yield from _checkpoint(workspace, checkpoint, registration.run)
     run = workspace.load(registration.run, RunSpec)
-    yield _document("run", registration.run)
+    yield from _run(workspace, registration.run)
+    shards = workspace.load(run.manifest, ShardManifest)
+    bonds = {
+        "the registration carries the model's name": registration.model == name,
+        "the evaluation is of the checkpoint": evaluation.checkpoint == registration.checkpoint,
+        "the evaluation is on the run's shards": evaluation.manifest == run.manifest,
+        "the checkpoint belongs to the run": checkpoint.run == registration.run,
+    }
+    yield _bound(bonds)
+    yield from read_source(shards.snapshot)
+    yield from _ancestors(workspace, run)
+
+
+def _run(workspace: Workspace, link: Link) -> Iterator[Proof]:
+    """A run and all that it was made from, but other runs."""
+    run = workspace.load(link, RunSpec)
+    yield _document("run", link)
     yield from _files(workspace, "code", (run.code,))
     yield from _files(workspace, "environment", (run.environment,))
     shards = workspace.load(run.manifest, ShardManifest)
@@ -100,17 +118,31 @@ def _chain(
     workspace.load(shards.snapshot, Snapshot)
     yield _document("snapshot", shards.snapshot)
     bonds = {
-        "the registration carries the model's name": registration.model == name,
-        "the evaluation is of the checkpoint": evaluation.checkpoint == registration.checkpoint,
-        "the evaluation is on the run's shards": evaluation.manifest == run.manifest,
-        "the checkpoint belongs to the run": checkpoint.run == registration.run,
         "the run names the fitted state of the shards": run.fitted == shards.fitted,
         "the run names the receipt of the shards": run.receipt == shards.receipt,
         "the receipt names the snapshot of the shards": receipt.snapshot == shards.snapshot,
         "the receipt passed": receipt.passed,
+        "the configuration says that it starts from a model": (run.start is None) == (_starts_from(run) is None),
     }
     yield _bound(bonds)
-    yield from read_source(shards.snapshot)
+
+
+def _ancestors(workspace: Workspace, run: RunSpec) -> Iterator[Proof]:
+    """The checkpoints that the weights come from, one behind the other, each with the run that made it."""
+    while run.start is not None:
+        manifest = workspace.load(run.start, CheckpointManifest)
+        yield _document(f"started from ({_starts_from(run)})", run.start)
+        folder = checkpoint_path(run_folder(manifest.run), manifest.step)
+        yield from _files(workspace, "its checkpoint", stored_files(folder, manifest))
+        for proof in _run(workspace, manifest.run):
+            yield dataclasses.replace(proof, what=f"its {proof.what}")
+        run = workspace.load(manifest.run, RunSpec)
+
+
+def _starts_from(run: RunSpec) -> str | None:
+    """The model's URI, as the configuration says it."""
+    start = run.config.get("start_from")
+    return None if start is None else str(start["model"])
 
 
 def _document(what: str, link: Link) -> Proof:

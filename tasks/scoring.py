@@ -11,9 +11,10 @@ from data_contracts.sources import SourceSpec, read_file
 from tasks.candidate import Candidate, read_candidate, require_files
 from tasks.context import RunContext
 from tasks.gangs import run_quietly
-from tasks.launch import checkpoint_here, run_folder
+from tasks.launch import checkpoint_here
 from tasks.model_export import registered_graph
 from tasks.shard import accepted_files, shards_under
+from training.checkpoint.layout import run_folder
 from training.data.spec import ShardSpec
 from training.evaluation import EvaluationRequest, Scores, merge
 from training.launch.spec import LaunchSpec

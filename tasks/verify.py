@@ -9,8 +9,9 @@ from data_contracts.errors import IntegrityError
 from tasks.code_version import code_version
 from tasks.context import RunContext
 from tasks.gangs import run_quietly
-from tasks.launch import checkpoint_here, final_checkpoint, result_files, run_folder
+from tasks.launch import checkpoint_here, final_checkpoint, result_files
 from tasks.stage import Made, find_or_make, stage_task
+from training.checkpoint.layout import run_folder
 from training.launch.spec import LaunchSpec
 
 CODE = ("training.checkpoint.verify_worker",)

@@ -15,6 +15,7 @@ from training.data.order_spec import OrderSpec
 from training.guards.spec import GuardSpec
 from training.optimizers.spec import OptimizerSpec, ScheduleSpec
 from training.parallel.spec import MeshShape, ParallelSpec, mesh_shape
+from training.start_spec import StartFrom
 
 
 def is_power_of_two(number: int) -> bool:
@@ -41,6 +42,7 @@ class LossScaleSpec(Frozen):
 
 class TrainingSpec(Frozen):
     recipe: RecipeSpec = RecipeSpec()
+    start_from: StartFrom | None = Field(default=None, description="A registered model to start from; empty: none.")
     optimizer: OptimizerSpec = OptimizerSpec()
     schedule: ScheduleSpec = ScheduleSpec()
     order: OrderSpec = OrderSpec()

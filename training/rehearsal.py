@@ -42,6 +42,8 @@ class Rehearsal(Frozen):
     peak_bytes: int
     """Resident memory of the largest rank, torch itself included."""
     num_parameters: int
+    groups: tuple[str, ...]
+    """Of parameters, by how they are updated; a line each."""
 
 
 def rehearse(request: RehearsalRequest, *, search_path: Sequence[str]) -> Rehearsal:
@@ -71,6 +73,7 @@ def rehearse(request: RehearsalRequest, *, search_path: Sequence[str]) -> Rehear
         step_s=max(each.step_s for each in found),
         peak_bytes=max(each.peak_bytes for each in found),
         num_parameters=found[0].num_parameters,
+        groups=found[0].groups,
     )
 
 
@@ -99,6 +102,7 @@ def measure(request: RehearsalRequest) -> Rehearsal:
     """One rank's share of `NUM_STEPS` steps, in this process."""
     from training.distributed import Gang, be_deterministic, choose_device
     from training.learner import Learner
+    from training.optimizers.groups import parameter_groups
     from training.recipes.protocol import load_recipe
 
     share = replicas_per_rank(request.training, request.world_size)
@@ -122,6 +126,7 @@ def measure(request: RehearsalRequest) -> Rehearsal:
         step_s=(time.perf_counter() - began_s) / (NUM_STEPS - 1),
         peak_bytes=_peak_bytes(gang.device.type == "cuda"),
         num_parameters=sum(value.numel() for value in learner.model.parameters()),
+        groups=tuple(str(group) for group in parameter_groups(learner.model, recipe, spec.optimizer)),
     )
 
 

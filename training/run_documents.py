@@ -13,6 +13,7 @@ from training.config import TrainingSpec
 from training.data.data_shape import data_shape as encoded_shape
 from training.data.loader import require_same_encoding
 from training.data.shapes import DataShape
+from training.fine_tuning import StartingPoint, starting_point
 from training.recipes.protocol import Recipe, load_recipe
 
 GATE_ADVICE = "Run the pipeline: its validate stage checks the data and writes the receipt."
@@ -27,6 +28,8 @@ class RunDocuments:
     mixed: tuple[ShardManifest, ...]
     """Shards mixed in, as the configuration lists them."""
     shape: DataShape
+    start: StartingPoint | None
+    """Another run's checkpoint to begin with; None: fresh weights."""
 
     def recipe(self) -> Recipe:
         return load_recipe(self.training.recipe.name, self.training.recipe.model, self.shape)
@@ -50,6 +53,7 @@ def load_run_documents(workspace: Workspace, run: Link) -> RunDocuments:
         training=training,
         mixed=mixed_manifests(workspace, training, manifest),
         shape=data_shape(manifest, fitted),
+        start=starting_point(workspace, spec, training.start_from),
     )
 
 

@@ -75,7 +75,7 @@ class _Session:
         self._rank, self._run, self._gang, self._reader = rank, run, gang, reader
         self._run_dir, self._checkpoints = run_dir, run_dir / "checkpoints"
         self._spec = documents.training
-        self._recipe = documents.recipe()
+        self._recipe, self._start = documents.recipe(), documents.start
         self._guard = Guard(self._spec.guards, on_alarm=lambda fields: rank.ledger.event("guard", **fields))
         self._fingerprint = fingerprint(gang.device, mesh_that_decides_bits(self._spec.parallel, gang.world_size))
         self._inexact_resumes = 0
@@ -154,6 +154,8 @@ class _Session:
         )
         if verified is None:
             self._guard.restart()
+            if self._start is not None:
+                self._start.take_over(self._learner.tensors(), self._recipe.build)
             return 0
         manifest = verified.manifest
         self._learner.load(verified.tensors, manifest.scalars)

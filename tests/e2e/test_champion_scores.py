@@ -122,7 +122,7 @@ def test_todays_documents_under_its_own_encoder_are_told_apart_from_todays_shard
     )
     fitted = current_fitted_state(context, other.shards, other.source, manifest.snapshot, manifest.receipt)
     shards = shards_under(context, other.shards, other.source, manifest.snapshot, manifest.receipt, fitted)
-    today = describe_run(context, TrainingSpec.model_validate(judging.today.config), shards)
+    today = describe_run(context, TrainingSpec.model_validate(judging.today.config), shards).run
     assert today.fitted != judging.today.fitted
     scores = other.score_champion(judging.champion, today)
     assert scores.sums["nats"].tolist() == bench.score(judging.candidate).sums["nats"].tolist()

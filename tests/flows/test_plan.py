@@ -10,11 +10,12 @@ import pytest
 from data_contracts import stages
 from data_contracts.digest_cache import DigestCache
 from data_contracts.documents import Link
+from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
 from data_contracts.sources import take_snapshot
 from flows.pipeline_spec import load_pipeline
-from flows.plan import Plan, make_plan
+from flows.plan import Plan, make_plan, print_plan
 from flows.request import RetrainRequest
 
 PIPELINE = """\
@@ -96,8 +97,25 @@ def test_a_stage_is_expected_to_take_as_long_as_the_last_time(project: Path) -> 
     assert {stage.stage: stage.expected_s for stage in plan(project).stages}["shard"] == 40.0
 
 
+def test_a_plan_says_learning_rates_as_scaled_groups_and_what_a_run_would_start_from(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = "{parameters: ['head.*'], lr_multiplier: 10}"
+    optimizer = f"{{lr: 0.01, scale_with_batch: sqrt, reference_batch: 2, groups: [{group}]}}"
+    text = (project / "tiny.yaml").read_text().replace("max_steps", f"optimizer: {optimizer}, max_steps")
+    (project / "tiny.yaml").write_text(text)
+    print_plan(plan(project))
+    said = capsys.readouterr().out
+    assert "others (adamw) 0.01 x sqrt(8 / 2 rows) = 0.02" in said and "head.*: lr x 10" in said
+
+    (project / "tiny.yaml").write_text(text.replace("max_steps", "start_from: models:/nobody@champion, max_steps"))
+    with pytest.raises(ConfigError, match=r"no model 'nobody'"):
+        plan(project)
+
+
 def test_before_a_first_run_training_is_rehearsed_and_a_recorded_time_is_believed_instead(project: Path) -> None:
     made = plan(project, may_rehearse=True)
+    assert made.groups[-1].startswith("muon: 4 tensors") and "adamw" in made.groups[0]
     assert made.rehearsal is not None and made.rank_memory_bytes == made.rehearsal.peak_bytes
     expected = {stage.stage: stage.expected_s for stage in made.stages}
     assert expected["launch"] == pytest.approx(500 * made.rehearsal.step_s) and expected["shard"] is None

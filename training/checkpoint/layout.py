@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from data_contracts.digests import sha256_bytes
-from data_contracts.documents import CheckpointManifest, StoredFile, TensorSlice
+from data_contracts.documents import CheckpointManifest, Link, StoredFile, TensorSlice
 from data_contracts.errors import IntegrityError
 
 MANIFEST_NAME = "manifest.json"
@@ -46,6 +46,11 @@ def step_of(directory_name: str) -> int | None:
     digits = directory_name.removeprefix("step-")
     is_step = directory_name.startswith("step-") and digits.isascii() and digits.isdigit()
     return int(digits) if is_step and len(digits) == STEP_DIGITS else None
+
+
+def run_folder(run: Link) -> str:
+    """Where a run keeps its attempts and checkpoints, below the workspace."""
+    return f"runs/{run.sha256[:16]}"
 
 
 def checkpoint_path(run_folder: str, step: int) -> str:

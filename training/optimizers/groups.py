@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from data_contracts.errors import ConfigError
+from training.name_patterns import matches, require_matches
 from training.optimizers.spec import OptimizerSpec, ParameterGroupSpec, Rule
 from training.recipes.protocol import Recipe
 
@@ -97,20 +96,6 @@ def freeze(model: nn.Module, recipe: Recipe, spec: OptimizerSpec) -> None:
             where=WHERE if names else "recipe",
             advice="Freeze fewer of them." if names else "`build` must return a module that has some.",
         )
-
-
-def require_matches(patterns: Iterable[str], names: Collection[str], *, where: str) -> None:
-    """Raises `ConfigError`: a pattern that matches none of the names; the nearest one is told."""
-    for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-            near = difflib.get_close_matches(pattern, list(names), n=1, cutoff=0.4) or list(names)[:1]
-            raise ConfigError(
-                f"{pattern!r} matches no parameter of the model.", where=where, advice=f"It has {', '.join(near)}."
-            )
-
-
-def matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _spec_of(name: str, specs: Sequence[ParameterGroupSpec]) -> ParameterGroupSpec:

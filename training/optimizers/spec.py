@@ -25,9 +25,19 @@ class ParameterGroupSpec(Frozen):
 
     @model_validator(mode="after")
     def _frozen_parameters_have_no_rule(self) -> Self:
-        if self.frozen and self.model_fields_set & {"rule", "lr_multiplier", "weight_decay"}:
+        if self.frozen and (self.rule, self.lr_multiplier, self.weight_decay) != (None, 1.0, None):
             raise ValueError("what is frozen has no rule, learning rate or weight decay")
         return self
+
+    def __str__(self) -> str:
+        """For a person."""
+        said = [
+            "frozen" if self.frozen else "",
+            self.rule or "",
+            f"lr x {self.lr_multiplier:g}" if self.lr_multiplier != 1 else "",
+            "" if self.weight_decay is None else f"decay {self.weight_decay:g}",
+        ]
+        return f"{' '.join(self.parameters)}: {', '.join(filter(None, said)) or 'as usual'}"
 
 
 class OptimizerSpec(Frozen):
@@ -106,4 +116,4 @@ def learning_rate_line(optimizer: OptimizerSpec, schedule: ScheduleSpec, *, glob
     peaks = ", ".join(
         f"{name} {lr:g}{factor}" + (f" = {lr * scale:.3g}" if factor else "") for name, lr in rates.items()
     )
-    return f"peak lr  {peaks}; warm-up {schedule.warmup_steps} steps, {schedule.kind}"
+    return f"{peaks}; warm-up {schedule.warmup_steps} steps, {schedule.kind}"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
 from training.data.shapes import DataShape
 from training.parallel.spec import ParallelSpec
 from training.recipes.built_in import BUILT_IN, CHOICE, model_fields
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 class Losses(NamedTuple):

@@ -88,7 +88,7 @@ def test_a_group_says_what_is_out_of_the_ordinary():
 @pytest.mark.parametrize(
     ("group", "problem"),
     [
-        (ParameterGroupSpec(parameters=("haed.*",)), r"'haed\.\*' matches no parameter.*head"),
+        (ParameterGroupSpec(parameters=("haed.*",)), r"'haed\.\*' matches no weight.*head"),
         (ParameterGroupSpec(parameters=("*",), frozen=True), "no parameter is left to train"),
         (ParameterGroupSpec(parameters=("norm.*",), rule="muon"), r"muon updates matrices, and norm\.weight has 1 dim"),
     ],

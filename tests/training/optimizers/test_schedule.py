@@ -84,6 +84,11 @@ def test_what_does_not_go_together_is_refused(fields):
         OptimizerSpec.model_validate(fields)
 
 
+def test_a_spec_survives_being_written_down():
+    spec = OptimizerSpec.model_validate({"groups": [{"parameters": ["a"], "frozen": True}, {"parameters": ["b"]}]})
+    assert OptimizerSpec.model_validate(spec.model_dump(mode="json")) == spec
+
+
 def test_the_specs_cost_no_torch():
     import subprocess
     import sys
