@@ -33,6 +33,7 @@ from training.loop import train
 from training.parallel.check import require_mesh
 from training.parallel.spec import mesh_that_decides_bits
 from training.pulse import Pulse
+from training.recipes.checked import require_finite_first_loss
 from training.result import finished_checkpoint, publish_result
 from training.run_documents import RunDocuments, load_receipt, load_run_documents, require_passing_receipt
 from training.step_recorder import StepRecorder
@@ -156,6 +157,8 @@ class _Session:
             self._guard.restart()
             if self._start is not None:
                 self._start.take_over(self._learner.tensors(), self._recipe.build)
+            first_loss = self._learner.proof_loss(self._proof_batch)
+            require_finite_first_loss(self._recipe, self._proof_batch, first_loss)
             return 0
         manifest = verified.manifest
         self._learner.load(verified.tensors, manifest.scalars)

@@ -32,6 +32,7 @@ def reader(shared_project):
 
 def make(documents, **changes) -> Learner:
     spec = documents.training.model_copy(update=changes)
+    torch.set_num_threads(spec.num_threads)  # as a rank does
     return Learner(documents.recipe(), spec, ALONE)
 
 
