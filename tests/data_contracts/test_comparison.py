@@ -171,6 +171,14 @@ def test_bins_of_which_one_holds_most_are_judged_by_a_last_time_and_then_cut_ane
     assert failures(judge(tmp_path, inside, again)) == {"steady.amount"}
 
 
+def test_bins_of_which_none_holds_most_stay(tmp_path: Path) -> None:
+    first = judge(tmp_path, sample(0))
+    leap = judge(tmp_path, grown(0.4), first)
+    again = judge(tmp_path, grown(0.4), leap)
+    assert failures(again) == set()
+    assert found(again, "amount").edges == found(first, "amount").edges
+
+
 def test_bins_that_no_cut_would_even_out_stay(tmp_path: Path) -> None:
     mostly_zero = sample(0) | {"amount": np.where(np.arange(NUM_ROWS) % 10, 0.0, np.arange(NUM_ROWS) / 7)}
     first = judge(tmp_path, mostly_zero)
