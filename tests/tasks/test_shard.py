@@ -157,16 +157,30 @@ def test_a_damaged_entry_is_followed_by_what_the_last_training_went_with(case):
     assert len(case.damages) == 1 and "refs/fitted/tiny/00000001.json" in case.damages[0]
 
 
-def test_of_several_states_the_one_of_the_run_that_ended_last_was_in_use(case):
+@pytest.mark.parametrize(("ended_unix_s", "last"), [((100.0, 200.0), 1), ((200.0, 100.0), 0), ((100.0, None), 0)])
+def test_of_several_states_the_one_of_the_run_that_ended_last_was_in_use(case, ended_unix_s, last):
     first = case.fit()
-    trained_with(case, first, seed=1, ended_unix_s=100.0)
+    trained_with(case, first, seed=1, ended_unix_s=ended_unix_s[0])
     case.damage(first)
     for number in range(30):
         case.write(case.root, number, f"quite other words {number}\n" * 7)
     second = case.fit()
-    trained_with(case, second, seed=2, ended_unix_s=200.0)
+    trained_with(case, second, seed=2, ended_unix_s=ended_unix_s[1])
+    case.damage(first)  # the same bit: whole again
     break_newest_entry(case)
-    assert case.fit() == second
+    assert known_fitted_state(case.context, SPEC) == (first, second)[last]
+
+
+def test_between_states_of_runs_that_never_ended_a_person_decides(case):
+    first = case.fit()
+    trained_with(case, first, seed=1)
+    case.damage(first)
+    for number in range(30):
+        case.write(case.root, number, f"quite other words {number}\n" * 7)
+    trained_with(case, case.fit(), seed=2)
+    break_newest_entry(case)
+    with pytest.raises(IntegrityError, match="not a readable ref entry"):
+        case.fit()
 
 
 def test_where_no_training_says_what_a_damaged_entry_was_a_person_is_asked(case):

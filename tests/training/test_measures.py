@@ -34,10 +34,10 @@ def test_ids_of_unknown_tokens_are_judged_by_the_token():
 
 def test_a_number_is_judged_by_its_squared_error_with_its_root_and_what_it_explains_beside_it():
     sums = {
-        "squared_error": np.array([1.0, 3.0]), "targets": np.array([1, 1]), "variation": np.array([4.0, 4.0])
+        "squared_error": np.array([1.0, 3.0]), "targets": np.array([1, 1]), "variation": np.array([8.0, 8.0])
     }  # fmt: skip
     assert NUMBERS.decisive.name == "mean_squared_error"
-    assert [each.value(sums) for each in NUMBERS.measures] == [2.0, math.sqrt(2), 0.5]
+    assert [each.value(sums) for each in NUMBERS.measures] == [2.0, math.sqrt(2), 0.75]
     assert [each.greater_is_better for each in NUMBERS.measures] == [False, False, True]
     same = sums | {"variation": np.zeros(2)}
     assert [each.is_defined(same) for each in NUMBERS.measures] == [True, True, False]
