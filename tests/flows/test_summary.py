@@ -1,0 +1,65 @@
+"""The summary says what the new version is, and since when there is the champion that there is."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from flows.summary import RetrainSummary, markdown, standing
+from flows.terminal import Terminal
+
+
+def summary(*, is_champion: bool, champion_version: str | None) -> RetrainSummary:
+    return RetrainSummary(
+        pipeline="nightly",
+        workspace="/workspace",
+        model="tiny",
+        version="4",
+        is_champion=is_champion,
+        champion_version=champion_version,
+        champion_since=None if champion_version is None else "2026-01-31T12:00:00+00:00",
+        promoted=is_champion,
+        reason="beats the bigram",
+        metric="bits_per_token",
+        value=1.5,
+        low=1.4,
+        high=1.6,
+        other_metrics={},
+        champion_value=None,
+        baselines={"bigram": 2.0},
+        registration="0" * 64,
+        stages_found=[],
+        stages_made=["launch"],
+        reports={"contract": "/contract.html", "evaluation": "/evaluation.html"},
+        logs="/logs",
+        wall_s=10.0,
+        time_s={"launch": 9.0, "train.data": 1.0},
+        unattributed_ratio=0.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("is_champion", "champion_version", "said"),
+    [
+        (True, "4", "champion since 2026-01-31"),
+        (False, "3", "challenger; version 3 is champion since 2026-01-31"),
+        (False, None, "challenger"),
+    ],
+)
+def test_the_standing_is_told_in_the_terminal_and_in_prefect_alike(is_champion, champion_version, said) -> None:
+    made = summary(is_champion=is_champion, champion_version=champion_version)
+    assert standing(made) == said
+    assert f"## tiny version 4: {said}\n" in markdown(made)
+    stream = io.StringIO()
+    Terminal(stream).summary(made)
+    lines = stream.getvalue().splitlines()
+    assert f"tiny version 4: {said}" in lines
+
+
+def test_no_line_of_the_terminal_ends_in_blanks() -> None:
+    stream = io.StringIO()
+    Terminal(stream).summary(summary(is_champion=True, champion_version="4"))
+    lines = stream.getvalue().splitlines()
+    assert any(line.split() == ["launch", "9.0", "s", "90.0", "%"] for line in lines)
+    assert all(line == line.rstrip() for line in lines)
