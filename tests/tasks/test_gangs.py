@@ -12,6 +12,8 @@ from tasks.candidate import Candidate, read_candidate
 from tasks.gangs import gang_for
 from tasks.model_export import export_graph
 from tasks.scoring import Bench
+from tasks.starting_point import Settled
+from training.config import TrainingSpec
 from training.data.loader_spec import LoaderSpec, loader_spec
 from training.launch.spec import Gang, LaunchSpec
 
@@ -42,7 +44,6 @@ def started(context, candidate: Candidate, monkeypatch: pytest.MonkeyPatch) -> l
     monkeypatch.setattr(gangs, "supervise", supervise)
     monkeypatch.setattr(launch, "supervise", supervise)
     monkeypatch.setattr(launch, "_context_tokens", lambda *_: 1)
-    monkeypatch.setattr(launch, "batch_line", lambda *_, **__: "")
     monkeypatch.setattr(launch, "SeriesShipper", lambda *_: _Quiet())
     monkeypatch.setattr(verify, "final_checkpoint", lambda *_: (candidate.folder, candidate.manifest))
     return seen
@@ -57,10 +58,8 @@ class _Quiet:
 
 
 def train(context, candidate: Candidate) -> None:
-    class Training:
-        max_steps = 1
-
-    launch._train(context, Training(), LAUNCH, candidate.run, "")  # type: ignore[arg-type]
+    settled = Settled(candidate.run, "")
+    launch._train(context, TrainingSpec(max_steps=10), LAUNCH, settled, "")
 
 
 def prove(context, candidate: Candidate) -> None:
