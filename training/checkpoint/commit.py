@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +35,7 @@ LOOK_EVERY_S = 0.005
 class Part(Frozen):
     """What a rank tells rank 0 when it is done, by a file in the checkpoint's folder that rank 0 takes away."""
 
-    file: CheckpointFile | None
+    files: tuple[CheckpointFile, ...]
     problem: str = ""
 
 
@@ -47,7 +48,7 @@ class Commit:
     """One checkpoint on its way to the disk.
 
     Args:
-        layout: what each rank writes.
+        layout: what each file holds, in the order of ranks.
         parent: digest of the manifest before.
         abandoned: set when other ranks may be gone; nobody is waited for then.
     """
@@ -55,6 +56,7 @@ class Commit:
     directory: Path
     content: Content
     layout: tuple[plan.Held, ...]
+    world_size: int
     parent: str | None
     abandoned: threading.Event
 
@@ -66,20 +68,20 @@ class Commit:
     def store(self) -> Workspace:
         return Workspace(str(self.directory))
 
-    def complete(self, own: CheckpointFile) -> CheckpointManifest:
+    def complete(self, own: Sequence[CheckpointFile]) -> CheckpointManifest:
         """On rank 0: wait for the others' parts, then make the checkpoint exist.
 
         Raises:
             EnvironmentProblem: a rank failed or is late; it is named.
         """
         proof = publish_tensors(self.store, layout.PROOF_NAME, self.content.proof_batch)
-        files = (own, *self._parts_of_others(), proof)
+        files = (*own, *self._parts_of_others(), proof)
         content = self.content
         manifest = CheckpointManifest(
             run=content.run,
             step=content.step,
             num_samples=content.num_samples,
-            world_size=len(self.layout),
+            world_size=self.world_size,
             parent=self.parent,
             files=files,
             layout=tuple(piece for share in self.layout for piece in share),
@@ -95,24 +97,24 @@ class Commit:
         """Let rank 0 know that it need not wait; it finds out anyway when this rank ends."""
         if not gang.leads:
             with contextlib.suppress(Exception):
-                part = Part(file=None, problem=str(error))
+                part = Part(files=(), problem=f"{type(error).__name__}: {error}")
                 self.store.publish(part_name(gang.rank), part.model_dump_json().encode())
 
     def _parts_of_others(self) -> list[CheckpointFile]:
-        missing = dict.fromkeys(range(1, len(self.layout)))
-        found: dict[int, CheckpointFile] = {}
+        missing = dict.fromkeys(range(1, self.world_size))
+        found: dict[int, tuple[CheckpointFile, ...]] = {}
         deadline_s = time.monotonic() + PARTS_TIMEOUT_S
         while True:
             is_last_look = self.abandoned.is_set() or time.monotonic() > deadline_s
             for rank in list(missing):
                 part = self._take(rank)
-                if part is not None and part.file is None:
+                if part is not None and part.problem:
                     raise EnvironmentProblem(f"rank {rank} could not write its part: {part.problem}", where=self._where)
-                if part is not None and part.file is not None:
-                    found[rank] = part.file
+                if part is not None:
+                    found[rank] = part.files
                     del missing[rank]
             if not missing:
-                return [found[rank] for rank in sorted(found)]
+                return [file for rank in sorted(found) for file in found[rank]]
             if is_last_look:
                 raise EnvironmentProblem(
                     f"rank {', '.join(map(str, missing))} did not say that its part is written.",
@@ -137,12 +139,14 @@ class Commit:
         return f"checkpoint of step {self.content.step}"
 
 
-def write_share(commit: Commit, gang: Gang, image: memoryview) -> CheckpointFile:
-    """Write this rank's file, and tell rank 0."""
-    with naming_the_place(str(commit.directory)):
-        own = publish_blocks(commit.store, layout.file_name(gang.rank, gang.world_size), image)
+def write_share(commit: Commit, gang: Gang, images: Sequence[memoryview]) -> tuple[CheckpointFile, ...]:
+    """Write this rank's files, all at once, and tell rank 0."""
+    first = gang.rank * len(images)
+    names = [layout.file_name(first + index, len(commit.layout)) for index in range(len(images))]
+    with naming_the_place(str(commit.directory)), ThreadPoolExecutor(len(images), "checkpoint-file") as pool:
+        own = tuple(pool.map(lambda name, image: publish_blocks(commit.store, name, image), names, images))
     if not gang.leads:
-        commit.store.publish(part_name(gang.rank), Part(file=own).model_dump_json().encode())
+        commit.store.publish(part_name(gang.rank), Part(files=own).model_dump_json().encode())
     return own
 
 

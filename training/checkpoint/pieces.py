@@ -5,11 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from data_contracts.documents import TensorSlice
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.placement_types import Placement
+
+_Place = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,12 +56,19 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def _piece_of(tensor: Tensor) -> Piece:
-    tensor = tensor.detach()
     # Importing it costs half a second; a rank that never did has none.
     module = sys.modules.get("torch.distributed.tensor")
     if module is not None and isinstance(tensor, module.DTensor):
-        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+        shape, offsets = _place(tuple(tensor.shape), tensor.device_mesh, tuple(tensor.placements))
+        # Not to_local(): it is dispatched, which takes longer than copying a small tensor.
+        return Piece(local=tensor._local_tensor.detach().view(shape), global_shape=tuple(tensor.shape), offsets=offsets)
+    return Piece(local=tensor.detach(), global_shape=tuple(tensor.shape), offsets=(0,) * tensor.dim())
 
-        shape, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-        return Piece(local=tensor.to_local().view(shape), global_shape=tuple(tensor.shape), offsets=tuple(offsets))
-    return Piece(local=tensor, global_shape=tuple(tensor.shape), offsets=(0,) * tensor.dim())
+
+@lru_cache(maxsize=4096)
+def _place(shape: tuple[int, ...], mesh: DeviceMesh, placements: tuple[Placement, ...]) -> _Place:
+    """Shape and offsets of what this rank has of a tensor."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    local_shape, offsets = compute_local_shape_and_global_offset(shape, mesh, placements)
+    return tuple(local_shape), tuple(offsets)

@@ -16,6 +16,10 @@ CUT_BYTES = 1 << 20
 CUT_SHARE = 0.25
 """Of a rank's even share: what is larger is cut between its holders, so that no rank writes much more than another."""
 
+FILE_BYTES = 32 << 20
+MAX_FILES = 4
+"""Of one rank: more would not be digested faster than disks write."""
+
 Held = tuple[TensorSlice, ...]
 """What a rank holds, of no file yet."""
 _Box = tuple[str, tuple[int, ...], tuple[int, ...]]
@@ -25,13 +29,26 @@ def size_bytes(piece: TensorSlice) -> int:
     return math.prod(piece.shape) * DTYPES[piece.dtype][1]
 
 
-def share_out(held: Sequence[Held]) -> tuple[Held, ...]:
-    """What each rank writes into its file, given what each holds; any rank finds the same.
+def files_per_rank(held: Sequence[Held]) -> int:
+    """So many that a rank's files are no smaller than `FILE_BYTES`, but one, and at most `MAX_FILES`."""
+    boxes = {(piece.tensor, piece.offsets, piece.shape): size_bytes(piece) for pieces in held for piece in pieces}
+    return min(MAX_FILES, max(1, sum(boxes.values()) // len(held) // FILE_BYTES))
+
+
+def of_rank(layout: Sequence[Held], rank: int, world_size: int) -> Sequence[Held]:
+    """What a rank writes, file by file."""
+    num_files = len(layout) // world_size
+    return layout[rank * num_files : (rank + 1) * num_files]
+
+
+def share_out(held: Sequence[Held], *, files_per_rank: int = 1) -> tuple[Held, ...]:
+    """What goes into each file, given what each rank holds; any rank finds the same. Files are in the order of ranks.
 
     Raises:
         ConfigError: a type that checkpoints cannot hold.
         IntegrityError: the boxes of a tensor overlap without being equal, or leave a gap.
     """
+    held = [pieces for pieces in held for _ in range(files_per_rank)]  # each file as if it were a rank's only one
     holders: dict[_Box, list[int]] = {}
     slices: dict[_Box, TensorSlice] = {}
     for rank, pieces in enumerate(held):

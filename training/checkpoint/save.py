@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -87,7 +87,7 @@ class Checkpointer:
         """Of the newest checkpoint, durable or not yet; 0: none."""
         self._held: plan.Held = ()
         self._layout: tuple[plan.Held, ...] = ()
-        self._image: FileImage | None = None
+        self._images: list[FileImage] = []
         self._in_flight: Future[Saved] | None = None
         self._abandoned = threading.Event()
 
@@ -121,14 +121,14 @@ class Checkpointer:
         if self._gang.leads:
             # What an interrupted save left behind has no manifest, so it is nobody's checkpoint.
             shutil.rmtree(directory, ignore_errors=True)
-        if self._settle(replan=held != self._held or self._image is None):
+        if self._settle(replan=held != self._held or not self._images):
             self._replan(held)
-        assert self._image is not None
-        self._image.stage(_shares(pieces, self._layout[self._gang.rank]))
+        self._stage(pieces)
         commit = Commit(
             directory=directory,
             content=content,
             layout=self._layout,
+            world_size=self._gang.world_size,
             parent=None if self.newest is None else self.newest.sha256,
             abandoned=self._abandoned,
         )
@@ -166,14 +166,31 @@ class Checkpointer:
 
     def _replan(self, held: plan.Held) -> None:
         self._held = held
-        self._layout = plan.share_out([plan.from_bytes(data) for data in gathered(self._gang, plan.to_bytes(held))])
-        own = {piece.tensor: (piece.dtype, piece.shape) for piece in self._layout[self._gang.rank]}
-        self._image = FileImage(make_header(own), pinned=self._gang.device.type == "cuda")
+        held_by_rank = [plan.from_bytes(data) for data in gathered(self._gang, plan.to_bytes(held))]
+        # Several files a rank, so that several threads stage, digest and write them.
+        self._layout = plan.share_out(held_by_rank, files_per_rank=plan.files_per_rank(held_by_rank))
+        self._images = [
+            FileImage(
+                make_header({piece.tensor: (piece.dtype, piece.shape) for piece in share}),
+                pinned=self._gang.device.type == "cuda",
+            )
+            for share in plan.of_rank(self._layout, self._gang.rank, self._gang.world_size)
+        ]
+
+    def _stage(self, pieces: Mapping[str, Piece]) -> None:
+        shares = plan.of_rank(self._layout, self._gang.rank, self._gang.world_size)
+        tensors = [_shares(pieces, share) for share in shares]
+        if self._gang.device.type == "cuda" or len(tensors) == 1:
+            # On CUDA all in this thread, on the stream that trains.
+            for image, values in zip(self._images, tensors, strict=True):
+                image.stage(values)
+        else:
+            with ThreadPoolExecutor(len(tensors), "checkpoint-stage") as pool:
+                list(pool.map(FileImage.stage, self._images, tensors))
 
     def _write(self, commit: Commit, began_s: float) -> Saved:
-        assert self._image is not None
         try:
-            own = write_share(commit, self._gang, self._image.view())
+            own = write_share(commit, self._gang, [image.view() for image in self._images])
             if self._gang.leads:
                 self.newest = commit.complete(own)
                 self._retain(commit.content.step)

@@ -70,7 +70,7 @@ def test_the_next_save_waits_for_the_one_before_and_uses_its_memory_again(tmp_pa
     state, durable = {"w": torch.zeros(100)}, []
     checkpointer = Checkpointer(tmp_path, ALONE, on_saved=durable.append)
     checkpointer.save(content(1, state))
-    image = checkpointer._image
+    (image,) = checkpointer._images
     second = threading.Thread(target=checkpointer.save, args=(content(2, {"w": torch.ones(100)}),))
     second.start()
     assert held_back.asked.wait(60)
@@ -79,7 +79,7 @@ def test_the_next_save_waits_for_the_one_before_and_uses_its_memory_again(tmp_pa
     second.join(60)
     checkpointer.finish()
 
-    assert checkpointer._image is image
+    assert checkpointer._images == [image]
     assert [saved.step for saved in durable] == [1, 2]
     assert [float(load_checkpoint(tmp_path / directory_name(step)).tensors["w"].sum()) for step in (1, 2)] == [0, 100]
 
@@ -209,3 +209,17 @@ def test_what_expires_goes_when_a_newer_one_is_durable(tmp_path, content):
 
     with Checkpointer(tmp_path, ALONE, newest=checkpointer.newest, retain=retain):
         assert told[2:] == [(2, [1, 2])], "also at the start, for what a death left"
+
+
+def test_a_large_share_is_written_as_several_files_and_is_the_same_state(tmp_path, content, in_gang, monkeypatch):
+    monkeypatch.setattr("training.checkpoint.plan.FILE_BYTES", 1 << 20)
+    monkeypatch.setattr("training.checkpoint.plan.CUT_BYTES", 1 << 20)
+    state = {"huge": torch.arange(2.0**20).view(1024, 1024), **{f"w{i}": torch.full((250_000,), i) for i in range(3)}}
+
+    manifest, _ = in_gang(2, lambda gang: save_checkpoint(tmp_path, content(1, state), gang))
+
+    found = load_checkpoint(tmp_path / directory_name(1))
+    assert all(torch.equal(found.tensors[name], value) for name, value in state.items())
+    sizes = [file.size_bytes for file in manifest.files if file.name != manifest.proof.file]
+    assert len(sizes) == 4 * 2 and max(sizes) < 2 * min(sizes)
+    assert manifest.world_size == 2
