@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,13 +70,13 @@ class Commit:
         return Workspace(str(self.directory))
 
     def complete(self, own: Sequence[CheckpointFile]) -> CheckpointManifest:
-        """On rank 0: wait for the others' parts, then make the checkpoint exist.
+        """On rank 0: wait for the others' parts, then make the checkpoint exist. The last of `own` is the proof batch.
 
         Raises:
             EnvironmentProblem: a rank failed or is late; it is named.
         """
-        proof = publish_tensors(self.store, layout.PROOF_NAME, self.content.proof_batch)
-        files = (*own, *self._parts_of_others(), proof)
+        *files, proof = own
+        files += [*self._parts_of_others(), proof]
         content = self.content
         manifest = CheckpointManifest(
             run=content.run,
@@ -83,7 +84,7 @@ class Commit:
             num_samples=content.num_samples,
             world_size=self.world_size,
             parent=self.parent,
-            files=files,
+            files=tuple(files),
             layout=tuple(piece for share in self.layout for piece in share),
             scalars=dict(content.scalars),
             proof=ProofBatch(file=layout.PROOF_NAME, loss_hex=content.proof_loss.hex()),
@@ -140,11 +141,14 @@ class Commit:
 
 
 def write_share(commit: Commit, gang: Gang, images: Sequence[memoryview]) -> tuple[CheckpointFile, ...]:
-    """Write this rank's files, all at once, and tell rank 0."""
+    """Write this rank's files, all at once, and tell rank 0, which writes the proof batch as its last one."""
     first = gang.rank * len(images)
     names = [layout.file_name(first + index, len(commit.layout)) for index in range(len(images))]
-    with naming_the_place(str(commit.directory)), ThreadPoolExecutor(len(images), "checkpoint-file") as pool:
-        own = tuple(pool.map(lambda name, image: publish_blocks(commit.store, name, image), names, images))
+    work = [partial(publish_blocks, commit.store, name, image) for name, image in zip(names, images, strict=True)]
+    if gang.leads:
+        work.append(partial(publish_tensors, commit.store, layout.PROOF_NAME, commit.content.proof_batch))
+    with naming_the_place(str(commit.directory)), ThreadPoolExecutor(len(work), "checkpoint-file") as pool:
+        own = tuple(pool.map(lambda publish: publish(), work))
     if not gang.leads:
         commit.store.publish(part_name(gang.rank), Part(files=own).model_dump_json().encode())
     return own
