@@ -75,7 +75,7 @@ def train(ranks: Ranks) -> Callable[..., Answer]:
             "micro_batch_sequences": micro,
             "parallel": parallel,
             "max_steps": 20,
-            **{name: options.pop(name) for name in ("precision", "gradient_compression") if name in options},
+            **{name: options.pop(name) for name in ("precision", "gradient_compression", "compile") if name in options},
         }
         case = {"world_size": world_size, "training": training, **options}
         key = json.dumps(case, sort_keys=True)

@@ -114,3 +114,11 @@ def test_compressed_gradients_travel_in_half_the_bytes_and_train_alike(train, me
     plain = train(2, parallel={**FAST, **mesh})
     assert compressed["losses"] == pytest.approx(plain["losses"], rel=2e-3)
     assert compressed["losses"] != plain["losses"]
+
+
+@pytest.mark.slow
+def test_compiled_blocks_follow_eager_ones(train):
+    """By hand also on DDP, tensor parallel, and a pipeline that recomputes: minutes of compiler time."""
+    one_block = {"name": "language-model", "model": {"width": 32, "depth": 1, "heads": 4, "hidden": 48}}
+    compiled = train(2, compile=True, recipe=one_block, parallel={**FAST, "shard": 2})
+    close(compiled, train(1, recipe=one_block))
