@@ -16,6 +16,7 @@ from training.guards.spec import GuardSpec
 from training.optimizers.spec import OptimizerSpec, ScheduleSpec
 from training.parallel.spec import MeshShape, ParallelSpec, mesh_shape
 from training.start_spec import StartFrom
+from training.profiling import ProfileSpec
 
 
 def is_power_of_two(number: int) -> bool:
@@ -47,6 +48,7 @@ class TrainingSpec(Frozen):
     schedule: ScheduleSpec = ScheduleSpec()
     order: OrderSpec = OrderSpec()
     guards: GuardSpec = GuardSpec()
+    profile: ProfileSpec | None = Field(default=None, description="Steps of which every rank keeps a profiler trace.")
     parallel: ParallelSpec = ParallelSpec()
     max_steps: int = Field(default=1000, gt=0, description="Optimizer steps in all.")
     global_batch_sequences: int = Field(default=8, gt=0, description="Rows of one optimizer step.")

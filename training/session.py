@@ -29,14 +29,16 @@ from training.launch.failure import cause_of
 from training.launch.protocol import write_json
 from training.launch.rank import Rank
 from training.learner import Learner
-from training.loop import train
+from training.loop import Step, train
 from training.parallel.check import require_mesh
 from training.parallel.spec import mesh_that_decides_bits
+from training.profiling import StepProfiler
 from training.pulse import Pulse
 from training.recipes.checked import require_finite_first_loss
 from training.result import finished_checkpoint, publish_result
 from training.run_documents import RunDocuments, load_receipt, load_run_documents, require_passing_receipt
 from training.step_recorder import StepRecorder
+from training.telemetry import Stopwatch
 
 
 def train_run(rank: Rank, workspace: Workspace, run: Link, run_dir: Path) -> None:
@@ -82,6 +84,7 @@ class _Session:
         self._inexact_resumes = 0
         self._known_good: set[int] = set()
         self._stop = StopConditions(lambda: rank.stop_requested)
+        self._profiler = StepProfiler(rank, run_dir, self._spec.profile)
 
     def run_to_the_end(self) -> None:
         at_most: int | None = None
@@ -103,6 +106,7 @@ class _Session:
             prefetched(batches, loader_spec(), start=windows.start, stop=windows.stop) as made,
         ):
             numbered = zip(windows, made, strict=False)
+            self._profiler.at_boundary(first_step)
             try:
                 train(
                     self._learner,
@@ -112,7 +116,7 @@ class _Session:
                     max_steps=self._spec.max_steps,
                     checkpoint_every_steps=self._spec.checkpoint_every_steps,
                     stop_requested=self._stop,
-                    on_step=self._recorder,
+                    on_step=self._record,
                     save=self._save,
                 )
             except RollBack as wanted:
@@ -182,6 +186,10 @@ class _Session:
     def _report_saved(self, saved: Saved) -> None:
         self._stop.saved(saved.durable_s)
         self._rank.ledger.event("checkpoint.durable", **dataclasses.asdict(saved))
+
+    def _record(self, step: Step, watch: Stopwatch) -> None:
+        self._recorder(step, watch)
+        self._profiler.at_boundary(step.number)
 
     def _save(self, step: int) -> None:
         if self._checkpointer.saved_step != step:
