@@ -136,8 +136,8 @@ class Everything:
             self._guard,
             first_step=self._done,
             max_steps=self._done + num_steps,
-            checkpoint_every_steps=self._save_every_steps or MAX_STEPS,
             stop_requested=self._stop,
+            save_is_due=lambda step: self._save_every_steps is not None and step % self._save_every_steps == 0,
             on_step=self._recorder,
             save=self._save,
         )

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
+from training.checkpoint.spec import CheckpointSpec
 from training.data.order_spec import OrderSpec
 from training.guards.spec import GuardSpec
 from training.optimizers.spec import OptimizerSpec, ScheduleSpec
@@ -65,8 +66,7 @@ class TrainingSpec(Frozen):
     )
     compile: bool = Field(default=False, description="Compile the model's training pass with `torch.compile`.")
     num_threads: int = Field(default=1, gt=0, description="Threads of a rank. More cores: more ranks, not threads.")
-    checkpoint_every_steps: int = Field(default=100, gt=0, description="Steps between checkpoints.")
-    keep_last_checkpoints: int = Field(default=3, ge=2, description="Checkpoints to keep; two at least.")
+    checkpoints: CheckpointSpec = CheckpointSpec()
 
     @model_validator(mode="after")
     def _batch_is_whole_replicas(self) -> Self:

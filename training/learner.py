@@ -28,6 +28,7 @@ class Sums(NamedTuple):
     nats: float
     num_tokens: int
     stop: bool
+    save: bool = False
 
     @property
     def loss(self) -> float:
@@ -62,12 +63,12 @@ class Learner:
         self._buffers_before = [(buffer, buffer.clone()) for buffer in self._buffers]
         return self._arrangement.backward(step, micro_batches, loss_scale=self._scaler.scale)
 
-    def exchange(self, own: Tensor, *, stop: bool) -> Sums:
-        """Sum gradients and losses over all ranks, in the same tree. Any rank's `stop` is everybody's."""
-        flags = torch.full((own.shape[0], 1), float(stop), dtype=torch.float64)
-        rows = self._arrangement.exchange(torch.cat((own, flags), dim=1))
-        nats, num_tokens, num_stops = tree_sum(rows).tolist()
-        return Sums(nats=nats, num_tokens=int(num_tokens), stop=num_stops > 0)
+    def exchange(self, own: Tensor, *, stop: bool, save: bool = False) -> Sums:
+        """Sum gradients and losses over all ranks, in the same tree. What any rank wishes is everybody's wish."""
+        wishes = torch.tensor([[stop, save]], dtype=torch.float64).expand(own.shape[0], 2)
+        rows = self._arrangement.exchange(torch.cat((own, wishes), dim=1))
+        nats, num_tokens, num_stops, num_saves = tree_sum(rows).tolist()
+        return Sums(nats=nats, num_tokens=int(num_tokens), stop=num_stops > 0, save=num_saves > 0)
 
     def gradient_norm(self, sums: Sums) -> float:
         """Norm of the gradient of the mean loss a token, before clipping."""

@@ -31,8 +31,8 @@ def train(
     *,
     first_step: int,
     max_steps: int,
-    checkpoint_every_steps: int,
     stop_requested: Callable[[], bool],
+    save_is_due: Callable[[int], bool],
     on_step: Callable[[Step, Stopwatch], None],
     save: Callable[[int], None],
 ) -> None:
@@ -40,6 +40,7 @@ def train(
 
     Args:
         batches: windows of the sample order with the micro-batches of this rank, as the guard's plan has them.
+        save_is_due: whether this rank wants a checkpoint after so many steps; what one wants all do.
         on_step: told of every step, and where its time went.
         save: keeps a checkpoint after that many steps; called on all ranks at once.
 
@@ -54,7 +55,7 @@ def train(
         watch.lap("data")
         own_sums = learner.backward(done, micro_batches)
         watch.lap("compute")
-        sums = learner.exchange(own_sums, stop=stop_requested())
+        sums = learner.exchange(own_sums, stop=stop_requested(), save=save_is_due(done + 1))
         watch.lap("sync")
         grad_norm, lr = learner.gradient_norm(sums), 0.0
         outcome: Outcome = "taken"
@@ -71,7 +72,7 @@ def train(
         watch.restart()
         moved = outcome != "left out"
         done += moved
-        if sums.stop or (moved and (done == max_steps or done % checkpoint_every_steps == 0)):
+        if sums.stop or (moved and (done == max_steps or sums.save)):
             save(done)
             watch.skip()
         if sums.stop and done < max_steps:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import time
 from pathlib import Path
 
 from data_contracts.documents import Link
@@ -15,7 +16,7 @@ from training.checkpoint.proof import fingerprint
 from training.checkpoint.restore import restore_newest
 from training.checkpoint.retention import discard_expired
 from training.checkpoint.save import Checkpointer, Content, Saved
-from training.checkpoint.spec import CheckpointSpec
+from training.checkpoint.spec import save_is_due
 from training.checkpoint.verify import Verified
 from training.data.loader import ShardReader
 from training.data.loader_spec import loader_spec
@@ -83,6 +84,7 @@ class _Session:
         self._fingerprint = fingerprint(gang.device, mesh_that_decides_bits(self._spec.parallel, gang.world_size))
         self._inexact_resumes = 0
         self._known_good: set[int] = set()
+        self._saved_s = 0.0
         self._stop = StopConditions(lambda: rank.stop_requested)
         self._profiler = StepProfiler(rank, run_dir, self._spec.profile)
 
@@ -114,8 +116,8 @@ class _Session:
                     self._guard,
                     first_step=first_step,
                     max_steps=self._spec.max_steps,
-                    checkpoint_every_steps=self._spec.checkpoint_every_steps,
                     stop_requested=self._stop,
+                    save_is_due=self._save_is_due,
                     on_step=self._record,
                     save=self._save,
                 )
@@ -137,6 +139,7 @@ class _Session:
             self._recorder = StepRecorder(self._rank, self._recipe, self._spec, self._gang, self._learner)
             self._proof_batch = proof_batch(self._reader, self._spec, self._gang.device)
             step = fields["step"] = self._restore()
+            self._saved_s = time.monotonic()
             self._gang.barrier()  # so that a request to stop finds all ranks on the same side of the first step
         return step
 
@@ -191,15 +194,23 @@ class _Session:
         self._recorder(step, watch)
         self._profiler.at_boundary(step.number)
 
+    def _save_is_due(self, step: int) -> bool:
+        """Rank 0's answer is everybody's: clocks differ."""
+        since_save_s = time.monotonic() - self._saved_s
+        saved_step = self._checkpointer.saved_step
+        return self._gang.leads and save_is_due(
+            self._spec.checkpoints, step=step, saved_step=saved_step, since_save_s=since_save_s
+        )
+
     def _save(self, step: int) -> None:
         if self._checkpointer.saved_step != step:
             with self._rank.ledger.span("checkpoint", step=step) as fields:
                 fields["size_bytes"] = self._checkpointer.save(self._content(step))
+            self._saved_s = time.monotonic()
 
     def _discard_expired(self, step: int) -> None:
         self._known_good.add(step)
-        spec = CheckpointSpec(keep_last=self._spec.keep_last_checkpoints)
-        discard_expired(self._checkpoints, spec, known_good=self._known_good)
+        discard_expired(self._checkpoints, self._spec.checkpoints, known_good=self._known_good)
 
     def _content(self, step: int) -> Content:
         return Content(
@@ -212,6 +223,7 @@ class _Session:
                 "tokens_seen": self._recorder.tokens_seen,
                 "inexact_resumes": self._inexact_resumes,
                 "guard": self._guard.state(),
+                **({} if (loss := self._guard.recent_loss) is None else {"loss": loss}),
                 **self._learner.scalars(),
             },
             proof_batch=self._proof_batch,

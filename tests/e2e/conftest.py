@@ -45,7 +45,8 @@ training:
   optimizer: {{lr: 0.02}}
   schedule: {{warmup_steps: 5}}
   max_steps: {MAX_STEPS}
-  checkpoint_every_steps: {CHECKPOINT_EVERY_STEPS}
+  checkpoints:
+    every_steps: {CHECKPOINT_EVERY_STEPS}
 evaluation: {{bootstrap_resamples: 100}}
 registry: {{model: tiny}}
 """

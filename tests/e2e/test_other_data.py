@@ -32,7 +32,8 @@ training:
   max_steps: 60
   global_batch_sequences: 32
   micro_batch_sequences: 16
-  checkpoint_every_steps: 30
+  checkpoints:
+    every_steps: 30
 registry: {model: diabetes}
 """
 IDS = """\
@@ -49,7 +50,8 @@ training:
   optimizer: {lr: 0.02}
   schedule: {warmup_steps: 5}
   max_steps: 60
-  checkpoint_every_steps: 30
+  checkpoints:
+    every_steps: 30
 registry: {model: ids}
 """
 CONTRACT = """\

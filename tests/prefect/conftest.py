@@ -56,7 +56,8 @@ training:
   max_steps: STEPS
   global_batch_sequences: 4
   micro_batch_sequences: 2
-  checkpoint_every_steps: 10
+  checkpoints:
+    every_steps: 10
   schedule: {warmup_steps: 2}
 evaluation: {bootstrap_resamples: 100}
 registry: {model: NAME}

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.training.conftest import REPOSITORY, TINY, TinyProject, make_project
+from training.checkpoint.spec import CheckpointSpec
 from training.checkpoint.verify import committed_steps
 from training.ledger import read_events
 
@@ -38,9 +39,9 @@ KILLS_PER_RUN = 25
 DEADLINE_S = 60.0
 
 VARIANTS = {
-    "every step": {"checkpoint_every_steps": 1},
-    "every third step": {"checkpoint_every_steps": 3},
-    "seldom": {"checkpoint_every_steps": 20, "seed": 1},
+    "every step": {"checkpoints": CheckpointSpec(every_steps=1)},
+    "every third step": {"checkpoints": CheckpointSpec(every_steps=3)},
+    "seldom": {"checkpoints": CheckpointSpec(every_steps=20), "seed": 1},
 }
 
 

@@ -29,6 +29,7 @@ from data_contracts.documents import (
     StoredFile,
 )
 from data_contracts.publication import Workspace
+from training.checkpoint.spec import CheckpointSpec
 from training.config import RecipeSpec, ScheduleSpec, TrainingSpec
 from training.data.sharding import fit, write_shards
 from training.data.spec import BytePairSpec, ShardSpec
@@ -44,8 +45,7 @@ TINY = TrainingSpec(
     max_steps=6,
     global_batch_sequences=8,
     micro_batch_sequences=2,
-    checkpoint_every_steps=2,
-    keep_last_checkpoints=3,
+    checkpoints=CheckpointSpec(every_steps=2),
 )
 
 

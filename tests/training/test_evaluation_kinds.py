@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.digests import canonical_json, sha256_bytes
+from training.checkpoint.spec import CheckpointSpec
 from training.config import RecipeSpec, ScheduleSpec, TrainingSpec
 from training.data.loader import ShardReader
 from training.data.packing import PAD_ID
@@ -43,7 +44,7 @@ def trained_scores(project: Any, recipe: RecipeSpec, folder: Path, world_size: i
         max_steps=NUM_STEPS,
         global_batch_sequences=16,
         micro_batch_sequences=8,
-        checkpoint_every_steps=NUM_STEPS,
+        checkpoints=CheckpointSpec(every_steps=NUM_STEPS),
     )
     run = project.publish_run(training)
     assert project.train(run, folder / "run", world_size=2) == [0, 0], project.log(folder / "run")

@@ -39,8 +39,8 @@ class Recorder:
         self._window = window
         return torch.zeros(1, 2)
 
-    def exchange(self, own, *, stop):
-        return Sums(nats=20.0, num_tokens=10, stop=stop or len(self.steps) == self._stop_at)
+    def exchange(self, own, *, stop, save):
+        return Sums(nats=20.0, num_tokens=10, stop=stop or len(self.steps) == self._stop_at, save=save)
 
     def gradient_norm(self, sums):
         return math.inf if self._window in self._bad else 0.5
@@ -66,8 +66,8 @@ class Recorder:
             Guard(GuardSpec(non_finite=NonFinitePolicy(action=action))),
             first_step=first_step,
             max_steps=max_steps,
-            checkpoint_every_steps=4,
             stop_requested=stop_requested,
+            save_is_due=lambda step: step % 4 == 0,
             on_step=self._record,
             save=self.saved.append,
         )

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from data_contracts.documents import Link
+from training.checkpoint.spec import CheckpointSpec
 from training.checkpoint.verify import committed_steps, verify_checkpoint
 from training.config import TrainingSpec
 
@@ -24,6 +25,10 @@ pytestmark = pytest.mark.slow
 def result(run_dir: Path) -> dict[str, Any]:
     value: dict[str, Any] = json.loads((run_dir / "result.json").read_bytes())
     return value
+
+
+def lasting(training: TrainingSpec, max_steps: int, *, every_steps: int) -> TrainingSpec:
+    return training.model_copy(update={"max_steps": max_steps, "checkpoints": CheckpointSpec(every_steps=every_steps)})
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +57,7 @@ def test_two_runs_from_scratch_write_the_same_checkpoint_byte_for_byte(project, 
 def test_a_run_stopped_by_sigterm_exits_75_with_a_checkpoint_and_continues_to_the_same_bits(
     project, until, tiny_training: TrainingSpec, tmp_path
 ):
-    training = tiny_training.model_copy(update={"max_steps": 400, "checkpoint_every_steps": 1000})
-    run = project.publish_run(training)
+    run = project.publish_run(lasting(tiny_training, 400, every_steps=1000))
     assert project.train(run, tmp_path / "whole", world_size=1) == [0]
     ranks = project.start(run, tmp_path / "stopped", world_size=2)
     until(lambda: _last_step(project, tmp_path / "stopped") > 3, what="step 4")
@@ -79,13 +83,27 @@ def test_a_rank_that_waits_for_its_peers_at_the_start_stops_at_once(project, unt
 
 
 def test_a_budget_of_steps_ends_an_attempt_with_a_checkpoint(project, tiny_training, tmp_path):
-    run = project.publish_run(tiny_training.model_copy(update={"max_steps": 30, "checkpoint_every_steps": 1000}))
+    run = project.publish_run(lasting(tiny_training, 30, every_steps=1000))
     assert project.train(run, tmp_path, world_size=2, HEADWAY_STOP_AFTER_STEPS="11") == [75, 75]
     assert committed_steps(tmp_path / "checkpoints") == [11]
 
 
+def test_checkpoints_by_time_are_taken_by_all_ranks_at_once_and_change_no_bit(project, tiny_training, tmp_path):
+    by_time = CheckpointSpec(every_steps=None, every_s=0.1, keep_best=1, keep_last=2)
+    run = project.publish_run(tiny_training.model_copy(update={"max_steps": 120, "checkpoints": by_time}))
+    assert project.train(run, tmp_path / "two", world_size=2) == [0, 0]
+    assert project.train(run, tmp_path / "one", world_size=1) == [0]
+
+    for folder in (tmp_path / "two", tmp_path / "one"):
+        kept = committed_steps(folder / "checkpoints")
+        saves = [event["step"] for event in project.events(folder) if event["event"] == "checkpoint"]
+        assert len(saves) >= 3 and kept[-1] == saves[-1] == 120
+        assert "loss" in verify_checkpoint(folder / "checkpoints" / "step-00000120").scalars
+    assert result(tmp_path / "two")["tensors_sha256"] == result(tmp_path / "one")["tensors_sha256"]
+
+
 def test_a_rank_killed_at_a_random_step_costs_time_and_no_bits(project, until, tiny_training, tmp_path):
-    run = project.publish_run(tiny_training.model_copy(update={"max_steps": 300, "checkpoint_every_steps": 10}))
+    run = project.publish_run(lasting(tiny_training, 300, every_steps=10))
     assert project.train(run, tmp_path / "whole", world_size=2) == [0, 0]
     ranks = project.start(run, tmp_path / "killed", world_size=2)
     step = random.randrange(15, 200)
@@ -169,7 +187,7 @@ def test_an_impossible_world_is_refused_with_the_numbers(project, tmp_path):
 
 
 def test_the_ledger_accounts_for_the_workers_life(project, tiny_training, tmp_path):
-    run = project.publish_run(tiny_training.model_copy(update={"max_steps": 200, "checkpoint_every_steps": 50}))
+    run = project.publish_run(lasting(tiny_training, 200, every_steps=50))
     assert project.train(run, tmp_path, world_size=1) == [0]
 
     events = project.events(tmp_path)

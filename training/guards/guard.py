@@ -82,6 +82,11 @@ class Guard:
             raise RollBack(target)
         return False
 
+    @property
+    def recent_loss(self) -> float | None:
+        """Mean of the recent steps' losses, as many as a spike is told by."""
+        return math.fsum(self._recent) / len(self._recent) if self._recent else None
+
     def windows(self, step: int, max_steps: int) -> range:
         """The windows that steps [step, max_steps) may come to, the ones that could yet be skipped for included."""
         further = sum(

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from training.checkpoint.spec import CheckpointSpec
 from training.config import LossScaleSpec
 
 pytestmark = pytest.mark.slow
@@ -21,7 +22,7 @@ def test_a_run_in_fp16_goes_on_with_its_loss_scale_on_another_number_of_ranks(pr
                 "gradient_compression": "bf16",
                 "loss_scale": LossScaleSpec(initial_exponent=20, growth_interval_steps=1),
                 "max_steps": 8,
-                "checkpoint_every_steps": 4,
+                "checkpoints": CheckpointSpec(every_steps=4),
             }
         )
     )

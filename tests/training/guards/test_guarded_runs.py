@@ -14,6 +14,7 @@ import pytest
 from data_contracts.documents import CheckpointManifest
 from data_contracts.errors import TrainingFailed
 from training.batches import step_rows
+from training.checkpoint.spec import CheckpointSpec
 from training.checkpoint.verify import committed_steps, read_manifest
 from training.config import RecipeSpec, TrainingSpec
 from training.data.loader import ShardReader
@@ -113,7 +114,7 @@ def test_without_an_earlier_checkpoint_rolling_back_goes_on_from_fresh_weights(
 ):
     spec = training(ROLL_BACK, deadly=marks(6))
     expected = train(spec, tmp_path / "usual")
-    train(spec.model_copy(update={"checkpoint_every_steps": 100}), tmp_path / "none")
+    train(spec.model_copy(update={"checkpoints": CheckpointSpec(every_steps=100)}), tmp_path / "none")
     assert [event["step"] for event in events(project, tmp_path / "none", "restore")] == [0, 0]
     assert result(tmp_path / "none")["tensors_sha256"] == expected["tensors_sha256"]
 
