@@ -16,8 +16,8 @@ from training.data.order_spec import OrderSpec
 from training.guards.spec import GuardSpec
 from training.optimizers.spec import OptimizerSpec, ScheduleSpec
 from training.parallel.spec import MeshShape, ParallelSpec, mesh_shape
-from training.start_spec import StartFrom
 from training.profiling import ProfileSpec
+from training.start_spec import StartFrom
 
 
 def is_power_of_two(number: int) -> bool:
