@@ -23,6 +23,7 @@ from tasks.context import RunContext
 from tasks.evaluate import report_path as evaluation_path
 from tasks.validate import report_path as contract_path
 from training.ledger import Event, read_events
+from training.step_summary import StepSummary, summarise_steps
 
 
 class RetrainSummary(BaseModel):
@@ -52,6 +53,8 @@ class RetrainSummary(BaseModel):
     wall_s: float
     time_s: dict[str, float]
     unattributed_ratio: float
+    steps: StepSummary | None = None
+    """Of rank 0, where this flow run trained."""
 
 
 def summarise(
@@ -62,7 +65,7 @@ def summarise(
     report = workspace.load(evaluation, EvaluationReport)
     spool = workspace.local_path(f"ledger/{context.budget_scope}/flow.jsonl")
     events = read_events(spool)
-    spent = spent_time(events)
+    spent, steps = spent_time(events), summarise_steps(rank_events(events))
     stages = [event for event in events if str(event["event"]).startswith("stage.") and "duration_s" in event]
     found = {str(event["event"]).removeprefix("stage."): bool(event["found"]) for event in stages if "found" in event}
     own = report.metrics[report.metric]
@@ -97,6 +100,7 @@ def summarise(
         wall_s=spent.wall_s,
         time_s={name: round(seconds, 3) for name, seconds in spent.parts_s.items()},
         unattributed_ratio=spent.unattributed_ratio,
+        steps=steps,
     )
     workspace.publish_json(f"ledger/{context.budget_scope}/summary.json", summary.model_dump(mode="json"))
     rows = [
@@ -147,6 +151,7 @@ def standing(summary: RetrainSummary) -> str:
 
 def markdown(summary: RetrainSummary) -> str:
     beside = {**summary.other_metrics, **summary.baselines}
+    steps = "" if summary.steps is None else f"{summary.steps.line()}\n\n"
     figures = ", ".join(f"{name} {value:.4f}" for name, value in beside.items())
     return (
         f"## {summary.model} version {summary.version}: {standing(summary)}\n\n"
@@ -154,5 +159,6 @@ def markdown(summary: RetrainSummary) -> str:
         f"{summary.reason}\n\n"
         f"found: {', '.join(summary.stages_found) or 'nothing'}; "
         f"made: {', '.join(summary.stages_made) or 'nothing'}\n\n"
+        f"{steps}"
         f"Prove it: `{proof_command(summary)}`\n"
     )

@@ -30,6 +30,7 @@ NOTICES = {
     "rank.lost": "rank",
     "attempt.failed": "attempt",
     "attempt.retry": "retry",
+    "guard": "guard",
     "checkpoint.quarantined": "quarantine",
     "checkpoint.damaged": "damaged",
     "checkpoints.unpublished": "unpublished",

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from training.ledger import Event
+from training.step_summary import PARTS
 
-STEP_PARTS = ("data", "forward", "backward", "sync", "optimizer")
 STEPS = frozenset({"step", "step.left_out"})
 UNNAMED = "unattributed"
 
@@ -55,7 +55,7 @@ def _name(event: Event) -> str:
 
 def _step_parts(event: Event, begin: float, duration: float) -> list[Interval]:
     parts, at = [Interval(name="train.other", begin_s=begin, end_s=begin + duration)], begin
-    for part in STEP_PARTS:
+    for part in PARTS:
         length = float(event.get(f"{part}_s", 0.0))
         # Later than the step itself by a hair, so that the part is the innermost.
         parts.append(Interval(name=f"train.{part}", begin_s=at, end_s=min(at + length, begin + duration)))

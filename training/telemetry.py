@@ -23,8 +23,6 @@ Outcome = Literal["taken", "overflowed", "left out"]
 """Of a step: the weights moved; a gradient overflowed in fp16 and the step is lost; or a guard left its batch out, and
 the same step is tried on the next."""
 
-PARTS = ("data", "forward", "backward", "sync", "optimizer")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepRecord:

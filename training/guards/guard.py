@@ -69,7 +69,8 @@ class Guard:
         action = "stop" if policy.action != "note" and spent >= policy.budget else policy.action
         # As text: JSON has no word for what is not finite.
         numbers = {"loss": str(loss), "grad_norm": str(grad_norm)}
-        self._on_alarm({"step": step + 1, "window": window, "alarm": alarm, "action": action, **numbers})
+        what = f"step {step + 1}: {alarm}, loss {loss:.4g}, gradient norm {grad_norm:.4g}: {action.replace('_', ' ')}."
+        self._on_alarm({"step": step + 1, "window": window, "alarm": alarm, "action": action, **numbers, "what": what})
         if action == "note":
             return True
         if action == "stop":

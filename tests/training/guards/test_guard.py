@@ -38,8 +38,17 @@ def test_by_default_a_number_that_is_not_finite_stops_the_run_with_advice(loss, 
     made, alarms = guard()
     with pytest.raises(TrainingFailed, match=r"step 1: .*not finite.*learning rates"):
         made.judge(0, loss, norm)
+    what = f"step 1: non-finite, loss {loss:.4g}, gradient norm {norm:.4g}: stop."
     assert alarms == [
-        {"step": 1, "window": 0, "alarm": "non-finite", "action": "stop", "loss": str(loss), "grad_norm": str(norm)}
+        {
+            "what": what,
+            "step": 1,
+            "window": 0,
+            "alarm": "non-finite",
+            "action": "stop",
+            "loss": str(loss),
+            "grad_norm": str(norm),
+        }
     ]
 
 

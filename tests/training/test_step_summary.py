@@ -1,0 +1,47 @@
+"""What steps came to, from their records alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from training.step_summary import quantile, summarise_steps
+
+
+def step(duration_s: float, **fields):
+    parts = {"data_s": 0.1, "forward_s": 0.3, "backward_s": 0.4, "sync_s": 0.1, "optimizer_s": 0.1}
+    scaled = {name: share * duration_s for name, share in parts.items()}
+    return {
+        "event": "step",
+        "duration_s": duration_s,
+        "tokens": 100,
+        "memory_bytes": 7,
+        "sent_bytes": 5,
+        **scaled,
+    } | fields
+
+
+def test_percentiles_rates_and_shares_come_from_the_records():
+    events = [step(0.1) for _ in range(95)] + [step(0.2) for _ in range(4)] + [step(1.0, memory_bytes=99)]
+    events += [{"event": "checkpoint", "duration_s": 0.7}, {"event": "step.left_out", "duration_s": 0.1}]
+    summary = summarise_steps(events)
+    assert (summary.p50_s, summary.p95_s, summary.p99_s) == (0.1, 0.1, 0.2)
+    assert summary.tokens_per_s == pytest.approx(10_000 / (9.5 + 0.8 + 1.0 + 0.7))
+    assert sum(summary.shares.values()) == pytest.approx(1.0)
+    assert summary.shares["backward"] == pytest.approx(0.4)
+    assert (summary.num_steps, summary.num_left_out, summary.peak_memory_bytes) == (100, 1, 99)
+    assert (summary.checkpoint_stall_s, summary.sent_bytes, summary.mfu) == (0.7, 500, None)
+    assert "p99 200 ms" in summary.line() and "MFU" not in summary.line()
+
+
+def test_utilisation_is_the_median_where_a_peak_is_known():
+    summary = summarise_steps([step(0.1, mfu=0.3), step(0.1, mfu=0.5), step(0.1, mfu=0.4)])
+    assert summary.mfu == 0.4 and "MFU 40.0 %" in summary.line()
+
+
+def test_without_a_step_there_is_no_summary():
+    assert summarise_steps([{"event": "restore", "duration_s": 1.0}]) is None
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.0, 1), (0.25, 1), (0.5, 2), (0.51, 3), (1.0, 4)])
+def test_a_quantile_is_one_of_the_values(fraction, expected):
+    assert quantile([4, 2, 3, 1], fraction) == expected
