@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import traceback
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -117,6 +118,19 @@ def verify(
     from flows.verify import verify_model
 
     sys.exit(verify_model(model_uri, workspace or default_workspace(), as_json=as_json))
+
+
+@app.command()
+def export(
+    model_uri: Annotated[str, typer.Argument(help="models:/NAME@champion or models:/NAME/VERSION")],
+    out: Annotated[Path, typer.Option(help="A folder that is not there yet.")],
+    workspace: WorkspaceUri = "",
+) -> None:
+    """Copy a registered model out, verified: weights and configuration, and its graph. Neither needs Headway."""
+    from flows.export import export_model
+
+    for path in export_model(model_uri, workspace or default_workspace(), out):
+        print(path)
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +18,7 @@ from tasks.context import RunContext
 from tasks.gangs import run_quietly
 from tasks.launch import checkpoint_here
 from training.checkpoint.layout import run_folder
-from training.export import GRAPH, INPUT_EXAMPLE, OUTPUT_EXAMPLE
+from training.export import GRAPH, INPUT_EXAMPLE, OUTPUT_EXAMPLE, WEIGHTS
 from training.launch.spec import LaunchSpec
 
 SERVED_BY = Path(__file__).with_name("served_graph.py")
@@ -45,10 +46,10 @@ def registered_graph(registration: Registration) -> StoredFile:
 
 
 def save_model(exported: Path, lineage: dict[str, str], target: Path) -> None:
-    """Write an MLflow model folder around the graph in `exported`, with signature, input example and lineage.
+    """Write an MLflow model folder around the graph in `exported`, with signature, input example, weights and lineage.
 
-    The folder's bytes are a function of graph, examples and lineage alone, so that registering again after a crash, or
-    after damage, is the same registration.
+    The folder's bytes are a function of graph, examples, weights and lineage alone, so that registering again after a
+    crash, or after damage, is the same registration.
     """
     mlflow_store.be_quiet()
     import mlflow.pyfunc
@@ -67,6 +68,7 @@ def save_model(exported: Path, lineage: dict[str, str], target: Path) -> None:
         # Said, not inferred: inference starts a process and asks a package index.
         pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in ("mlflow", "numpy", "torch")],
     )
+    shutil.copytree(exported / WEIGHTS, target / WEIGHTS)
     (target / "lineage.json").write_text(json.dumps(lineage, indent=1, sort_keys=True) + "\n")
     _describe(lineage, target)
 

@@ -1,13 +1,13 @@
-"""Export rank: a verified checkpoint as a `torch.export` graph, made by the code that trained it.
+"""Export rank: a verified checkpoint as a `torch.export` graph, made by the code that trained it, and as plain weights.
 
-The graph holds no Python of ours and no pickle, and loads wherever torch does.
+The graph holds no Python of ours and no pickle, and loads wherever torch does; the weights do not even need torch.
 """
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from training.launch.rank import Rank, arm
 from training.process_ends import leave, record_imports
@@ -16,7 +16,11 @@ from training.pulse import Pulse
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from data_contracts.documents import FittedState, RunSpec, ShardManifest
+
 GRAPH, INPUT_EXAMPLE, OUTPUT_EXAMPLE = "model.pt2", "input.npy", "output.npy"
+WEIGHTS = "weights"
+"""The folder of safetensors, configuration and what the encoder learnt."""
 
 
 def main() -> None:
@@ -33,10 +37,12 @@ def main() -> None:
 
 
 def export(rank: Rank, workspace_uri: str, run_sha256: str, checkpoint: Path, out: Path) -> None:
-    """Write the graph of a checkpoint, and an example of what goes in and what comes out."""
-    from data_contracts.documents import Link, RunSpec, ShardManifest
+    """Write the graph of a checkpoint, an example of what goes in and what comes out, and the weights."""
+    from data_contracts.documents import FittedState, Link, RunSpec, ShardManifest
     from data_contracts.publication import Workspace
+    from training.checkpoint.universal import export_model
     from training.checkpoint.verify import load_checkpoint
+    from training.data.encoders import fitted_file
     from training.evaluation import recipe_of, restored_model
 
     workspace = Workspace(workspace_uri)
@@ -48,6 +54,28 @@ def export(rank: Rank, workspace_uri: str, run_sha256: str, checkpoint: Path, ou
         model = restored_model(recipe, run, verified)
     with rank.ledger.span("export.graph"):
         write_graph(model, recipe.example_input(), out)
+    with rank.ledger.span("export.weights"):
+        fitted = workspace.load(run.fitted, FittedState)
+        store = Workspace(str(out / WEIGHTS))
+        for file in fitted.files:
+            name = file.path.rpartition("/")[2]
+            store.publish(name, fitted_file(workspace, fitted, name))
+        export_model(
+            checkpoint, out / WEIGHTS, model_config(run, shards, fitted), on_file=Pulse(rank.ledger, "export.weights")
+        )
+
+
+def model_config(run: RunSpec, shards: ShardManifest, fitted: FittedState) -> dict[str, Any]:
+    """What builds the model and encodes its rows, as JSON: recipe, data shape, encoder and what that learnt."""
+    from training.run_documents import data_shape
+
+    shape = data_shape(shards, fitted)
+    return {
+        "recipe": run.config["recipe"]["name"],
+        "fields": run.config["recipe"]["model"],
+        "data": {"content": shape.content, **shape.model_dump(mode="json")},
+        "encoder": {"kind": fitted.encoder, "spec": fitted.spec, "learnt": fitted.statistics},
+    }
 
 
 def write_graph(model: nn.Module, example: Tensor, out: Path) -> None:
