@@ -28,6 +28,15 @@ def test_a_row_depends_on_its_position_alone(num_rows: int, seed: int, positions
     assert together.tolist() == [order.rows(np.array([position]))[0] for position in sorted(positions)]
 
 
+@given(ROWS, SEEDS, st.integers(1, 3), st.integers(1, 400))
+def test_a_range_that_ends_just_past_an_epoch_is_no_exception(
+    num_rows: int, seed: int, epoch: int, before: int
+) -> None:
+    border = epoch * num_rows
+    together = rows_at(num_rows, seed, max(0, border - before), min(before, border) + 1)
+    assert together[-1] == rows_at(num_rows, seed, border, 1)[0]
+
+
 def test_blocks_never_show() -> None:
     parts = [rows_at(10_007, 5, first, 96) for first in range(0, 3 * BLOCK_ROWS, 96)]
     assert np.array_equal(np.concatenate(parts), rows_at(10_007, 5, 0, 3 * BLOCK_ROWS))

@@ -48,7 +48,8 @@ def test_threads_keep_the_order_whoever_is_slow(num_threads: int) -> None:
         assert list(results) == list(range(40))
 
 
-def test_it_works_ahead_and_never_beyond_its_bytes() -> None:
+@pytest.mark.parametrize("num_threads", [1, 4])
+def test_it_works_ahead_and_never_beyond_its_bytes(num_threads: int) -> None:
     consumed, most = 0, 0
 
     def produce(number: int) -> int:
@@ -56,11 +57,57 @@ def test_it_works_ahead_and_never_beyond_its_bytes() -> None:
         most = max(most, number + 1 - consumed)
         return number
 
-    with prefetcher(produce, stop=300, max_bytes=70, size_bytes=lambda _: 10) as results:
+    with prefetcher(produce, stop=300, max_bytes=70, size_bytes=lambda _: 10, num_threads=num_threads) as results:
         for number in results:
             assert number == consumed
             consumed += 1
     assert 1 < most <= 8  # seven fit; the consumer counts a result just after taking it
+    assert results.depth <= 8
+
+
+def answers_about_room(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Every answer that a thread gets which asks whether to make another result."""
+    answers: list[bool] = []
+    has_room = Prefetcher._has_room
+
+    def noted(self: Prefetcher[int]) -> bool:
+        answers.append(has_room(self))
+        return answers[-1]
+
+    monkeypatch.setattr(Prefetcher, "_has_room", noted)
+    return answers
+
+
+@pytest.mark.parametrize(("max_bytes", "most"), [(10, 1), (29, 2), (30, 3), (39, 3), (40, 4)])
+def test_when_the_consumer_is_slow_its_bytes_are_used_to_the_last_result(
+    monkeypatch: pytest.MonkeyPatch, max_bytes: int, most: int
+) -> None:
+    allowed, made = answers_about_room(monkeypatch), 0
+
+    def produce(number: int) -> int:
+        nonlocal made
+        made += 1
+        return number
+
+    with prefetcher(produce, max_bytes=max_bytes, size_bytes=lambda _: 10) as results:
+        results.depth = 100  # as if it had been waited for often
+        assert next(results) == 0
+        until(lambda: made >= 1 + most and not allowed[-1])
+        assert made == 1 + most
+
+
+def test_nothing_is_begun_beside_the_first_result_before_its_size_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed, sizes_known = answers_about_room(monkeypatch), []
+
+    def produce(number: int) -> int:
+        if number == 0:
+            until(lambda: len(allowed) >= 3)  # all three threads have asked
+            sizes_known.append(allowed[:3])
+        return number
+
+    with prefetcher(produce, stop=9, num_threads=3, max_bytes=15, size_bytes=lambda _: 10) as results:
+        assert list(results) == list(range(9))
+    assert sizes_known == [[True, False, False]]
 
 
 def test_a_single_result_larger_than_its_bytes_is_still_made() -> None:
