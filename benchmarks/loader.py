@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gc
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +23,7 @@ import torch
 
 from benchmarks.figures import Figure, show
 from benchmarks.loader_data import TASKS, Made, Task, make
-from benchmarks.loader_peers import PeerProcess
+from benchmarks.loader_peers import PeerProcess, obstacles
 from training.data.block_gather import BLOCK_BYTES, BlockGather
 from training.data.loader import ShardReader
 from training.data.order_spec import OrderSpec
@@ -251,6 +252,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     figures = []
+    for name, obstacle in obstacles(arguments.peers).items():
+        if obstacle:
+            print(f"not measured: {name}: {obstacle}", file=sys.stderr)
     for task in TASKS:
         for scale in map(int, arguments.scales.split(",")):
             with tempfile.TemporaryDirectory(prefix="headway-loader-") as folder:

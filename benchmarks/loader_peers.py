@@ -7,7 +7,7 @@ everybody else. Data are converted to each peer's own format first, one record a
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import functools
 import json
 import subprocess
 import sys
@@ -63,15 +63,23 @@ class PeerProcess:
         """Those that the interpreter can import."""
         with contextlib.ExitStack() as stack:
             peers = {}
-            for name in _there(python) if python else ():
-                peers[name] = cls(str(python), name, task, made)
-                stack.callback(peers[name].close)
+            for name, obstacle in obstacles(python).items() if python else ():
+                if not obstacle:
+                    peers[name] = cls(str(python), name, task, made)
+                    stack.callback(peers[name].close)
             yield peers
 
 
-def _there(python: str) -> list[str]:
-    done = subprocess.run([python, __file__, "--which"], stdout=subprocess.PIPE, text=True, check=True)
-    return list(json.loads(done.stdout))
+@functools.cache
+def obstacles(python: str | None) -> dict[str, str]:
+    """By peer, why it cannot be measured; empty where it can."""
+    if python is None:
+        return dict.fromkeys(MODULES, "no --peers given")
+    found = {}
+    for name, module in MODULES.items():
+        done = subprocess.run([python, "-c", f"import {module}"], capture_output=True, text=True, check=False)
+        found[name] = done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
+    return found
 
 
 def _rows(job: dict[str, Any]) -> dict[str, Any]:
@@ -179,9 +187,6 @@ def serve(job: dict[str, Any], folder: Path) -> None:
 
 
 def main() -> None:
-    if sys.argv[1] == "--which":
-        print(json.dumps([name for name, module in MODULES.items() if importlib.util.find_spec(module)]))
-        return
     import torch
 
     torch.set_num_threads(1)
