@@ -98,6 +98,15 @@ def test_ranks_begin_with_the_verified_weights_whatever_their_number_and_keep_fr
     assert moved < 0.1, "two steps of 0.02 from the weights taken over"
     assert not any(name.startswith("optimizer.") and "blocks" in name for name in learnt[0])
 
+    other = taught.manifest.model_copy(update={"num_samples": taught.manifest.num_samples + 1})
+    stranger = own_project.publish_run(
+        TrainingSpec.model_validate(child.config), start=workspace.publish_document(other)
+    )
+    run_dir = workspace.local_path("elsewhere/stranger")
+    run_dir.mkdir()
+    assert own_project.train(stranger, run_dir, world_size=1) == [5]
+    assert f"it is not {other.link.short}" in own_project.log(run_dir)
+
     path = next(folder.glob("tensors-*"))
     data = bytearray(path.read_bytes())
     data[data.index(taught.tensors["model.embedding.weight"].numpy().tobytes()) + 5] ^= 1

@@ -93,6 +93,7 @@ def test_a_good_recipe_goes_through_and_keeps_what_is_its_own(load: Write) -> No
         ("return Losses(nats, torch", "return nats.sum().item() #", 16, "losses returned a float"),
         ("return Losses(nats, torch", "return #", 16, "losses returned nothing"),
         ('reduction="none")[:, None]', 'reduction="none")', 16, r"nats of shape \[5\], not \(rows, targets\)"),
+        ("torch.ones_like(nats, dtype", "torch.ones_like(nats[:, 0], dtype", 16, r"valid as bool \[5\], not as bool"),
         ("dtype=torch.bool", "dtype=torch.float", 16, r"valid as float32 \[5, 1\], not as bool \[5, 1\]"),
         ('reduction="none")', 'reduction="none").detach()', 16, "do not depend"),
         ('{"nats": self.losses(model, batch).nats', '{"loss": 1', 20, "measures returned a dict, not a mapping with"),
