@@ -172,6 +172,22 @@ def test_killed_after_the_alarm_it_decides_the_same_again(
     assert left_out(tmp_path / "killed") == left_out(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("guards", [SKIP, ROLL_BACK])
+def test_a_run_that_goes_on_after_the_alarm_remembers_what_was_left_out(
+    project, marks, training, train, tmp_path, guards
+):
+    spec = training(guards, deadly=marks(6))
+    expected = train(spec, tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000012")
+
+    again = train(spec, tmp_path / "run")
+
+    assert again["tensors_sha256"] == expected["tensors_sha256"]
+    assert len(left_out(tmp_path / "run")) == 1
+    assert [event["step"] for event in events(project, tmp_path / "run", "restore")] == [10]
+
+
 def test_a_spike_is_left_out_too(project, marks, training, train, tmp_path):
     spikes = GuardSpec(spike=SpikePolicy(action="skip", window_steps=8))
     train(training(spikes, terrible=marks(10)), tmp_path)
