@@ -20,6 +20,9 @@ from s3fs import S3FileSystem
 # Tests of remote workspaces leave nothing in anybody's cache.
 os.environ["HEADWAY_LOCAL"] = tempfile.mkdtemp(prefix="headway-tests-")
 
+# Before torch is imported. Test processes run side by side: threads of one would wait for cores that another has.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # A shell that runs us in the background lets us ignore Ctrl-C, and so would every process that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
