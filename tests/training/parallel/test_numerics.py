@@ -92,6 +92,7 @@ def test_a_tied_matrix_stays_one_however_it_is_split(train, mesh):
     close(tied, train(1, recipe=TIED))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["image-classifier", "tabular-classifier"])
 @pytest.mark.parametrize("mesh", [{}, {"shard": 2}], ids=["ddp", "fsdp2"])
 def test_recipes_without_blocks_train_on_replicated_and_sharded_meshes_too(train, name, mesh):
@@ -99,6 +100,7 @@ def test_recipes_without_blocks_train_on_replicated_and_sharded_meshes_too(train
     close(train(2, recipe=recipe, parallel={**FAST, **mesh}), train(1, recipe=recipe))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("mesh", [{}, {"shard": 2}, {"tensor": 2}, {"pipeline": 2}], ids=str)
 def test_half_precision_on_every_mesh_is_that_of_one_process(train, mesh, precision):
