@@ -1,0 +1,59 @@
+"""Files are written past the page cache where that can be, and are the same bytes wherever it cannot."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+import torch
+
+from data_contracts.publication import Workspace
+from training.checkpoint import blocks
+from training.checkpoint.file_image import PAGE_BYTES, FileImage, make_header
+from training.checkpoint.read import read_file
+
+
+@pytest.mark.parametrize("num_elements", [0, 1, PAGE_BYTES // 4, 300_000, 300_001])
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_any_length_is_written_and_read_back(tmp_path, monkeypatch, num_elements, is_refused):
+    asked = []
+
+    def opened(path, flags, *more):
+        if flags & os.O_DIRECT:
+            asked.append(path)
+            if is_refused:
+                raise OSError(errno.EINVAL, "Invalid argument")
+        return os.open(path, flags, *more)
+
+    class Os:
+        def __getattr__(self, name):
+            return opened if name == "open" else getattr(os, name)
+
+    monkeypatch.setattr(blocks, "os", Os())
+    monkeypatch.setattr(blocks, "DIRECT_BYTES", 0)
+    monkeypatch.setattr(blocks, "WRITE_BYTES", 64 * PAGE_BYTES)
+    values = {"w": torch.arange(float(num_elements)), "n": torch.tensor(7)}
+    image = FileImage(make_header({"w": ("float32", (num_elements,)), "n": ("int64", ())}))
+    image.stage(values)
+
+    file = blocks.publish_blocks(Workspace(str(tmp_path)), "t.safetensors", image.view())
+
+    assert asked, "the straight way was tried"
+    assert (tmp_path / "t.safetensors").read_bytes() == bytes(image.view())
+    assert all(torch.equal(found, values[name]) for name, found in read_file(tmp_path, file).items())
+
+
+def test_an_image_lies_where_direct_writing_asks_for_it():
+    for num_elements in (1, 1000, 2_000_000):
+        image = FileImage(make_header({"w": ("uint8", (num_elements,))}))
+        assert torch.frombuffer(image.view(), dtype=torch.uint8).data_ptr() % PAGE_BYTES == 0
+
+
+def test_a_full_disk_is_no_reason_to_try_another_way(tmp_path, monkeypatch):
+    def full(*_arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(blocks, "_write", full)
+    with pytest.raises(OSError, match="No space left"):
+        blocks.write_past_cache(tmp_path / "x", memoryview(bytes(10)))
