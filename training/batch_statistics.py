@@ -57,6 +57,10 @@ class BatchStatistics:
         self._running = [buffer for _, mean, variance, _ in self._layers for buffer in (mean, variance)]
         self._others = list(_persistent_buffers(model, but={id(layer) for layer, *_ in self._layers}))
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._layers)
+
     def begin_step(self) -> None:
         self._momenta = [layer.momentum for layer, *_ in self._layers]
         self._counts = [count.clone() for *_, count in self._layers]

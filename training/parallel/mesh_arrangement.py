@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from data_contracts.errors import ConfigError
 from training.arrangement import Batch, Share
+from training.batch_statistics import BatchStatistics
 from training.checkpoint.pieces import Piece, State
 from training.communication import Collectives, Traffic
 from training.config import TrainingSpec
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 class MeshArrangement:
     """Raises:
-    ConfigError: the recipe does not say how its model can be split.
+    ConfigError: the recipe does not say how its model can be split, or it keeps batch statistics and is split.
     """
 
     def __init__(self, recipe: Recipe, spec: TrainingSpec, gang: Gang) -> None:
@@ -49,6 +51,13 @@ class MeshArrangement:
         self._locals = {name: LocalParameter(value, self._mesh) for name, value in self.model.named_parameters()}
         self._fill(draw())
         self._collectives = Collectives(gang)
+        self._statistics = BatchStatistics(self.model, self._collectives)
+        if self._statistics and shape.num_shares != gang.world_size:
+            raise ConfigError(
+                "batch normalisation's statistics are averaged over ranks that each hold the whole of a layer.",
+                where="training.parallel",
+                advice="Use `replicate` and `shard` alone, or another normalisation.",
+            )
         self._replicas: ReplicaSum | None = None
         if shape.shard == 1:  # else FSDP2 adds up what it shards, over its replicas too
             trained = [value for value in self._locals.values() if value.local.requires_grad]
@@ -62,13 +71,16 @@ class MeshArrangement:
     def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
         self.model.train()
         self._begin(len(micro_batches))
+        self._statistics.begin_step()
         rows = []
         for index, batch in enumerate(micro_batches):
             self._before_backward(is_last=index == len(micro_batches) - 1)
             self._seed(step, index, len(micro_batches))
+            self._statistics.begin_replica()
             with self._split_loss():
                 with self._autocast():
                     losses = self._losses(self.model, batch)
+                self._statistics.end_replica()
                 (losses.nats.sum() * loss_scale).backward()  # type: ignore[no-untyped-call]
             rows.append(sums_of(losses))
         own = torch.stack(rows).cpu()
@@ -77,6 +89,7 @@ class MeshArrangement:
 
     def exchange(self, own: Tensor) -> Tensor:
         self._finish()
+        self._statistics.end_step()
         shape, num_rows = self._mesh.shape, own.shape[0]
         rows = self._gather(own).view(shape.pipeline, shape.num_shares, shape.tensor, num_rows, -1)
         return rows.sum(dim=(0, 2)).flatten(0, 1)

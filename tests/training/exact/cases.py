@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from training.config import LossScaleSpec, OptimizerSpec, RecipeSpec, ScheduleSpec, TrainingSpec
 from training.data.shapes import ImageShape, TabularShape, TokenShape
+from training.parallel.spec import ParallelSpec
 from training.recipes.classification import Classifier
 from training.recipes.protocol import Recipe, load_recipe
 from training.seeds import derive
@@ -153,6 +154,8 @@ CASES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
     ),
     "batch-norm": partial(own, Normalised, (3, 8, 8)),
     "batch-norm-bf16": partial(own, Normalised, (3, 8, 8), precision="bf16"),
+    "batch-norm-fast": partial(own, Normalised, (3, 8, 8), parallel=ParallelSpec(mode="fast")),
+    "batch-norm-sharded": partial(own, Normalised, (3, 8, 8), parallel=ParallelSpec(mode="fast", shard=2)),
     "sparse": partial(own, Sparse, (5,), 50),
     "checkpointed": partial(own, partial(TwiceThroughOneBlock, False), (3,), NUM_CLASSES),
     "reentrant": partial(own, partial(TwiceThroughOneBlock, True), (3,), NUM_CLASSES),

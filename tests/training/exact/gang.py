@@ -46,7 +46,7 @@ def run_case(name: str, gang: Gang, first: int, last: int, loaded: Path, kept: P
             num_skipped += 1
         else:
             learner.update(step, sums, norm)
-    tensors = {key: value.detach().clone() for key, value in learner.tensors().items()}
+    tensors = {key: value.detach().clone() for key, value in learner.wholes()}
     if gang.leads:
         safetensors.torch.save_file(tensors, kept)
         kept.with_suffix(".json").write_text(json.dumps(learner.scalars()))

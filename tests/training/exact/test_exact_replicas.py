@@ -68,6 +68,8 @@ def rounds(tmp_path_factory) -> dict[str, list[Found]]:
     jobs = {
         **{f"{size}": {"world_size": size, "cases": dict.fromkeys(SAME_BITS, (0, NUM_STEPS))} for size in (1, 2, 4)},
         "8": {"world_size": 8, "cases": dict.fromkeys(EVERYWHERE, (0, NUM_STEPS))},
+        "fast": {"world_size": 2, "cases": dict.fromkeys(("batch-norm-fast", "batch-norm-sharded"), (0, 1))},
+        "one step": {"world_size": 1, "cases": {"batch-norm": (0, 1)}},
         "refused": {"world_size": 1, "cases": dict.fromkeys(REFUSED, (0, 1))},
         **{f"resumed {index}": job for index, job in enumerate(resumes(SEED))},
     }
@@ -98,6 +100,17 @@ def test_a_run_resumed_at_random_steps_on_other_numbers_of_ranks_ends_with_the_s
     assert (last["digest"], last["scalars"]) == (alone["digest"], alone["scalars"]), f"{resumes(SEED)}"
     losses = [loss for index in range(4) for loss in rounds[f"resumed {index}"][0][case]["losses"]]
     assert losses == alone["losses"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["batch-norm-fast", "batch-norm-sharded"])
+def test_batch_statistics_of_meshes_are_those_of_all_replicas_too(rounds, case):
+    one, other = (rank[case]["buffers"] for rank in rounds["fast"])
+    assert one == other
+    exact = rounds["one step"][0]["batch-norm"]["buffers"]
+    assert one.keys() == exact.keys()
+    for name, values in exact.items():
+        assert one[name] == pytest.approx(values, rel=1e-5, abs=1e-7), name
 
 
 @pytest.mark.slow
