@@ -16,7 +16,7 @@ def test_two_replicas_of_one_micro_batch_each_are_one_process_bit_for_bit(train)
     alone = train(1, micro=8)
     assert train(2, micro=8) == alone
     exact = train(2, micro=8, parallel={"mode": "exact"})
-    assert exact.pop("norms") == pytest.approx(alone["norms"], rel=1e-4), "its norm is added up in fp32"
+    assert exact.pop("norms") == pytest.approx(alone["norms"], rel=2e-6), "added up in other pieces"
     assert exact == {name: value for name, value in alone.items() if name != "norms"}
 
 
