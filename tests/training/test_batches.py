@@ -8,6 +8,7 @@ import torch
 
 from training.arrangement import Share
 from training.batches import RankBatches, prefetched, proof_batch, step_rows
+from training.data import block_gather
 from training.data.loader import ShardReader
 from training.data.loader_spec import LoaderSpec
 from training.data.spec import TRAIN
@@ -40,6 +41,17 @@ def test_batches_made_ahead_are_those_of_their_steps(reader, tiny_training, opti
             for found, expected in zip(made, batches(step), strict=True):
                 assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert num_steps == stop - start
+
+
+def test_batches_stay_what_they_were_for_as_long_as_they_are_held(reader, tiny_training, monkeypatch):
+    monkeypatch.setattr(block_gather, "BLOCK_BYTES", 2000)
+    batches = RankBatches(reader, tiny_training, share=Share(0, 2), device=torch.device("cpu"))
+    assert batches.steps_per_block < 20
+    with prefetched(batches, LoaderSpec(prefetch_bytes=20_000), start=0, stop=400) as steps:
+        held = list(steps)
+    for step, made in enumerate(held):
+        for found, expected in zip(made, batches(step), strict=True):
+            assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_every_batch_lies_as_an_allocation_of_its_own_would(reader, tiny_training):

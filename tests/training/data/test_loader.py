@@ -75,7 +75,15 @@ def test_gathered_arrays_belong_to_the_caller(shared: Any) -> None:
     one = reader.gather(np.arange(5))["tokens"]
     one[:] = 9
     assert one.flags.c_contiguous
+    assert all(reader.gather(np.arange(count))["tokens"].ctypes.data % 64 == 0 for count in range(1, 50))
     assert not np.array_equal(reader.gather(np.arange(5))["tokens"], one)
+
+
+def test_no_array_is_written_to_again_while_it_is_held(shared: Any) -> None:
+    reader = ShardReader(shared.workspace, shared.manifest, TRAIN)
+    whole = reader.gather(np.arange(reader.num_rows))["tokens"]
+    held = [reader.gather(np.arange(first, first + 5))["tokens"] for first in range(reader.num_rows - 5)]
+    assert all(np.array_equal(found, whole[first : first + 5]) for first, found in enumerate(held))
 
 
 def test_arrays_outlive_their_reader(shared: Any) -> None:

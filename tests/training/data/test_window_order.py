@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import threading
 
 import numpy as np
@@ -72,6 +74,19 @@ def test_seeds_and_epochs_give_other_orders() -> None:
 
 def test_the_order_is_fixed_for_ever() -> None:
     assert order_of([3, 4, 2], seed=7, window=2).rows(np.arange(12)).tolist() == [8, 7, 2, 0, 1, 3, 6, 4, 5, 7, 1, 0]
+
+
+def test_the_order_of_a_large_window_is_fixed_for_ever() -> None:
+    rows = order_of([4096] * 20, seed=7, window=16).rows(np.arange(5000, 75_000))
+    assert hashlib.sha256(rows.astype("<i8").tobytes()).hexdigest()[:16] == "831396c57ca4f566"
+
+
+def test_rows_handed_out_cannot_change_the_order() -> None:
+    order = order_of([50] * 4)
+    expected = order.rows(np.arange(100)).copy()
+    with contextlib.suppress(ValueError):  # read-only
+        order.rows(np.arange(100))[:] = 0
+    assert np.array_equal(order.rows(np.arange(100)), expected)
 
 
 def test_threads_may_share_one_order() -> None:
