@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from s3fs import S3FileSystem
 
 # Tests of remote workspaces leave nothing in anybody's cache.
@@ -26,6 +27,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell that runs us in the background lets us ignore Ctrl-C, and so would every process that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("headway", deadline=None)
+settings.load_profile("headway")
 
 READY_WITHIN_S = 60.0
 CREDENTIALS = {

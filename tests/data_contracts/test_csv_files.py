@@ -69,7 +69,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_siz
 
 
 @given(table=st.lists(st.tuples(TEXTS, TEXTS), max_size=20), block_bytes=st.sampled_from([64, 200, 4 << 20]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_text_comes_back_whatever_the_blocks(
     tmp_path_factory: pytest.TempPathFactory, table: list[tuple[str, str]], block_bytes: int
 ) -> None:

@@ -25,7 +25,7 @@ def grouped(values: list[float | None]) -> dict[int, int]:
     return {int(key): int(weight) for key, weight in rows}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False)), max_size=30))
 @example([1.8446744073709509e19])  # just below a power of two
 @example([5e-324, -1.7976931348623157e308])

@@ -120,7 +120,7 @@ VALUES = {
     ),
     block_bytes=st.sampled_from([16, 300, 4 << 20]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_value_comes_back_whatever_the_blocks(
     tmp_path_factory: pytest.TempPathFactory, table: list[Row], block_bytes: int
 ) -> None:

@@ -64,7 +64,7 @@ def cuttings(draw, whole: dict[str, torch.Tensor]) -> list[dict[str, Piece]]:
     return held
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.data())
 def test_what_any_mesh_saved_any_other_mesh_and_a_single_process_read_back(in_gang, content, run, data):
     whole = data.draw(tensors())

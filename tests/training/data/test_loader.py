@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data_contracts.documents import Link, ShardManifest
@@ -45,7 +45,6 @@ def test_rows_are_those_that_arrow_reads_in_manifest_order(shared: Any, split: s
         assert np.array_equal(values, expected[name])
 
 
-@settings(deadline=None)  # the first example opens the reader
 @given(st.data())
 def test_any_rows_in_any_order_are_gathered(shared: Any, data: st.DataObject) -> None:
     reader = opened(shared)
@@ -232,7 +231,6 @@ def test_a_rank_loads_without_any_parquet_reader_tokenizer_or_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
-@settings(deadline=None)  # the first example opens the reader
 @given(st.data())
 def test_located_rows_are_read_in_parts(shared: Any, data: st.DataObject) -> None:
     reader = opened(shared)
