@@ -25,10 +25,7 @@ def open_file_system(uri: str) -> tuple[Any, str]:
     Raises:
         ConfigError: no such kind of place, or credentials in the URI.
     """
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(uri)
-        if "://" in uri and (parts.password is not None or any(word in parts.query.lower() for word in SECRET_WORDS)):
-            raise ConfigError("a URI must not hold credentials.", where=f"{parts.scheme}://...", advice=CREDENTIALS)
+    refuse_credentials(uri)
     try:
         fs, root = fsspec.core.url_to_fs(uri, **_options(uri.partition("://")[0]))
     except (ValueError, ImportError) as error:
@@ -38,6 +35,18 @@ def open_file_system(uri: str) -> tuple[Any, str]:
     if hasattr(fs, "retries"):
         fs.retries = 1  # the deadline is ours
     return fs, root
+
+
+def refuse_credentials(uri: str) -> None:
+    """What a URI names is written down, and credentials would be with it.
+
+    Raises:
+        ConfigError: it holds some.
+    """
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(uri)
+        if "://" in uri and (parts.password is not None or any(word in parts.query.lower() for word in SECRET_WORDS)):
+            raise ConfigError("a URI must not hold credentials.", where=f"{parts.scheme}://...", advice=CREDENTIALS)
 
 
 def _options(protocol: str) -> dict[str, Any]:

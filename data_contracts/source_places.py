@@ -9,6 +9,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 from data_contracts.errors import ConfigError
+from data_contracts.file_systems import refuse_credentials
 from data_contracts.places import confined
 from data_contracts.source_spec import SourceSpec
 
@@ -23,8 +24,9 @@ def resolve_base_uri(spec: SourceSpec, *, base: Path) -> str:
         base: the folder relative paths start from, the pipeline file's own.
 
     Raises:
-        ConfigError: `python:` names no installed package.
+        ConfigError: `python:` names no installed package, or the URI holds credentials.
     """
+    refuse_credentials(spec.uri)
     if spec.uri == STDLIB_URI:
         return sysconfig.get_path("stdlib")
     if spec.uri.startswith(PYTHON_SCHEME):

@@ -16,11 +16,13 @@ from prefect.cache_policies import NO_CACHE
 from prefect.utilities.annotations import unmapped
 
 from data_contracts.digest_cache import DigestCache
+from data_contracts.digests import sha256_of
 from data_contracts.documents import ContractReceipt, FittedState, Frozen, Link, Snapshot, SourceFile
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from data_contracts.quarantine import left_out_rows
 from data_contracts.sources import SourceSpec, read_rows
+from tasks.code_version import code_version
 from tasks.retry_policy import is_transient
 from training.data.group_writer import GroupWriter
 from training.data.spec import ShardSpec
@@ -88,6 +90,7 @@ def source_rows(
     """The rows of the snapshot's files; reading a file checks it against the snapshot."""
     taken = workspace.load(snapshot, Snapshot)
     left_out = left_out_rows(workspace, workspace.load(receipt, ContractReceipt))
+    reading = sha256_of([taken.format, taken.options, taken.columns, code_version(read_rows.__module__)])
 
     def rows_of(file: SourceFile) -> SourceRows:
         return SourceRows(
@@ -97,6 +100,7 @@ def source_rows(
             num_rows=file.num_rows,
             left_out=left_out.get(file.path, NO_ROWS),
             read=partial(read_rows, source, file, base=base, columns=taken.columns, digests=digests),
+            reading=reading,
         )
 
     return [rows_of(file) for file in taken.files]

@@ -35,7 +35,9 @@ def snapshot(context: RunContext, source: SourceSpec) -> Link:
     link = find_or_make(context, "snapshot", inputs, lambda: Made(document=taken), shown=shown)
     # Where the data lay is no part of what they were; kept for `verify` alone.
     place = resolve_base_uri(source, base=context.base)
-    context.workspace.publish_addressed(place_path(link), canonical_json({"place": place, "sha256": sha256_of(place)}))
+    if "://" not in place:
+        note = canonical_json({"place": place, "sha256": sha256_of(place)})
+        context.workspace.publish_addressed(place_path(link), note)
     return link
 
 

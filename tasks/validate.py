@@ -159,7 +159,7 @@ def _run(
                 rows = proof.enter_context(
                     rows_files(source, taken, folder, base=context.base, digests=context.digests)
                 )
-            states = None if rows.is_packed else load_states(workspace, rows, _basis(contract))
+            states = None if rows.is_packed else load_states(workspace, rows, _basis(contract, taken))
             surroundings = Surroundings(
                 baseline=baseline_of(context, snapshot) if contract.needs_baseline else None,
                 split=pipeline_split(shards, taken.columns),
@@ -183,14 +183,14 @@ def _run(
     return Made(document=receipt, files=(*files, report))
 
 
-def _basis(contract: Contract) -> str:
-    """What decides a file's figures besides the file: code, libraries, and which rows are set aside."""
+def _basis(contract: Contract, taken: Snapshot) -> str:
+    """What decides a file's figures besides the file: how rows come out of it, which are set aside, code, libraries."""
     rules = [rule.model_dump(mode="json") for rule in contract.rules if rule.action == "quarantine"]
     types = {name: column.type for name, column in contract.columns.items()}
     libraries = {name: version(name) for name in LIBRARIES}
-    return sha256_of(
-        {"contract": contract.name, "rules": rules, "types": types, "code": code_version(*CODE), "libraries": libraries}
-    )
+    reading = [taken.format, taken.options]
+    code = {"code": code_version(*CODE), "libraries": libraries}
+    return sha256_of({"contract": contract.name, "rules": rules, "types": types, "reading": reading, **code})
 
 
 def _violation(

@@ -57,6 +57,13 @@ def test_a_package_is_no_way_to_other_folders() -> None:
         place("python:json/../../etc")
 
 
+@pytest.mark.parametrize("uri", ["https://user:pass@host/data", "s3://bucket/data?X-Amz-Signature=abc"])
+def test_credentials_in_a_uri_are_refused_and_not_repeated(uri: str) -> None:
+    with pytest.raises(ConfigError, match="must not hold credentials") as refused:
+        resolve_base_uri(SourceSpec(uri=uri), base=Path())
+    assert "pass" not in str(refused.value).replace("credentials", "") and "abc" not in str(refused.value)
+
+
 def test_a_file_never_lies_outside_its_source() -> None:
     assert file_place("s3://bucket/data/", "a/b") == "s3://bucket/data/a/b"
     with pytest.raises(IntegrityError):

@@ -13,11 +13,12 @@ from data_contracts import refs
 from data_contracts.documents import ContractReceipt, Link
 from data_contracts.errors import ConfigError, ContractViolation
 from data_contracts.publication import Workspace
-from data_contracts.source_spec import SourceSpec
+from data_contracts.source_spec import CsvOptions, SourceSpec
 from data_contracts.sources import take_snapshot
 from tasks import validate as gate
 from tasks.acceptance import accepted_ref, baseline_of
 from tasks.context import RunContext
+from tasks.shard_group import source_rows
 from training.data.spec import ShardSpec
 
 CONTRACT = """
@@ -171,3 +172,26 @@ def test_a_snapshot_is_not_its_own_baseline(context: RunContext, validate: Valid
     receipt = load(context.workspace, validate())
     assert baseline_of(context, receipt.snapshot) is None
     assert baseline_of(context, Link(kind="snapshot", sha256="0" * 64)) == receipt
+
+
+def test_the_same_bytes_read_in_another_way_are_judged_and_sharded_anew(context: RunContext) -> None:
+    """What is remembered of a file by its digest is void once its cells mean something else."""
+    (context.base / "data").mkdir()
+    (context.base / "data" / "part.csv").write_text("id,word\n" + "".join(f"{number},NA\n" for number in range(50)))
+    say(context, "name: words\nversion: 1.0.0\ncolumns:\n  id: {type: int64}\n  word: {type: string}\n")
+
+    def taken(*nulls: str) -> tuple[SourceSpec, Link]:
+        source = SourceSpec(uri="data", format="csv", csv=CsvOptions(nulls=nulls), column_types={"word": "string"})
+        snapshot = take_snapshot(source, base=context.base, cache=context.digests)
+        return source, context.workspace.publish_document(snapshot)
+
+    as_text, as_null = taken(""), taken("", "NA")
+    receipt = gate.validate.fn(context, "events.yaml", *as_text, ShardSpec())
+    with pytest.raises(ContractViolation, match="word"):
+        gate.validate.fn(context, "events.yaml", *as_null, ShardSpec())
+
+    (one,), (again,), (other,) = (
+        source_rows(context.workspace, context.base, *read, receipt) for read in (as_text, as_text, as_null)
+    )
+    assert one.sha256 == other.sha256
+    assert one.reading == again.reading != other.reading

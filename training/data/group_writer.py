@@ -31,7 +31,7 @@ from training.data.splits import GroupTask
 
 CODE = (
     *("blocks", "bucket_shuffle", "encoders", "group_store", "group_writer", "parquet_payload", "row_blocks"),
-    *("source_columns", "splitmix", "splits"),
+    *("source_columns", "splitmix", "splits", "thrift_compact"),
 )
 """Modules of this folder that decide bytes whatever the encoder: their source is part of a group's key."""
 SHARD_COPIES = 1.5
@@ -88,7 +88,10 @@ class GroupWriter:
 
     def key(self, task: GroupTask) -> str:
         """Digest of all that decides the group's shards."""
-        files = [[member.path, member.sha256, sha256_bytes(member.left_out.tobytes())] for member in task.members]
+        files = [
+            [member.path, member.sha256, member.reading, sha256_bytes(member.left_out.tobytes())]
+            for member in task.members
+        ]
         return sha256_of({**self._common, "group": [task.group, task.name, task.splits], "files": files})
 
     def _write(self, key: str, task: GroupTask) -> GroupRecord:

@@ -93,7 +93,8 @@ def pixels(spec: ImageSpec, block: SourceBlock) -> NDArray[np.uint8]:
     else:
         values = np.stack([numbers(block, name, may_be_missing=False) for name in columns], axis=1)
     if values.dtype != np.uint8 or spec.max_value != BRIGHTEST:
-        outside: NDArray[np.bool_] = np.any((values < 0) | (values > spec.max_value), axis=1)
+        # NaN is in no range.
+        outside: NDArray[np.bool_] = np.any(~((values >= 0) & (values <= spec.max_value)), axis=1)
         name = columns[0] if len(columns) == 1 else f"{columns[0]} to {columns[-1]}"
         refuse_rows(block, outside, name, f"holds a value outside [0, {spec.max_value:g}]")
         values = np.rint(values * (BRIGHTEST / spec.max_value)).astype(np.uint8)

@@ -32,6 +32,8 @@ class SourceRows(NamedTuple):
     left_out: NDArray[np.int64]
     """Sorted numbers of rows in quarantine; `read` yields them as well."""
     read: Read
+    reading: str = ""
+    """Names the way that rows come out of the file's bytes: the same bytes read in another way are other rows."""
 
 
 class GroupTask(NamedTuple):

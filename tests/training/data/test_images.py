@@ -83,6 +83,7 @@ def test_brightness_is_known_exactly_in_any_order() -> None:
     [
         (pixel_columns(PICTURES + 1), "p{0..5}", r"'p0 to p5' holds a value outside \[0, 16\] in row"),
         (pixel_columns(PICTURES - 1.0), "p{0..5}", r"outside \[0, 16\]"),
+        (whole(pa.list_(pa.float64()), PICTURES * np.nan), "image", r"'image' holds a value outside \[0, 16\]"),
         (whole(pa.list_(pa.int64()), PICTURES[:, :5]), "image", "'image' does not hold 6 values in row 0"),
         (whole(pa.binary(), PICTURES[:, :5]), "image", "does not hold 6 values"),
         ({"image": [[None] * 6], "label": [0]}, "image", "a picture in column 'image' holds a null"),
