@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from training.launch import protocol
+
 COLLECTIVE_TIMEOUT_S = 120
 
 
@@ -48,12 +50,17 @@ class Gang:
 
 
 def choose_device() -> torch.device:
-    """This rank's GPU where there is one, else the CPU."""
-    if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-        torch.cuda.set_device(device)
-        return device
-    return torch.device("cpu")
+    """This rank's own GPU, where its machine has one for each of its ranks; else the CPU, for all of them."""
+    num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    per_agent = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    ranks_here = int(os.environ.get(protocol.RANKS_HERE, per_agent))
+    if ranks_here > num_devices:
+        return torch.device("cpu")
+    # Agents that share a machine all count their ranks from 0.
+    first = int(os.environ.get(protocol.NODE, "0")) * per_agent if ranks_here > per_agent else 0
+    device = torch.device("cuda", first + int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
 
 
 def be_deterministic(num_threads: int) -> None:

@@ -59,9 +59,10 @@ def rehearse(request: RehearsalRequest, *, search_path: Sequence[str]) -> Rehear
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((*filter(None, sys.path), *search_path))}
     command = [sys.executable, "-m", "training.rehearsal", request.model_dump_json()]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    places = [environment | _place(number, request.world_size) for number in range(request.world_size)]
     ranks = [
-        subprocess.Popen(command, env=environment, text=True, preexec_fn=die_with_parent, **pipes)  # type: ignore[call-overload]
-        for _ in range(request.world_size)
+        subprocess.Popen(command, env=place, text=True, preexec_fn=die_with_parent, **pipes)  # type: ignore[call-overload]
+        for place in places
     ]
     try:
         found = [_result(rank) for rank in ranks]
@@ -75,6 +76,11 @@ def rehearse(request: RehearsalRequest, *, search_path: Sequence[str]) -> Rehear
         num_parameters=found[0].num_parameters,
         groups=found[0].groups,
     )
+
+
+def _place(rank: int, world_size: int) -> dict[str, str]:
+    """As an agent would say, so that ranks take different devices."""
+    return {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world_size)}
 
 
 def _result(rank: subprocess.Popen[str]) -> Rehearsal:

@@ -126,8 +126,9 @@ class _Session:
             except Exception as error:
                 if cause_of(error) != "oom":
                     raise
+                failure = out_of_memory(error, self._spec, self._run_dir)
                 write_json(self._rank.files.memory(self._rank.rank), what_took_memory(self._gang.device))
-                raise out_of_memory(error, self._spec, self._run_dir) from error
+                raise failure from error
         return None
 
     def _begin(self, at_most: int | None = None) -> int:

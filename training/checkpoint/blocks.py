@@ -20,7 +20,7 @@ import xxhash
 
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointFile
-from data_contracts.errors import IntegrityError
+from data_contracts.errors import EnvironmentProblem, IntegrityError
 from data_contracts.publication import Workspace
 from training.checkpoint.file_image import LENGTH_BYTES, MAX_HEADER_BYTES, PAGE_BYTES, Entry, parse_header
 
@@ -46,6 +46,18 @@ def publish_blocks(store: Workspace, relative: str, data: memoryview) -> Checkpo
         sha256=sha256,
         block_bytes=BLOCK_BYTES,
         blocks=blocks,
+    )
+
+
+NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
+
+
+def unreadable(path: Path, error: OSError) -> EnvironmentProblem:
+    """A disk or a mount that gives no answer says nothing about the bytes: nothing is to be put aside for it."""
+    return EnvironmentProblem(
+        f"cannot be read ({error.strerror}).",
+        where=str(path),
+        advice="See to the disk or the mount; the checkpoint was left where it is.",
     )
 
 
@@ -110,8 +122,10 @@ class BlockReader:
         self.num_blocks_read = 0
         try:
             self._file = self._path.open("rb", buffering=0)
+        except NO_FILE as error:
+            raise self._bad(f"not a file ({error.strerror}).") from error
         except OSError as error:
-            raise self._bad(f"cannot be read ({error.strerror}).") from error
+            raise unreadable(self._path, error) from error
         if (actual := os.fstat(self._file.fileno()).st_size) != file.size_bytes:
             self._file.close()
             raise self._bad(f"{actual} bytes; its manifest says {file.size_bytes} bytes.")
@@ -167,7 +181,7 @@ class BlockReader:
             while filled < len(block) and (got := os.preadv(self._file.fileno(), [block[filled:]], begin + filled)):
                 filled += got
         except OSError as error:
-            raise self._bad(f"cannot be read ({error.strerror}).") from error
+            raise unreadable(self._path, error) from error
         self.num_blocks_read += 1
         digest = self._digest(block) if filled == len(block) else "shorter than it was"
         if digest != self._digests[index]:

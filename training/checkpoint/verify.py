@@ -12,6 +12,7 @@ from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointManifest, TensorSlice
 from data_contracts.errors import IntegrityError
 from training.checkpoint import layout
+from training.checkpoint.blocks import NO_FILE, unreadable
 from training.checkpoint.read import Rest, read_file, read_tensors, require_fit, whole
 
 
@@ -112,5 +113,7 @@ def committed_steps(checkpoints: Path) -> list[int]:
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
+    except NO_FILE as error:
+        raise IntegrityError(f"not a file ({error.strerror}).", where=str(path)) from error
     except OSError as error:
-        raise IntegrityError(f"cannot be read ({error.strerror}).", where=str(path)) from error
+        raise unreadable(path, error) from error

@@ -9,6 +9,7 @@ In exact mode bits depend on the micro-batch, so there the run stops with advice
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,9 @@ def largest_tensors() -> list[dict[str, Any]]:
     found: dict[int, torch.Tensor] = {}
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.Tensor):
-            found.setdefault(thing.untyped_storage().data_ptr(), thing)
+            # A DTensor has no memory of its own: its slice is a tensor that is found by itself.
+            with contextlib.suppress(RuntimeError):
+                found.setdefault(thing.untyped_storage().data_ptr(), thing)
     largest = sorted(found.values(), key=lambda tensor: -tensor.untyped_storage().nbytes())[:NUM_SHOWN]
     return [
         {

@@ -148,6 +148,7 @@ def rank_environment(
         protocol.ATTEMPT: str(attempt.number),
         protocol.ATTEMPT_DIR: str(attempt.folder),
         protocol.NODE: str(node),
+        protocol.RANKS_HERE: str(spec.nodes * spec.ranks_per_node),
         protocol.STOP_GRACE_S: f"{spec.stop_grace_s:g}",
     }
 

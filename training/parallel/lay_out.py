@@ -25,6 +25,8 @@ Draws = Callable[[], Iterator[tuple[str, Tensor]]]
 
 def undrawn(recipe: Recipe, spec: TrainingSpec) -> tuple[nn.Module, Draws]:
     """The model without memory, and its weights to come."""
+    # Recording draws nothing of torch's, but what a recipe draws by numpy or `random` is a constant from here on.
+    seed_everything(derive(spec.seed, "weights"))
     if spec.parallel.deferred_init:
         deferred = DeferredModel(recipe.build)
 
@@ -33,7 +35,6 @@ def undrawn(recipe: Recipe, spec: TrainingSpec) -> tuple[nn.Module, Draws]:
             return deferred.draw()
 
         return deferred.model, draw
-    seed_everything(derive(spec.seed, "weights"))
     model = recipe.build()
     whole = [(name, value.detach()) for name, value in (*model.named_parameters(), *model.named_buffers())]
     return model.to("meta"), lambda: iter(whole)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -184,6 +186,17 @@ def test_with_no_good_checkpoint_a_run_starts_afresh_and_keeps_the_bad_ones_for_
     assert restore_newest(checkpoints.parent, RUN, ALONE) is None
     kept = sorted(path.name for path in (checkpoints.parent / "quarantine").iterdir())
     assert kept == ["step-00000010.0", "step-00000020.0"]
+
+
+def test_a_disk_that_gives_no_answer_is_told_and_no_checkpoint_is_put_aside(checkpoints, monkeypatch):
+    def broken(*_arguments):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", broken)
+    with pytest.raises(EnvironmentProblem, match=r"Input/output error.*left where it is"):
+        restore_newest(checkpoints.parent, RUN, ALONE)
+    assert committed_steps(checkpoints) == [10, 20]
+    assert not (checkpoints.parent / "quarantine").exists()
 
 
 def test_a_step_that_goes_bad_twice_is_kept_twice(checkpoints):

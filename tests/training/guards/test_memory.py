@@ -97,3 +97,18 @@ def test_the_report_names_the_largest_tensors_and_counts_what_shares_memory_once
     view = large.view(-1)
     shown = [each for each in largest_tensors() if each["bytes"] == large.untyped_storage().nbytes()]
     assert len(shown) == 1 and view.numel() == 1234 * 1000
+
+
+def test_the_report_passes_over_tensors_that_wrap_others_and_have_no_memory():
+    class Wrapper(torch.Tensor):
+        """As DTensor is one."""
+
+        @classmethod
+        def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+            raise NotImplementedError
+
+    wrapper = torch.Tensor._make_wrapper_subclass(Wrapper, (3, 4))
+    with pytest.raises(RuntimeError):
+        wrapper.untyped_storage().data_ptr()
+    assert all(each["kind"] != "Wrapper" for each in largest_tensors())
+    assert wrapper.shape == (3, 4)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from data_contracts.errors import ConfigError
+from training.config import TrainingSpec
 from training.data.shapes import ImageShape, TabularShape, TokenShape
 from training.parallel.deferred_init import DeferredModel
+from training.parallel.lay_out import undrawn
+from training.parallel.spec import ParallelSpec
 from training.recipes.protocol import load_recipe
 
 RECIPES = {
@@ -108,3 +114,20 @@ def test_an_initialiser_that_would_silently_do_nothing_is_refused():
     with pytest.raises(ConfigError, match=r"trunc_normal_ must be called as torch.nn.init.trunc_normal_"):
         DeferredModel(Named)
     assert nn.init.trunc_normal_ is imported_by_name
+
+
+def test_what_a_recipe_draws_by_numpy_or_random_is_the_same_on_every_rank():
+    class Drawn:
+        def build(self):
+            model = nn.Linear(3, 1, bias=False)
+            with torch.no_grad():
+                model.weight.copy_(torch.from_numpy(np.random.randn(1, 3) + random.random()))
+            return model
+
+    def rank() -> torch.Tensor:
+        np.random.seed()
+        random.seed()
+        (_, weight), *_ = undrawn(Drawn(), TrainingSpec(parallel=ParallelSpec(mode="fast")))[1]()
+        return weight
+
+    assert torch.equal(rank(), rank())
