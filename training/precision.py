@@ -1,7 +1,7 @@
 """Precision: what forward and backward are computed in, and the loss scale that keeps fp16 within its range.
 
 Weights, gradients that are summed and optimizer state are fp32 in every precision. So are evaluation and the proof
-batch: what is scored, exported and served are the fp32 weights, whatever training was computed in.
+batch, but on a model that FSDP2 shards: what is scored, exported and served are the fp32 weights.
 """
 
 from __future__ import annotations

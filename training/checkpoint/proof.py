@@ -17,6 +17,8 @@ from training.recipes.protocol import Recipe
 
 CLOSE_RELATIVE = 1e-3
 """How far apart the loss may be where bits may differ: other processor, library or number of threads."""
+HALF_RELATIVE, HALF_ABSOLUTE = 0.05, 0.02
+"""The same where one of the two was computed in half precision; the absolute one in nats, for losses near zero."""
 
 
 class Proof(NamedTuple):
@@ -51,15 +53,22 @@ def proof_loss(recipe: Recipe, model: nn.Module, batch: Mapping[str, Tensor]) ->
         model.train(was_training)
 
 
-def check_proof(manifest: CheckpointManifest, measured: float, here: DeviceFingerprint) -> Proof:
+def check_proof(
+    manifest: CheckpointManifest, measured: float, here: DeviceFingerprint, *, recorded_in_half: bool = False
+) -> Proof:
     """Compare the loss just measured with the recorded one: equal bits on an equal machine, close ones elsewhere.
+
+    Args:
+        recorded_in_half: whether the recorded loss was computed in bf16 or fp16, as FSDP2 then does.
 
     Raises:
         IntegrityError: it differs.
     """
     recorded = float.fromhex(manifest.proof.loss_hex)
     same = manifest.fingerprint == here
-    agrees = measured == recorded if same else math.isclose(measured, recorded, rel_tol=CLOSE_RELATIVE)
+    relative, absolute = (HALF_RELATIVE, HALF_ABSOLUTE) if recorded_in_half else (CLOSE_RELATIVE, 0.0)
+    close = math.isclose(measured, recorded, rel_tol=relative, abs_tol=absolute)
+    agrees = measured == recorded if same else close
     if not agrees:
         raise IntegrityError(
             f"on its proof batch the model's loss is {measured!r}, recorded was {recorded!r}"

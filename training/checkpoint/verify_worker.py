@@ -32,13 +32,16 @@ def prove(rank: Rank, workspace: Workspace, checkpoint: Path) -> dict[str, Any]:
         # All is verified; of the rest, such as the optimizer's state, nothing is kept in memory.
         verified = load_checkpoint(checkpoint, prefix="model.", on_file=Pulse(rank.ledger, "restore"))
         run = workspace.load(verified.manifest.run, RunSpec)
-        be_deterministic(training_spec(run).num_threads)
+        spec = training_spec(run)
+        be_deterministic(spec.num_threads)
         device = choose_device()
         recipe = recipe_of(workspace, run, workspace.load(run.manifest, ShardManifest))
         model = restored_model(recipe, run, verified).to(device)
     with rank.ledger.span("proof"):
         batch = {name: value.to(device) for name, value in verified.proof_batch.items()}
-        proof = check_proof(verified.manifest, proof_loss(recipe, model, batch), fingerprint(device))
+        in_half = spec.precision != "fp32" and spec.parallel.shard != 1
+        measured = proof_loss(recipe, model, batch)
+        proof = check_proof(verified.manifest, measured, fingerprint(device), recorded_in_half=in_half)
     return {
         "format_version": 1,
         "checkpoint": checkpoint.name,

@@ -49,6 +49,12 @@ def test_on_another_machine_it_must_be_close(manifest):
         check_proof(manifest, 2.51, ELSEWHERE)
 
 
+def test_what_was_recorded_in_half_precision_need_not_be_as_close(manifest):
+    assert not check_proof(manifest, 2.6, ELSEWHERE, recorded_in_half=True).same_fingerprint
+    with pytest.raises(IntegrityError, match=r"recorded was 2\.5"):
+        check_proof(manifest, 2.7, ELSEWHERE, recorded_in_half=True)
+
+
 def test_a_loss_that_is_not_a_number_never_passes(manifest):
     for here in (HERE, ELSEWHERE):
         with pytest.raises(IntegrityError):

@@ -11,10 +11,9 @@ from training.parallel.spec import ParallelSpec
 pytestmark = pytest.mark.slow
 
 
-def run_on(project, tiny_training, **parallel):
-    return project.publish_run(
-        tiny_training.model_copy(update={"parallel": ParallelSpec.model_validate({"mode": "fast", **parallel})})
-    )
+def run_on(project, tiny_training, *, precision="fp32", **parallel):
+    spec = ParallelSpec.model_validate({"mode": "fast", **parallel})
+    return project.publish_run(tiny_training.model_copy(update={"parallel": spec, "precision": precision}))
 
 
 def losses(project, run_dir) -> list[float]:
@@ -32,7 +31,9 @@ def test_a_sharded_run_goes_on_with_more_ranks_and_says_that_its_bits_are_others
     assert len(losses(project, tmp_path)) == 3
 
 
-@pytest.mark.parametrize("mesh", [{"shard": 2}, {"pipeline": 2}, {"tensor": 2}], ids=str)
+@pytest.mark.parametrize(
+    "mesh", [{"shard": 2}, {"shard": 2, "precision": "bf16"}, {"pipeline": 2}, {"tensor": 2}], ids=str
+)
 def test_one_process_proves_a_checkpoint_that_a_mesh_wrote(project, tiny_training, tmp_path, mesh):
     run = run_on(project, tiny_training, **mesh)
     assert project.train(run, tmp_path, world_size=2) == [0, 0], project.log(tmp_path)
