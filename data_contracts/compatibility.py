@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from data_contracts.contract import Contract
+from data_contracts.bounds import compare_bounds
+from data_contracts.contract import Contract, Rule
 from data_contracts.documents import Frozen
 
 Effect = Literal["breaking", "widening", "neutral"]
@@ -41,7 +42,7 @@ def compare(old: Contract, new: Contract) -> tuple[Change, ...]:
     return (
         *_compare_columns(old, new),
         *_compare_models("rows", old.rows, new.rows),
-        *(change for name in RULE_LISTS for change in _compare_rules(name, getattr(old, name), getattr(new, name))),
+        *(change for name in RULE_LISTS for change in _compare_rules(name, old, new)),
         *_compare_optional("volume", old.volume, new.volume),
         *_compare_fields("", old, new, ("description", "extra_columns", "quarantine_limit_ratio", "splits", "suite")),
     )
@@ -78,7 +79,7 @@ def _compare_columns(old: Contract, new: Contract) -> Iterator[Change]:
             sentence = f"column {name} is {new.columns[name].type} instead of {column.type}"
             yield Change(effect="breaking", where=f"{where}.type", sentence=sentence)
         else:
-            yield from _compare_models(where, column, new.columns[name])
+            yield from _compare_models(where, column, new.columns[name], column.type)
     for name, column in new.columns.items():
         if name not in old.columns:
             effect: Effect = "widening" if column.nullable else "breaking"
@@ -86,15 +87,17 @@ def _compare_columns(old: Contract, new: Contract) -> Iterator[Change]:
             yield Change(effect=effect, where=f"columns.{name}", sentence=f"column {name} is new and {kind}")
 
 
-def _compare_rules(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Change]:
-    before, after = ({rule.id: rule for rule in rules} for rules in (old, new))
+def _compare_rules(name: str, old: Contract, new: Contract) -> Iterator[Change]:
+    before, after = ({rule.id: rule for rule in getattr(each, name)} for each in (old, new))
     for rule_id in dict.fromkeys([*before, *after]):
-        yield from _compare_optional(f"{name}.{rule_id}", before.get(rule_id), after.get(rule_id))
+        rule = before.get(rule_id)
+        type_name = old.columns[rule.column].type if isinstance(rule, Rule) else ""
+        yield from _compare_optional(f"{name}.{rule_id}", rule, after.get(rule_id), type_name)
 
 
-def _compare_optional(where: str, old: Frozen | None, new: Frozen | None) -> Iterator[Change]:
+def _compare_optional(where: str, old: Frozen | None, new: Frozen | None, type_name: str = "") -> Iterator[Change]:
     if old is not None and new is not None:
-        yield from _compare_models(where, old, new)
+        yield from _compare_models(where, old, new, type_name)
     elif new is not None:
         effect: Effect = "breaking" if _refuses(new) else "neutral"
         yield Change(effect=effect, where=where, sentence=f"{where} is new")
@@ -109,8 +112,8 @@ def _refuses(rule: Any) -> bool:
     return rule.severity == "critical" or getattr(rule, "action", "") == "quarantine"
 
 
-def _compare_models(where: str, old: Any, new: Any) -> Iterator[Change]:
-    changes = _compare_fields(f"{where}.", old, new, type(old).model_fields)
+def _compare_models(where: str, old: Any, new: Any, type_name: str = "") -> Iterator[Change]:
+    changes = _compare_fields(f"{where}.", old, new, type(old).model_fields, type_name)
     if not _refuses(old) and not _refuses(new):
         changes = (Change(effect="neutral", where=each.where, sentence=each.sentence) for each in changes)
     elif not _refuses(old):
@@ -120,7 +123,7 @@ def _compare_models(where: str, old: Any, new: Any) -> Iterator[Change]:
     yield from changes
 
 
-def _compare_fields(prefix: str, old: Any, new: Any, names: Any) -> Iterator[Change]:
+def _compare_fields(prefix: str, old: Any, new: Any, names: Any, type_name: str = "") -> Iterator[Change]:
     for name in names:
         before, after = getattr(old, name), getattr(new, name)
         if before == after:
@@ -128,11 +131,11 @@ def _compare_fields(prefix: str, old: Any, new: Any, names: Any) -> Iterator[Cha
         if name == "elements" and before is not None and after is not None:
             yield from _compare_fields(f"{prefix}elements.", before, after, type(before).model_fields)
             continue
-        effect = _effect(name, before, after)
+        effect = _effect(name, before, after, type_name if name in ("min", "max") else "")
         yield Change(effect=effect, where=f"{prefix}{name}", sentence=_sentence(f"{prefix}{name}", before, after))
 
 
-def _effect(name: str, before: Any, after: Any) -> Effect:
+def _effect(name: str, before: Any, after: Any, type_name: str) -> Effect:
     if name in WORDS:
         return "neutral"
     if name == "severity":
@@ -146,7 +149,7 @@ def _effect(name: str, before: Any, after: Any) -> Effect:
     if before is None or after is None:
         return "breaking" if before is None else "widening"
     if name in FLOORS or name in CEILINGS:
-        return _bound_effect(before, after, is_floor=name in FLOORS)
+        return _bound_effect(before, after, type_name, is_floor=name in FLOORS)
     if name == "min_similarity":
         return "widening" if after > before else "breaking"
     if name == "one_of":
@@ -156,11 +159,15 @@ def _effect(name: str, before: Any, after: Any) -> Effect:
     return "breaking"
 
 
-def _bound_effect(before: Any, after: Any, *, is_floor: bool) -> Effect:
-    """Texts of dates sort as their dates do; a text against a number cannot be told."""
-    if isinstance(before, str) is not isinstance(after, str):
+def _bound_effect(before: Any, after: Any, type_name: str, *, is_floor: bool) -> Effect:
+    """By what the bounds mean; what cannot be compared may refuse what was accepted."""
+    try:
+        order = compare_bounds(before, after, type_name)
+    except ValueError:
         return "breaking"
-    return "breaking" if (after > before) is is_floor else "widening"
+    if order == 0:
+        return "neutral"  # the same bound in other words, such as 10.0 and 10.00
+    return "breaking" if (order < 0) is is_floor else "widening"
 
 
 def _sentence(where: str, before: Any, after: Any) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterator
-from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from data_contracts.bounds import compare_bounds, read_bound
 from data_contracts.documents import Frozen
 from data_contracts.pii import PiiKind
-from data_contracts.type_families import MEASURED, ORDERED, TEMPORAL, Family, element_type, family, has_zone
+from data_contracts.type_families import MEASURED, ORDERED, element_type, family
 
 Number = int | float
 Scalar = bool | int | float | str
@@ -70,11 +70,11 @@ class Constraints(Frozen):
 
     @model_validator(mode="after")
     def _bounds_are_in_order(self) -> Self:
+        """Of lengths and elements, which are numbers; what `min` and `max` mean is for the column's type to say."""
         elements = self.elements or Elements()
-        pairs = ((self.min, self.max), (self.min_length, self.max_length), (elements.min, elements.max))
-        for low, high in pairs:
-            if low is not None and high is not None and type(low) is type(high) and low > high:  # type: ignore[operator]
-                raise ValueError(f"the lower bound {low} is above the upper bound {high}")
+        for low, high in ((self.min_length, self.max_length), (elements.min, elements.max)):
+            if low is not None and high is not None and low > high:
+                raise ValueError(_out_of_order(low, high))
         return self
 
     @property
@@ -86,11 +86,10 @@ class Constraints(Frozen):
 def misplaced(asked: Constraints, type_name: str) -> Iterator[str]:
     """What is asked of a type that cannot be asked of it, as the ends of sentences."""
     kind = family(type_name)
-    bounds = [bound for bound in (asked.min, asked.max) if bound is not None]
-    if bounds and kind not in ORDERED:
+    if kind in ORDERED:
+        yield from _bound_problems(asked, type_name)
+    elif (asked.min, asked.max) != (None, None):
         yield f"min and max go with numbers, dates and times, not with {type_name}"
-    elif bounds:
-        yield from (problem for bound in bounds if (problem := _bound_problem(bound, type_name)))
     if (asked.pattern is not None or asked.no_pii) and kind != "string":
         yield f"pattern and no_pii go with string, not with {type_name}"
     if (asked.min_length is not None or asked.max_length is not None) and kind not in MEASURED:
@@ -101,32 +100,20 @@ def misplaced(asked: Constraints, type_name: str) -> Iterator[str]:
         yield from _element_problems(asked.elements, type_name)
 
 
-def _bound_problem(bound: int | float | str, type_name: str) -> str:
-    kind = family(type_name)
-    if kind in TEMPORAL:
-        return _temporal_problem(bound, type_name)
-    if isinstance(bound, str) and kind == "decimal":
-        try:
-            return "" if Decimal(bound).is_finite() else f"{bound} is no decimal number"
-        except InvalidOperation:
-            return f"{bound!r} is no decimal number"
-    return f"{bound!r} is no number" if isinstance(bound, str) else ""
-
-
-def _temporal_problem(bound: int | float | str, type_name: str) -> str:
-    readers: dict[Family, type[datetime.date] | type[datetime.time]] = {
-        "date": datetime.date,
-        "time": datetime.time,
-        "timestamp": datetime.datetime,
-    }
-    reader = readers[family(type_name)]
+def _bound_problems(asked: Constraints, type_name: str) -> Iterator[str]:
+    low, high = asked.min, asked.max
     try:
-        read = reader.fromisoformat(str(bound))
-    except ValueError:
-        return f"{bound!r} is no {reader.__name__} such as 2026-01-31T12:00:00"
-    if has_zone(type_name) and isinstance(read, datetime.datetime) and read.tzinfo is None:
-        return f"{bound!r} needs its offset from UTC, such as +00:00, for {type_name}"
-    return ""
+        for bound in (low, high):
+            if bound is not None:
+                read_bound(bound, type_name)
+        if low is not None and high is not None and compare_bounds(low, high, type_name) > 0:
+            yield _out_of_order(low, high)
+    except ValueError as error:
+        yield str(error)
+
+
+def _out_of_order(low: object, high: object) -> str:
+    return f"the lower bound {low} is above the upper bound {high}"
 
 
 def _element_problems(elements: Elements, type_name: str) -> Iterator[str]:

@@ -112,3 +112,39 @@ def test_the_least_version_that_announces_the_changes_is_named(edit: tuple[str, 
 def test_nothing_changed_is_no_change() -> None:
     assert compare(OLD, contract()) == ()
     assert next_version(OLD, ()) == "1.4.2"
+
+
+PRICE, DAY, NAIVE, ZONED, CLOCK = (
+    *("decimal128(10, 2)", "date32[day]", "timestamp[ns]"),
+    *("timestamp[us, tz=UTC]", "time64[us]"),
+)
+
+
+@pytest.mark.parametrize("place", ["column", "rule"])
+@pytest.mark.parametrize(
+    ("type_name", "before", "after", "effect"),
+    [
+        (PRICE, "10000.00", "9999.99", "breaking"),
+        (PRICE, "9999.99", "10000.00", "widening"),
+        (PRICE, "10.0", "10.00", "neutral"),
+        (PRICE, "10.5", 10, "breaking"),
+        (DAY, "2026-01-31", "20260201", "widening"),
+        (ZONED, "2026-01-01T12:00:00+00:00", "2026-01-01T13:00:00+02:00", "breaking"),
+        (NAIVE, "2026-01-01T00:00:00.000000002", "2026-01-01T00:00:00.000000001", "breaking"),
+        (NAIVE, "2026-01-01", "2026-01-01T00:00:00", "neutral"),
+        (NAIVE, "2026-01-01T00:00:00", "2026-01-02T00:00:00+00:00", "breaking"),
+        (CLOCK, "09:00:00", "10:00", "widening"),
+    ],
+)
+def test_bounds_are_compared_as_values_of_their_column(
+    place: str, type_name: str, before: object, after: object, effect: str
+) -> None:
+    """Neither as text, nor without their offset, nor cut at a microsecond; what cannot be compared breaks."""
+
+    def bounded(most: object) -> Contract:
+        bound = f"max: '{most}'" if isinstance(most, str) else f"max: {most}"
+        column = f"name: x\nversion: 1.0.0\ncolumns: {{a: {{type: '{type_name}', "
+        text = f"{column}{bound}}}}}" if place == "column" else f"{column}}}}}\nrules: [{{id: r, column: a, {bound}}}]"
+        return parse_contract(text, where="x.yaml")
+
+    assert [change.effect for change in compare(bounded(before), bounded(after))] == [effect]

@@ -91,6 +91,12 @@ def test_values_keep_the_type_they_were_written_in() -> None:
             "needs its offset from UTC",
         ),
         (HEAD + "columns: {id: {type: 'decimal128(9, 2)', min: 'x'}}", "'x' is no decimal number"),
+        (HEAD + "columns: {id: {type: 'decimal128(9, 2)', min: '10', max: '5'}}", "the lower bound 10 is above"),
+        (HEAD + "columns: {id: {type: double, min: 1, max: 0.5}}", "the lower bound 1 is above the upper bound 0.5"),
+        (
+            HEAD + "columns: {id: {type: 'timestamp[us]', min: '2026-01-01', max: '2026-01-02T00:00Z'}}",
+            "cannot be compared",
+        ),
         (HEAD + COLUMNS + "keys: [{id: k, columns: [id, gone]}]", "`gone`, which is no column"),
         (HEAD + COLUMNS + "freshness: [{id: f, column: id, max_age_h: 1}]", "dates and timestamps, not with int64"),
         (HEAD + COLUMNS + "drift: [{id: d, columns: [id]}]", "give max_psi or max_js"),
@@ -140,3 +146,11 @@ def test_numbers_with_an_exponent_and_dates_mean_what_they_look_like() -> None:
     columns = parse_contract(text, where="c.yaml").columns
     assert columns["a"].max == 1e6
     assert columns["b"].min == "2026-01-31"
+
+
+def test_bounds_given_as_text_are_in_order_as_values_of_their_column() -> None:
+    columns = (
+        "{a: {type: 'decimal128(10, 2)', min: '5', max: '10'}, "
+        "b: {type: 'timestamp[us, tz=UTC]', min: '2026-01-01T13:00:00+02:00', max: '2026-01-01T12:00:00+00:00'}}"
+    )
+    assert set(parse_contract(HEAD + f"columns: {columns}\n", where="c.yaml").columns) == {"a", "b"}
