@@ -63,7 +63,13 @@ def test_values_keep_the_type_they_were_written_in() -> None:
         (HEAD.replace("1.2.3", "1.2") + COLUMNS, "version (line 2): Input should be a valid string, given 1.2"),
         (HEAD.replace("1.2.3", "one") + COLUMNS, "version (line 2)"),
         (HEAD + "columns: {id: {type: int64, min: 3, max: 2}}", "the lower bound 3 is above the upper bound 2"),
-        (HEAD + "columns: {id: {type: string, pattern: '('}}", "not a regular expression"),
+        (HEAD + "columns: {id: {type: string, pattern: '('}}", "not a regular expression of RE2 (missing ): ()"),
+        (HEAD + "columns: {id: {type: string, pattern: '(?!test).*'}}", "of RE2 (invalid perl operator: (?!)"),
+        (
+            HEAD + COLUMNS + r"rules: [{id: a, column: label, pattern: '(a)\1'}]",
+            r"of RE2 (invalid escape sequence: \1)",
+        ),
+        (HEAD + r"columns: {id: {type: string, pattern: '\Qa'}}", "not a regular expression of RE2"),
         (HEAD + COLUMNS + "rules: [{id: a, column: id}]", "the rule asks nothing"),
         (HEAD + COLUMNS + "rules: [{id: a, column: idd, min: 1}]", "`idd`, which is no column"),
         (

@@ -166,6 +166,14 @@ def test_every_fault_planted_in_a_row_is_found_and_counted_and_nothing_else(
     assert receipt.passed is not bool(expected)
 
 
+def test_a_pattern_is_re2_from_the_contract_to_the_verdict(judge: Validate) -> None:
+    contract = parse_contract(
+        TEXT.replace("max_length: 4", r"pattern: '\p{L}+', severity: warning"), where="events.yaml"
+    )
+    assert failures(judge(contract=contract)) == {}
+    assert failures(judge(plant("label", "g00d"), contract))["label.pattern"] == ONE_ROW
+
+
 def test_nan_is_not_taken_for_a_number_above_the_bound(judge: Validate) -> None:
     found = failures(judge(plant("score", math.nan)))
     assert found["score.finite"] == "1 of 3,000 rows break it"
