@@ -101,7 +101,7 @@ def _split_tensors(recipe: Recipe, model: nn.Module, spec: TrainingSpec, mesh: M
     plan = getattr(recipe, "tensor_plan", None)
     if plan is None:
         raise ConfigError(
-            f"{type(recipe).__name__} brings no tensor plan.",
+            f"the recipe {spec.recipe.name} brings no tensor plan.",
             where="training.parallel.tensor",
             advice="Give the recipe a `tensor_plan`, or shard the model instead.",
         )

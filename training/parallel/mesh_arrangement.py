@@ -103,7 +103,8 @@ class MeshArrangement:
 
     def scale_gradients(self, factor: float) -> None:
         gradients = [value.local.grad for value in self._locals.values() if value.local.grad is not None]
-        torch._foreach_mul_(gradients, factor)
+        if gradients:  # none where all of a stage is frozen
+            torch._foreach_mul_(gradients, factor)
 
     def traffic(self) -> Mapping[str, Traffic]:
         """Without what FSDP2 and DTensor exchange by themselves."""

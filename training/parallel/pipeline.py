@@ -78,7 +78,7 @@ class PipelineArrangement(MeshArrangement):
         stages = getattr(self._recipe, "stages", None)
         if stages is None or not hasattr(self._recipe, "inputs"):
             raise ConfigError(
-                f"{type(self._recipe).__name__} does not say how its model is cut.",
+                f"the recipe {self._spec.recipe.name} does not say how its model is cut.",
                 where="training.parallel.pipeline",
                 advice="Give the recipe `stages` and `inputs`, or shard the model instead.",
             )
@@ -105,7 +105,9 @@ class PipelineArrangement(MeshArrangement):
         if self._link.is_last:
             (passed.given * loss_scale).backward()  # type: ignore[no-untyped-call]
         else:
-            torch.autograd.backward(passed.given, self._link.receive_gradient(passed.given))
+            gradient = self._link.receive_gradient(passed.given)
+            if passed.given.requires_grad:  # else all of this stage is frozen, and the ones before it
+                torch.autograd.backward(passed.given, gradient)
         if not self._link.is_first:
             assert passed.taken.grad is not None
             self._link.send_gradient(passed.taken.grad)

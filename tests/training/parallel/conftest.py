@@ -69,7 +69,12 @@ def train(ranks: Ranks) -> Callable[..., Answer]:
         parallel = options.pop("parallel", {"mode": "fast"})
         training = {
             "recipe": recipe or LANGUAGE_MODEL,
-            "optimizer": {"kind": options.pop("kind", "adamw"), "lr": 0.01, "epsilon": 1e-3},
+            "optimizer": {
+                "kind": options.pop("kind", "adamw"),
+                "lr": 0.01,
+                "epsilon": 1e-3,
+                "groups": options.pop("groups", []),
+            },
             "schedule": {"warmup_steps": 2},
             "global_batch_sequences": batch,
             "micro_batch_sequences": micro,

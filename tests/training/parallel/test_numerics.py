@@ -124,3 +124,11 @@ def test_compiled_blocks_follow_eager_ones(train):
     one_block = {"name": "language-model", "model": {"width": 32, "depth": 1, "heads": 4, "hidden": 48}}
     compiled = train(2, compile=True, recipe=one_block, parallel={**FAST, "shard": 2})
     close(compiled, train(1, recipe=one_block))
+
+
+FIRST_STAGE = {"parameters": ["embedding.*", "blocks.0.*", "blocks.1.*"], "frozen": True}
+
+
+@pytest.mark.parametrize("mesh", [{"pipeline": 2}, {"shard": 2}, {}], ids=str)
+def test_frozen_parameters_stay_on_every_mesh_a_whole_frozen_stage_too(train, mesh):
+    close(train(2, groups=[FIRST_STAGE], parallel={**FAST, **mesh}), train(1, groups=[FIRST_STAGE]))
