@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from html import escape
+from io import BytesIO
 from pathlib import Path
 
 from data_contracts import report_text
@@ -24,7 +25,7 @@ class QuarantineSample:
     """The first rows of every rule, in the file's order."""
 
 
-def sample_quarantine(table: Path) -> QuarantineSample:
+def sample_quarantine(table: Path | BytesIO) -> QuarantineSample:
     """Read a quarantine file within bounded memory."""
     import pyarrow.parquet as pq
 

@@ -6,12 +6,14 @@ import contextlib
 import tempfile
 import time
 from importlib.metadata import version
+from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from data_contracts.checks import Check
 from data_contracts.contract import Contract, parse_contract
 from data_contracts.digests import sha256_bytes, sha256_of
-from data_contracts.documents import ContractReceipt, ExpectationVerdict, Link, Snapshot
+from data_contracts.documents import ContractReceipt, ExpectationVerdict, Link, Snapshot, StoredFile
 from data_contracts.errors import ConfigError, ContractViolation
 from data_contracts.file_states import load_states, save_states
 from data_contracts.freshness import judge_freshness
@@ -26,6 +28,9 @@ from tasks.context import RunContext
 from tasks.pipeline_split import pipeline_split
 from tasks.stage import Made, find_or_make, stage_task
 from training.data.spec import ShardSpec
+
+if TYPE_CHECKING:
+    from data_contracts.report_quarantine import QuarantineSample
 
 CODE = ("data_contracts.validation", "data_contracts.sources", "data_contracts.validation_report")
 LIBRARIES = ("duckdb", "great-expectations", "pyarrow")
@@ -125,6 +130,9 @@ def validate(
         _rows((*receipt.verdicts, *fresh)),
         f"Contract {contract.name} {contract.version}",
     )
+    if fresh:
+        taken = context.workspace.load(snapshot, Snapshot)
+        _publish_report(context, receipt, contract, taken, _kept_sample(context, receipt), fresh)
     if not receipt.passed or not is_accepted(fresh):
         raise _violation(context, receipt, fresh)
     accept(context, link)
@@ -143,7 +151,6 @@ def _run(
     from data_contracts.report_quarantine import QuarantineSample, sample_quarantine
     from data_contracts.validation import Surroundings
     from data_contracts.validation import validate as run_contract
-    from data_contracts.validation_report import render_html
 
     workspace, ledger = context.workspace, context.ledger
     taken = workspace.load(snapshot, Snapshot)
@@ -177,10 +184,34 @@ def _run(
             files.append(workspace.publish_file(left_out, receipt.quarantine.path))
     if states is not None:
         save_states(workspace, states)
-    with ledger.span("validate.report"):
-        page = render_html(receipt, contract, taken, sample).encode()
-        report = workspace.publish(report_path(receipt.link), page)
-    return Made(document=receipt, files=(*files, report))
+    if not receipt.freshness:
+        files.append(_publish_report(context, receipt, contract, taken, sample))
+    return Made(document=receipt, files=tuple(files))
+
+
+def _publish_report(
+    context: RunContext,
+    receipt: ContractReceipt,
+    contract: Contract,
+    taken: Snapshot,
+    sample: QuarantineSample,
+    fresh: tuple[ExpectationVerdict, ...] = (),
+) -> StoredFile:
+    """The page says what the gate says. One that the clock has a part in is written anew at every judgement, so that it
+    belongs to no stage record, whose files never change."""
+    from data_contracts.validation_report import render_html
+
+    with context.ledger.span("validate.report"):
+        page = render_html(receipt, contract, taken, sample, fresh).encode()
+        return context.workspace.publish(report_path(receipt.link), page)
+
+
+def _kept_sample(context: RunContext, receipt: ContractReceipt) -> QuarantineSample:
+    from data_contracts.report_quarantine import QuarantineSample, sample_quarantine
+
+    if receipt.quarantine is None:
+        return QuarantineSample()
+    return sample_quarantine(BytesIO(context.workspace.read(receipt.quarantine.path)))
 
 
 def _basis(contract: Contract, taken: Snapshot) -> str:

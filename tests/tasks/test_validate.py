@@ -115,6 +115,33 @@ def test_a_receipt_that_was_fresh_is_refused_when_it_is_old(
     assert accepted(context) == [first.sha256]
 
 
+def test_the_report_says_what_the_gate_says_by_the_clock(
+    context: RunContext, validate: Validate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused, passed when the clock says so, and refused again; the receipt is found each time."""
+    rule = "rules: [{id: few, column: id, min: 1, action: quarantine}]\nquarantine_limit_ratio: 0.5\n"
+    say(context, CONTRACT + rule)
+    write(context, 100, age_s=-25 * 3600)
+    found: list[bool] = []
+    context.ledger.listeners.append(lambda event: found.append(event["found"]) if "found" in event else None)
+
+    def page() -> str:
+        (name,) = context.workspace.names("reports")
+        return context.workspace.read(f"reports/{name}").decode()
+
+    with pytest.raises(ContractViolation, match=r"fresh \(the newest row lies 25\.0 hours in the future\)"):
+        validate()
+    assert "<h1>Refused</h1>" in page() and "lies 25.0 hours in the future" in page()
+    monkeypatch.setattr(gate.time, "time", lambda: NOW_S + 2 * 3600)
+    validate()
+    assert "<h1>Passed</h1>" in page() and "1 row left out" in page()
+    monkeypatch.setattr(gate.time, "time", lambda: NOW_S + 50 * 3600)
+    with pytest.raises(ContractViolation, match=r"fresh \(the newest row is 25\.0 hours old\)"):
+        validate()
+    assert "<h1>Refused</h1>" in page() and "the newest row is 25.0 hours old" in page()
+    assert found == [False, True, True]
+
+
 def test_a_breaking_change_is_refused_before_anything_is_read(context: RunContext, validate: Validate) -> None:
     write(context, 100)
     validate()
