@@ -29,13 +29,17 @@ class Evidence:
 
 
 def verdict_of(check: Check, evidence: Evidence, quarantine: Quarantine) -> ExpectationVerdict:
-    """A check passes when everybody who judged it says so and nobody failed to."""
-    raised = evidence.raised or quarantine.raised.get(check.rule_id, "")
+    """A check passes when everybody who judged it says so and nobody failed to.
+
+    A quarantine rule that raised is critical whatever its severity: the rows that it sets aside would be trained on.
+    """
+    unknown_rows = quarantine.raised.get(check.rule_id, "")
+    raised = evidence.raised or unknown_rows
     passed = not raised and _holds(check, evidence)
     return ExpectationVerdict(
         rule_id=check.rule_id,
         description=check.description,
-        severity=check.severity,
+        severity="critical" if unknown_rows else check.severity,
         passed=passed,
         observed=f"could not be judged ({raised})" if raised else _observed(check, evidence, quarantine, passed),
     )

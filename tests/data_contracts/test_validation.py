@@ -293,6 +293,18 @@ def test_a_quarantine_rule_that_cannot_be_judged_fails_and_sets_nothing_aside(ju
     assert (receipt.quarantine, receipt.num_quarantined) == (None, 0)
 
 
+def test_a_quarantine_rule_that_cannot_be_judged_refuses_whatever_its_severity(judge: Validate) -> None:
+    """The rows that it would have set aside are not known, so that they would be trained on."""
+    lenient = TEXT.replace("is_clean: {type: bool}", "is_clean: {type: bool, severity: warning}")
+    lenient = lenient.replace("action: quarantine}", "action: quarantine, severity: warning}")
+    rows = pa.table(clean_columns())
+    wrong = pa.array([SECRET] * NUM_ROWS)
+    table = rows.set_column(rows.schema.get_field_index("is_clean"), "is_clean", wrong)
+    receipt = judge(table=table, contract=parse_contract(lenient, where="events.yaml"))
+    assert [each.rule_id for each in receipt.verdicts if not each.passed and each.severity == "critical"] == ["clean"]
+    assert not receipt.passed
+
+
 @pytest.mark.parametrize(("change", "observed"), [({"sha256": "cd" * 32}, "2 differ"), ({"num_rows": 7}, "3 differ")])
 def test_rows_that_are_not_the_snapshots_files_are_refused(
     tmp_path: Path, change: dict[str, Any], observed: str
