@@ -29,6 +29,7 @@ from data_contracts.rows_database import identifier
 from data_contracts.set_rules import Freshness
 from data_contracts.set_scans import Finding
 from data_contracts.tallies import Tallies
+from data_contracts.verdicts import NOT_JUDGED
 
 MICROSECONDS = 1_000_000
 
@@ -49,7 +50,7 @@ def compare_distributions(
     baseline: ContractReceipt | None,
     num_rows: int,
 ) -> Comparison:
-    """Judge volume and drift. Without a baseline they hold, and the receipt is what the next one is compared with."""
+    """Judge volume and drift. Without a baseline nothing is, and the receipt is what the next one is compared with."""
     findings: dict[str, Finding] = {}
     raised: dict[str, str] = {}
     distributions: dict[tuple[str, str, int], Distribution] = {}
@@ -114,7 +115,7 @@ def _counted(tallies: Tallies, check: Check, bins: Bins, accepted: Distribution 
 
 def judge_volume(check: Check, num_rows: int, num_accepted: int | None) -> Finding:
     if not num_accepted:
-        return Finding(passed=True, observed=f"{num_rows:,} rows; no snapshot is accepted yet")
+        return Finding(passed=True, observed=f"{num_rows:,} rows; {NOT_JUDGED}")
     ratio = num_rows / num_accepted
     passed = check.arguments["min"] <= ratio <= check.arguments["max"]
     return Finding(passed=passed, observed=f"{ratio:.4g} times the {num_accepted:,} rows accepted")
@@ -123,7 +124,7 @@ def judge_volume(check: Check, num_rows: int, num_accepted: int | None) -> Findi
 def judge_drift(check: Check, found: Distribution) -> Finding:
     pair = histograms(found)
     if pair is None:
-        return Finding(passed=True, observed="no snapshot is accepted yet")
+        return Finding(passed=True, observed=NOT_JUDGED)
     psi, js = population_stability_index(*pair), jensen_shannon(*pair)
     max_psi, max_js = check.arguments["max_psi"], check.arguments["max_js"]
     passed = (max_psi is None or psi <= max_psi) and (max_js is None or js <= max_js)

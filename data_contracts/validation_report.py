@@ -15,7 +15,7 @@ from data_contracts.documents import ContractReceipt, ExpectationVerdict, Snapsh
 from data_contracts.report_columns import columns_section
 from data_contracts.report_page import banner, definitions, page, section, tiles, value
 from data_contracts.report_quarantine import QuarantineSample, quarantine_section
-from data_contracts.verdicts import is_accepted
+from data_contracts.verdicts import is_accepted, is_judged
 
 EMPTY = QuarantineSample()
 
@@ -37,12 +37,14 @@ def render_html(
     failed = [verdict for verdict in verdicts if not verdict.passed]
     broken = [verdict for verdict in failed if verdict.severity == "critical"]
     remarks = [verdict for verdict in failed if verdict.severity != "critical"]
-    held = [verdict for verdict in verdicts if verdict.passed]
+    held = [verdict for verdict in verdicts if verdict.passed and is_judged(verdict)]
+    unjudged = [verdict for verdict in verdicts if not is_judged(verdict)]
     sections = (
         _banner(receipt, broken, remarks, passed=passed),
         _tiles(receipt, snapshot, f"{len(held):,} / {len(verdicts):,}", passed=passed),
         _table("What broke", "These refuse the data.", broken),
         _table("Worth a look", "These refuse nothing.", remarks),
+        _table("Not judged", "There is no accepted snapshot to compare with.", unjudged),
         columns_section(column_cards(receipt, contract), baseline=receipt.baseline.sha256 if receipt.baseline else ""),
         quarantine_section(
             quarantine,
@@ -109,7 +111,9 @@ def _table(title: str, note: str, verdicts: Sequence[ExpectationVerdict]) -> str
 
 
 def _verdict_row(verdict: ExpectationVerdict) -> str:
-    if verdict.passed:
+    if not is_judged(verdict):
+        state, word = "warn", "– not judged"
+    elif verdict.passed:
         state, word = "good", "✔ held"
     else:
         state, word = ("bad", "✖ broken") if verdict.severity == "critical" else ("warn", "! broken")

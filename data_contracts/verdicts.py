@@ -10,6 +10,9 @@ from data_contracts.documents import ExpectationVerdict
 from data_contracts.quarantine import Quarantine
 from data_contracts.set_scans import Finding
 
+NOT_JUDGED = "not judged: no accepted snapshot"
+"""What is observed where there is nothing to compare with; it refuses nothing, and nothing was found to hold."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
@@ -111,6 +114,10 @@ def snapshot_verdict(num_different: int | None, num_files: int) -> ExpectationVe
         passed=num_different == 0,
         observed=f"all {num_files:,} files agree" if num_different == 0 else found,
     )
+
+
+def is_judged(verdict: ExpectationVerdict) -> bool:
+    return not verdict.observed.endswith(NOT_JUDGED)
 
 
 def is_accepted(verdicts: Iterable[ExpectationVerdict]) -> bool:

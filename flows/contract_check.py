@@ -1,4 +1,4 @@
-"""`headway contract check`: data held against a contract, without a workspace and without training."""
+"""`headway contract check`: data held against a contract, without training; a workspace is read, if there is one."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from data_contracts.contract import Contract, load_contract
 from data_contracts.digest_cache import DigestCache
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import ContractReceipt, ExpectationVerdict, Snapshot, StoredFile
-from data_contracts.errors import ConfigError, ContractViolation
+from data_contracts.errors import ConfigError, ContractViolation, IntegrityError
 from data_contracts.freshness import judge_freshness
+from data_contracts.publication import Workspace
 from data_contracts.report_quarantine import QuarantineSample, sample_quarantine
 from data_contracts.source_guess import guess_source
 from data_contracts.source_spec import SourceSpec
 from data_contracts.sources import rows_files, take_snapshot
-from data_contracts.verdicts import is_accepted
-from flows.environment import project_folder
+from data_contracts.verdicts import is_accepted, is_judged
+from flows.environment import default_workspace, project_folder
 from flows.pipeline_spec import find_pipeline_file, load_pipeline
 from flows.tables import print_table
+from tasks.acceptance import accepted_contract, baseline_of, refuse_broken_promise
 from tasks.pipeline_split import pipeline_split
 from tasks.validate import read_contract, read_suite
 from training.data.spec import ShardSpec
@@ -39,6 +41,8 @@ class Asked:
     base: Path
     shards: ShardSpec | None = None
     """Says which split a row is in, unless the contract does."""
+    pipeline: str = ""
+    """Whose accepted snapshot and contract are compared with; empty: nobody's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +77,9 @@ class Checked:
         fields = {"contract_name", "contract_version", "num_rows", "num_quarantined", "metrics"}
         return {
             "passed": self.passed,
-            "verdicts": [verdict.model_dump(mode="json") for verdict in self.verdicts],
+            "verdicts": [
+                {**verdict.model_dump(mode="json"), "judged": is_judged(verdict)} for verdict in self.verdicts
+            ],
             **self.receipt.model_dump(mode="json", include=fields),
             "snapshot": self.snapshot.sha256,
             "num_files": len(self.snapshot.files),
@@ -100,6 +106,7 @@ def what_is_asked(target: str, data: str) -> Asked:
         source=pipeline.source,
         base=path.parent,
         shards=pipeline.shards,
+        pipeline=pipeline.pipeline,
     )
 
 
@@ -117,14 +124,17 @@ def _refuse_contract_alone(path: Path, target: str) -> None:
 
 
 def check(asked: Asked, *, now_unix_s: float) -> Checked:
-    """Take a snapshot, judge it, and forget everything but the verdicts.
+    """Take a snapshot, judge it as the gate would, and forget everything but the verdicts.
 
     Raises:
-        ConfigError: the contract cannot be read.
+        ConfigError: the contract cannot be read, or breaks what an accepted version promised.
         DataError: the data cannot.
     """
     contract, text = read_contract(asked.contract_file)
     suite, _ = read_suite(asked.contract_file, contract)
+    workspace = Workspace(default_workspace()) if asked.pipeline else None
+    if workspace is not None:
+        _refuse_broken_promise(workspace, asked, contract)
     from data_contracts.validation import Surroundings, validate
 
     with tempfile.TemporaryDirectory(prefix="headway-check-") as name:
@@ -132,7 +142,10 @@ def check(asked: Asked, *, now_unix_s: float) -> Checked:
         digests = DigestCache(scratch / "digests.json")
         snapshot = take_snapshot(asked.source, base=asked.base, cache=digests)
         split = None if asked.shards is None else pipeline_split(asked.shards, snapshot.columns)
-        surroundings = Surroundings(split=split, suite=suite)
+        baseline = None
+        if workspace is not None and contract.needs_baseline:
+            baseline = baseline_of(workspace, asked.pipeline, snapshot.link)
+        surroundings = Surroundings(baseline=baseline, split=split, suite=suite)
         file = StoredFile(path=asked.contract_file.name, size_bytes=len(text), sha256=sha256_bytes(text))
         left_out = scratch / "quarantine.parquet"
         with rows_files(asked.source, snapshot, scratch, base=asked.base, digests=digests) as rows:
@@ -147,6 +160,14 @@ def check(asked: Asked, *, now_unix_s: float) -> Checked:
         quarantine=sample,
         judged_now=judge_freshness(receipt.freshness, now_unix_s),
     )
+
+
+def _refuse_broken_promise(workspace: Workspace, asked: Asked, contract: Contract) -> None:
+    try:
+        accepted = accepted_contract(workspace, asked.pipeline)
+    except (IntegrityError, ConfigError, ValueError):
+        return  # what cannot be read promises nothing, as at the gate
+    refuse_broken_promise(accepted, contract, where=str(asked.contract_file))
 
 
 def print_checked(checked: Checked, console: Console | None = None) -> None:
@@ -166,10 +187,14 @@ def print_checked(checked: Checked, console: Console | None = None) -> None:
 
 
 def _urgency(verdict: ExpectationVerdict) -> int:
-    return 2 if verdict.passed else 0 if verdict.severity == "critical" else 1
+    if verdict.passed:
+        return 3 if is_judged(verdict) else 2
+    return 0 if verdict.severity == "critical" else 1
 
 
 def _mark(verdict: ExpectationVerdict) -> Text:
+    if not is_judged(verdict):
+        return Text("– not judged", style="yellow")
     if verdict.passed:
         return Text("✔ held", style="green")
     return (

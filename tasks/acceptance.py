@@ -7,6 +7,7 @@ from data_contracts.compatibility import breaks_promise, compare, next_version
 from data_contracts.contract import Contract, parse_contract
 from data_contracts.documents import ContractReceipt, Link
 from data_contracts.errors import ConfigError, HeadwayError, RefConflict
+from data_contracts.publication import Workspace
 from tasks.context import RunContext
 
 
@@ -14,20 +15,20 @@ def accepted_ref(pipeline: str) -> str:
     return f"accepted/{pipeline}"
 
 
-def baseline_of(context: RunContext, snapshot: Link) -> ContractReceipt | None:
+def baseline_of(workspace: Workspace, pipeline: str, snapshot: Link) -> ContractReceipt | None:
     """The receipt of the newest accepted snapshot that is another one; None: there is none yet.
 
     The snapshot's own acceptance is no baseline, or judging it again would be another stage than judging it first.
     """
-    name = accepted_ref(context.pipeline)
-    newest = refs.current(context.workspace, name)
+    name = accepted_ref(pipeline)
+    newest = refs.current(workspace, name)
     if newest is None:
         return None
-    receipt = context.workspace.load(newest.target, ContractReceipt)
+    receipt = workspace.load(newest.target, ContractReceipt)
     if receipt.snapshot != snapshot:
         return receipt
-    for entry in reversed(refs.history(context.workspace, name)[:-1]):
-        receipt = context.workspace.load(entry.target, ContractReceipt)
+    for entry in reversed(refs.history(workspace, name)[:-1]):
+        receipt = workspace.load(entry.target, ContractReceipt)
         if receipt.snapshot != snapshot:
             return receipt
     return None
@@ -52,7 +53,17 @@ def check_compatible(context: RunContext, contract: Contract, *, where: str) -> 
     Raises:
         ConfigError: names the breaking changes, and the least version that announces them.
     """
-    accepted = _accepted_contract(context)
+    try:
+        accepted = accepted_contract(context.workspace, context.pipeline)
+    except (HeadwayError, OSError, ValueError) as error:
+        # What cannot be read promises nothing; that it is damaged is for `verify` to say.
+        context.ledger.event("validate.accepted_unreadable", message=str(error))
+        return
+    refuse_broken_promise(accepted, contract, where=where)
+
+
+def refuse_broken_promise(accepted: Contract | None, contract: Contract, *, where: str) -> None:
+    """Raises `ConfigError`, as `check_compatible` does."""
     if accepted is None or accepted.name != contract.name:
         return
     broken = breaks_promise(accepted, contract)
@@ -65,16 +76,15 @@ def check_compatible(context: RunContext, contract: Contract, *, where: str) -> 
         )
 
 
-def _accepted_contract(context: RunContext) -> Contract | None:
-    newest = refs.current(context.workspace, accepted_ref(context.pipeline))
+def accepted_contract(workspace: Workspace, pipeline: str) -> Contract | None:
+    """The contract that the newest accepted snapshot was held against; None: nothing is accepted yet.
+
+    Raises:
+        HeadwayError, OSError, ValueError: it cannot be read, or is damaged.
+    """
+    newest = refs.current(workspace, accepted_ref(pipeline))
     if newest is None:
         return None
-    try:
-        receipt = context.workspace.load(newest.target, ContractReceipt)
-        context.workspace.verify(receipt.contract)
-        text = context.workspace.read(receipt.contract.path).decode()
-        return parse_contract(text, where=receipt.contract.path)
-    except (HeadwayError, OSError, ValueError) as error:
-        # What cannot be read promises nothing; that it is damaged is for `verify` to say.
-        context.ledger.event("validate.accepted_unreadable", message=str(error))
-        return None
+    receipt = workspace.load(newest.target, ContractReceipt)
+    workspace.verify(receipt.contract)
+    return parse_contract(workspace.read(receipt.contract.path).decode(), where=receipt.contract.path)

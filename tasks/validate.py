@@ -79,7 +79,7 @@ def validate_inputs(context: RunContext, contract_file: str, snapshot: Link, sha
     path = context.base / contract_file
     contract, text = read_contract(path)
     _, suite = read_suite(path, contract)
-    baseline = baseline_of(context, snapshot) if contract.needs_baseline else None
+    baseline = _baseline(context, contract, snapshot)
     inputs: dict[str, object] = {
         "contract": sha256_bytes(text),
         "snapshot": snapshot.sha256,
@@ -93,6 +93,10 @@ def validate_inputs(context: RunContext, contract_file: str, snapshot: Link, sha
     if contract.leakage:
         inputs["split"] = {"fields": shards.splitting, "code": code_version("tasks.pipeline_split")}
     return inputs
+
+
+def _baseline(context: RunContext, contract: Contract, snapshot: Link) -> ContractReceipt | None:
+    return baseline_of(context.workspace, context.pipeline, snapshot) if contract.needs_baseline else None
 
 
 def report_path(receipt: Link) -> str:
@@ -168,7 +172,7 @@ def _run(
                 )
             states = None if rows.is_packed else load_states(workspace, rows, _basis(contract, taken))
             surroundings = Surroundings(
-                baseline=baseline_of(context, snapshot) if contract.needs_baseline else None,
+                baseline=_baseline(context, contract, snapshot),
                 split=pipeline_split(shards, taken.columns),
                 suite=suite,
                 states=states,

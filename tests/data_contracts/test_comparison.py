@@ -16,6 +16,7 @@ from data_contracts.file_states import FileStates
 from data_contracts.freshness import judge_freshness
 from data_contracts.rows_files import of_parquet
 from data_contracts.validation import Surroundings, validate
+from data_contracts.verdicts import NOT_JUDGED
 
 TEXT = """
 name: events
@@ -78,8 +79,8 @@ def test_the_first_snapshot_has_nothing_to_drift_from_and_says_so(tmp_path: Path
     assert receipt.passed
     assert receipt.baseline is None
     observed = {each.rule_id: each.observed for each in receipt.verdicts}
-    assert observed["steady.amount"] == "no snapshot is accepted yet"
-    assert "no snapshot is accepted yet" in observed["volume"]
+    assert observed["steady.amount"] == NOT_JUDGED
+    assert NOT_JUDGED in observed["volume"]
     for each in receipt.distributions:
         assert sum(each.counts) + each.num_nulls + each.num_nans == NUM_ROWS
         assert each.baseline_counts is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import random
+import re
 import sys
 import uuid
 from collections.abc import Callable
@@ -18,9 +19,13 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from data_contracts import refs
 from data_contracts.contract import load_contract
+from data_contracts.publication import Workspace
 from flows.command_line import run as run_command
+from flows.contract_check import check, what_is_asked
 from flows.pipeline_spec import load_pipeline
+from tasks.acceptance import accepted_ref
 
 NUM_ROWS = 600
 EMAIL = "ada.lovelace@example.org"
@@ -357,6 +362,76 @@ def test_rows_that_came_too_late_are_refused_by_the_clock(headway: Headway, tmp_
         assert answer.code == code, answer.out
         assert "the newest row is 30.0 hours old" in answer.out
         assert f"<h1>{'Refused' if code else 'Passed'}</h1>" in (tmp_path / "r.html").read_text()
+
+
+COMPARED = """
+name: sales
+version: 1.0.0
+columns:
+  amount: {type: double}
+volume: {min_ratio: 0.5, max_ratio: 1.5}
+drift: [{id: steady, columns: [amount], max_psi: 0.2}]
+"""
+
+
+def write_amounts(folder: Path, *, shift: float, num_rows: int) -> None:
+    folder.mkdir(exist_ok=True)
+    chance = random.Random(num_rows)
+    pq.write_table(pa.table({"amount": [chance.gauss(50 + shift, 10) for _ in range(num_rows)]}), folder / "a.parquet")
+
+
+def accept_what_lies_there(folder: Path) -> None:
+    """Accept the data of `sales.yaml` as the gate does."""
+    checked = check(what_is_asked("sales.yaml", ""), now_unix_s=0.0)
+    workspace = Workspace.create(str(folder / "workspace"))
+    workspace.publish(checked.receipt.contract.path, (folder / "contract.yaml").read_bytes())
+    link = workspace.publish_document(checked.receipt)
+    refs.move(workspace, accepted_ref("sales"), link, expected=None, reason="the data passed the gate")
+
+
+def marks(answer: Answer) -> dict[str, str]:
+    """The mark of every rule in the table."""
+    pattern = re.compile(r"^(✔ held|✖ broken|– not judged|! \w+) +(\S+)", re.MULTILINE)
+    return {rule: mark for mark, rule in pattern.findall(answer.out)}
+
+
+def test_volume_and_drift_are_held_against_the_accepted_snapshot_or_not_judged(
+    headway: Headway, tmp_path: Path
+) -> None:
+    (tmp_path / "contract.yaml").write_text(COMPARED)
+    (tmp_path / "sales.yaml").write_text(
+        "pipeline: sales\nsource: {format: parquet, uri: data}\ncontract: contract.yaml\nregistry: {model: sales}\n"
+    )
+    write_amounts(tmp_path / "data", shift=0, num_rows=600)
+    first = headway("contract", "check", "sales.yaml", "--report", "r.html")
+    assert first.code == 0, first.err
+    assert {marks(first)[rule] for rule in ("volume", "steady")} == {"– not judged"}
+    assert "no accepted snapshot" in first.out
+    assert "<h2>Not judged" in (tmp_path / "r.html").read_text()
+    assert not (tmp_path / "workspace").exists()
+
+    accept_what_lies_there(tmp_path)
+    write_amounts(tmp_path / "data", shift=1, num_rows=700)
+    assert {marks(headway("contract", "check", "sales.yaml"))[rule] for rule in ("volume", "steady")} == {"✔ held"}
+    write_amounts(tmp_path / "data", shift=30, num_rows=1000)
+    broken = headway("contract", "check", "sales.yaml")
+    assert broken.code == 4
+    assert {marks(broken)[rule] for rule in ("volume", "steady")} == {"✖ broken"}
+    alone = headway("contract", "check", "contract.yaml", "data")
+    assert {marks(alone)[rule] for rule in ("volume", "steady")} == {"– not judged"}
+
+
+def test_a_breaking_change_is_refused_by_the_check_as_by_the_gate(headway: Headway, tmp_path: Path) -> None:
+    (tmp_path / "contract.yaml").write_text(COMPARED)
+    (tmp_path / "sales.yaml").write_text(
+        "pipeline: sales\nsource: {format: parquet, uri: data}\ncontract: contract.yaml\nregistry: {model: sales}\n"
+    )
+    write_amounts(tmp_path / "data", shift=0, num_rows=600)
+    accept_what_lies_there(tmp_path)
+    (tmp_path / "contract.yaml").write_text(COMPARED.replace("double}", "double, min: -1000}"))
+    answer = headway("contract", "check", "sales.yaml")
+    assert answer.code == 2
+    assert "version 1.0.0 breaks what 1.0.0 accepted: columns.amount.min" in answer.err
 
 
 def test_a_draft_of_live_data_asks_for_fresh_rows_and_passes(headway: Headway, tmp_path: Path) -> None:

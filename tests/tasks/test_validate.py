@@ -197,8 +197,8 @@ def test_the_split_is_an_input_of_leakage_alone(context: RunContext, validate: V
 def test_a_snapshot_is_not_its_own_baseline(context: RunContext, validate: Validate) -> None:
     write(context, 100)
     receipt = load(context.workspace, validate())
-    assert baseline_of(context, receipt.snapshot) is None
-    assert baseline_of(context, Link(kind="snapshot", sha256="0" * 64)) == receipt
+    assert baseline_of(context.workspace, context.pipeline, receipt.snapshot) is None
+    assert baseline_of(context.workspace, context.pipeline, Link(kind="snapshot", sha256="0" * 64)) == receipt
 
 
 def test_the_same_bytes_read_in_another_way_are_judged_and_sharded_anew(context: RunContext) -> None:
