@@ -7,13 +7,14 @@ group that is there already is found, and one that two workers make is the same 
 
 from __future__ import annotations
 
+import math
 import tempfile
 from functools import partial
 from pathlib import Path
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
-from prefect.utilities.annotations import unmapped
+from prefect.futures import PrefectFuture, as_completed
 
 from data_contracts.digest_cache import DigestCache
 from data_contracts.digests import sha256_of
@@ -24,8 +25,11 @@ from data_contracts.quarantine import left_out_rows
 from data_contracts.sources import SourceSpec, read_rows
 from tasks.code_version import code_version
 from tasks.retry_policy import is_transient
-from training.data.group_writer import GroupWriter
-from training.data.spec import ShardSpec
+from training.data.encoders import load_encoder
+from training.data.group_store import ShardLayout
+from training.data.group_writer import SHARD_COPIES, GroupWriter, shards_at_once
+from training.data.sharding import num_cores
+from training.data.spec import LEAST_MEMORY_MB, ShardSpec
 from training.data.splits import NO_ROWS, SourceRows, plan_groups
 
 
@@ -72,11 +76,47 @@ def shard_group(job: ShardJob, group: int, splits: tuple[str, ...]) -> str:
 
 
 def share_out(job: ShardJob) -> None:
-    """Have every group written by tasks of the flow run at hand, and wait for them."""
+    """Have every group written by tasks of the flow run at hand, and wait for them.
+
+    Only as many are submitted at a time as the memory bound is shared among: Prefect's own threads have no bound.
+
+    Raises:
+        ConfigError: the memory bound cannot hold a shard.
+        DataError, EnvironmentProblem: as `shard_group`; no further group is submitted.
+    """
     workspace = Workspace(job.workspace)
     plan = plan_groups(source_rows(workspace, Path(job.base), job.source, job.snapshot, job.receipt), job.spec)
-    futures = shard_group.map(unmapped(job), [each.group for each in plan], [each.splits for each in plan])
-    futures.result()
+    at_once = tasks_at_once(job.spec, workspace.load(job.fitted, FittedState), workspace, num_cores())
+    spec = job.spec.model_copy(update={"memory_mb": job.spec.memory_mb // at_once})
+    job = job.model_copy(update={"spec": spec})
+    running: set[PrefectFuture[str]] = set()
+    # Large groups first, so that the tasks end about together.
+    for each in sorted(plan, key=lambda group: group.size_bytes, reverse=True):
+        if len(running) == at_once:
+            running.remove(_first_done(running))
+        running.add(shard_group.submit(job, each.group, each.splits))
+    while running:
+        running.remove(_first_done(running))
+
+
+def _first_done(running: set[PrefectFuture[str]]) -> PrefectFuture[str]:
+    """Raises what its task raised."""
+    done = next(as_completed(list(running)))
+    done.result()
+    return done
+
+
+def tasks_at_once(spec: ShardSpec, fitted: FittedState, workspace: Workspace, most: int) -> int:
+    """How many tasks, `most` at most, may share the memory bound in whole megabytes that hold a shard each.
+
+    Raises:
+        ConfigError: not one.
+    """
+    encoder = load_encoder(spec.encoder, fitted, workspace)
+    layout = ShardLayout(spec, encoder.columns, encoder.num_classes)
+    shards_at_once(spec, layout, 1)  # refuses in words a person can act on
+    least_mb = max(LEAST_MEMORY_MB, math.ceil(2 * SHARD_COPIES * layout.shard_bytes / 10**6))
+    return max(1, min(most, spec.memory_mb // least_mb))
 
 
 def source_rows(

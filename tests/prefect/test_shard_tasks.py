@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from prefect import flow
@@ -14,9 +16,13 @@ from data_contracts.digests import sha256_file
 from data_contracts.documents import ContractReceipt
 from data_contracts.publication import Workspace
 from data_contracts.sources import SourceSpec, take_snapshot
+from tasks import shard_group
 from tasks.context import RunContext
 from tasks.shard import shard
+from training.data.group_store import GroupRecord
+from training.data.group_writer import GroupWriter
 from training.data.spec import BytePairSpec, ShardSpec
+from training.data.splits import GroupTask
 from training.ledger import Ledger
 
 SPEC = ShardSpec(encoder=BytePairSpec(vocab_size=300, sequence_tokens=16), num_groups=2, heldout_fraction=0.3)
@@ -73,3 +79,36 @@ def test_groups_shared_out_as_tasks_are_the_same_bytes(tmp_path: Path, prefect_h
     assert shared == alone
     assert len(alone[1]) > 4
     assert sorted(names) == [f"shard group {group} ('{split}',)" for group in (0, 1) for split in ("heldout", "train")]
+
+
+class Watched(GroupWriter):
+    """The first waits for a second one to be at work; what all at work may hold is added up."""
+
+    lock, two = threading.Lock(), threading.Barrier(2, timeout=60)
+    memory_mb: ClassVar[list[int]] = []
+    held_mb: ClassVar[list[int]] = []
+
+    def write(self, task: GroupTask) -> GroupRecord:
+        with self.lock:
+            self.memory_mb.append(self._spec.memory_mb)
+            self.held_mb.append(sum(self.memory_mb))
+            is_early = len(self.held_mb) <= 2
+        try:
+            if is_early:
+                self.two.wait()
+            return super().write(task)
+        finally:
+            with self.lock:
+                self.memory_mb.remove(self._spec.memory_mb)
+
+
+@pytest.mark.slow
+def test_tasks_at_work_at_once_share_the_memory_bound(
+    tmp_path: Path, prefect_here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_group, "num_cores", lambda: 2, raising=False)
+    monkeypatch.setattr(shard_group, "GroupWriter", Watched)
+    spec = SPEC.model_copy(update={"group_tasks": True, "num_groups": 6, "memory_mb": 100, "shard_mb": 1})
+    sharded(tmp_path / "shared", spec)
+    assert len(Watched.held_mb) > 4
+    assert max(Watched.held_mb) == spec.memory_mb

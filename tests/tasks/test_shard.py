@@ -13,7 +13,8 @@ from data_contracts.sources import SourceSpec, take_snapshot
 from tasks.context import RunContext
 from tasks.fitted_refs import RECOVERED, fitted_ref
 from tasks.shard import current_fitted_state, known_fitted_state, outlook, shards_under
-from tasks.shard_group import ShardJob, shard_group
+from tasks.shard_group import ShardJob, shard_group, tasks_at_once
+from training.data.group_writer import GroupWriter
 from training.data.spec import BytePairSpec, ShardSpec
 from training.ledger import Ledger, read_events
 
@@ -248,3 +249,18 @@ def test_a_group_can_be_written_by_whoever_is_sent_its_job(case):
     assert case.context.workspace.load(link, ShardManifest).num_rows("train") > 0
     with pytest.raises(ConfigError, match="there is no group 9 of train"):
         shard_group.fn(sent, 9, ("train",))
+
+
+def test_as_many_tasks_share_the_memory_bound_as_it_holds_shards_for(case):
+    workspace = case.context.workspace
+    fitted = workspace.load(case.fit(), FittedState)
+
+    def at_once(memory_mb: int, shard_mb: int) -> int:
+        spec = SPEC.model_copy(update={"memory_mb": memory_mb, "shard_mb": shard_mb})
+        found = tasks_at_once(spec, fitted, workspace, 16)
+        with GroupWriter(spec.model_copy(update={"memory_mb": memory_mb // found}), fitted, workspace):
+            return found  # none is refused for its share
+
+    assert [at_once(512, 32), at_once(512, 1), at_once(100, 10), at_once(8, 1)] == [5, 16, 3, 1]
+    with pytest.raises(ConfigError, match=r"more than half of memory_mb \(8\)"):
+        at_once(8, 64)

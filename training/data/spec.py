@@ -16,6 +16,7 @@ HELDOUT: Final = "heldout"
 SPLITS: Final = (TRAIN, HELDOUT)
 EXECUTION: Final = ("memory_mb", "group_tasks")
 """Fields that say how the work is done, and never show in what it makes."""
+LEAST_MEMORY_MB: Final = 8
 Codec = Literal["none", "lz4", "zstd"]
 
 
@@ -68,14 +69,15 @@ class ShardSpec(Frozen):
     skew: SkewLimits = Field(default_factory=SkewLimits, description="How uneven groups may be.")
     memory_mb: int = Field(
         default=512,
-        ge=8,
+        ge=LEAST_MEMORY_MB,
         description="Megabytes (10^6) of rows held at once, over all threads; more is spilled to scratch. No bit of "
         "the shards depends on it.",
     )
 
     group_tasks: bool = Field(
         default=False,
-        description="Make each group a Prefect task of its own, so that the flow's task runner can share them out.",
+        description="Make each group a Prefect task of its own, so that the flow's task runner can share them out; as "
+        "many at once as there are cores, if memory_mb, which they share, holds a shard for each.",
     )
 
     @model_validator(mode="after")
