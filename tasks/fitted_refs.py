@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 from data_contracts import refs, stages
 from data_contracts.documents import Link, RunSpec, ShardManifest
@@ -18,6 +19,11 @@ RECOVERED = "the entry before is damaged; this is what the last training went wi
 
 def fitted_ref(pipeline: str) -> str:
     return f"fitted/{pipeline}"
+
+
+def detail_of(spec: ShardSpec) -> dict[str, Any]:
+    """What an entry says beside its state: what that was fitted for, as far as the state does not say it itself."""
+    return {"split": spec.splitting, "fit": spec.fit}
 
 
 def state_in_use(workspace: Workspace, pipeline: str) -> RefEntry | None:
@@ -37,7 +43,7 @@ def state_in_use(workspace: Workspace, pipeline: str) -> RefEntry | None:
 
 def _derived(workspace: Workspace, number: int, run: RunSpec) -> RefEntry:
     spec = ShardSpec.model_validate(workspace.load(run.manifest, ShardManifest).spec)
-    return RefEntry(number=number, target=run.fitted, reason=RECOVERED, unix_s=0.0, detail={"split": spec.splitting})
+    return RefEntry(number=number, target=run.fitted, reason=RECOVERED, unix_s=0.0, detail=detail_of(spec))
 
 
 def repaired_state_in_use(context: RunContext) -> RefEntry | None:

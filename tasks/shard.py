@@ -10,7 +10,7 @@ from data_contracts.sources import SourceSpec
 from tasks.artifacts import artifact_key, show_table
 from tasks.code_version import code_version
 from tasks.context import RunContext
-from tasks.fitted_refs import fitted_ref, repaired_state_in_use, state_in_use
+from tasks.fitted_refs import detail_of, fitted_ref, repaired_state_in_use, state_in_use
 from tasks.shard_group import ShardJob, share_out, source_rows
 from tasks.stage import Made, find_or_make, stage_task
 from training.data.encoder_specs import ENCODER_SPEC
@@ -43,7 +43,7 @@ def shard(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Li
 def current_fitted_state(
     context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link
 ) -> Link:
-    """The pipeline's fitted state: fitted on the first data it saw, then kept until encoder or split change."""
+    """The pipeline's fitted state: fitted on the first data it saw, then kept until encoder, split or `fit` change."""
     workspace = context.workspace
     entry = repaired_state_in_use(context)
     reason = reason_to_fit(context, spec, entry)
@@ -66,7 +66,7 @@ def current_fitted_state(
     if entry is not None and reason == DAMAGED and link != entry.target:
         message = f"{entry.target.short} came from earlier data; {link.short}, fitted on today's, takes its place."
         context.ledger.event("stage.damaged", stage="fit", message=message)
-    detail = {"split": spec.splitting}
+    detail = detail_of(spec)
     if entry is None or (entry.target, entry.detail) != (link, detail):
         refs.move(
             workspace, fitted_ref(context.pipeline), link, expected=entry, reason=reason or FIRST_FIT, detail=detail
@@ -75,7 +75,7 @@ def current_fitted_state(
 
 
 def known_fitted_state(context: RunContext, spec: ShardSpec) -> Link | None:
-    """The state that is in use, if it is whole and was fitted for this encoder under this split."""
+    """The state that is in use, if it is whole and was fitted for this encoder under this split and `fit`."""
     entry = state_in_use(context.workspace, context.pipeline)
     return entry.target if entry is not None and reason_to_fit(context, spec, entry) is None else None
 
@@ -95,7 +95,10 @@ def reason_to_fit(context: RunContext, spec: ShardSpec, entry: refs.RefEntry | N
         return DAMAGED
     if ENCODER_SPEC.validate_python(state.spec).fitting != spec.encoder.fitting:
         return "another encoder"
-    return None if entry.detail.get("split") == spec.splitting else "another split"
+    if entry.detail.get("split") != spec.splitting:
+        return "another split"
+    fit_before = entry.detail.get("fit", 0)
+    return None if fit_before == spec.fit else f"shards.fit is {spec.fit}, was {fit_before}"
 
 
 def shards_under(

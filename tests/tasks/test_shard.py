@@ -101,6 +101,53 @@ def test_another_split_fits_again_for_the_old_state_saw_what_is_now_held_out(cas
     assert case.reasons == ["first fit", "another split", "another split"]
 
 
+REFIT = SPEC.model_copy(update={"fit": 1})
+
+
+def test_a_raised_counter_fits_again_on_todays_data_once(case):
+    first = case.fit()
+    for number in range(30):
+        case.write(case.root, number, f"quite other words {number}\n" * 7)
+    assert case.fit() == first
+    assert known_fitted_state(case.context, REFIT) is None
+    snapshot, receipt = documents(case)
+    assert outlook(case.context, REFIT, case.source, snapshot, receipt).startswith(
+        "fits again (shards.fit is 1, was 0): all 4 groups are encoded anew, and nothing trained so far"
+    )
+    second = case.fit(REFIT)
+    assert second != first
+    case.write(case.root, 99, "new words\n" * 9)
+    assert case.fit(REFIT) == second == known_fitted_state(case.context, REFIT)
+    assert case.reasons == ["first fit", "shards.fit is 1, was 0"]
+
+
+def test_an_entry_from_before_there_was_a_counter_was_the_first_fit(case):
+    first = case.fit()
+    entry = refs.current(case.context.workspace, fitted_ref("tiny"))
+    refs.move(
+        *(case.context.workspace, fitted_ref("tiny"), first),
+        expected=entry,
+        reason="older",
+        detail={"split": SPEC.splitting},
+    )
+    assert known_fitted_state(case.context, SPEC) == first
+    assert known_fitted_state(case.context, REFIT) is None
+
+
+def test_a_state_fitted_again_to_the_same_files_finds_its_groups(case):
+    assert REFIT.group_identity == SPEC.group_identity
+    assert "fit" not in SPEC.identity and REFIT.identity == {**SPEC.identity, "fit": 1}
+
+
+def test_a_damaged_entry_is_followed_by_the_state_that_was_fitted_again(case):
+    case.fit()
+    case.write(case.root, 99, "new words\n" * 9)
+    second = case.fit(REFIT)
+    trained_with(case, second, seed=1, ended_unix_s=100.0, spec=REFIT)
+    break_newest_entry(case)
+    assert known_fitted_state(case.context, REFIT) == second == case.fit(REFIT)
+
+
 def test_a_damaged_state_heals_from_the_same_data_under_the_same_name(case):
     first = case.fit()
     case.damage(first)
@@ -120,14 +167,16 @@ def test_a_damaged_state_whose_data_moved_on_is_replaced_and_said_to_be(case):
     assert f"{first.short} came from earlier data" in case.damages[-1]
 
 
-def trained_with(case: Case, fitted: Link, *, seed: int, ended_unix_s: float | None = None) -> RunSpec:
+def trained_with(
+    case: Case, fitted: Link, *, seed: int, ended_unix_s: float | None = None, spec: ShardSpec = SPEC
+) -> RunSpec:
     """A run of the pipeline on shards under this state; ended, if it says when."""
-    workspace, (snapshot, receipt) = case.context.workspace, documents(case)
+    workspace, (snapshot, receipt) = case.context.workspace, documents(case, spec)
     nothing = workspace.publish("frozen/contract", b"")
     run = RunSpec(
         pipeline="tiny",
         config={"seed": seed},
-        manifest=shards_under(case.context, SPEC, case.source, snapshot, receipt, fitted),
+        manifest=shards_under(case.context, spec, case.source, snapshot, receipt, fitted),
         receipt=receipt,
         fitted=fitted,
         code=nothing,
@@ -192,9 +241,9 @@ def test_where_no_training_says_what_a_damaged_entry_was_a_person_is_asked(case)
             ask()
 
 
-def documents(case: Case) -> tuple[Link, Link]:
+def documents(case: Case, spec: ShardSpec = SPEC) -> tuple[Link, Link]:
     """Today's snapshot and a receipt for it."""
-    case.fit()
+    case.fit(spec)
     names = {kind: case.context.workspace.names(f"documents/{kind}") for kind in ("snapshot", "receipt")}
     newest = {
         kind: max(found, key=lambda name: (case.root / "workspace/documents" / kind / name).stat().st_mtime_ns)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from data_contracts.errors import DataError
 from training.data.blocks import SourceBlock
-from training.data.source_columns import column_of, plain
+from training.data.source_columns import FIT_AGAIN, column_of, plain
 
 MOST_DISTINCT = 1 << 25
 """Distinct values that are counted before a column is refused: it is no category then."""
@@ -82,7 +82,7 @@ class Lookup:
             raise DataError(
                 f"column {self.name!r} is {column.type}, the fitted state learnt {self._values.type}.",
                 where=block.path,
-                advice="Keep the column's type, or fit again.",
+                advice=f"Keep the column's type, or {FIT_AGAIN}",
             )
         if self._dense is not None and not column.null_count:
             return self._from_table(column.to_numpy())

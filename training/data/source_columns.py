@@ -14,6 +14,7 @@ from data_contracts.errors import DataError
 from training.data.blocks import SourceBlock
 
 QUARANTINE = "Let the contract quarantine or refuse such rows."
+FIT_AGAIN = "raise shards.fit to fit again on today's data (`headway plan` says what that undoes)."
 
 
 def column_of(batch: pa.RecordBatch, name: str, path: str) -> pa.Array:
@@ -36,13 +37,15 @@ def plain(column: pa.Array) -> pa.Array:
     return column
 
 
-def refuse_rows(block: SourceBlock, broken: NDArray[np.bool_], name: str, what: str) -> None:
+def refuse_rows(
+    block: SourceBlock, broken: NDArray[np.bool_], name: str, what: str, *, advice: str = QUARANTINE
+) -> None:
     """Raises `DataError` naming the first broken row, never a value of it."""
     if broken.any():
         row = int(block.row_numbers[int(broken.argmax())])
         others = int(broken.sum()) - 1
         more = f", and {others} more rows of the batch" if others else ""
-        raise DataError(f"column {name!r} {what} in row {row}{more}.", where=block.path, advice=QUARANTINE)
+        raise DataError(f"column {name!r} {what} in row {row}{more}.", where=block.path, advice=advice)
 
 
 def numbers(block: SourceBlock, name: str, *, may_be_missing: bool) -> NDArray[Any]:

@@ -66,6 +66,12 @@ class ShardSpec(Frozen):
         description="`none`: hot, mapped where it lies; `lz4` or `zstd`: cold, smaller, decoded once into a cache.",
     )
     seed: int = Field(default=0, ge=0, description="Orders files and rows inside their group.")
+    fit: int = Field(
+        default=0,
+        ge=0,
+        description="Raise it to fit tokenizer, statistics and classes anew, on today's training split; `headway plan` "
+        "says what that undoes.",
+    )
     skew: SkewLimits = Field(default_factory=SkewLimits, description="How uneven groups may be.")
     memory_mb: int = Field(
         default=512,
@@ -89,12 +95,13 @@ class ShardSpec(Frozen):
     @property
     def identity(self) -> dict[str, Any]:
         """All that may show in the manifest."""
-        return self.model_dump(mode="json", exclude=set(EXECUTION))
+        # 0 is left out: a manifest without the field says the same.
+        return self.model_dump(mode="json", exclude={*EXECUTION, *(() if self.fit else ("fit",))})
 
     @property
     def group_identity(self) -> dict[str, Any]:
         """All that may show in the bytes of a group's shards."""
-        return self.model_dump(mode="json", exclude={*EXECUTION, "skew"})
+        return self.model_dump(mode="json", exclude={*EXECUTION, "skew", "fit"})
 
     @property
     def splitting(self) -> dict[str, Any]:

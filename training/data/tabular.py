@@ -15,7 +15,7 @@ from training.data.categories import Categories, Lookup
 from training.data.encoder_specs import TabularSpec
 from training.data.exact_sums import LARGEST, ExactSum, exact_squares
 from training.data.row_by_row import RowByRow
-from training.data.source_columns import numbers, refuse_rows
+from training.data.source_columns import FIT_AGAIN, QUARANTINE, numbers, refuse_rows
 
 UNKNOWN = 0
 """Number of every value that training did not see, and of null."""
@@ -120,7 +120,8 @@ class ClassLabel:
     def __call__(self, block: SourceBlock) -> NDArray[np.int32]:
         """Raises `DataError` at a class that training never saw: no model could ever be right about it."""
         found = self._lookup.numbers(block)
-        refuse_rows(block, found < 0, self._lookup.name, "is null, or a class that the training split has no row of,")
+        what = "is null, or a class that the training split has no row of,"
+        refuse_rows(block, found < 0, self._lookup.name, what, advice=f"{QUARANTINE} For a new class, {FIT_AGAIN}")
         return found
 
 

@@ -131,6 +131,14 @@ def test_what_cannot_be_encoded_is_refused_by_file_column_and_row(column: str, v
     assert "maybe" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(("column", "values"), [("c", [1, 2, 3]), ("y", ["yes", "maybe", "no"])])
+def test_what_a_new_fit_would_mend_is_told_with_the_field_that_asks_for_one(column: str, values: list[Any]) -> None:
+    encoder = TabularEncoder(SPEC, fitted(SPEC, block(**table())))
+    with pytest.raises(DataError) as refusal:
+        encoder.encode(block(**table(3) | {column: pa.array(values)}))
+    assert "raise shards.fit" in refusal.value.advice
+
+
 def test_a_missing_column_is_refused_with_those_that_there_are() -> None:
     columns = table()
     del columns["d"]
