@@ -111,7 +111,7 @@ def project(tmp_path: Path) -> Iterator[SimpleNamespace]:
     spec["training"] |= {
         "recipe": {"name": "my_models.mine:Mine", "model": {"width": 48}},
         "max_steps": 60,
-        "checkpoint_every_steps": 30,
+        "checkpoints": {"every_steps": 30},
     }
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(spec))
     spec |= {"pipeline": "tuned", "registry": {"model": "tuned"}}
