@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -174,15 +174,8 @@ def test_a_folder_that_cannot_be_is_an_error_with_advice(tmp_path: Path) -> None
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
-        pytest.skip("no file system can be mounted here")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+def small_disk(new_disk) -> Path:
+    return new_disk(64 << 10)
 
 
 def test_a_disk_that_is_full_is_told_before_anything_is_fetched_and_another_try_completes(small_disk: Path) -> None:
