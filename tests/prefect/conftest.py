@@ -97,8 +97,19 @@ class Service:
     def api(self, path: str, body: dict[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.url}/{path}", data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return json.load(answer)
+
+        def ask() -> tuple[Any] | None:
+            try:
+                with urllib.request.urlopen(request, timeout=20) as answer:
+                    return (json.load(answer),)
+            except urllib.error.HTTPError as error:
+                # A server on SQLite says "try again" while its database is locked, as Prefect's own client does.
+                if error.code != 503:
+                    raise
+                return None
+
+        (answer,) = wait_until(ask, 60, f"an answer to {path}")
+        return answer
 
     def start(self, *arguments: str, cwd: Path, log: Path) -> subprocess.Popen[bytes]:
         with log.open("wb") as stream:

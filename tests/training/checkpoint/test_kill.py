@@ -63,6 +63,8 @@ def forked(folder: Path, life, *, kill_before: int = -1) -> int:
     child = os.fork()
     if child == 0:
         try:
+            # torch's thread pool did not survive the fork; one thread makes it anew, before two could race for it.
+            torch.set_num_threads(1)
             operations: list[str] = []
 
             def count(event: str, arguments: tuple) -> None:

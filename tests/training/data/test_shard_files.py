@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -243,28 +243,21 @@ def test_a_corrupted_decoded_entry_is_decoded_again(cold: Any, caching: LoaderSp
 
 
 def test_a_disk_that_fills_up_while_shards_are_fetched_is_told_and_a_second_run_completes(
-    remote: Workspace, built: Any, tmp_path: Path
+    remote: Workspace, built: Any, new_disk: Callable[[int], Path]
 ) -> None:
-    folder = tmp_path / "small"
-    folder.mkdir()
     sizes = [shard.file.size_bytes for group in built.manifest.groups for shard in group.shards]
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={4 * sum(sizes) // 4096 * 4096}", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("no file system can be mounted here")
-    try:
-        caching, filler = LoaderSpec(cache_folder=str(folder / "cache")), folder / "filler"
-        filler.write_bytes(bytes(4 * sum(sizes) - 20 * 4096))
-        with pytest.raises(EnvironmentProblem, match="no space left for the node's cache"):
-            ShardReader(remote, built.manifest, TRAIN, spec=caching)
-        kept = entries(caching)
-        assert kept and all(path.suffix == "" for path in kept)
-        filler.unlink()
-        reader = ShardReader(remote, built.manifest, TRAIN, spec=caching)
-        local = ShardReader(built.workspace, built.manifest, TRAIN)
-        rows = np.arange(local.num_rows)
-        assert all(np.array_equal(values, local.gather(rows)[name]) for name, values in reader.gather(rows).items())
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    folder = new_disk(4 * sum(sizes) // 4096 * 4096)
+    caching, filler = LoaderSpec(cache_folder=str(folder / "cache")), folder / "filler"
+    filler.write_bytes(bytes(4 * sum(sizes) - 20 * 4096))
+    with pytest.raises(EnvironmentProblem, match="no space left for the node's cache"):
+        ShardReader(remote, built.manifest, TRAIN, spec=caching)
+    kept = entries(caching)
+    assert kept and all(path.suffix == "" for path in kept)
+    filler.unlink()
+    reader = ShardReader(remote, built.manifest, TRAIN, spec=caching)
+    local = ShardReader(built.workspace, built.manifest, TRAIN)
+    rows = np.arange(local.num_rows)
+    assert all(np.array_equal(values, local.gather(rows)[name]) for name, values in reader.gather(rows).items())
 
 
 def test_every_flipped_bit_of_a_cold_shard_is_caught_before_it_is_decoded(
