@@ -48,42 +48,46 @@ class GradientTree:
         self._node_dtype = node_dtype
         self._lay_out(num_replicas)
         self._views: dict[int, list[Tensor]] = {}
+        self._free: list[Tensor] = []
         self._partial_sums: list[Tensor] = []
         self._num_added = 0
-        self._is_running = self._is_last = False
-        self._leaf = self._nodes = self._new_buffer(torch.float32)
-        self._free = [self._leaf] if self._is_fp32 else []
+        self._is_running = False
+        is_fp32 = node_dtype == torch.float32
+        self._total = None if is_fp32 else torch.zeros(self._length, device=self._parameters[0].device)
         for index, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 partial(self._gradient_arrived, index)
             )
 
     def begin_replica(self) -> None:
-        """Let the next backward pass write into a buffer of its own."""
+        """Let the next backward pass be one leaf of the tree."""
+        # Every second leaf is added to its neighbour as it arrives, while it is still in the processor's cache.
+        self._has_neighbour = self._num_added % 2 == 1
+        self._nodes = self._partial_sums.pop() if self._has_neighbour else self._take_buffer()
+        self._places = self._views_of(self._nodes)
+        self._arrived = [False] * len(self._parameters)
         self._is_running, self._is_last = True, self._num_added == self._replicas_per_rank - 1
-        if self._is_fp32:
-            self._leaf = self._take_buffer()
         if self._is_last:
-            self._nodes = self._leaf if self._is_fp32 else self._take_buffer()
             self._num_missing, self._next_bucket = list(self._num_overlapping), 0
-            self._arrived = [False] * len(self._parameters)
-        self._leaf.zero_()
-        self._point_gradients_at(self._leaf)
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def end_replica(self) -> None:
         """Add the finished replica to the tree."""
         self._is_running = False
+        if not self._has_neighbour:
+            for place, has_arrived in zip(self._places, self._arrived, strict=True):
+                if not has_arrived:
+                    place.zero_()
         if self._is_last:
             while self._next_bucket < len(self._buckets):  # no gradient came for some parameters
                 self._send_next_bucket()
             return
-        node = self._leaf if self._is_fp32 else self._take_buffer().copy_(self._leaf)
-        index = self._num_added
-        while index & 1:
-            older = self._partial_sums.pop()
+        node, height = self._nodes, int(self._has_neighbour)
+        while height and self._num_added >> height & 1:
             self._free.append(node)
-            node = older.add_(node)
-            index >>= 1
+            node = self._partial_sums.pop().add_(node)
+            height += 1
         self._partial_sums.append(node)
         self._num_added += 1
 
@@ -92,29 +96,32 @@ class GradientTree:
         self._exchange.finish()
         self._free += (*self._partial_sums, self._nodes)
         self._partial_sums, self._num_added = [], 0
-        if not self._is_fp32:
-            self._leaf.copy_(self._nodes)
-        return self._leaf
+        total = self._nodes if self._total is None else self._total.copy_(self._nodes)
+        for parameter, gradient in zip(self._parameters, self._views_of(total), strict=True):
+            parameter.grad = gradient
+        return total
 
     def _gradient_arrived(self, index: int, parameter: Tensor) -> None:
         """Autograd's hook, once the parameter's gradient of one backward pass is complete."""
         if not self._is_running:
             return
-        if parameter.grad is not self._gradients[index]:
-            raise ConfigError(
-                "something replaced the parameter's gradient, which has its place in a shared buffer.",
-                where=f"model.{self._names[index]}",
-                advice="Leave `grad` alone in the recipe.",
-            )
-        if not self._is_last:
-            return
         if self._arrived[index]:
             raise ConfigError(
-                "its gradient arrived twice in one backward pass, after it may have been sent.",
+                "its gradient arrived twice in one backward pass, after it was added up.",
                 where=f"model.{self._names[index]}",
-                advice="Checkpoint activations with use_reentrant=False.",
+                advice="Checkpoint activations with use_reentrant=False, and leave `backward` to the engine.",
             )
         self._arrived[index] = True
+        gradient, parameter.grad = parameter.grad, None
+        assert gradient is not None
+        if gradient.is_sparse:
+            gradient = gradient.to_dense()
+        if self._has_neighbour:
+            self._places[index].add_(gradient.to(self._node_dtype))
+        else:
+            self._places[index].copy_(gradient)
+        if not self._is_last:
+            return
         for bucket in self._overlapping[index]:
             self._num_missing[bucket] -= 1
         # In order on every rank, whatever order gradients arrive in.
@@ -124,8 +131,6 @@ class GradientTree:
     def _send_next_bucket(self) -> None:
         place = self._buckets[self._next_bucket]
         bucket = self._nodes[place]
-        if not self._is_fp32:
-            bucket.copy_(self._leaf[place])
         for partial_sum in reversed(self._partial_sums):
             bucket.add_(partial_sum[place])
         self._exchange.start(bucket)
@@ -148,27 +153,20 @@ class GradientTree:
             for bucket in buckets:
                 self._num_overlapping[bucket] += 1
 
-    @property
-    def _is_fp32(self) -> bool:
-        """Whether a replica's gradient is a node of the tree as it is."""
-        return self._node_dtype == torch.float32
-
     def _take_buffer(self) -> Tensor:
-        return self._free.pop() if self._free else self._new_buffer(self._node_dtype)
+        if self._free:
+            return self._free.pop()
+        return torch.zeros(self._length, dtype=self._node_dtype, device=self._parameters[0].device)
 
-    def _new_buffer(self, dtype: torch.dtype) -> Tensor:
-        return torch.zeros(self._length, dtype=dtype, device=self._parameters[0].device)
-
-    def _point_gradients_at(self, flat: Tensor) -> None:
-        self._gradients = self._views.get(flat.data_ptr()) or self._views.setdefault(
-            flat.data_ptr(),
-            [
+    def _views_of(self, flat: Tensor) -> list[Tensor]:
+        """Where each parameter's gradient lies in a buffer."""
+        views = self._views.get(flat.data_ptr())
+        if views is None:
+            views = self._views[flat.data_ptr()] = [
                 flat[offset : offset + parameter.numel()].view_as(parameter)
                 for parameter, offset in zip(self._parameters, self._offsets, strict=False)
-            ],
-        )
-        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
-            parameter.grad = gradient
+            ]
+        return views
 
 
 def clip_factor(norm: float, largest: float) -> float:

@@ -158,10 +158,25 @@ def test_a_gradient_that_arrives_twice_in_one_backward_pass_is_refused_by_name()
         checkpoint(block, checkpoint(block, x, use_reentrant=True), use_reentrant=True).sum().backward()
 
 
-def test_a_gradient_that_a_recipe_replaces_is_refused_by_name():
+def test_a_recipe_that_goes_backward_itself_is_refused_by_name():
     parameter = nn.Parameter(torch.ones(3))
-    tree = GradientTree({"only": parameter}, collectives=ALONE, num_replicas=1)
+    tree = GradientTree({"only": parameter}, collectives=ALONE, num_replicas=2)
     tree.begin_replica()
-    parameter.grad = None
-    with pytest.raises(ConfigError, match=r"model\.only: something replaced"):
+    parameter.sum().backward()
+    with pytest.raises(ConfigError, match=r"model\.only: its gradient arrived twice.*leave `backward` to the engine"):
         parameter.sum().backward()
+
+
+def test_sparse_gradients_add_up_as_dense_ones_do():
+    rows = torch.tensor([1, 3, 3])
+    embeddings = [nn.Embedding(5, 2, sparse=sparse) for sparse in (True, False)]
+    totals = []
+    for embedding in embeddings:
+        tree = GradientTree(dict(embedding.named_parameters()), collectives=ALONE, num_replicas=4)
+        for replica in range(4):
+            tree.begin_replica()
+            (embedding(rows[replica // 2 :]) * awkward_values(1, 2)).sum().backward()
+            tree.end_replica()
+        totals.append(tree.total().clone())
+    assert totals[0].count_nonzero() == 4
+    assert torch.equal(*totals)
