@@ -8,7 +8,7 @@ from typing import Any
 
 from data_contracts.draft import laid_out
 from data_contracts.draft_columns import Line, scalar
-from data_contracts.profile import Profile
+from data_contracts.profile import ColumnProfile, Profile
 from data_contracts.source_guess import GuessedSource
 from data_contracts.source_spec import CsvOptions
 from flows.encoder_draft import draft_encoder, recipe_for
@@ -79,14 +79,20 @@ def _shards(encoder: Mapping[str, Any], profile: Profile, *, is_text: bool, is_p
 
 
 def _split(profile: Profile, *, is_text: bool) -> Iterator[Line]:
-    key = next((column.name for column in profile.columns if column.is_unique and not column.suspicions), None)
     if is_text:
         return
+    key = next((column.name for column in profile.columns if _may_split(column)), None)
     if key is not None:
         yield "  split_by: key", ""
         yield f"  split_key: {scalar(key)}", "DECIDE: or what rows share that belong together, such as a customer"
     else:
         yield "  split_by: row", "DECIDE: `key` with a split_key, if rows that belong together share one"
+
+
+def _may_split(column: ColumnProfile) -> bool:
+    """Whether the column tells rows apart and every row has a value that sharding can split by."""
+    is_whole = column.is_unique and not column.num_nulls
+    return is_whole and column.family in ("integer", "string") and not column.suspicions
 
 
 def _training(encoder: Mapping[str, Any]) -> Iterator[Line]:

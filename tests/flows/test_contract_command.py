@@ -294,6 +294,23 @@ def test_a_key_decides_the_split_of_a_table(headway: Headway, tmp_path: Path) ->
     assert (shards.split_by, shards.split_key) == ("key", "id")
 
 
+def test_a_key_that_is_null_in_a_row_or_binary_is_not_drafted_as_what_decides_the_split(
+    headway: Headway, tmp_path: Path
+) -> None:
+    """Sharding would refuse the one at its first null, the other by its type."""
+    numbers = range(NUM_ROWS)
+    gaps = pa.array([None, *numbers[1:]], pa.int64())
+    digests = pa.array([b"%06d" % number for number in numbers])
+    write_parquet(tmp_path / "data", pa.table({"gaps": gaps, "digest": digests}))
+    headway("contract", "init", "data", "--name", "gaps")
+    columns = load_contract(tmp_path / "gaps.contract.yaml").columns
+    assert columns["gaps"].unique and columns["digest"].unique
+    assert load_pipeline(tmp_path / "gaps.pipeline.yaml").shards.split_by == "row"
+    write_parquet(tmp_path / "more", pa.table({"gaps": gaps, "digest": digests, "name": digests.cast(pa.string())}))
+    headway("contract", "init", "more", "--name", "more")
+    assert load_pipeline(tmp_path / "more.pipeline.yaml").shards.split_key == "name"
+
+
 def test_leakage_is_judged_by_the_pipeline_s_own_split(headway: Headway, tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     for number in range(200):
