@@ -25,6 +25,7 @@ from training.data.group_store import (
 )
 from training.data.parquet_payload import payload_of
 from training.data.row_blocks import blocks_of
+from training.data.skew import refuse_unjudgeable
 from training.data.spec import HELDOUT, ShardSpec
 from training.data.splitmix import hash_text, mix
 from training.data.splits import GroupTask
@@ -58,6 +59,7 @@ class GroupWriter:
         self._spec, self._workspace, self._scratch = spec, workspace, scratch
         self._digests = digests or EveryByte()
         self._encoder = load_encoder(spec.encoder, fitted, workspace)
+        refuse_unjudgeable(spec.skew, self._encoder.num_classes)
         self.columns = self._encoder.columns
         self._layout = ShardLayout(spec, self.columns, self._encoder.num_classes)
         # Half of the memory collects rows, half writes shards.

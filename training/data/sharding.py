@@ -78,7 +78,7 @@ def write_shards(
 
     Raises:
         DataError: a file is gone or changed since the snapshot, a row is refused, or groups are too uneven.
-        ConfigError: the memory bound cannot hold a shard.
+        ConfigError: the memory bound cannot hold a shard, or labels that shards do not count are to be judged.
         EnvironmentProblem: no space left; finished groups are kept and found by the next try.
     """
     tasks = plan_groups(sources, spec)

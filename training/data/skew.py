@@ -7,10 +7,30 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from data_contracts.documents import ShardGroup
-from data_contracts.errors import DataError
+from data_contracts.errors import ConfigError, DataError
+from training.data.group_store import MOST_CLASSES_COUNTED
 from training.data.spec import SPLITS, SkewLimits
 
 ADVICE = "Balance the source, change shards.group_by or shards.num_groups, or raise the limit in shards.skew."
+
+
+def refuse_unjudgeable(limits: SkewLimits, num_classes: int) -> None:
+    """A limit that could never refuse anything is no limit.
+
+    Args:
+        num_classes: to predict; 0 where there are none.
+
+    Raises:
+        ConfigError: labels are to be judged, and shards do not count them.
+    """
+    if limits.max_label_difference is None or 0 < num_classes <= MOST_CLASSES_COUNTED:
+        return
+    raise ConfigError(
+        f"asks how a class is spread over shards, and there are {num_classes:,} classes to predict; of 1 to "
+        f"{MOST_CLASSES_COUNTED:,} classes rows are counted.",
+        where="shards.skew.max_label_difference",
+        advice="Take it out; max_rows_ratio and max_bytes_ratio are judged whatever there is to predict.",
+    )
 
 
 def check_skew(groups: Sequence[ShardGroup], limits: SkewLimits) -> None:

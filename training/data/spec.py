@@ -28,7 +28,10 @@ class SkewLimits(Frozen):
         default=None, ge=1, description="Shard bytes of the largest group over the mean."
     )
     max_label_difference: float | None = Field(
-        default=None, gt=0, le=1, description="How far a class's share of a shard may lie from its share of the split."
+        default=None,
+        gt=0,
+        le=1,
+        description="How far a class's share of a shard may lie from its share of the split; of 1,024 classes at most.",
     )
     min_rows: int = Field(
         default=1000, ge=1, description="Shares of a shard with fewer rows are left to chance, and not judged."

@@ -292,6 +292,18 @@ def test_uneven_groups_are_refused_by_name_and_figure(tmp_path: Path) -> None:
     assert shard(tmp_path / "workspace", sources_of(folder), lenient).num_rows(TRAIN) > 3000
 
 
+def test_a_limit_on_more_classes_than_shards_count_is_refused_before_a_shard_is_written(tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    numbers = np.arange(3000)
+    rows = pa.table({"row": numbers, "x": numbers * 0.5, "c": numbers % 3, "y": numbers})
+    pq.write_table(rows, tmp_path / "source" / "a.parquet")
+    sources = sources_of(tmp_path / "source")
+    asked = SPEC.model_copy(update={"skew": SkewLimits(max_label_difference=0.5)})
+    with pytest.raises(ConfigError, match=r"max_label_difference: .* there are 2,\d\d\d classes to predict"):
+        shard(tmp_path / "workspace", sources, asked)
+    assert not (tmp_path / "workspace" / "shards").exists()
+
+
 def test_a_memory_bound_that_cannot_hold_a_shard_is_refused_before_anything_is_read(
     source: Path, tmp_path: Path
 ) -> None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from data_contracts.documents import Shard, ShardGroup, StoredFile
-from data_contracts.errors import DataError
-from training.data.skew import check_skew
+from data_contracts.errors import ConfigError, DataError
+from training.data.skew import check_skew, refuse_unjudgeable
 from training.data.spec import HELDOUT, TRAIN, SkewLimits
 
 
@@ -70,6 +70,20 @@ def test_a_shard_whose_classes_differ_is_named_with_both_shares() -> None:
 def test_shares_of_few_rows_are_left_to_chance() -> None:
     limits = SkewLimits(max_label_difference=0.1, min_rows=11)
     check_skew([OTHER, group(0, (5, 5)), group(1, (10, 0)), group(2, (500, 500))], limits)
+
+
+@pytest.mark.parametrize(("num_classes", "is_judged"), [(0, False), (1, True), (1024, True), (1025, False)])
+def test_labels_that_shards_do_not_count_are_refused_by_name_and_not_passed_over(
+    num_classes: int, is_judged: bool
+) -> None:
+    refuse_unjudgeable(SkewLimits(max_rows_ratio=2), num_classes)
+    if is_judged:
+        refuse_unjudgeable(SkewLimits(max_label_difference=0.1), num_classes)
+        return
+    with pytest.raises(
+        ConfigError, match=rf"shards\.skew\.max_label_difference: asks .* there are {num_classes:,} classes"
+    ):
+        refuse_unjudgeable(SkewLimits(max_label_difference=0.1), num_classes)
 
 
 def test_each_split_is_judged_by_itself() -> None:
