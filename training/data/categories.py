@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from data_contracts.errors import DataError
 from training.data.blocks import SourceBlock
-from training.data.source_columns import FIT_AGAIN, column_of, plain
+from training.data.source_columns import column_of, other_than_fitted, plain
 
 MOST_DISTINCT = 1 << 25
 """Distinct values that are counted before a column is refused: it is no category then."""
@@ -22,17 +22,22 @@ MOST_DISTINCT = 1 << 25
 Value = int | str
 
 
-def canonical(block: SourceBlock, name: str) -> pa.Array:
+def canonical(block: SourceBlock, name: str, *, fitted: str = "") -> pa.Array:
     """The column as int64 or string, whatever its width.
+
+    Args:
+        fitted: as for `column_of`.
 
     Raises:
         DataError: of another type.
     """
-    column = plain(column_of(block.batch, name, block.path))
+    column = plain(column_of(block.batch, name, block.path, fitted=fitted))
     if types.is_integer(column.type) or types.is_boolean(column.type):
         return pc.cast(column, pa.int64())
     if types.is_string(column.type):
         return column
+    if fitted:
+        raise other_than_fitted(block, name, column.type, fitted)
     raise DataError(
         f"column {name!r} is {column.type}; categories are whole numbers, booleans or texts.", where=block.path
     )
@@ -69,6 +74,7 @@ class Lookup:
     def __init__(self, name: str, values: Sequence[Value]) -> None:
         self.name = name
         self._values = pa.array(values, type=pa.int64() if values and isinstance(values[0], int) else pa.string())
+        self._fitted = "whole numbers" if types.is_integer(self._values.type) else "texts"
         self._dense = _dense_table(values)
 
     def numbers(self, block: SourceBlock) -> NDArray[np.int32]:
@@ -77,13 +83,9 @@ class Lookup:
         Raises:
             DataError: texts where whole numbers were learnt, or the other way round.
         """
-        column = canonical(block, self.name)
+        column = canonical(block, self.name, fitted=self._fitted)
         if column.type != self._values.type:
-            raise DataError(
-                f"column {self.name!r} is {column.type}, the fitted state learnt {self._values.type}.",
-                where=block.path,
-                advice=f"Keep the column's type, or {FIT_AGAIN}",
-            )
+            raise other_than_fitted(block, self.name, column.type, self._fitted)
         if self._dense is not None and not column.null_count:
             return self._from_table(column.to_numpy())
         found: NDArray[Any] = pc.fill_null(pc.index_in(column, value_set=self._values, skip_nulls=True), -1).to_numpy()

@@ -18,7 +18,7 @@ from training.data.blocks import SourceBlock
 from training.data.categories import Categories
 from training.data.encoder_specs import ImageSpec
 from training.data.row_by_row import RowByRow
-from training.data.source_columns import QUARANTINE, column_of, numbers, plain, refuse_rows
+from training.data.source_columns import QUARANTINE, column_of, numbers, other_than_fitted, plain, refuse_rows
 from training.data.tabular import ClassLabel, class_values
 from training.data.token_ids import is_list
 
@@ -78,20 +78,23 @@ class ImageEncoder:
         return RowByRow(self.encode)
 
     def encode(self, block: SourceBlock) -> Mapping[str, NDArray[Any]]:
-        return {"image": pixels(self._spec, block), "label": self._label(block)[:, None]}
+        return {"image": pixels(self._spec, block, fitted="pictures"), "label": self._label(block)[:, None]}
 
 
-def pixels(spec: ImageSpec, block: SourceBlock) -> NDArray[np.uint8]:
+def pixels(spec: ImageSpec, block: SourceBlock, *, fitted: str = "") -> NDArray[np.uint8]:
     """Shape (rows, channels, height, width), scaled so that `max_value` is 255, rounded half to even.
+
+    Args:
+        fitted: as for `column_of`.
 
     Raises:
         DataError: a value outside [0, max_value], missing, or a picture of another size.
     """
     columns = spec.columns
     if len(columns) == 1 and spec.num_values > 1:
-        values = _whole_pictures(spec, block, columns[0])
+        values = _whole_pictures(spec, block, columns[0], fitted)
     else:
-        values = np.stack([numbers(block, name, may_be_missing=False) for name in columns], axis=1)
+        values = np.stack([numbers(block, name, may_be_missing=False, fitted=fitted) for name in columns], axis=1)
     if values.dtype != np.uint8 or spec.max_value != BRIGHTEST:
         # NaN is in no range.
         outside: NDArray[np.bool_] = np.any(~((values >= 0) & (values <= spec.max_value)), axis=1)
@@ -101,15 +104,17 @@ def pixels(spec: ImageSpec, block: SourceBlock) -> NDArray[np.uint8]:
     return values.reshape(len(values), *spec.payload_shape)
 
 
-def _whole_pictures(spec: ImageSpec, block: SourceBlock, name: str) -> NDArray[Any]:
+def _whole_pictures(spec: ImageSpec, block: SourceBlock, name: str, fitted: str) -> NDArray[Any]:
     """Shape (rows, values)."""
-    column = plain(column_of(block.batch, name, block.path))
+    column = plain(column_of(block.batch, name, block.path, fitted=fitted))
     if column.null_count:
         refuse_rows(block, pc.is_null(column).to_numpy(zero_copy_only=False), name, "is null")
     if types.is_binary(column.type) or types.is_fixed_size_binary(column.type):
         lengths = pc.binary_length(column).to_numpy()
     elif is_list(column.type):
         lengths = pc.list_value_length(column).to_numpy()
+    elif fitted:
+        raise other_than_fitted(block, name, column.type, fitted)
     else:
         raise DataError(f"column {name!r} is {column.type}, neither binary nor a list.", where=block.path)
     refuse_rows(block, lengths != spec.num_values, name, f"does not hold {spec.num_values} values")

@@ -15,15 +15,30 @@ from training.data.blocks import SourceBlock
 
 QUARANTINE = "Let the contract quarantine or refuse such rows."
 FIT_AGAIN = "raise shards.fit to fit again on today's data (`headway plan` says what that undoes)."
+AS_FITTED = f"Bring it back as it was, or say in shards.encoder what there is now and {FIT_AGAIN}"
 
 
-def column_of(batch: pa.RecordBatch, name: str, path: str) -> pa.Array:
-    """Raises `DataError` where there is no such column."""
+def column_of(batch: pa.RecordBatch, name: str, path: str, *, fitted: str = "") -> pa.Array:
+    """The column of this name.
+
+    Args:
+        fitted: what the fitted state takes it for, such as `numbers`; empty while nothing is fitted.
+
+    Raises:
+        DataError: there is none.
+    """
     index = batch.schema.get_field_index(name)
     if index < 0:
         known = ", ".join(batch.schema.names[:20])
-        raise DataError(f"has no column {name!r}; there are {known}.", where=path, advice="Check `shards`.")
+        once = f", which was fitted as {fitted}" if fitted else ""
+        advice = AS_FITTED if fitted else "Check `shards`."
+        raise DataError(f"has no column {name!r}{once}; there are {known}.", where=path, advice=advice)
     return batch.column(index)
+
+
+def other_than_fitted(block: SourceBlock, name: str, kind: pa.DataType, fitted: str) -> DataError:
+    """What became of a column, and what the fitted state takes it for."""
+    return DataError(f"column {name!r} is {kind} and was fitted as {fitted}.", where=block.path, advice=AS_FITTED)
 
 
 def plain(column: pa.Array) -> pa.Array:
@@ -48,15 +63,20 @@ def refuse_rows(
         raise DataError(f"column {name!r} {what} in row {row}{more}.", where=block.path, advice=advice)
 
 
-def numbers(block: SourceBlock, name: str, *, may_be_missing: bool) -> NDArray[Any]:
+def numbers(block: SourceBlock, name: str, *, may_be_missing: bool, fitted: str = "") -> NDArray[Any]:
     """The column as float32 where it is that, as float64 otherwise; NaN where it is missing.
+
+    Args:
+        fitted: as for `column_of`.
 
     Raises:
         DataError: not numbers, an infinity, or a null or NaN where none may be.
     """
-    column = plain(column_of(block.batch, name, block.path))
+    column = plain(column_of(block.batch, name, block.path, fitted=fitted))
     if not (types.is_integer(column.type) or types.is_floating(column.type) or types.is_boolean(column.type)):
         if not types.is_decimal(column.type):
+            if fitted:
+                raise other_than_fitted(block, name, column.type, fitted)
             raise DataError(f"column {name!r} is {column.type}, not a number.", where=block.path)
         column = pc.cast(column, pa.float64())
     has_nulls = column.null_count > 0

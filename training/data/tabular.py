@@ -155,7 +155,8 @@ class TabularEncoder:
         if self._label is not None:
             values["label"] = self._label(block)[:, None]
         elif self._spec.label is not None:
-            values["label"] = numbers(block, self._spec.label, may_be_missing=False).astype(np.float32)[:, None]
+            label = numbers(block, self._spec.label, may_be_missing=False, fitted="numbers")
+            values["label"] = label.astype(np.float32)[:, None]
         return values
 
     def _columns(self) -> list[PayloadColumn]:
@@ -173,7 +174,7 @@ class TabularEncoder:
         made: NDArray[np.float32] = np.empty((block.batch.num_rows, len(self._spec.numeric)), dtype=np.float32)
         may_be_missing = self._spec.missing == "mean"
         for place, name in enumerate(self._spec.numeric):
-            values = numbers(block, name, may_be_missing=may_be_missing)
+            values = numbers(block, name, may_be_missing=may_be_missing, fitted="numbers")
             if may_be_missing and np.isnan(values).any():
                 values = np.where(np.isnan(values), self._means[place], values)
             if self._spec.standardise:

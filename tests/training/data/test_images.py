@@ -96,6 +96,24 @@ def test_what_is_no_picture_is_refused_by_name(columns: dict[str, Any], pixels: 
         encoder(spec_of(pixels), block(columns)).encode(block(columns))
 
 
+@pytest.mark.parametrize(
+    ("columns", "pixels", "message"),
+    [
+        ({"image": ["red"], "label": [0]}, "image", "'image' is string and was fitted as pictures"),
+        ({"picture": [[1] * 6], "label": [0]}, "image", "no column 'image', which was fitted as pictures"),
+        (pixel_columns(PICTURES) | {"p3": ["red"] * len(PICTURES)}, "p{0..5}", "'p3' is string and was fitted as pict"),
+    ],
+)
+def test_pictures_that_went_away_after_fitting_are_told_with_the_way_out(
+    columns: dict[str, Any], pixels: str, message: str
+) -> None:
+    spec = spec_of(pixels)
+    held = pixel_columns(PICTURES) if pixels != "image" else whole(pa.binary(), PICTURES)
+    with pytest.raises(DataError, match=message) as refusal:
+        encoder(spec, block(held)).encode(block(columns))
+    assert "raise shards.fit" in refusal.value.advice
+
+
 @pytest.mark.parametrize("pixels", [("p{0..4}",), ("p{0..5}", "p3"), ("p{0-5}",)])
 def test_a_wrong_number_of_columns_is_refused_before_anything_is_read(pixels: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=r"pixels name|a range of columns"):

@@ -117,9 +117,10 @@ def test_the_way_a_column_is_stored_does_not_show(kind: pa.DataType) -> None:
         ("a", [1.0, float("nan"), 2.0], "'a' is null or NaN in row 101"),
         ("a", [1.0, 2.0, float("-inf")], "'a' is infinite in row 102"),
         ("b", [1, None, None], "'b' is null or NaN in row 101, and 1 more rows"),
-        ("a", ["1", "2", "3"], "'a' is string, not a number"),
-        ("c", [1.5, 2.5, 3.5], "'c' is double; categories are"),
-        ("c", [1, 2, 3], "'c' is int64, the fitted state learnt string"),
+        ("a", ["1", "2", "3"], "'a' is string and was fitted as numbers"),
+        ("c", [1.5, 2.5, 3.5], "'c' is double and was fitted as texts"),
+        ("c", [1, 2, 3], "'c' is int64 and was fitted as texts"),
+        ("d", ["1", "2", "3"], "'d' is string and was fitted as whole numbers"),
         ("y", ["yes", "maybe", "no"], "'y' is null, or a class that the training split has no row of, in row 101"),
         ("y", ["yes", None, "no"], "'y' is null, or a class"),
     ],
@@ -131,7 +132,9 @@ def test_what_cannot_be_encoded_is_refused_by_file_column_and_row(column: str, v
     assert "maybe" not in str(refusal.value)
 
 
-@pytest.mark.parametrize(("column", "values"), [("c", [1, 2, 3]), ("y", ["yes", "maybe", "no"])])
+@pytest.mark.parametrize(
+    ("column", "values"), [("a", ["1", "2", "3"]), ("c", [1, 2, 3]), ("y", ["yes", "maybe", "no"])]
+)
 def test_what_a_new_fit_would_mend_is_told_with_the_field_that_asks_for_one(column: str, values: list[Any]) -> None:
     encoder = TabularEncoder(SPEC, fitted(SPEC, block(**table())))
     with pytest.raises(DataError) as refusal:
@@ -144,6 +147,36 @@ def test_a_missing_column_is_refused_with_those_that_there_are() -> None:
     del columns["d"]
     with pytest.raises(DataError, match="has no column 'd'; there are a, b, c, y"):
         fitted(SPEC, block(**columns))
+
+
+@pytest.mark.parametrize(("column", "kind"), [("a", "numbers"), ("c", "texts"), ("d", "whole numbers"), ("y", "texts")])
+def test_a_column_that_went_away_after_fitting_is_told_with_what_it_was_fitted_as(column: str, kind: str) -> None:
+    encoder = TabularEncoder(SPEC, fitted(SPEC, block(**table())))
+    columns = table(3)
+    del columns[column]
+    with pytest.raises(DataError, match=f"has no column '{column}', which was fitted as {kind}; there are ") as refusal:
+        encoder.encode(block(**columns))
+    assert "Bring it back" in refusal.value.advice and "raise shards.fit" in refusal.value.advice
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("a", "'a' is string, not a number"),
+        ("c", "'c' is double; categories are whole numbers, booleans or texts"),
+    ],
+)
+def test_a_column_that_cannot_be_fitted_is_told_without_a_word_of_an_earlier_fit(column: str, message: str) -> None:
+    with pytest.raises(DataError, match=message) as refusal:
+        fitted(SPEC, block(**table(3) | {column: pa.array(["1", "2", "3"] if column == "a" else [0.5, 1.5, 2.5])}))
+    assert "shards.fit" not in str(refusal.value)
+
+
+def test_a_number_to_predict_that_became_a_text_is_told_with_what_it_was_fitted_as() -> None:
+    spec = TabularSpec(numeric=("a",), label="b", label_kind="number")
+    encoder = TabularEncoder(spec, fitted(spec, block(**table())))
+    with pytest.raises(DataError, match="'b' is string and was fitted as numbers"):
+        encoder.encode(block(**table(3) | {"b": pa.array(["1", "2", "3"])}))
 
 
 def test_missing_numbers_become_the_mean_where_that_is_asked_for() -> None:
