@@ -153,6 +153,8 @@ class ContractReceipt(Document):
     kind = "receipt"
     contract: StoredFile
     """The contract's own text, kept in the workspace."""
+    suite: StoredFile | None = Field(default=None, exclude_if=operator.not_)
+    """The text of the suite that it names, which it promises as well; None: it names none."""
     contract_name: str
     contract_version: str
     snapshot: Link
@@ -347,6 +349,14 @@ class Comparison(Frozen):
     difference: Interval
 
 
+class Incomparable(Frozen):
+    """A champion that no figure compares with, and why."""
+
+    champion: Link
+    reason: str
+    """What is in the way; names of files, columns and rows, never a value."""
+
+
 class EvaluationReport(Document):
     kind = "evaluation"
     checkpoint: Link
@@ -366,7 +376,15 @@ class EvaluationReport(Document):
     baseline_difference: Interval
     """This model minus the gate's baseline, paired on the same examples."""
     comparison: Comparison | None
+    incomparable: Incomparable | None = Field(default=None, exclude_if=operator.not_)
+    """In place of a comparison, where there is a champion and none can be made."""
     libraries: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def judged_against(self) -> Link | None:
+        """The champion of that moment; None: there was none."""
+        against = self.comparison or self.incomparable
+        return None if against is None else against.champion
 
 
 class Registration(Document):

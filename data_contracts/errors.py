@@ -3,6 +3,7 @@
     HeadwayError
     ├── ConfigError            2   the pipeline file, an argument or a recipe is wrong
     ├── DataError              3   a source is empty, unreadable or changes while it is read
+    │   └── EncodingRefused    3   rows are other than an encoder was fitted for
     ├── ContractViolation      4   the data break their contract, or carry no matching receipt
     ├── IntegrityError         5   bytes differ from the digest that names them
     ├── TrainingFailed         6   the retry budget is spent, or a rank failed for good
@@ -75,6 +76,10 @@ class ConfigError(HeadwayError):
 class DataError(HeadwayError):
     cause = "data"
     exit_code = 3
+
+
+class EncodingRefused(DataError):
+    """A column is gone or of another type, or a value is none that the encoder knows; trying again changes nothing."""
 
 
 class ContractViolation(HeadwayError):

@@ -67,8 +67,7 @@ def _verdict(context: RunContext, model: str, registration: Link, evaluation: Li
         return Verdict(promote=False, reason=f"is the champion: {now[0].reason}"), True
     if model_refs.was_champion(workspace, model, registration):
         return Verdict(promote=False, reason="was champion and was replaced; it does not return by itself"), False
-    judged_against = report.comparison.champion if report.comparison is not None else None
-    if (now[0].target if now is not None else None) != judged_against:
+    if (now[0].target if now is not None else None) != report.judged_against:
         return Verdict(promote=False, reason="was judged against another champion than today's; run again"), False
     if not context.may_promote:
         return Verdict(promote=False, reason=f"promotion was switched off for this run; {decide(report).reason}"), False

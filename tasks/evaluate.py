@@ -10,7 +10,7 @@ from typing import Protocol, TypedDict
 
 from pydantic import Field
 
-from data_contracts.documents import Comparison, EvaluationReport, Frozen, Interval, Link, Registration
+from data_contracts.documents import Comparison, EvaluationReport, Frozen, Incomparable, Interval, Link, Registration
 from data_contracts.errors import IntegrityError
 from data_contracts.sources import SourceSpec
 from tasks import model_refs
@@ -109,8 +109,7 @@ def _needs_no_new_judge(
     except IntegrityError as error:
         context.ledger.event("stage.damaged", stage="evaluate", message=str(error))
         return False
-    judged_against = None if report.comparison is None else report.comparison.champion
-    return judged_against == champion or model_refs.was_champion(workspace, registry.model, registered.link)
+    return report.judged_against == champion or model_refs.was_champion(workspace, registry.model, registered.link)
 
 
 def standing_of(
@@ -119,7 +118,8 @@ def standing_of(
     """What the refs say of the judged model, and of the champion that it was judged against."""
     workspace, model = context.workspace, registry.model
     before = registered_before(context, registry, report.checkpoint)
-    entry = None if report.comparison is None else model_refs.promotion_of(workspace, model, report.comparison.champion)
+    against = report.judged_against
+    entry = None if against is None else model_refs.promotion_of(workspace, model, against)
     return Standing(
         pipeline=context.pipeline,
         model=model,
@@ -169,7 +169,10 @@ def _evaluate(
         baselines=baselines,
         gate_baseline=yardstick.gate_baseline,
         baseline_difference=_difference(spec, measure, own.sums, own.baselines[yardstick.gate_baseline]),
-        comparison=None if theirs is None or champion is None else _compare(spec, measure, own, theirs, champion),
+        comparison=None
+        if champion is None or not isinstance(theirs, Scores)
+        else _compare(spec, measure, own, theirs, champion),
+        incomparable=theirs if isinstance(theirs, Incomparable) else None,
     )
     standing = standing_of(context, registry, report, judged_unix_s=time.time())
     page = workspace.publish(report_path(report.link), render_html(report, standing).encode())

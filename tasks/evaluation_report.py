@@ -102,6 +102,7 @@ def render_html(report: EvaluationReport, standing: Standing) -> str:
                 (f"{report.num_examples:,}", "held-out examples"),
                 (figure(report.baselines[report.gate_baseline]), report.gate_baseline),
                 *([] if report.comparison is None else [(figure(report.comparison.champion_value), "champion")]),
+                *([] if report.incomparable is None else [("none", "figure of the champion")]),
             ]
         ),
         section(
@@ -120,7 +121,7 @@ def render_html(report: EvaluationReport, standing: Standing) -> str:
                     ("Checkpoint", report.checkpoint.sha256),
                     ("Shards", report.manifest.sha256),
                     ("Examples", report.examples_sha256),
-                    ("Champion", "" if report.comparison is None else report.comparison.champion.sha256),
+                    ("Champion", "" if report.judged_against is None else report.judged_against.sha256),
                 )
                 if digest
             ),

@@ -17,7 +17,15 @@ def decide(report: EvaluationReport) -> Verdict:
     """A first model must beat its baseline; a challenger must beat the champion beyond doubt.
 
     "Beyond doubt" means that the whole interval of the difference, paired on the same examples, is on the good side.
+    What cannot be compared with the champion is never promoted.
     """
+    if report.incomparable is not None:
+        return Verdict(
+            promote=False,
+            reason=f"cannot be compared with the champion, which stays: {report.incomparable.reason}. Give it data "
+            "that it can read, or start anew under another registry.model, where this model has to beat the "
+            f"{report.gate_baseline} alone",
+        )
     if report.comparison is None:
         rival, value, difference = (
             report.gate_baseline,

@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from data_contracts.digests import canonical_json, sha256_of
-from data_contracts.documents import Link, Registration, RunSpec, ShardManifest, SourceFile, StoredFile
-from data_contracts.errors import IntegrityError
+from data_contracts.documents import (
+    Incomparable,
+    Link,
+    Registration,
+    RunSpec,
+    ShardManifest,
+    SourceFile,
+    StoredFile,
+)
+from data_contracts.errors import EncodingRefused, IntegrityError
 from data_contracts.sources import SourceSpec, read_file
 from tasks.candidate import Candidate, read_candidate, require_files
 from tasks.context import RunContext
@@ -15,10 +23,11 @@ from tasks.launch import checkpoint_here
 from tasks.model_export import registered_graph
 from tasks.shard import accepted_files, shards_under
 from training.checkpoint.layout import run_folder
-from training.data.spec import ShardSpec
+from training.data.encoder_specs import ENCODER_SPEC, EncoderSpec
+from training.data.spec import ShardSpec, SkewLimits
 from training.evaluation import EvaluationRequest, Scores, merge
 from training.launch.spec import LaunchSpec
-from training.measures import Yardstick, yardstick_of
+from training.measures import Yardstick, target_of, yardstick_of
 
 CHAMPION_SHARDS = "evaluate.champion_shards"
 """In the ledger, today's documents under a champion's encoder are no stage of this run."""
@@ -42,11 +51,14 @@ class Bench:
         require_files(self.context, candidate)
         return self._run_ranks(candidate, candidate.run.manifest, baselines=True)
 
-    def score_champion(self, champion: Link, today: RunSpec) -> Scores:
+    def score_champion(self, champion: Link, today: RunSpec) -> Scores | Incomparable:
         """The champion on today's documents, under its own encoder where that differs.
 
         It is scored from the checkpoint that its registration names; where that is gone or damaged, from the registered
         graph, and the ledger says which file was wrong.
+
+        Returns:
+            Its scores; or why there are none: it predicts something else, or its encoder cannot read today's data.
 
         Raises:
             IntegrityError: neither is whole.
@@ -54,8 +66,15 @@ class Bench:
         workspace = self.context.workspace
         registration = workspace.load(champion, Registration)
         candidate = read_candidate(workspace, registration.checkpoint)
+        theirs, ours = (target_of(self._encoder(run)) for run in (candidate.run, today))
+        if theirs != ours:
+            return Incomparable(champion=champion, reason=f"it predicts {theirs}, this model {ours}")
+        try:
+            manifest = self._encoded_for(candidate.run, today)
+        except EncodingRefused as error:
+            said = f"{error.where}: {error.what}".removesuffix(".")
+            return Incomparable(champion=champion, reason=f"its encoder cannot read today's data ({said})")
         graph = self._graph_instead(registration, candidate)
-        manifest = self._encoded_for(candidate.run, today)
         return self._run_ranks(candidate, manifest, baselines=False, graph=graph)
 
     def _graph_instead(self, registration: Registration, candidate: Candidate) -> StoredFile | None:
@@ -78,12 +97,20 @@ class Bench:
             return graph
 
     def _encoded_for(self, champion: RunSpec, today: RunSpec) -> Link:
-        """Today's documents as the champion reads them."""
+        """Today's documents as the champion reads them.
+
+        Raises:
+            EncodingRefused: they are other than it was fitted for.
+        """
         workspace = self.context.workspace
-        if champion.fitted == today.fitted:
+        encoder = self._encoder(champion)
+        # One fitted state may serve several encoders, such as one that standardises and one that does not.
+        if champion.fitted == today.fitted and encoder == self._encoder(today):
             return today.manifest
-        encoder = workspace.load(champion.manifest, ShardManifest).spec["encoder"]
-        spec = ShardSpec.model_validate({**self.shards.model_dump(mode="json"), "encoder": encoder})
+        fit = workspace.load(champion.manifest, ShardManifest).spec.get("fit", 0)
+        # Nothing is trained on these shards, so they may be as uneven as they come.
+        own = {"encoder": encoder.model_dump(mode="json"), "fit": fit, "skew": SkewLimits().model_dump()}
+        spec = ShardSpec.model_validate({**self.shards.model_dump(mode="json"), **own})
         snapshot = workspace.load(today.manifest, ShardManifest).snapshot
         return shards_under(
             self.context, spec, self.source, snapshot, today.receipt, champion.fitted, span=CHAMPION_SHARDS
@@ -91,7 +118,12 @@ class Bench:
 
     def yardstick(self, run: RunSpec) -> Yardstick:
         """Raises `ConfigError`: its shards hold nothing to predict."""
-        return yardstick_of(self.context.workspace.load(run.manifest, ShardManifest).spec["encoder"])
+        return yardstick_of(self._encoder(run))
+
+    def _encoder(self, run: RunSpec) -> EncoderSpec:
+        """The encoder of the shards that it was trained on."""
+        spec = self.context.workspace.load(run.manifest, ShardManifest).spec["encoder"]
+        return ENCODER_SPEC.validate_python(spec)
 
     @property
     def examples_are_files(self) -> bool:

@@ -97,6 +97,19 @@ NUMBERS = Yardstick(
 )
 
 
+def target_of(encoder: Json) -> str:
+    """What models over such shards predict, in words: figures of two different things cannot be compared."""
+    match ENCODER_SPEC.validate_python(encoder):
+        case BytePairSpec() as spec:
+            return f"the text in column {spec.column!r}"
+        case TokenIdsSpec() as spec:
+            return f"the tokens in column {spec.column!r}"
+        case ImageSpec() as spec:
+            return f"the class in column {spec.label!r}"
+        case TabularSpec() as spec:
+            return f"the {spec.label_kind} in column {spec.label!r}"
+
+
 def yardstick_of(encoder: Json) -> Yardstick:
     """The yardstick for shards of this encoder, such as `ShardManifest.spec["encoder"]`.
 

@@ -15,6 +15,7 @@ from data_contracts.documents import (
     ContractReceipt,
     DeviceFingerprint,
     EvaluationReport,
+    Incomparable,
     Interval,
     Link,
     ProofBatch,
@@ -48,10 +49,12 @@ def make_context(workspace: Workspace, folder: Path) -> RunContext:
     )
 
 
-def report_on(checkpoint: Link, manifest: Link, champion: Link | None, *, better: bool = True) -> EvaluationReport:
+def report_on(
+    checkpoint: Link, manifest: Link, champion: Link | None, *, better: bool = True, incomparable: str = ""
+) -> EvaluationReport:
     difference = Interval(value=-0.5, low=-0.6, high=-0.4) if better else Interval(value=0.1, low=-0.1, high=0.3)
     comparison = None
-    if champion is not None:
+    if champion is not None and not incomparable:
         comparison = Comparison(champion=champion, metric="bits", champion_value=2.0, difference=difference)
     return EvaluationReport(
         checkpoint=checkpoint,
@@ -67,6 +70,7 @@ def report_on(checkpoint: Link, manifest: Link, champion: Link | None, *, better
         gate_baseline="bigram",
         baseline_difference=difference,
         comparison=comparison,
+        incomparable=Incomparable(champion=champion, reason=incomparable) if champion and incomparable else None,
     )
 
 
@@ -110,7 +114,9 @@ def register(workspace: Workspace) -> Register:
     )
     manifest = workspace.publish_document(shards)
 
-    def made(number: int, champion: Link | None = None, *, better: bool = True) -> tuple[Link, Link]:
+    def made(
+        number: int, champion: Link | None = None, *, better: bool = True, incomparable: str = ""
+    ) -> tuple[Link, Link]:
         run = RunSpec(
             pipeline=MODEL,
             config={"seed": number},
@@ -132,7 +138,8 @@ def register(workspace: Workspace) -> Register:
             proof=ProofBatch(file="proof.safetensors", loss_hex="0x0p+0"),
             fingerprint=DeviceFingerprint(device="cpu", machine="", cpu_capability="", torch="", num_threads=1),
         )
-        evaluation = report_on(workspace.publish_document(checkpoint), manifest, champion, better=better)
+        judged = workspace.publish_document(checkpoint)
+        evaluation = report_on(judged, manifest, champion, better=better, incomparable=incomparable)
         folder = f"models/{MODEL}/{checkpoint.sha256[:16]}"
         registration = Registration(
             model=MODEL,

@@ -97,6 +97,18 @@ def test_a_challenger_takes_over_only_if_it_is_better(old, register) -> None:
     assert (alias(old, "challenger"), alias(old)) == ("3", "3")
 
 
+def test_a_challenger_that_no_figure_compares_with_the_champion_is_registered_and_stays_challenger(
+    old, register
+) -> None:
+    first = register(1)
+    settled(old, first)
+    outcome = settled(old, register(2, first[0], incomparable="it cannot read today's data"))
+    assert (outcome.version, outcome.promoted, outcome.is_champion) == ("2", False, False)
+    assert "the champion, which stays: it cannot read today's data" in outcome.reason
+    assert champion_of(old.context.workspace) == first[0]
+    assert (alias(old, "challenger"), alias(old)) == ("2", "1")
+
+
 def test_the_champion_again_stays_what_it_is(old, register) -> None:
     one = register(1)
     settled(old, one)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from data_contracts.documents import EvaluationReport, Link, Registration, RunSpec
+from data_contracts.documents import EvaluationReport, Incomparable, Link, Registration, RunSpec
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
 from tasks.candidate import Candidate, read_candidate
@@ -36,7 +36,8 @@ class MadeUpBench(Bench):
     kind: Yardstick
     are_files: bool = True
     own: Scores
-    theirs: Scores
+    theirs: Scores | str
+    """Or why there are none."""
 
     def yardstick(self, run: RunSpec) -> Yardstick:
         return self.kind
@@ -48,8 +49,8 @@ class MadeUpBench(Bench):
     def score(self, candidate: Candidate) -> Scores:
         return self.own
 
-    def score_champion(self, champion: Link, today: RunSpec) -> Scores:
-        return self.theirs
+    def score_champion(self, champion: Link, today: RunSpec) -> Scores | Incomparable:
+        return Incomparable(champion=champion, reason=self.theirs) if isinstance(self.theirs, str) else self.theirs
 
     def examples_sha256(self, today: RunSpec, examples: tuple[str, ...]) -> str:
         return "0" * 64
@@ -80,7 +81,7 @@ def judge(context, workspace: Workspace, register):
     (registration, _), (champion, _) = register(1), register(2)
     checkpoint = workspace.load(registration, Registration).checkpoint
 
-    def judged(kind: Yardstick, own: Scores, theirs: Scores | None = None) -> EvaluationReport:
+    def judged(kind: Yardstick, own: Scores, theirs: Scores | str | None = None) -> EvaluationReport:
         bench = MadeUpBench(
             context=context,
             launch=LaunchSpec(),
@@ -178,6 +179,24 @@ def test_champion_and_challenger_are_compared_example_by_example(judge) -> None:
     assert decide(better).promote
     worse = judge(CLASSES, scores(CLASSES, 1.1, baseline="class prior"), scores(CLASSES, 1.0, baseline="class prior"))
     assert not decide(worse).promote
+
+
+def test_a_champion_without_scores_leaves_a_report_that_says_why_and_promotes_nobody(judge, workspace) -> None:
+    own = scores(CLASSES, 1.0, baseline="class prior")
+    report = judge(CLASSES, own, "its encoder cannot read <today>")
+    assert report.comparison is None and report.incomparable is not None
+    assert report.judged_against == report.incomparable.champion
+    assert not decide(report).promote and decide(judge(CLASSES, own)).promote
+    for page in (render_html(report, STANDING), render_markdown(report, STANDING)):
+        assert "Do not promote tiny version 4" in page and "its encoder cannot read" in page
+    page = render_html(report, STANDING)
+    assert "&lt;today&gt;" in page and report.incomparable.champion.sha256 in page
+
+
+def test_a_report_of_a_comparison_has_the_bytes_it_always_had(judge) -> None:
+    report = judge(CLASSES, scores(CLASSES, 1.0, baseline="class prior"))
+    assert b"incomparable" not in report.to_bytes()
+    assert EvaluationReport.from_bytes(report.to_bytes(), where="") == report
 
 
 def test_scores_on_other_examples_are_not_compared(judge) -> None:

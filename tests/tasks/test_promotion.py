@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.documents import Comparison, EvaluationReport, Interval, Link
+from data_contracts.documents import Comparison, EvaluationReport, Incomparable, Interval, Link
 from tasks.promotion import decide
 
 SHA = "0" * 64
@@ -58,6 +58,17 @@ def test_a_challenger_must_beat_the_champion_on_the_same_examples(difference: In
     verdict = decide(report(interval(-1.0, -0.9, -0.8), difference=difference))
     assert verdict.promote is promote
     assert "champion" in verdict.reason
+
+
+def test_what_cannot_be_compared_with_the_champion_is_not_promoted_however_good_it_is() -> None:
+    better = report(interval(-1.0, -0.9, -0.8))
+    assert decide(better).promote
+    champion = Link(kind="registration", sha256=SHA)
+    unread = better.model_copy(update={"incomparable": Incomparable(champion=champion, reason="it reads no today")})
+    verdict = decide(unread)
+    assert not verdict.promote
+    for said in ("cannot be compared with the champion, which stays: it reads no today", "registry.model", "bigram"):
+        assert said in verdict.reason
 
 
 def test_where_greater_is_better_the_comparison_turns_round() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from data_contracts.digests import sha256_bytes, sha256_of, source_digest
 from data_contracts.documents import FittedState, ShardGroup, StoredFile
-from data_contracts.errors import ConfigError
+from data_contracts.errors import ConfigError, DataError, EncodingRefused
 from data_contracts.publication import Workspace
 from data_contracts.published_files import FileDigests
 from training.data.blocks import EncodedBlock, SourceBlock
@@ -83,6 +83,7 @@ class GroupWriter:
         """The group's record, found or made.
 
         Raises:
+            EncodingRefused: a row is other than the encoder was fitted for.
             DataError, EnvironmentProblem: as `write_shards`.
         """
         key = self.key(task)
@@ -142,8 +143,11 @@ class _Part:
 
     def push(self, place: int, block: SourceBlock) -> None:
         self.num_samples[place] += len(block.ids)
-        for encoded in self._stream.push(block):
-            self._add(encoded)
+        try:
+            for encoded in self._stream.push(block):
+                self._add(encoded)
+        except DataError as error:
+            raise EncodingRefused(error.what, where=error.where, advice=error.advice) from error
 
     def finish(self) -> None:
         for encoded in self._stream.finish():

@@ -1,0 +1,172 @@
+"""A champion before today's data: read with its own encoder, or said to be beyond comparison."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_contracts.documents import ContractReceipt, Incomparable, Link, Registration, RunSpec, ShardManifest
+from data_contracts.errors import DataError
+from data_contracts.publication import Workspace
+from data_contracts.source_spec import SourceSpec
+from data_contracts.sources import take_snapshot
+from tasks.candidate import read_candidate
+from tasks.context import RunContext
+from tasks.scoring import Bench
+from tasks.shard import current_fitted_state, shards_under
+from training.data.loader import ShardReader
+from training.data.spec import HELDOUT, ShardSpec, SkewLimits
+from training.launch.spec import LaunchSpec
+
+SOURCE = SourceSpec(uri="data", format="csv", include=("*.csv",))
+TABLE = {"kind": "tabular", "numeric": ["a", "b"], "label": "y"}
+NUM_ROWS = 40
+
+
+def shards_spec(encoder: dict[str, Any], **fields: Any) -> ShardSpec:
+    common = {"encoder": encoder, "num_groups": 1, "split_by": "row", "heldout_fraction": 0.3}
+    return ShardSpec.model_validate(common | fields)
+
+
+class Days:
+    """A pipeline whose data and encoder change from day to day, without a model being trained."""
+
+    def __init__(self, context: RunContext, register: Callable[..., tuple[Link, Link]]) -> None:
+        self.context, self.workspace, self._register = context, context.workspace, register
+        (context.base / "data").mkdir()
+
+    def write(self, **columns: list[Any]) -> None:
+        rows = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+        (self.context.base / "data" / "a.csv").write_text("\n".join(rows) + "\n")
+
+    def run(self, spec: ShardSpec) -> RunSpec:
+        """A run on today's data."""
+        workspace = self.workspace
+        snapshot = workspace.publish_document(take_snapshot(SOURCE, base=self.context.base, cache=self.context.digests))
+        receipt = workspace.publish_document(
+            ContractReceipt(
+                contract=workspace.publish("contracts/made-up.yaml", b""),
+                contract_name="made-up",
+                contract_version="1.0.0",
+                snapshot=snapshot,
+                passed=True,
+                num_rows=NUM_ROWS,
+                num_quarantined=0,
+                quarantine=None,
+                verdicts=(),
+                metrics={},
+            )
+        )
+        fitted = current_fitted_state(self.context, spec, SOURCE, snapshot, receipt)
+        manifest = shards_under(self.context, spec, SOURCE, snapshot, receipt, fitted)
+        registration = workspace.load(self._register(0)[0], Registration)
+        made_up = read_candidate(workspace, registration.checkpoint).run
+        return made_up.model_copy(update={"manifest": manifest, "receipt": receipt, "fitted": fitted})
+
+    def champion(self, run: RunSpec) -> Link:
+        """A registration of a model of this run."""
+        workspace = self.workspace
+        registration = workspace.load(self._register(0)[0], Registration)
+        manifest = read_candidate(workspace, registration.checkpoint).manifest
+        checkpoint = manifest.model_copy(update={"run": workspace.publish_document(run)})
+        made = {"run": run.link, "checkpoint": workspace.publish_document(checkpoint)}
+        return workspace.publish_document(registration.model_copy(update=made))
+
+    def bench(self, spec: ShardSpec) -> Bench:
+        return Bench(context=self.context, launch=LaunchSpec(), shards=spec, source=SOURCE)
+
+
+@pytest.fixture
+def days(context: RunContext, register: Callable[..., tuple[Link, Link]]) -> Days:
+    return Days(context, register)
+
+
+def columns(**others: list[Any]) -> dict[str, list[Any]]:
+    numbers = range(NUM_ROWS)
+    return {"a": [*numbers], "b": [0.5 * n for n in numbers], "y": ["no" if n % 2 else "yes" for n in numbers]} | others
+
+
+CHANGES: dict[str, tuple[dict[str, list[Any]], dict[str, Any], str]] = {
+    "a dropped column": (
+        {name: values for name, values in columns().items() if name != "b"},
+        {"numeric": ["a"]},
+        r"cannot read today's data \(a\.csv: has no column 'b', which was fitted as numbers; there are a, y\)",
+    ),
+    "a column of another type": (
+        columns(b=[f"b{n % 3}" for n in range(NUM_ROWS)]),
+        {"numeric": ["a"], "categorical": ["b"]},
+        r"column 'b' is string and was fitted as numbers",
+    ),
+    "a new class": (
+        columns(y=[("no", "yes", "maybe")[n % 3] for n in range(NUM_ROWS)]),
+        {},
+        r"column 'y' is null, or a class that the training split has no row of, in row \d+",
+    ),
+    "another label": (
+        columns(z=[n % 3 for n in range(NUM_ROWS)]),
+        {"label": "z"},
+        "predicts the class in column 'y', this model the class in column 'z'",
+    ),
+    "another kind of label": (
+        columns(y=[*range(NUM_ROWS)]),
+        {"label_kind": "number"},
+        "predicts the class in column 'y', this model the number in column 'y'",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_champion_that_cannot_be_compared_today_is_told_with_the_reason(days: Days, change: str) -> None:
+    days.write(**columns())
+    champion = days.champion(days.run(shards_spec(TABLE)))
+    data, edit, reason = CHANGES[change]
+    days.write(**data)
+    spec = shards_spec(TABLE | edit, fit=1)
+    said = days.bench(spec).score_champion(champion, days.run(spec))
+    assert isinstance(said, Incomparable) and said.champion == champion
+    assert re.search(reason, said.reason), said.reason
+    assert "maybe" not in said.reason and str(days.context.base) not in said.reason
+
+
+def test_a_file_that_changed_since_its_snapshot_is_no_fault_of_the_champion(days: Days) -> None:
+    days.write(**columns())
+    champion = days.champion(days.run(shards_spec(TABLE)))
+    spec = shards_spec(TABLE | {"numeric": ["a"]})
+    days.write(**columns(b=[1.0] * NUM_ROWS))
+    today = days.run(spec)
+    days.write(**columns(b=[2.0] * NUM_ROWS))
+    with pytest.raises(DataError, match=r"a\.csv"):
+        days.bench(spec).score_champion(champion, today)
+
+
+def heldout_numbers(workspace: Workspace, manifest: Link) -> np.ndarray:
+    reader = ShardReader(workspace, workspace.load(manifest, ShardManifest), HELDOUT, ["numeric"])
+    values: np.ndarray = reader.gather(np.arange(reader.num_rows))["numeric"]
+    return values
+
+
+def test_a_champion_reads_numbers_as_it_was_trained_on_them_though_its_fitted_state_is_todays(days: Days) -> None:
+    days.write(**columns())
+    plain, shifted = (shards_spec(TABLE | {"standardise": each}) for each in (False, True))
+    champion, today = days.run(plain), days.run(shifted)
+    assert champion.fitted == today.fitted
+    manifest = days.bench(shifted)._encoded_for(champion, today)
+    assert manifest == champion.manifest != today.manifest
+    assert heldout_numbers(days.workspace, manifest).max() > 10 > heldout_numbers(days.workspace, today.manifest).max()
+
+
+def test_its_shards_are_those_it_was_trained_on_while_the_data_stay_whatever_is_fitted_and_asked_since(
+    days: Days,
+) -> None:
+    days.write(**columns())
+    champion = days.run(shards_spec(TABLE))
+    spec = shards_spec(TABLE | {"numeric": ["a"]}, fit=1, skew={"max_rows_ratio": 1.0})
+    assert spec.skew != SkewLimits()
+    today = days.run(spec)
+    assert today.fitted != champion.fitted
+    assert days.bench(spec)._encoded_for(champion, today) == champion.manifest
+    assert days.bench(spec)._encoded_for(today, today) == today.manifest
