@@ -22,6 +22,7 @@ from training.data.sample_order import sample_order
 from training.seeds import derive
 
 PROOF_SEQUENCES = 4
+"""At most: no more than a micro-batch, which is what a rank's memory is known to hold."""
 ALIGNMENT_BYTES = {"cpu": 64, "cuda": 512}
 """Where torch's own allocations begin."""
 
@@ -41,8 +42,9 @@ def step_rows(spec: TrainingSpec, reader: ShardReader, step: int) -> NDArray[np.
 
 
 def proof_batch(reader: ShardReader, spec: TrainingSpec, device: torch.device) -> dict[str, Tensor]:
-    """The first rows of the sample order, the same for every checkpoint of a run."""
-    return to_tensors(reader.gather(step_rows(spec, reader, 0).reshape(-1)[:PROOF_SEQUENCES]), device)
+    """The first rows of the sample order, the same for every checkpoint of a run with this micro-batch."""
+    num_rows = min(PROOF_SEQUENCES, spec.micro_batch_sequences)
+    return to_tensors(reader.gather(step_rows(spec, reader, 0).reshape(-1)[:num_rows]), device)
 
 
 class RankBatches:

@@ -23,7 +23,7 @@ from training.data.loader_spec import loader_spec
 from training.data.spec import TRAIN
 from training.distributed import Gang, be_deterministic, meet
 from training.guards.guard import Guard, RollBack
-from training.guards.memory import out_of_memory, what_took_memory, with_noted_micro_batch
+from training.guards.memory import out_of_memory, remember_allocations, what_took_memory, with_noted_micro_batch
 from training.guards.roll_back import abandon_after
 from training.guards.stop import StopConditions
 from training.launch.failure import cause_of
@@ -67,6 +67,7 @@ def train_run(rank: Rank, workspace: Workspace, run: Link, run_dir: Path) -> Non
             gang = gang_stack.enter_context(meet(rank=rank.rank, world_size=rank.world_size))
             training = with_noted_micro_batch(documents.training, run_dir, gang)
             documents = dataclasses.replace(documents, training=training)
+        remember_allocations(gang.device)
         _Session(rank, documents, run, run_dir, reader, gang).run_to_the_end()
         with ledger.span("teardown"):
             gang_stack.close()

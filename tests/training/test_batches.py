@@ -73,7 +73,11 @@ def test_another_seed_is_another_order(reader, tiny_training):
     assert not np.array_equal(step_rows(tiny_training, reader, 0), step_rows(other, reader, 0))
 
 
-def test_the_proof_batch_is_small_and_always_the_same(reader, tiny_training):
-    first, second = (proof_batch(reader, tiny_training, torch.device("cpu")) for _ in range(2))
-    assert first["tokens"].shape == (4, 17)
+@pytest.mark.parametrize(("micro_batch", "num_rows"), [(1, 1), (2, 2), (8, 4)])
+def test_the_proof_batch_is_no_larger_than_a_micro_batch_and_always_the_same(
+    reader, tiny_training, micro_batch, num_rows
+):
+    training = tiny_training.model_copy(update={"micro_batch_sequences": micro_batch})
+    first, second = (proof_batch(reader, training, torch.device("cpu")) for _ in range(2))
+    assert first["tokens"].shape == (num_rows, 17)
     assert torch.equal(first["tokens"], second["tokens"])

