@@ -15,13 +15,20 @@ from torch import Tensor
 from training.launch import protocol
 
 COLLECTIVE_TIMEOUT_S = 120
+PATIENCE_S = 3600.0
+"""How much later than its peers a rank may be outside of steps, where one may have far more to read or write than
+another. Under a guard nobody waits so long: an attempt in which no rank says that it gets on is ended well before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gang:
+    """Who this rank is, and how ranks meet outside of steps: patiently, on the CPU."""
+
     rank: int
     world_size: int
     device: torch.device
+    meetings: dist.ProcessGroup | None = None
+    """None: the default group, which is not patient."""
 
     @property
     def leads(self) -> bool:
@@ -31,22 +38,21 @@ class Gang:
         """The rows (n, ...) of all ranks, (world_size * n, ...), in rank order, on every rank."""
         if self.world_size == 1:
             return values
-        values = values.to(self.device)
         gathered = values.new_empty((self.world_size * values.shape[0], *values.shape[1:]))
-        dist.all_gather_single(gathered, values)
-        return gathered.cpu()
+        dist.all_gather_single(gathered, values, group=self.meetings)
+        return gathered
 
     def from_leader(self, value: bytes) -> bytes:
         """Rank 0's bytes, on every rank; all must pass a value of the same length."""
         if self.world_size == 1:
             return value
-        buffer = torch.tensor(list(value), dtype=torch.uint8, device=self.device)
-        dist.broadcast(buffer, src=0)
+        buffer = torch.tensor(list(value), dtype=torch.uint8)
+        dist.broadcast(buffer, src=0, group=self.meetings)
         return bytes(buffer.tolist())
 
     def barrier(self) -> None:
         if self.world_size > 1:
-            dist.barrier()
+            dist.barrier(group=self.meetings)
 
 
 def choose_device() -> torch.device:
@@ -79,15 +85,16 @@ def meet(*, rank: int, world_size: int) -> Iterator[Gang]:
 
     A world of one needs no process group and makes none.
     """
-    device = choose_device()
+    device, meetings = choose_device(), None
     if world_size > 1:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S)
         )
+        meetings = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
+    gang = Gang(rank=rank, world_size=world_size, device=device, meetings=meetings)
     try:
-        yield Gang(rank=rank, world_size=world_size, device=device)
-        if world_size > 1:
-            dist.barrier()  # nobody leaves while another still needs it
+        yield gang
+        gang.barrier()  # nobody leaves while another still needs it
     finally:
         if world_size > 1:
             dist.destroy_process_group()

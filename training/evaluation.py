@@ -160,7 +160,7 @@ def model_to_score(
 
     if request.graph is not None:
         return prediction(recipe, graph_model(workspace, request.graph))
-    verified = load_checkpoint(Path(request.checkpoint), on_file=Pulse(rank.ledger, "restore"))
+    verified = load_checkpoint(Path(request.checkpoint), on_part=Pulse(rank.ledger, "restore"))
     return prediction(recipe, restored_model(recipe, run, verified).to(choose_device()))
 
 

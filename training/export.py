@@ -49,7 +49,7 @@ def export(rank: Rank, workspace_uri: str, run_sha256: str, checkpoint: Path, ou
     with rank.ledger.span("restore"):
         run = workspace.load(Link(kind="run", sha256=run_sha256), RunSpec)
         shards = workspace.load(run.manifest, ShardManifest)
-        verified = load_checkpoint(checkpoint, on_file=Pulse(rank.ledger, "restore"))
+        verified = load_checkpoint(checkpoint, on_part=Pulse(rank.ledger, "restore"))
         recipe = recipe_of(workspace, run, shards)
         model = restored_model(recipe, run, verified)
     with rank.ledger.span("export.graph"):
@@ -61,7 +61,7 @@ def export(rank: Rank, workspace_uri: str, run_sha256: str, checkpoint: Path, ou
             name = file.path.rpartition("/")[2]
             store.publish(name, fitted_file(workspace, fitted, name))
         export_model(
-            checkpoint, out / WEIGHTS, model_config(run, shards, fitted), on_file=Pulse(rank.ledger, "export.weights")
+            checkpoint, out / WEIGHTS, model_config(run, shards, fitted), on_part=Pulse(rank.ledger, "export.weights")
         )
 
 

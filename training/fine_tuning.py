@@ -34,12 +34,15 @@ class StartingPoint:
     directory: Path
     spec: StartSpec
 
-    def take_over(self, state: State, rebuild: Callable[[], nn.Module]) -> None:
+    def take_over(
+        self, state: State, rebuild: Callable[[], nn.Module], *, on_part: Callable[[], None] = lambda: None
+    ) -> None:
         """Fill what this rank holds of a model with what the checkpoint has of it, however it was sharded.
 
         Args:
             state: tensors `model.<name>`; all others stay as they are.
             rebuild: builds the whole model; called only if this may be a part of it.
+            on_part: called after each part that is read.
 
         Raises:
             IntegrityError: the checkpoint is altered, or is another one.
@@ -59,7 +62,7 @@ class StartingPoint:
             whole = {name: tuple(value.shape) for name, value in model_tensors(rebuild()).items()}
         chosen = [name for name in matching(whole, given, self.spec) if name in own]
         wanted = [own[name].slice(f"{MODEL}{name}") for name in chosen]
-        read = read_checkpoint(self.directory, manifest, wanted=wanted).tensors
+        read = read_checkpoint(self.directory, manifest, wanted=wanted, on_part=on_part).tensors
         for name in chosen:
             own[name].local.copy_(read[f"{MODEL}{name}"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -14,7 +14,10 @@ from data_contracts.documents import CheckpointManifest, Link
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
 from training.checkpoint import layout
-from training.checkpoint.verify import Verified, load_checkpoint
+from training.checkpoint.agreement import gathered
+from training.checkpoint.blocks import nothing
+from training.checkpoint.verify import verify_checkpoint
+from training.distributed import Gang
 
 
 def publish_result(
@@ -32,16 +35,37 @@ def publish_result(
     Workspace(str(run_dir)).publish_json(layout.RESULT_NAME, result)
 
 
-def finished_checkpoint(run_dir: Path, run: Link) -> Verified | None:
-    """The verified last checkpoint of a finished run; None while it is not finished, or the checkpoint went bad."""
+def is_finished(run_dir: Path, run: Link, gang: Gang, *, on_part: Callable[[], None] = nothing) -> bool:
+    """Whether the run has its result and that result's checkpoint is good: the same answer on every rank.
+
+    Ranks share out the checkpoint's files and keep nothing of them in memory. What is missing or bad is not finished:
+    the run then goes on from the newest good checkpoint.
+
+    Args:
+        on_part: called after each part that is read.
+    """
+    said = gathered(gang, _named_result(run_dir, run) if gang.leads else b"")[0]
+    if not said:
+        return False
+    directory_name, manifest_sha256 = said.decode().split()
+    try:
+        share = slice(gang.rank, None, gang.world_size)
+        manifest = verify_checkpoint(run_dir / "checkpoints" / directory_name, share=share, on_part=on_part)
+        is_good = manifest.sha256 == manifest_sha256
+    except IntegrityError:
+        is_good = False
+    return all(answer == b"good" for answer in gathered(gang, b"good" if is_good else b"bad"))
+
+
+def _named_result(run_dir: Path, run: Link) -> bytes:
+    """The last checkpoint's folder and digest, separated by a blank; empty while there is no readable result."""
     try:
         result = json.loads((run_dir / layout.RESULT_NAME).read_bytes())
         if result["run"] != run.sha256:
-            return None
-        verified = load_checkpoint(run_dir / "checkpoints" / layout.directory_name(int(result["step"])))
-    except (OSError, ValueError, KeyError, TypeError, IntegrityError):
-        return None
-    return verified if verified.manifest.sha256 == result["manifest_sha256"] else None
+            return b""
+        return f"{layout.directory_name(int(result['step']))} {result['manifest_sha256']}".encode()
+    except (OSError, ValueError, KeyError, TypeError):
+        return b""
 
 
 def tensors_sha256(tensors: Iterable[tuple[str, Tensor]]) -> str:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import gc
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
+
+import torch
 
 from data_contracts.documents import Link
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
 from training.batches import RankBatches, prefetched, proof_batch
+from training.checkpoint.inexactness import HALVED_MICRO_BATCH, INEXACT_RESUMES, inexactness
 from training.checkpoint.proof import fingerprint
 from training.checkpoint.restore import restore_newest
 from training.checkpoint.retention import discard_expired
@@ -23,7 +29,13 @@ from training.data.loader_spec import loader_spec
 from training.data.spec import TRAIN
 from training.distributed import Gang, be_deterministic, meet
 from training.guards.guard import Guard, RollBack
-from training.guards.memory import out_of_memory, remember_allocations, what_took_memory, with_noted_micro_batch
+from training.guards.memory import (
+    OutOfMemory,
+    out_of_memory,
+    remember_allocations,
+    what_took_memory,
+    with_noted_micro_batch,
+)
 from training.guards.roll_back import abandon_after
 from training.guards.stop import StopConditions
 from training.launch.failure import cause_of
@@ -36,10 +48,18 @@ from training.parallel.spec import mesh_that_decides_bits
 from training.profiling import StepProfiler
 from training.pulse import Pulse
 from training.recipes.checked import require_finite_first_loss
-from training.result import finished_checkpoint, publish_result
-from training.run_documents import RunDocuments, load_receipt, load_run_documents, require_passing_receipt
+from training.result import is_finished, publish_result
+from training.run_documents import (
+    RunDocuments,
+    load_receipt,
+    load_run_documents,
+    require_passing_receipt,
+    training_spec,
+)
 from training.step_recorder import StepRecorder
 from training.telemetry import Stopwatch
+
+T = TypeVar("T")
 
 
 def train_run(rank: Rank, workspace: Workspace, run: Link, run_dir: Path) -> None:
@@ -56,19 +76,21 @@ def train_run(rank: Rank, workspace: Workspace, run: Link, run_dir: Path) -> Non
         require_passing_receipt(documents.run, documents.manifest, load_receipt(workspace, documents.run.receipt))
         require_mesh(documents.training, rank.world_size)
         be_deterministic(documents.training.num_threads)
-        if finished_checkpoint(run_dir, run) is not None:
-            ledger.event("run.already_finished")
-            return
-    with ledger.span("data.open"):
-        pulse = Pulse(ledger, "data.open")
-        reader = ShardReader(workspace, documents.manifest, TRAIN, also=documents.mixed, on_shard=pulse)
     with contextlib.ExitStack() as gang_stack:
         with ledger.span("rendezvous"):
             gang = gang_stack.enter_context(meet(rank=rank.rank, world_size=rank.world_size))
             training = with_noted_micro_batch(documents.training, run_dir, gang)
             documents = dataclasses.replace(documents, training=training)
-        remember_allocations(gang.device)
-        _Session(rank, documents, run, run_dir, reader, gang).run_to_the_end()
+        with ledger.span("result.check"):
+            finished = is_finished(run_dir, run, gang, on_part=Pulse(ledger, "result.check"))
+        if finished:
+            ledger.event("run.already_finished")
+        else:
+            with ledger.span("data.open"):
+                pulse = Pulse(ledger, "data.open")
+                reader = ShardReader(workspace, documents.manifest, TRAIN, also=documents.mixed, on_shard=pulse)
+            remember_allocations(gang.device)
+            _Session(rank, documents, run, run_dir, reader, gang).run_to_the_end()
         with ledger.span("teardown"):
             gang_stack.close()
 
@@ -84,6 +106,8 @@ class _Session:
         self._guard = Guard(self._spec.guards, on_alarm=lambda fields: rank.ledger.event("guard", **fields))
         self._fingerprint = fingerprint(gang.device, mesh_that_decides_bits(self._spec.parallel, gang.world_size))
         self._inexact_resumes = 0
+        configured, rows = training_spec(documents.run).micro_batch_sequences, self._spec.micro_batch_sequences
+        self._halved_micro_batch = rows if rows != configured else None
         self._known_good: set[int] = set()
         self._saved_s = 0.0
         self._stop = StopConditions(lambda: rank.stop_requested)
@@ -92,9 +116,9 @@ class _Session:
     def run_to_the_end(self) -> None:
         at_most: int | None = None
         while (at_most := self._train(self._begin(at_most))) is not None:
-            pass
+            self._let_go()
         with self._rank.ledger.span("result"):
-            wholes = self._learner.wholes()
+            wholes = _told(self._learner.wholes(), Pulse(self._rank.ledger, "result"))
             if self._gang.leads and self._checkpointer.newest is not None:
                 publish_result(self._run_dir, self._run, self._checkpointer.newest, wholes)
             collections.deque(wholes, maxlen=0)  # all ranks take part in making them up
@@ -111,30 +135,46 @@ class _Session:
             numbered = zip(windows, made, strict=False)
             self._profiler.at_boundary(first_step)
             try:
-                train(
-                    self._learner,
-                    ((window, batch) for window, batch in numbered if not self._guard.plan.leaves_out(window)),
-                    self._guard,
-                    first_step=first_step,
-                    max_steps=self._spec.max_steps,
-                    stop_requested=self._stop,
-                    save_is_due=self._save_is_due,
-                    on_step=self._record,
-                    save=self._save,
-                )
+                with self._explaining_out_of_memory(of_batches=True):
+                    train(
+                        self._learner,
+                        ((window, batch) for window, batch in numbered if not self._guard.plan.leaves_out(window)),
+                        self._guard,
+                        first_step=first_step,
+                        max_steps=self._spec.max_steps,
+                        stop_requested=self._stop,
+                        save_is_due=self._save_is_due,
+                        on_step=self._record,
+                        save=self._save,
+                    )
             except RollBack as wanted:
                 return wanted.step
-            except Exception as error:
-                if cause_of(error) != "oom":
-                    raise
-                failure = out_of_memory(error, self._spec, self._run_dir)
-                write_json(self._rank.files.memory(self._rank.rank), what_took_memory(self._gang.device))
-                raise failure from error
         return None
+
+    @contextlib.contextmanager
+    def _explaining_out_of_memory(self, *, of_batches: bool) -> Iterator[None]:
+        """Raises `OutOfMemory`, once what took the memory is written down, in place of torch's error."""
+        try:
+            yield
+        except OutOfMemory:
+            raise
+        except Exception as error:
+            if cause_of(error) != "oom":
+                raise
+            failure = out_of_memory(error, self._spec, self._run_dir, of_batches=of_batches)
+            write_json(self._rank.files.memory(self._rank.rank), what_took_memory(self._gang.device))
+            raise failure from error
+
+    def _let_go(self) -> None:
+        """Give up the model and all that belongs to it: the device need not hold two of them."""
+        del self._learner, self._recorder, self._checkpointer, self._proof_batch
+        gc.collect()  # hooks and the parameters they lie on hold each other
+        if self._gang.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _begin(self, at_most: int | None = None) -> int:
         """Fresh weights, or those of the newest good checkpoint of at most so many steps. Returns how many are done."""
-        with self._rank.ledger.span("restore") as fields:
+        with self._rank.ledger.span("restore") as fields, self._explaining_out_of_memory(of_batches=False):
             if at_most is not None and self._gang.leads:
                 abandon_after(self._run_dir, at_most)
             self._learner = Learner(self._recipe, self._spec, self._gang)
@@ -142,18 +182,22 @@ class _Session:
             self._proof_batch = proof_batch(self._reader, self._spec, self._gang.device)
             step = fields["step"] = self._restore()
             self._saved_s = time.monotonic()
+            if inexact := inexactness(self._inexact()):
+                self._rank.ledger.event("run.inexact", what=f"not to the bit an undisturbed run: {inexact}.")
             self._gang.barrier()  # so that a request to stop finds all ranks on the same side of the first step
         return step
 
     def _restore(self) -> int:
         """Take up the newest good checkpoint. Returns how many steps are done."""
         self._checkpoints.mkdir(parents=True, exist_ok=True)
+        pulse = Pulse(self._rank.ledger, "restore")
         verified = restore_newest(
             self._run_dir,
             self._run,
             self._gang,
             state=self._learner.tensors(),
             on_quarantine=self._report_quarantine,
+            on_part=pulse,
         )
         self._checkpointer = Checkpointer(
             self._checkpoints,
@@ -161,19 +205,23 @@ class _Session:
             newest=None if verified is None else verified.manifest,
             retain=self._discard_expired,
             on_saved=self._report_saved,
+            on_part=Pulse(self._rank.ledger, "checkpoint"),
         )
         if verified is None:
             self._guard.restart()
             if self._start is not None:
-                self._start.take_over(self._learner.tensors(), self._recipe.build)
-            first_loss = self._learner.proof_loss(self._proof_batch)
+                self._start.take_over(self._learner.tensors(), self._recipe.build, on_part=pulse)
+            with self._explaining_out_of_memory(of_batches=True):
+                first_loss = self._learner.proof_loss(self._proof_batch)
             require_finite_first_loss(self._recipe, self._proof_batch, first_loss)
             return 0
         manifest = verified.manifest
         self._learner.load(verified.tensors, manifest.scalars)
         self._guard.restore(str(manifest.scalars["guard"]))
         self._recorder.tokens_seen = int(manifest.scalars["tokens_seen"])
-        self._inexact_resumes = int(manifest.scalars["inexact_resumes"]) + self._is_inexact(verified)
+        self._inexact_resumes = int(manifest.scalars[INEXACT_RESUMES]) + self._is_inexact(verified)
+        if self._halved_micro_batch is None and HALVED_MICRO_BATCH in manifest.scalars:
+            self._halved_micro_batch = int(manifest.scalars[HALVED_MICRO_BATCH])
         self._known_good = {step for step in self._known_good if step < manifest.step} | {manifest.step}
         return manifest.step
 
@@ -182,11 +230,14 @@ class _Session:
         saved, here = verified.manifest.fingerprint.model_dump(), self._fingerprint.model_dump()
         changed = {name: [saved[name], here[name]] for name in saved if saved[name] != here[name]}
         if changed:
-            self._rank.ledger.event("restore.inexact", changed=changed)
+            what = f"another {', '.join(changed)} than the checkpoint's: bits may differ from here on."
+            self._rank.ledger.event("restore.inexact", changed=changed, what=what)
         return bool(changed)
 
     def _report_quarantine(self, directory: Path, error: IntegrityError) -> None:
-        self._rank.ledger.event("checkpoint.quarantined", checkpoint=directory.name, problem=str(error))
+        self._rank.ledger.event(
+            "checkpoint.quarantined", checkpoint=directory.name, problem=str(error), what=str(error)
+        )
 
     def _report_saved(self, saved: Saved) -> None:
         self._stop.saved(saved.durable_s)
@@ -214,6 +265,10 @@ class _Session:
         self._known_good.add(step)
         discard_expired(self._checkpoints, self._spec.checkpoints, known_good=self._known_good)
 
+    def _inexact(self) -> dict[str, int]:
+        halved = {} if self._halved_micro_batch is None else {HALVED_MICRO_BATCH: self._halved_micro_batch}
+        return {INEXACT_RESUMES: self._inexact_resumes, **halved}
+
     def _content(self, step: int) -> Content:
         return Content(
             run=self._run,
@@ -223,7 +278,7 @@ class _Session:
             scalars={
                 "optimizer_step": step,
                 "tokens_seen": self._recorder.tokens_seen,
-                "inexact_resumes": self._inexact_resumes,
+                **self._inexact(),
                 "guard": self._guard.state(),
                 **({} if (loss := self._guard.recent_loss) is None else {"loss": loss}),
                 **self._learner.scalars(),
@@ -232,3 +287,10 @@ class _Session:
             proof_loss=self._learner.proof_loss(self._proof_batch),
             fingerprint=self._fingerprint,
         )
+
+
+def _told(values: Iterable[T], on_value: Callable[[], None]) -> Iterator[T]:
+    """The values, telling of each one that was used."""
+    for value in values:
+        yield value
+        on_value()

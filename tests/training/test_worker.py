@@ -147,7 +147,7 @@ def test_a_finished_run_returns_at_once(project, undisturbed):
 
     names = [event["event"] for event in project.events(undisturbed)]
     assert "run.already_finished" in names
-    assert "step" not in names and "rendezvous" not in names
+    assert "step" not in names and "data.open" not in names
 
 
 def test_every_checkpoint_verifies_names_its_parent_and_only_the_last_ones_are_kept(undisturbed, tiny_training):

@@ -28,17 +28,31 @@ BLOCK_BYTES = 4 << 20
 DIRECT_BYTES = 1 << 20
 """Smaller files are not worth the trouble of writing past the cache."""
 WRITE_BYTES = 16 << 20
+SYNC_BYTES = 1 << 30
+"""What goes into the cache goes on to the disk after so many bytes: all of a large file at once would take long, and
+show no progress."""
+READ_BYTES = 64 << 20
+"""At most so many in one call."""
 
 
-def publish_blocks(store: Workspace, relative: str, data: memoryview) -> CheckpointFile:
+def nothing() -> None:
+    """For who need not be told."""
+
+
+def publish_blocks(
+    store: Workspace, relative: str, data: memoryview, *, on_part: Callable[[], None] = nothing
+) -> CheckpointFile:
     """Write a file durably; nothing of that name is there before it is whole.
+
+    Args:
+        on_part: called after each part that is written or digested, in threads of this one's.
 
     Raises:
         EnvironmentProblem: no space left, or writing is refused.
     """
     with ThreadPoolExecutor(1, "checkpoint-digests") as helper, store.staged(relative) as staging:
-        digests = helper.submit(_digests, data)
-        write_past_cache(staging, data)
+        digests = helper.submit(_digests, data, on_part)
+        write_past_cache(staging, data, on_part=on_part)
         sha256, blocks = digests.result()
     return CheckpointFile(
         name=relative.rpartition("/")[2],
@@ -52,6 +66,10 @@ def publish_blocks(store: Workspace, relative: str, data: memoryview) -> Checkpo
 NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
+class NotThere(IntegrityError):
+    """No such file, as far as this rank sees: it has read no wrong byte."""
+
+
 def unreadable(path: Path, error: OSError) -> EnvironmentProblem:
     """A disk or a mount that gives no answer says nothing about the bytes: nothing is to be put aside for it."""
     return EnvironmentProblem(
@@ -61,7 +79,7 @@ def unreadable(path: Path, error: OSError) -> EnvironmentProblem:
     )
 
 
-def write_past_cache(path: Path, data: memoryview) -> None:
+def write_past_cache(path: Path, data: memoryview, *, on_part: Callable[[], None] = nothing) -> None:
     """Write all of a file, past the page cache where that can be.
 
     Memory for pages that nobody will read soon costs more time than the disk does, and drives out the shards that the
@@ -70,15 +88,15 @@ def write_past_cache(path: Path, data: memoryview) -> None:
     past_cache = getattr(os, "O_DIRECT", 0) if len(data) >= DIRECT_BYTES else 0
     num_direct = len(data) - len(data) % PAGE_BYTES if past_cache else 0
     try:
-        _write(path, data[:num_direct], past_cache, 0)
+        _write(path, data[:num_direct], past_cache, 0, on_part)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
         num_direct = 0
-    _write(path, data[num_direct:], 0, num_direct)
+    _write(path, data[num_direct:], 0, num_direct, on_part)
 
 
-def _write(path: Path, data: memoryview, flags: int, offset: int) -> None:
+def _write(path: Path, data: memoryview, flags: int, offset: int, on_part: Callable[[], None]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags)
     try:
         for start in range(0, len(data), WRITE_BYTES):
@@ -86,29 +104,37 @@ def _write(path: Path, data: memoryview, flags: int, offset: int) -> None:
             while part:
                 num_written = os.pwrite(descriptor, part, offset)
                 part, offset = part[num_written:], offset + num_written
+            if not flags and (start + WRITE_BYTES) % SYNC_BYTES == 0:
+                os.fdatasync(descriptor)
+            on_part()
     finally:
         os.close(descriptor)
 
 
-def _digests(data: memoryview) -> tuple[str, tuple[str, ...]]:
+def _digests(data: memoryview, on_part: Callable[[], None]) -> tuple[str, tuple[str, ...]]:
     """Of the whole, and of every block."""
     whole, blocks = hashlib.sha256(), []
     for start in range(0, len(data), BLOCK_BYTES):
         block = data[start : start + BLOCK_BYTES]
         blocks.append(xxhash.xxh3_128_hexdigest(block))
         whole.update(block)
+        on_part()
     return whole.hexdigest(), tuple(blocks)
 
 
 class BlockReader:
     """A safetensors file of a checkpoint, every byte of which is checked before it is given out.
 
+    Args:
+        on_part: called after each part that is read.
+
     Raises:
-        IntegrityError: on opening, the file is missing or of another size; on reading, it differs from its manifest.
+        NotThere: on opening, the file is missing.
+        IntegrityError: on opening, the file is of another size; on reading, it differs from its manifest.
     """
 
-    def __init__(self, directory: Path, file: CheckpointFile) -> None:
-        self._path, self._size_bytes = directory / file.name, file.size_bytes
+    def __init__(self, directory: Path, file: CheckpointFile, *, on_part: Callable[[], None] = nothing) -> None:
+        self._path, self._size_bytes, self._on_part = directory / file.name, file.size_bytes, on_part
         self._digest: Callable[[memoryview], str]
         if file.blocks:
             self._digests, self._block_bytes, self._digest = file.blocks, file.block_bytes, xxhash.xxh3_128_hexdigest
@@ -123,7 +149,7 @@ class BlockReader:
         try:
             self._file = self._path.open("rb", buffering=0)
         except NO_FILE as error:
-            raise self._bad(f"not a file ({error.strerror}).") from error
+            raise NotThere(f"not a file ({error.strerror}).", where=str(self._path)) from error
         except OSError as error:
             raise unreadable(self._path, error) from error
         if (actual := os.fstat(self._file.fileno()).st_size) != file.size_bytes:
@@ -178,8 +204,12 @@ class BlockReader:
     def _fetch(self, index: int, begin: int, block: memoryview) -> None:
         filled = 0
         try:
-            while filled < len(block) and (got := os.preadv(self._file.fileno(), [block[filled:]], begin + filled)):
+            while filled < len(block):
+                part = block[filled : filled + READ_BYTES]
+                if not (got := os.preadv(self._file.fileno(), [part], begin + filled)):
+                    break
                 filled += got
+                self._on_part()
         except OSError as error:
             raise unreadable(self._path, error) from error
         self.num_blocks_read += 1

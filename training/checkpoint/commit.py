@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,16 +20,17 @@ from data_contracts.errors import EnvironmentProblem
 from data_contracts.places import naming_the_place
 from data_contracts.publication import Workspace
 from training.checkpoint import layout, plan
-from training.checkpoint.blocks import publish_blocks
+from training.checkpoint.blocks import nothing, publish_blocks
 from training.checkpoint.file_image import FileImage, make_header
 from training.checkpoint.pieces import dtype_name
-from training.distributed import Gang
+from training.distributed import PATIENCE_S, Gang
 
 if TYPE_CHECKING:
     from training.checkpoint.save import Content
 
-PARTS_TIMEOUT_S = 600.0
-"""How much later than rank 0 another rank may be done writing."""
+PARTS_PATIENCE_S = PATIENCE_S / 2
+"""How much later than rank 0 another rank may be done writing. Ranks that are done wait for rank 0's word in a meeting;
+it gives up well before they do, so that all of them hear who is missing."""
 LOOK_EVERY_S = 0.005
 
 
@@ -104,7 +105,7 @@ class Commit:
     def _parts_of_others(self) -> list[CheckpointFile]:
         missing = dict.fromkeys(range(1, self.world_size))
         found: dict[int, tuple[CheckpointFile, ...]] = {}
-        deadline_s = time.monotonic() + PARTS_TIMEOUT_S
+        deadline_s = time.monotonic() + PARTS_PATIENCE_S
         while True:
             is_last_look = self.abandoned.is_set() or time.monotonic() > deadline_s
             for rank in list(missing):
@@ -140,11 +141,20 @@ class Commit:
         return f"checkpoint of step {self.content.step}"
 
 
-def write_share(commit: Commit, gang: Gang, images: Sequence[memoryview]) -> tuple[CheckpointFile, ...]:
-    """Write this rank's files, all at once, and tell rank 0, which writes the proof batch as its last one."""
+def write_share(
+    commit: Commit, gang: Gang, images: Sequence[memoryview], *, on_part: Callable[[], None] = nothing
+) -> tuple[CheckpointFile, ...]:
+    """Write this rank's files, all at once, and tell rank 0, which writes the proof batch as its last one.
+
+    Args:
+        on_part: called after each part that is written or digested, in threads of this one's.
+    """
     first = gang.rank * len(images)
     names = [layout.file_name(first + index, len(commit.layout)) for index in range(len(images))]
-    work = [partial(publish_blocks, commit.store, name, image) for name, image in zip(names, images, strict=True)]
+    work = [
+        partial(publish_blocks, commit.store, name, image, on_part=on_part)
+        for name, image in zip(names, images, strict=True)
+    ]
     if gang.leads:
         work.append(partial(publish_tensors, commit.store, layout.PROOF_NAME, commit.content.proof_batch))
     with naming_the_place(str(commit.directory)), ThreadPoolExecutor(len(work), "checkpoint-file") as pool:
@@ -155,10 +165,15 @@ def write_share(commit: Commit, gang: Gang, images: Sequence[memoryview]) -> tup
 
 
 def publish_tensors(
-    store: Workspace, relative: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+    store: Workspace,
+    relative: str,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+    *,
+    on_part: Callable[[], None] = nothing,
 ) -> CheckpointFile:
     """Write whole tensors into one safetensors file."""
     places = {name: (dtype_name(value.dtype), tuple(value.shape)) for name, value in tensors.items()}
     image = FileImage(make_header(places, metadata))
     image.stage(tensors)
-    return publish_blocks(store, relative, image.view())
+    return publish_blocks(store, relative, image.view(), on_part=on_part)

@@ -6,7 +6,7 @@ Only files that hold a part of what is wanted are read, and of them only the row
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -16,12 +16,12 @@ from torch import Tensor
 from data_contracts.documents import CheckpointFile, CheckpointManifest, TensorSlice
 from data_contracts.errors import IntegrityError
 from training.checkpoint import layout
-from training.checkpoint.blocks import BlockReader
+from training.checkpoint.blocks import BlockReader, nothing
 from training.checkpoint.file_image import Entry
 from training.checkpoint.plan import size_bytes
 
-Rest = Literal["skip", "headers", "check"]
-"""What nobody wants: not looked at, looked at for its headers alone, or read, verified and forgotten."""
+Rest = Literal["skip", "check"]
+"""What is not wanted: not looked at, or read, verified and forgotten."""
 
 
 def whole(manifest: CheckpointManifest, prefix: str = "") -> tuple[TensorSlice, ...]:
@@ -52,14 +52,18 @@ def read_tensors(
     wanted: Iterable[TensorSlice],
     *,
     rest: Rest = "skip",
-    on_file: Callable[[], None] = lambda: None,
+    checked: Collection[str] | None = None,
+    files: Collection[CheckpointFile] | None = None,
+    on_part: Callable[[], None] = nothing,
 ) -> dict[str, Tensor]:
     """The boxes `wanted` of a checkpoint, at most one a tensor, on the CPU; every byte checked, every number finite.
 
     Args:
         wanted: their `file` is not looked at.
         rest: what becomes of all else.
-        on_file: called after each file.
+        checked: the tensors among it that are to be checked; of others only the headers are. None: all.
+        files: the only ones to look into; None: all that the manifest lists.
+        on_part: called after each part that is read.
 
     Raises:
         IntegrityError: naming the file or tensor that is missing, altered, or not finite.
@@ -72,22 +76,21 @@ def read_tensors(
     }
     for piece in manifest.layout:
         slices[piece.file].append(piece)
-    for file in manifest.files:
+    for file in manifest.files if files is None else files:
         pieces = slices.get(file.name, ())
         is_wanted = any(piece.tensor in boxes and _common(piece, boxes[piece.tensor]) is not None for piece in pieces)
         if not is_wanted and (rest == "skip" or file.name not in slices):
             continue
-        with BlockReader(directory, file) as reader:
+        with BlockReader(directory, file, on_part=on_part) as reader:
             entries = reader.entries()
             check_entries(entries, pieces, str(directory / file.name))
             for piece in sorted(pieces, key=lambda piece: entries[piece.tensor].start):
                 if piece.tensor in boxes:
                     _read_slice(reader, entries[piece.tensor], piece, boxes[piece.tensor], tensors[piece.tensor])
-                elif rest == "check":
+                elif rest == "check" and (checked is None or piece.tensor in checked):
                     value = scratch.tensor(piece)
                     reader.read_into(entries[piece.tensor].start, bytes_of(value))
                     _require_finite(piece.tensor, value, directory)
-        on_file()
     for name, value in tensors.items():
         _require_finite(name, value, directory)
     return tensors
@@ -106,13 +109,13 @@ class _Scratch:
         return self._bytes[:num_bytes].view(getattr(torch, piece.dtype)).view(piece.shape)
 
 
-def read_file(directory: Path, file: CheckpointFile) -> dict[str, Tensor]:
+def read_file(directory: Path, file: CheckpointFile, *, on_part: Callable[[], None] = nothing) -> dict[str, Tensor]:
     """All that one file holds, whatever that is.
 
     Raises:
         IntegrityError: missing or altered.
     """
-    with BlockReader(directory, file) as reader:
+    with BlockReader(directory, file, on_part=on_part) as reader:
         tensors = {}
         for name, entry in sorted(reader.entries().items(), key=lambda item: item[1].start):
             tensors[name] = torch.empty(entry.shape, dtype=getattr(torch, entry.dtype))

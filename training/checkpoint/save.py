@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,12 +26,15 @@ from data_contracts.documents import CheckpointManifest, DeviceFingerprint, Link
 from data_contracts.errors import EnvironmentProblem, RunStopped
 from training.checkpoint import layout, plan
 from training.checkpoint.agreement import gathered
+from training.checkpoint.blocks import nothing
 from training.checkpoint.commit import Commit, write_share
 from training.checkpoint.file_image import FileImage, make_header
 from training.checkpoint.pieces import Piece, State, pieces_of
 from training.distributed import Gang
 
 Retain = Callable[[int], None]
+LOOK_EVERY_S = 0.5
+"""How often to look, while waiting for what is being written, whether it gets on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +72,7 @@ class Checkpointer:
         newest: the checkpoint that training continues from.
         retain: called on rank 0 with the step of each new checkpoint, in the writing thread, and once with `newest`.
         on_saved: called on every rank in the main thread, once what was begun before is durable.
+        on_part: called in the main thread every now and then while it waits for this rank's writing, if that gets on.
     """
 
     def __init__(
@@ -79,8 +83,10 @@ class Checkpointer:
         newest: CheckpointManifest | None = None,
         retain: Retain = lambda _step: None,
         on_saved: Callable[[Saved], object] = lambda _saved: None,
+        on_part: Callable[[], None] = nothing,
     ) -> None:
         self._checkpoints, self._gang, self._retain, self._on_saved = checkpoints, gang, retain, on_saved
+        self._on_part, self._num_parts = on_part, 0
         self.newest = newest
         """The newest durable checkpoint, on rank 0."""
         self.saved_step = 0 if newest is None else newest.step
@@ -103,7 +109,7 @@ class Checkpointer:
             self.finish()
             return
         self._abandoned.set()
-        if self._in_flight is not None and (lost := self._in_flight.exception()) is not None and error is not None:
+        if self._in_flight is not None and (lost := self._end_of(self._in_flight)) is not None and error is not None:
             error.add_note(f"Besides, the checkpoint of step {self.saved_step} was not completed: {lost}")
 
     def save(self, content: Content) -> int:
@@ -149,13 +155,15 @@ class Checkpointer:
         """Wait for the save in flight, on all ranks. Returns whether any rank asks for a new plan."""
         saved, error = None, None
         if self._in_flight is not None:
-            error = self._in_flight.exception()
+            error = self._end_of(self._in_flight)
             saved = None if error is not None else self._in_flight.result()
             self._in_flight = None
         # Also a barrier: before anyone writes, rank 0 has cleared the place.
-        answers = self._gang.gather(torch.tensor([[error is not None, replan]], dtype=torch.uint8))
-        if error is not None:
-            raise error
+        try:
+            answers = self._gang.gather(torch.tensor([[error is not None, replan]], dtype=torch.uint8))
+        finally:
+            if error is not None:
+                raise error  # rather than that peers are gone, which they may be because of it
         failed, replans = answers.any(dim=0).tolist()
         if failed:
             ranks = answers[:, 0].nonzero().flatten().tolist()
@@ -163,6 +171,19 @@ class Checkpointer:
         if saved is not None:
             self._on_saved(saved)
         return bool(replans)
+
+    def _end_of(self, writing: Future[Saved]) -> BaseException | None:
+        """Wait for this rank's writing, telling that it gets on. Returns what it failed with."""
+        seen = self._num_parts
+        while not wait((writing,), LOOK_EVERY_S).done:
+            if self._num_parts != seen:
+                seen = self._num_parts
+                self._on_part()
+        return writing.exception()
+
+    def _count_part(self) -> None:
+        # From several threads: that it changes is all that counts.
+        self._num_parts += 1
 
     def _replan(self, held: plan.Held) -> None:
         self._held = held
@@ -190,7 +211,7 @@ class Checkpointer:
 
     def _write(self, commit: Commit, began_s: float) -> Saved:
         try:
-            own = write_share(commit, self._gang, [image.view() for image in self._images])
+            own = write_share(commit, self._gang, [image.view() for image in self._images], on_part=self._count_part)
             if self._gang.leads:
                 self.newest = commit.complete(own)
                 self._retain(commit.content.step)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from data_contracts.documents import Json
 from data_contracts.publication import Workspace
+from training.checkpoint.blocks import nothing
 from training.checkpoint.commit import publish_tensors
 from training.checkpoint.pieces import dtype_name
 from training.checkpoint.verify import load_checkpoint
@@ -28,7 +29,7 @@ PREFIX = "model."
 
 
 def export_model(
-    checkpoint: Path, out: Path, model: Mapping[str, Json], *, on_file: Callable[[], None] = lambda: None
+    checkpoint: Path, out: Path, model: Mapping[str, Json], *, on_part: Callable[[], None] = nothing
 ) -> None:
     """Write the model of a checkpoint, of whatever mesh, to the folder `out`; `config.json` last.
 
@@ -36,15 +37,16 @@ def export_model(
 
     Args:
         model: JSON; what builds the model.
+        on_part: called after each part that is read or written.
 
     Raises:
         IntegrityError: the checkpoint is damaged.
         EnvironmentProblem: no space left, or writing is refused.
     """
-    verified = load_checkpoint(checkpoint, prefix=PREFIX, rest="skip", on_file=on_file)
+    verified = load_checkpoint(checkpoint, prefix=PREFIX, rest="skip", on_part=on_part)
     tensors = {name.removeprefix(PREFIX): value for name, value in verified.tensors.items()}
     store = Workspace(str(out))
-    file = publish_tensors(store, TENSORS_NAME, tensors, metadata={"format": "pt"})
+    file = publish_tensors(store, TENSORS_NAME, tensors, metadata={"format": "pt"}, on_part=on_part)
     config = {
         "format": "headway-model",
         "format_version": 1,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from torch import Tensor
 
 from data_contracts.digests import sha256_bytes
-from data_contracts.documents import CheckpointManifest, TensorSlice
+from data_contracts.documents import CheckpointFile, CheckpointManifest, TensorSlice
 from data_contracts.errors import IntegrityError
 from training.checkpoint import layout
-from training.checkpoint.blocks import NO_FILE, unreadable
+from training.checkpoint.blocks import NO_FILE, NotThere, nothing, unreadable
 from training.checkpoint.read import Rest, read_file, read_tensors, require_fit, whole
 
 
@@ -29,7 +29,8 @@ def read_manifest(directory: Path) -> CheckpointManifest:
     """The manifest alone, checked against its seal and the folder's name; the files are not looked at.
 
     Raises:
-        IntegrityError: missing, altered, or moved here from another step.
+        NotThere: missing.
+        IntegrityError: altered, or moved here from another step.
     """
     path = directory / layout.MANIFEST_NAME
     data = _read(path)
@@ -46,14 +47,14 @@ def load_checkpoint(
     *,
     prefix: str = "",
     rest: Rest = "check",
-    on_file: Callable[[], None] = lambda: None,
+    on_part: Callable[[], None] = nothing,
 ) -> Verified:
     """Read and verify a checkpoint on one process, whatever number of ranks and sharding wrote it.
 
     Args and errors as of `read_checkpoint`.
     """
     manifest = read_manifest(directory)
-    return read_checkpoint(directory, manifest, prefix=prefix, rest=rest, on_file=on_file)
+    return read_checkpoint(directory, manifest, prefix=prefix, rest=rest, on_part=on_part)
 
 
 def read_checkpoint(
@@ -63,44 +64,73 @@ def read_checkpoint(
     wanted: Sequence[TensorSlice] | None = None,
     prefix: str = "",
     rest: Rest = "check",
-    on_file: Callable[[], None] = lambda: None,
+    checked: Collection[str] | None = None,
+    on_part: Callable[[], None] = nothing,
 ) -> Verified:
     """Read and verify what a manifest lists.
 
     Args:
         wanted: the boxes to read, one a tensor; None: whole tensors, those whose names begin with `prefix`.
         rest: what becomes of all else; what is skipped is not verified.
-        on_file: called after each file.
+        checked: the tensors among it that are to be verified; None: all.
+        on_part: called after each part that is read.
 
     Raises:
-        IntegrityError: naming the first file or tensor that is missing, extra, altered or not finite.
+        NotThere: naming the first file that is missing.
+        IntegrityError: naming the first file or tensor that is extra, altered or not finite.
+    """
+    proof = _require_described(directory, manifest)
+    boxes = whole(manifest, prefix) if wanted is None else wanted
+    require_fit(manifest, boxes)
+    tensors = read_tensors(directory, manifest, boxes, rest=rest, checked=checked, on_part=on_part)
+    return Verified(directory, manifest, tensors, read_file(directory, proof, on_part=on_part))
+
+
+def verify_checkpoint(
+    directory: Path, *, share: slice = slice(None), on_part: Callable[[], None] = nothing
+) -> CheckpointManifest:
+    """The manifest of a checkpoint that is whole, unaltered and finite; nothing else is kept in memory.
+
+    Args:
+        share: which of the files to read, so that several ranks read each of them once.
+        on_part: called after each part that is read.
+
+    Raises:
+        NotThere: naming the file.
+        IntegrityError: naming the file or tensor.
+    """
+    manifest = read_manifest(directory)
+    proof, files = _require_described(directory, manifest), manifest.files[share]
+    read_tensors(directory, manifest, (), rest="check", files=files, on_part=on_part)
+    if proof in files:
+        read_file(directory, proof, on_part=on_part)
+    return manifest
+
+
+def _require_described(directory: Path, manifest: CheckpointManifest) -> CheckpointFile:
+    """The folder holds what the manifest lists, and its slices make up whole tensors. Returns the proof batch's file.
+
+    Raises:
+        NotThere: a file is missing, or the folder.
+        IntegrityError: a file does not belong there, or the manifest contradicts itself.
     """
     expected = {file.name for file in manifest.files} | {layout.MANIFEST_NAME, layout.SEAL_NAME}
-    actual = {path.name for path in directory.iterdir()}
-    if different := sorted(expected ^ actual):
-        problem = "is missing" if different[0] in expected else "does not belong to this checkpoint"
-        raise IntegrityError(f"the file {problem}.", where=str(directory / different[0]))
+    try:
+        actual = {path.name for path in directory.iterdir()}
+    except NO_FILE as error:
+        raise NotThere(f"not a folder ({error.strerror}).", where=str(directory)) from error
+    if missing := sorted(expected - actual):
+        raise NotThere("the file is missing.", where=str(directory / missing[0]))
+    if extra := sorted(actual - expected):
+        raise IntegrityError("the file does not belong to this checkpoint.", where=str(directory / extra[0]))
     try:
         layout.check_layout(manifest.layout, {file.name for file in manifest.files})
     except IntegrityError as error:
         raise IntegrityError(error.what, where=f"{directory}: {error.where}") from error
-    boxes = whole(manifest, prefix) if wanted is None else wanted
-    require_fit(manifest, boxes)
-    tensors = read_tensors(directory, manifest, boxes, rest=rest, on_file=on_file)
     proof = next((file for file in manifest.files if file.name == manifest.proof.file), None)
     if proof is None:
         raise IntegrityError("the manifest lists no proof batch.", where=str(directory))
-    return Verified(directory, manifest, tensors, read_file(directory, proof))
-
-
-def verify_checkpoint(directory: Path) -> CheckpointManifest:
-    """The manifest of a checkpoint that is whole, unaltered and finite; nothing else is kept in memory.
-
-    Raises:
-        IntegrityError: naming the file.
-    """
-    manifest = read_manifest(directory)
-    return read_checkpoint(directory, manifest, wanted=()).manifest
+    return proof
 
 
 def committed_steps(checkpoints: Path) -> list[int]:
@@ -114,6 +144,6 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except NO_FILE as error:
-        raise IntegrityError(f"not a file ({error.strerror}).", where=str(path)) from error
+        raise NotThere(f"not a file ({error.strerror}).", where=str(path)) from error
     except OSError as error:
         raise unreadable(path, error) from error

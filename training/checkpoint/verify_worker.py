@@ -30,7 +30,7 @@ def prove(rank: Rank, workspace: Workspace, checkpoint: Path) -> dict[str, Any]:
 
     with rank.ledger.span("restore"):
         # All is verified; of the rest, such as the optimizer's state, nothing is kept in memory.
-        verified = load_checkpoint(checkpoint, prefix="model.", on_file=Pulse(rank.ledger, "restore"))
+        verified = load_checkpoint(checkpoint, prefix="model.", on_part=Pulse(rank.ledger, "restore"))
         run = workspace.load(verified.manifest.run, RunSpec)
         spec = training_spec(run)
         be_deterministic(spec.num_threads)

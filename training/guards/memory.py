@@ -2,7 +2,8 @@
 
 A rank that runs out may have left a collective half done, in backward or in front of its peers, so it does not try to
 agree on anything: it leaves a note in the run's folder, tells what took the memory, and fails. Its peers fail at the
-torn connection, or are ended by their guards. All ranks of the next attempt take rank 0's word for the note.
+torn connection, or are ended by their guards. All ranks of the next attempt take rank 0's word for the note, and every
+checkpoint from then on says that its bits are not those of an undisturbed run.
 
 In exact mode bits depend on the micro-batch, so there the run stops with advice.
 """
@@ -40,13 +41,20 @@ class SmallerMicroBatch(OutOfMemory):
     retryable = True
 
 
-def out_of_memory(error: BaseException, spec: TrainingSpec, run_dir: Path) -> OutOfMemory:
+def out_of_memory(error: BaseException, spec: TrainingSpec, run_dir: Path, *, of_batches: bool = True) -> OutOfMemory:
     """What follows when training runs out of memory; leaves the note if something can be tried.
 
     Args:
         spec: as this attempt has it, with what an earlier one halved already.
+        of_batches: whether it was for a batch; otherwise for weights and state, and smaller batches are of no help.
     """
     rows, what = spec.micro_batch_sequences, f"out of memory ({' '.join(str(error).split())[:200]})."
+    if not of_batches:
+        return OutOfMemory(
+            what,
+            where="weights and optimizer state",
+            advice="Split the model over more ranks (training.parallel), shrink it, or use more memory.",
+        )
     if spec.parallel.mode == "exact":
         return OutOfMemory(
             what,

@@ -54,7 +54,11 @@ def clock_for(spec: LaunchSpec, step: int | None, now_s: float) -> Clock:
 
 
 class ProgressClock:
-    """For ranks that train: overdue without a first step, or a further one, in time."""
+    """For ranks that train: overdue without a step or a word in time.
+
+    Ranks meet at every step, so in a step that hangs nobody has anything more to say; outside of steps, while they read
+    or write a checkpoint, they say that they get on.
+    """
 
     def __init__(self, spec: LaunchSpec, step: int | None, now_s: float) -> None:
         self._spec = spec
@@ -64,20 +68,20 @@ class ProgressClock:
         self.step: int | None = None
 
     def observe(self, step: int | None, signs: Mapping[int, LifeSign], now_s: float) -> None:
-        """Before the first step, a change of any rank's word counts too."""
+        """A change of any rank's word counts like a step."""
         if step is not None and step != self._step:
             self.step = self._step = step
             self._moved_s = now_s
         if (said := _words(signs)) != self._said:
-            self._said = said
-            self._moved_s = now_s if self.step is None else self._moved_s
+            self._said, self._moved_s = said, now_s
 
     def overdue(self, now_s: float) -> str:
         waited_s = now_s - self._moved_s
         if self.step is None:
             limit_s, what = self._spec.start_deadline_s, "no first step and no sign of life"
         else:
-            limit_s, what = self._spec.progress_deadline_s, f"no step after step {self.step}"
+            limit_s = self._spec.progress_deadline_s
+            what = f"no step after step {self.step} and no sign of life"
         return f"{what} within {limit_s:g} s" if waited_s > limit_s else ""
 
 

@@ -40,7 +40,9 @@ class LaunchSpec(Frozen):
     lost_grace_s: float = Field(5.0, ge=0, description="The same when the launching process is gone.")
     peer_grace_s: float = Field(2.0, ge=0, description="The same when another rank was lost.")
     start_deadline_s: float = Field(120.0, gt=0, description="Seconds without a sign of life before the first step.")
-    progress_deadline_s: float = Field(120.0, gt=0, description="Seconds without a new step that end an attempt.")
+    progress_deadline_s: float = Field(
+        120.0, gt=0, description="Seconds without a step or a sign of life that end an attempt."
+    )
     backoff_s: float = Field(1.0, ge=0, description="Wait before another attempt after one without progress; doubles.")
     max_backoff_s: float = Field(30.0, ge=0, description="Longest wait between attempts.")
     loader: LoaderSpec = Field(default_factory=LoaderSpec, description="How ranks get at the shards.")

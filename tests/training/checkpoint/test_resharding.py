@@ -121,13 +121,14 @@ def test_a_rank_reads_the_rows_it_wants_and_not_the_rest(
     size_bytes = sum(file.size_bytes for file in manifest.files)
     rows = 512 // parts
     wanted = {
-        "model.w": Piece(local=state["model.w"][rows : 2 * rows], global_shape=(512, 64), offsets=(rows, 0)),
+        name: Piece(local=value[rows : 2 * rows], global_shape=(512, 64), offsets=(rows, 0))
+        for name, value in state.items()
     }
 
     (found,) = in_gang(1, lambda gang: restore_newest(tmp_path, run, gang, state=wanted))
 
     assert torch.equal(found.tensors["model.w"], wanted["model.w"].local)
-    assert sum(bytes_read) <= size_bytes / 2 / parts + 4 * 1024
+    assert sum(bytes_read) <= size_bytes / parts + 6 * 1024
 
     bytes_read.clear()
     assert load_checkpoint(tmp_path / "checkpoints" / directory_name(1)).tensors.keys() == state.keys()

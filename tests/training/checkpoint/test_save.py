@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from data_contracts.errors import EnvironmentProblem, RunStopped
-from training.checkpoint import commit, save
+from data_contracts.publication import Workspace
+from training.checkpoint import blocks, commit, save
 from training.checkpoint.layout import MANIFEST_NAME, SEAL_NAME, directory_name
 from training.checkpoint.save import Checkpointer, save_checkpoint
 from training.checkpoint.verify import committed_steps, load_checkpoint
@@ -29,14 +30,15 @@ WITH_LOST_MATE = LostMates(rank=0, world_size=2, device=torch.device("cpu"))
 
 @pytest.fixture
 def held_back(monkeypatch):
-    """Writing waits for `go`; `asked` is set once it wants to begin."""
+    """Writing waits for the gate; `asked` is set once it wants to begin, and `on_part` called while it waits."""
     real, gate = save.write_share, threading.Event()
-    gate.asked = threading.Event()
+    gate.asked, gate.on_part = threading.Event(), lambda on_part: None
 
-    def write_share(*arguments):
+    def write_share(*arguments, on_part):
         gate.asked.set()
-        assert gate.wait(60)
-        return real(*arguments)
+        while not gate.wait(0.01):
+            gate.on_part(on_part)
+        return real(*arguments, on_part=on_part)
 
     monkeypatch.setattr(save, "write_share", write_share)
     yield gate
@@ -84,6 +86,40 @@ def test_the_next_save_waits_for_the_one_before_and_uses_its_memory_again(tmp_pa
     assert [float(load_checkpoint(tmp_path / directory_name(step)).tensors["w"].sum()) for step in (1, 2)] == [0, 100]
 
 
+@pytest.mark.parametrize("gets_on", [True, False])
+def test_who_waits_for_the_disk_tells_that_writing_gets_on_and_only_then(
+    tmp_path, content, held_back, monkeypatch, gets_on
+):
+    monkeypatch.setattr(save, "LOOK_EVERY_S", 0.02)
+    looks, told = [], threading.Event()
+    if gets_on:
+        held_back.on_part = lambda on_part: on_part()
+    checkpointer = Checkpointer(tmp_path, ALONE, on_part=told.set)
+    checkpointer.save(content(1, {"w": torch.zeros(100)}))
+    real = save.wait
+
+    def counting_wait(*arguments):
+        looks.append(arguments)
+        if len(looks) > 10:
+            held_back.set()
+        return real(*arguments)
+
+    monkeypatch.setattr(save, "wait", counting_wait)
+    assert not told.is_set(), "behind the steps nobody waits, and nothing is told"
+
+    checkpointer.finish()
+
+    assert told.is_set() == gets_on
+
+
+def test_every_part_that_is_written_or_digested_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(blocks, "WRITE_BYTES", 1000)
+    counted = []
+    blocks.publish_blocks(Workspace(str(tmp_path)), "file", memoryview(bytes(5000)), on_part=lambda: counted.append(1))
+    assert len(counted) == 2 * 5
+
+
 def test_each_names_the_one_before_and_the_first_the_one_that_training_went_on_from(tmp_path, content):
     first = save_checkpoint(tmp_path, content(1, {}), ALONE)
     with Checkpointer(tmp_path, ALONE, newest=first) as checkpointer:
@@ -124,8 +160,8 @@ def test_what_failed_behind_the_steps_is_raised_at_the_next_chance(tmp_path, con
 def test_a_rank_that_cannot_write_is_named_and_no_rank_goes_on(tmp_path, content, in_gang, monkeypatch):
     real = commit.publish_blocks
 
-    def publish_blocks(store, relative, data):
-        return no_space() if relative.startswith("tensors-00001") else real(store, relative, data)
+    def publish_blocks(store, relative, data, **options):
+        return no_space() if relative.startswith("tensors-00001") else real(store, relative, data, **options)
 
     monkeypatch.setattr(commit, "publish_blocks", publish_blocks)
     errors = in_gang(3, lambda gang: save_checkpoint(tmp_path, content(1, {"w": torch.zeros(6)}), gang))
@@ -138,7 +174,7 @@ def test_a_rank_that_cannot_write_is_named_and_no_rank_goes_on(tmp_path, content
 
 
 def test_a_rank_that_is_silent_is_named_at_the_deadline(tmp_path, content, monkeypatch):
-    monkeypatch.setattr(commit, "PARTS_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(commit, "PARTS_PATIENCE_S", 0.01)
     with pytest.raises(EnvironmentProblem, match="rank 1 did not say that its part is written"):
         save_checkpoint(tmp_path, content(1, {"w": torch.zeros(6)}), WITH_LOST_MATE)
 

@@ -43,13 +43,15 @@ def test_the_first_step_has_a_deadline_of_its_own() -> None:
     assert clock.overdue(31) == "no first step and no sign of life within 30 s"
 
 
-def test_before_the_first_step_a_sign_of_life_is_progress_and_after_it_only_a_step_is() -> None:
+def test_any_ranks_word_is_progress_like_a_step_and_silence_is_not() -> None:
     clock = ProgressClock(SPEC, None, now_s=0)
     clock.observe(None, {0: RUNNING}, now_s=25)
     assert clock.overdue(50) == ""
     clock.observe(1, {0: RUNNING}, now_s=50)
-    clock.observe(1, {0: RUNNING._replace(num_bytes=99)}, now_s=59)
-    assert clock.overdue(61) == "no step after step 1 within 10 s"
+    clock.observe(1, {0: RUNNING, 1: RUNNING._replace(num_bytes=99)}, now_s=59)
+    assert clock.overdue(68) == "", "rank 1 reads or writes a checkpoint"
+    clock.observe(1, {0: RUNNING, 1: RUNNING._replace(num_bytes=99)}, now_s=68)
+    assert clock.overdue(70) == "no step after step 1 and no sign of life within 10 s"
 
 
 def test_work_alone_is_no_progress_of_a_rank_that_should_make_steps() -> None:

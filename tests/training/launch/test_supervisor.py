@@ -132,7 +132,9 @@ def test_a_halted_rank_is_named_its_peers_stacks_are_kept_and_the_run_goes_on(to
 
 def test_a_hanging_rank_is_shown_with_what_it_was_doing(toy_run) -> None:
     spec = SPEC.model_copy(update={"progress_deadline_s": 1.0, "max_attempts": 1})
-    with pytest.raises(TrainingFailed, match=r"no step after step 3 within 1 s.*in hang_here \(toy_worker.py"):
+    with pytest.raises(
+        TrainingFailed, match=r"no step after step 3 and no sign of life within 1 s.*in hang_here \(toy_worker.py"
+    ):
         run(toy_run, toy_run.gang(*trouble("hang"), nodes=1), spec)
     assert innermost_frame(toy_run.attempt(1).stacks(0).read_text()).startswith("hang_here")
 
