@@ -379,6 +379,8 @@ class EvaluationReport(Document):
     incomparable: Incomparable | None = Field(default=None, exclude_if=operator.not_)
     """In place of a comparison, where there is a champion and none can be made."""
     libraries: dict[str, str] = Field(default_factory=dict)
+    inexact: str = Field(default="", exclude_if=operator.not_)
+    """Why the weights are not to the bit those of an undisturbed run; empty: they are."""
 
     @property
     def judged_against(self) -> Link | None:

@@ -53,6 +53,8 @@ class RetrainSummary(BaseModel):
     wall_s: float
     time_s: dict[str, float]
     unattributed_ratio: float
+    inexact: str = ""
+    """Why the weights are not to the bit those of an undisturbed run; empty: they are."""
     steps: StepSummary | None = None
     """Of rank 0, where this flow run trained."""
 
@@ -100,6 +102,7 @@ def summarise(
         wall_s=spent.wall_s,
         time_s={name: round(seconds, 3) for name, seconds in spent.parts_s.items()},
         unattributed_ratio=spent.unattributed_ratio,
+        inexact=report.inexact,
         steps=steps,
     )
     workspace.publish_json(f"ledger/{context.budget_scope}/summary.json", summary.model_dump(mode="json"))
@@ -149,14 +152,21 @@ def standing(summary: RetrainSummary) -> str:
     return "challenger" if other is None else f"challenger; version {other} is {since}"
 
 
+def inexact_line(summary: RetrainSummary) -> str:
+    """For a person; empty where there is nothing to say."""
+    return f"not to the bit an undisturbed run: {summary.inexact}" if summary.inexact else ""
+
+
 def markdown(summary: RetrainSummary) -> str:
     beside = {**summary.other_metrics, **summary.baselines}
     steps = "" if summary.steps is None else f"{summary.steps.line()}\n\n"
     figures = ", ".join(f"{name} {value:.4f}" for name, value in beside.items())
+    inexact = f"{line}\n\n" if (line := inexact_line(summary)) else ""
     return (
         f"## {summary.model} version {summary.version}: {standing(summary)}\n\n"
         f"{summary.metric} **{summary.value:.4f}** [{summary.low:.4f}, {summary.high:.4f}] ({figures})\n\n"
         f"{summary.reason}\n\n"
+        f"{inexact}"
         f"found: {', '.join(summary.stages_found) or 'nothing'}; "
         f"made: {', '.join(summary.stages_made) or 'nothing'}\n\n"
         f"{steps}"

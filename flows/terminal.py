@@ -14,7 +14,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.table import Table
 
-from flows.summary import RetrainSummary, proof_command, standing
+from flows.summary import RetrainSummary, inexact_line, proof_command, standing
 from flows.tables import print_table
 from training.ledger import Event
 
@@ -33,6 +33,8 @@ NOTICES = {
     "guard": "guard",
     "checkpoint.quarantined": "quarantine",
     "checkpoint.damaged": "damaged",
+    "restore.inexact": "inexact",
+    "run.inexact": "inexact",
     "checkpoints.unpublished": "unpublished",
 }
 STOPPED = frozenset({"RunStopped", "KeyboardInterrupt", "Terminated", "TerminationSignal"})
@@ -114,6 +116,8 @@ class Terminal:
         console.print(f"\n[bold]{summary.model} version {summary.version}[/bold]: {standing(summary)}")
         console.print(f"  {summary.reason}")
         console.print(f"  {comparison_line(summary)}")
+        if line := inexact_line(summary):
+            console.print(f"  {line}")
         console.print(f"  reports    {summary.reports['evaluation']}\n             {summary.reports['contract']}")
         console.print(f"  ledger     {summary.logs}")
         console.print(f"  prove it   {proof_command(summary)}")

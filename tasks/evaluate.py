@@ -22,6 +22,7 @@ from tasks.evaluation_report import Standing, render_html, render_markdown
 from tasks.register import RegistrySpec, registered_before
 from tasks.scoring import Bench
 from tasks.stage import Made, find_or_make, stage_task
+from training.checkpoint.inexactness import inexactness
 from training.data.spec import HELDOUT, ShardSpec
 from training.evaluation import Scores
 from training.launch.spec import LaunchSpec
@@ -173,6 +174,7 @@ def _evaluate(
         if champion is None or not isinstance(theirs, Scores)
         else _compare(spec, measure, own, theirs, champion),
         incomparable=theirs if isinstance(theirs, Incomparable) else None,
+        inexact=inexactness(candidate.manifest.scalars),
     )
     standing = standing_of(context, registry, report, judged_unix_s=time.time())
     page = workspace.publish(report_path(report.link), render_html(report, standing).encode())

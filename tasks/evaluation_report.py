@@ -12,6 +12,7 @@ from data_contracts.report_page import banner, definitions, page, section, tiles
 from tasks.promotion import decide
 
 OWN = "this model"
+INEXACT = "Not to the bit an undisturbed run"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +70,7 @@ def render_markdown(report: EvaluationReport, standing: Standing) -> str:
         "",
         f"**{headline(report, standing)}**: {decide(report).reason}",
         "",
+        *([f"{INEXACT}: {report.inexact}", ""] if report.inexact else []),
         f"| | {_words(report.metric)} |",
         "|---|---|",
         *(f"| {name} | {text} |" for name, _, text in figures(report, standing)),
@@ -121,6 +123,7 @@ def render_html(report: EvaluationReport, standing: Standing) -> str:
                     ("Checkpoint", report.checkpoint.sha256),
                     ("Shards", report.manifest.sha256),
                     ("Examples", report.examples_sha256),
+                    (INEXACT, report.inexact),
                     ("Champion", "" if report.judged_against is None else report.judged_against.sha256),
                 )
                 if digest

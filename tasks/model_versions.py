@@ -130,22 +130,27 @@ def model_versions(context: RunContext, model: str, tracking_uri: str) -> Iterat
 
 
 def lineage(workspace: Workspace, registration: Link) -> dict[str, str]:
-    """A tag for every digest the version stands on."""
+    """A tag for every digest the version stands on, and one for why its bits are not an undisturbed run's, if so."""
     document = workspace.load(registration, Registration)
     run = workspace.load(document.run, RunSpec)
     shards = workspace.load(run.manifest, ShardManifest)
     receipt = workspace.load(run.receipt, ContractReceipt)
+    inexact = workspace.load(document.evaluation, EvaluationReport).inexact
     start = {} if run.start is None else {"headway.start": run.start.sha256}
-    return start | {
-        REGISTRATION_TAG: registration.sha256,
-        mlflow_store.RUN_TAG: document.run.sha256,
-        "headway.checkpoint": document.checkpoint.sha256,
-        "headway.evaluation": document.evaluation.sha256,
-        "headway.manifest": run.manifest.sha256,
-        "headway.fitted": run.fitted.sha256,
-        "headway.receipt": run.receipt.sha256,
-        "headway.contract": f"{receipt.contract_name}@{receipt.contract_version} {receipt.contract.sha256}",
-        "headway.snapshot": shards.snapshot.sha256,
-        "headway.code": run.code.sha256,
-        "headway.environment": run.environment.sha256,
-    }
+    return (
+        ({"headway.inexact": inexact} if inexact else {})
+        | start
+        | {
+            REGISTRATION_TAG: registration.sha256,
+            mlflow_store.RUN_TAG: document.run.sha256,
+            "headway.checkpoint": document.checkpoint.sha256,
+            "headway.evaluation": document.evaluation.sha256,
+            "headway.manifest": run.manifest.sha256,
+            "headway.fitted": run.fitted.sha256,
+            "headway.receipt": run.receipt.sha256,
+            "headway.contract": f"{receipt.contract_name}@{receipt.contract_version} {receipt.contract.sha256}",
+            "headway.snapshot": shards.snapshot.sha256,
+            "headway.code": run.code.sha256,
+            "headway.environment": run.environment.sha256,
+        }
+    )

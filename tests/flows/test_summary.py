@@ -57,6 +57,16 @@ def test_the_standing_is_told_in_the_terminal_and_in_prefect_alike(is_champion, 
     assert f"tiny version 4: {said}" in lines
 
 
+def test_weights_that_are_not_those_of_an_undisturbed_run_are_marked_in_the_terminal_and_in_prefect_alike() -> None:
+    exact = summary(is_champion=True, champion_version="4")
+    halved = exact.model_copy(update={"inexact": "micro-batch halved to 4 when memory ran out"})
+    said = "not to the bit an undisturbed run: micro-batch halved to 4 when memory ran out"
+    for made, is_marked in ((exact, False), (halved, True)):
+        stream = io.StringIO()
+        Terminal(stream).summary(made)
+        assert (f"  {said}" in stream.getvalue().splitlines()) == (f"\n{said}\n" in markdown(made)) == is_marked
+
+
 def test_no_line_of_the_terminal_ends_in_blanks() -> None:
     stream = io.StringIO()
     Terminal(stream).summary(summary(is_champion=True, champion_version="4"))

@@ -26,6 +26,7 @@ from data_contracts.documents import (
 )
 from data_contracts.publication import Workspace
 from tasks.context import RunContext
+from training.checkpoint.inexactness import inexactness
 from training.ledger import Ledger
 
 MODEL = "tiny"
@@ -115,7 +116,12 @@ def register(workspace: Workspace) -> Register:
     manifest = workspace.publish_document(shards)
 
     def made(
-        number: int, champion: Link | None = None, *, better: bool = True, incomparable: str = ""
+        number: int,
+        champion: Link | None = None,
+        *,
+        better: bool = True,
+        incomparable: str = "",
+        scalars: dict[str, int] | None = None,
     ) -> tuple[Link, Link]:
         run = RunSpec(
             pipeline=MODEL,
@@ -134,12 +140,13 @@ def register(workspace: Workspace) -> Register:
             parent=None,
             files=(),
             layout=(),
-            scalars={},
+            scalars=scalars or {},
             proof=ProofBatch(file="proof.safetensors", loss_hex="0x0p+0"),
             fingerprint=DeviceFingerprint(device="cpu", machine="", cpu_capability="", torch="", num_threads=1),
         )
         judged = workspace.publish_document(checkpoint)
         evaluation = report_on(judged, manifest, champion, better=better, incomparable=incomparable)
+        evaluation = evaluation.model_copy(update={"inexact": inexactness(checkpoint.scalars)})
         folder = f"models/{MODEL}/{checkpoint.sha256[:16]}"
         registration = Registration(
             model=MODEL,

@@ -78,10 +78,10 @@ def scores(kind: Yardstick, nats: float, *, baseline: str, num_examples: int = N
 @pytest.fixture
 def judge(context, workspace: Workspace, register):
     """A report on made-up scores, against a champion when there is one."""
-    (registration, _), (champion, _) = register(1), register(2)
-    checkpoint = workspace.load(registration, Registration).checkpoint
 
-    def judged(kind: Yardstick, own: Scores, theirs: Scores | str | None = None) -> EvaluationReport:
+    def judged(kind: Yardstick, own: Scores, theirs: Scores | str | None = None, **scalars: int) -> EvaluationReport:
+        (registration, _), (champion, _) = register(1, scalars=scalars), register(2)
+        checkpoint = workspace.load(registration, Registration).checkpoint
         bench = MadeUpBench(
             context=context,
             launch=LaunchSpec(),
@@ -149,6 +149,15 @@ def test_the_report_says_what_was_judged_when_against_whom_and_on_how_many_of_ea
     assert "Evaluation of nightly, 1970-01-02 UTC" in html
     assert report.slice_sizes == dict.fromkeys([f"class {number}" for number in range(4)], 10)
     assert "| class 0 | 10 | " in markdown and "<td>class 0</td><td class='number'>10</td>" in html
+
+
+def test_the_report_says_why_the_weights_are_not_those_of_an_undisturbed_run(judge, workspace) -> None:
+    made_up = scores(CLASSES, 1.0, baseline="class prior")
+    exact, halved = judge(CLASSES, made_up, inexact_resumes=0), judge(CLASSES, made_up, halved_micro_batch=4)
+    assert exact.inexact == "" and b"inexact" not in exact.to_bytes(), "digests of reports stay what they were"
+    for page in (render_html(halved, STANDING), render_markdown(halved, STANDING)):
+        assert "micro-batch halved to 4 when memory ran out" in page
+    assert "undisturbed" not in render_html(exact, STANDING)
 
 
 def test_names_in_the_page_are_text_and_it_needs_nothing_else(judge) -> None:

@@ -21,7 +21,7 @@ from data_contracts.publication import Workspace
 from tasks import mlflow_store, model_refs
 from tasks.context import RunContext
 from tasks.file_lock import holding
-from tasks.model_versions import REGISTRATION_TAG, ModelVersions, model_versions
+from tasks.model_versions import REGISTRATION_TAG, ModelVersions, lineage, model_versions
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -166,6 +166,16 @@ def test_where_the_lock_does_not_reach_the_second_to_write_down_withdraws(contex
     assert here.ensure(other) == "3", "another registration is nobody's rival"
     assert here._write_down(registration, "1", None) == "2"
     assert registered(client) == {registration.sha256: 1, other.sha256: 1}
+
+
+def test_a_version_whose_bits_are_not_an_undisturbed_runs_has_a_tag_that_says_why(
+    workspace: Workspace, register
+) -> None:
+    exact, inexact = register(1)[0], register(2, scalars={"inexact_resumes": 2, "halved_micro_batch": 4})[0]
+    assert "headway.inexact" not in lineage(workspace, exact)
+    assert lineage(workspace, inexact)["headway.inexact"] == (
+        "resumed 2 times on another kind of machine or mesh; micro-batch halved to 4 when memory ran out"
+    )
 
 
 def test_repeating_a_registration_changes_nothing(context: RunContext, register) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from data_contracts.documents import CheckpointManifest
 from data_contracts.errors import TrainingFailed
+from training import session
 from training.batches import step_rows
 from training.checkpoint.spec import CheckpointSpec
 from training.checkpoint.verify import committed_steps, read_manifest
@@ -21,6 +23,7 @@ from training.data.loader import ShardReader
 from training.data.spec import TRAIN
 from training.guards.spec import GuardSpec, NonFinitePolicy, SpikePolicy
 from training.launch.rank import Rank
+from training.learner import Learner
 from training.session import train_run
 
 pytestmark = pytest.mark.slow
@@ -107,6 +110,23 @@ def test_rolling_back_puts_the_checkpoints_aside_that_no_longer_count(project, m
     assert [path.name for path in (tmp_path / "abandoned").iterdir()] == ["step-00000006.0"]
     assert [event["step"] for event in events(project, tmp_path, "restore")] == [0, 4]
     assert committed_steps(tmp_path / "checkpoints") == [8, 10, 12]
+
+
+def test_rolling_back_lets_go_of_the_first_model_before_the_second_is_built(
+    project, marks, training, train, tmp_path, monkeypatch
+):
+    models: list[weakref.ref[Any]] = []
+    alive_at_build: list[int] = []
+
+    class Watched(Learner):
+        def __init__(self, *arguments: Any) -> None:
+            alive_at_build.append(sum(model() is not None for model in models))
+            super().__init__(*arguments)
+            models.append(weakref.ref(self.model))
+
+    monkeypatch.setattr(session, "Learner", Watched)
+    train(training(ROLL_BACK, deadly=marks(6)), tmp_path)
+    assert alive_at_build == [0, 0]
 
 
 def test_without_an_earlier_checkpoint_rolling_back_goes_on_from_fresh_weights(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from training.checkpoint.inexactness import inexactness
+from training.checkpoint.verify import read_manifest
 from training.config import RecipeSpec, TrainingSpec
 from training.distributed import Gang
 from training.guards.memory import (
@@ -34,10 +37,18 @@ from training.recipes.language_model import LanguageModel
 
 
 class Hungry(LanguageModel):
+    def build(self):
+        self.require(os.environ.get("HUNGRY") != "build")
+        return super().build()
+
     def losses(self, model, batch):
-        if len(batch["tokens"]) > 1 and model.training and os.environ["RANK"] == os.environ.get("HUNGRY", "1"):
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        too_much = model.training and "HUNGRY" not in os.environ or os.environ.get("HUNGRY") == "proof"
+        self.require(len(batch["tokens"]) < 2 or not too_much)
         return super().losses(model, batch)
+
+    def require(self, fits):
+        if not fits and os.environ["RANK"] == "1":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 '''
 
 
@@ -70,6 +81,32 @@ def test_one_rank_out_of_memory_halves_every_ranks_micro_batch_in_the_next_attem
     steps = [event for event in project.events(tmp_path) if event["event"] == "step"]
     assert [step["window"] for step in steps] == list(range(6)), "the global batch is what it was"
     assert {step["tokens"] for step in steps} == {8 * 16}
+    (marked,) = [event["what"] for event in project.events(tmp_path) if event["event"] == "run.inexact"]
+    assert "micro-batch halved to 1" in marked
+    kept = [read_manifest(path).scalars for path in (tmp_path / "checkpoints").iterdir()]
+    assert {inexactness(scalars) for scalars in kept} == {"micro-batch halved to 1 when memory ran out"}
+
+    (tmp_path / NOTE_NAME).unlink()
+    (tmp_path / "result.json").unlink()
+    shutil.rmtree(tmp_path / "checkpoints" / "step-00000006")
+    assert project.train(run, tmp_path, world_size=2, HUNGRY="no longer") == [0, 0]
+    assert "halved" in inexactness(read_manifest(tmp_path / "checkpoints" / "step-00000006").scalars), (
+        "once and for all"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("hungry_for", "advice"), [("build", "Split the model"), ("proof", "next attempt takes 1")])
+def test_out_of_memory_before_the_first_step_is_explained_too_and_halves_only_what_can_help(
+    project, hungry, tmp_path, hungry_for, advice
+):
+    assert all(project.train(project.publish_run(hungry(FAST)), tmp_path, world_size=2, HUNGRY=hungry_for))
+
+    files = AttemptFiles(max(tmp_path.glob("attempts/*")))
+    marker = files.read_markers()[1]
+    assert marker.cause == "oom" and advice in marker.advice
+    assert marker.retryable == (tmp_path / NOTE_NAME).exists() == (hungry_for == "proof")
+    assert json.loads(files.memory(1).read_bytes())["tensors"]
 
 
 @pytest.mark.slow
