@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -161,9 +162,7 @@ def _ours(task: Task, reader: ShardReader, shuffle: str) -> Contender:
     return serve
 
 
-def _ours_prefetched(
-    task: Task, reader: ShardReader, shuffle: str, work: Callable[[], object] | None = None
-) -> Contender:
+def _ours_prefetched(task: Task, reader: ShardReader, shuffle: str, work: Callable[[], object] = int) -> Contender:
     """A prefetcher a slice, so that all of its work falls into the slice. `work` is done on each block."""
     blocks, done = _gather(task, reader, shuffle), 0
 
@@ -205,7 +204,7 @@ def wall_with_prefetching(task: Task, reader: ShardReader, shuffle: str, rounds:
     """Wall seconds without prefetching over those with it, beside work in the processor's own cache."""
     matrix = torch.rand(192, 192)
     blocks = _gather(task, reader, shuffle)
-    block_s = statistics.median(_wall_s(lambda number=number: blocks.block(number)) for number in range(8))
+    block_s = statistics.median(_wall_s(partial(blocks.block, number)) for number in range(8))
     product_s = statistics.median(_wall_s(lambda: matrix @ matrix) for _ in range(32))
     num_products = max(1, round(block_s / product_s))
 

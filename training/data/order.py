@@ -33,7 +33,7 @@ class SampleOrder(Protocol):
         """The row at each position.
 
         Args:
-            positions: not negative, ascending.
+            positions: not negative, ascending, none twice.
 
         Raises:
             ValueError: a position out of range.
@@ -65,7 +65,7 @@ class ExactOrder:
 
 
 def check_positions(positions: NDArray[np.int64]) -> None:
-    """Raises `ValueError` when one is out of range; they ascend."""
+    """Raises `ValueError` when one is out of range; they ascend, none twice."""
     if positions.size and not 0 <= int(positions[0]) <= int(positions[-1]) < MAX_POSITION:
         raise ValueError(f"no sample at positions {positions[0]} to {positions[-1]}")
 

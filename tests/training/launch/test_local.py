@@ -49,7 +49,8 @@ def own(toy_run, wait_until: Callable[..., float]) -> Iterator[Callable[..., sub
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_nothing_outlives_its_owner(toy_run, own, wait_until, number: signal.Signals) -> None:
     owner = own("--steps", "9999", "--children")
-    assert len(toy_run.survivors()) >= 10, "two guards, agents and ranks, and what the ranks started"
+    # Two guards, agents and ranks, and what the ranks started.
+    wait_until(lambda: len(toy_run.survivors()) >= 10, within_s=30)
 
     owner.send_signal(number)
 
