@@ -39,6 +39,7 @@ from training.guards.guard import Guard
 from training.guards.spec import GuardSpec, SpikePolicy
 from training.guards.stop import StopConditions
 from training.launch.rank import Rank
+from training.launch.stop_bound import StopBound
 from training.learner import Learner
 from training.loop import train
 from training.optimizers.spec import OptimizerSpec
@@ -121,7 +122,7 @@ class Everything:
         self._rank, self._spec, self._recipe, self._gang = Rank(folder / "attempt"), spec, recipe, gang
         self._learner, self._guard = Learner(recipe, spec, gang), Guard(spec.guards)
         self._recorder = StepRecorder(self._rank, recipe, spec, gang, self._learner)
-        self._stop = StopConditions(lambda: self._rank.stop_requested)
+        self._stop = StopConditions(lambda: self._rank.stop_requested, StopBound())
         self._proof_batch = proof_batch(reader, spec, gang.device)
         self._checkpointer = stack.enter_context(Checkpointer(folder, gang))
         batches = RankBatches(reader, spec, share=self._learner.share, device=gang.device)
@@ -136,7 +137,7 @@ class Everything:
             self._guard,
             first_step=self._done,
             max_steps=self._done + num_steps,
-            stop_requested=self._stop,
+            stop_is_due=self._stop,
             save_is_due=lambda step: self._save_every_steps is not None and step % self._save_every_steps == 0,
             on_step=self._recorder,
             save=self._save,

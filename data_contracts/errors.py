@@ -32,6 +32,9 @@ Cause = Literal[
     "infrastructure",
 ]
 
+StopReason = Literal["asked", "window closed", "budget spent"]
+"""Why a run ends before its last step and may go on: somebody wanted it, or its time is over, or what it may cost."""
+
 EXIT_DEFECT = 70
 EXIT_HUNG_UP = 129
 EXIT_INTERRUPTED = 130
@@ -113,5 +116,19 @@ class RefConflict(RegistryError):
 
 
 class RunStopped(HeadwayError):
+    """Ended in good order; the same command continues it."""
+
     cause = "stopped"
     exit_code = 75
+
+    def __init__(self, what: str, *, where: str = "", advice: str = "", reason: StopReason | None = "asked") -> None:
+        self.reason = reason
+        """None: another process knows."""
+        super().__init__(what, where=where, advice=advice)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild_stopped, (self.what, self.where, self.advice, self.reason)
+
+
+def _rebuild_stopped(what: str, where: str, advice: str, reason: StopReason | None) -> RunStopped:
+    return RunStopped(what, where=where, advice=advice, reason=reason)

@@ -30,6 +30,7 @@ from data_contracts.errors import (
 from flows.contract_command import app as contract_app
 from flows.environment import default_workspace, prepare
 from flows.request import RetrainRequest
+from flows.stop_options import stop_time
 
 app = typer.Typer(
     help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -48,16 +49,29 @@ def retrain(
     workspace: WorkspaceUri = "",
     promote: Annotated[bool, typer.Option(help="May the new model become champion?")] = True,
     note: Annotated[str, typer.Option(help="Why; kept in the ledger.")] = "",
+    stop_at: Annotated[
+        str, typer.Option(metavar="TIME", help="Keep a checkpoint by then and end, such as 2030-01-31T06:00+01:00.")
+    ] = "",
+    stop_after: Annotated[str, typer.Option(metavar="LENGTH", help="The same, from now: 90s, 30m, 1h30m.")] = "",
+    stop_at_step: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Train to this step, keep a checkpoint and end.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run every stage that is not found, and register what comes out."""
+    """Run every stage that is not found, and register what comes out; ended by a bound, it is continued by the next."""
     import psutil
 
     began_unix_s = psutil.Process().create_time()
     from flows.preflight import check_request
 
+    stop = stop_time(stop_at, stop_after, began_unix_s)
     request = RetrainRequest(
-        pipeline=pipeline, workspace=workspace or default_workspace(), may_promote=promote, note=note
+        pipeline=pipeline,
+        workspace=workspace or default_workspace(),
+        may_promote=promote,
+        note=note,
+        stop_at_step=stop_at_step,
+        **({} if stop is None else {"stop_at": stop.at, "stop_because": stop.because}),
     )
     # A user's mistake should cost a moment, not the start of a server.
     check_request(request)

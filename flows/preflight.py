@@ -27,7 +27,9 @@ def check_request(request: RetrainRequest) -> tuple[PipelineSpec, Path, Workspac
     Raises:
         ConfigError: pipeline file, contract, recipe, model to start from, or tracking URI.
         EnvironmentProblem: the workspace cannot be written.
+        RunStopped: the time to stop is over already.
     """
+    _ = request.stop
     path = find_pipeline_file(request.pipeline, project_folder())
     pipeline = load_pipeline(path)
     contract_file = path.parent / pipeline.contract

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
 
+from data_contracts.errors import StopReason
+from flows.commands import retrain_command
 from flows.environment import default_workspace
+from training.launch.stop_bound import StopBound
 
 
 class RetrainRequest(BaseModel):
@@ -29,6 +32,32 @@ class RetrainRequest(BaseModel):
         description="Off: train, evaluate and register, but leave the champion as it is.",
     )
     note: str = Field(default="", title="Note", description="Why this retrain was asked for; kept in the ledger.")
+
+    stop_at: AwareDatetime | None = Field(
+        default=None,
+        title="Stop at",
+        description="When a checkpoint is to be kept by, and nothing goes on. The next retrain continues.",
+    )
+    stop_because: StopReason = Field(
+        default="window closed", title="Stop because", description="What the time means; kept in the ledger."
+    )
+    stop_at_step: int | None = Field(
+        default=None, gt=0, title="Stop at step", description="Train to this step; the next retrain continues."
+    )
+
+    @property
+    def stop(self) -> StopBound:
+        """Raises `RunStopped` when the time is over already."""
+        if self.stop_at is None:
+            return StopBound(at_step=self.stop_at_step)
+        bound = StopBound(at_unix_s=self.stop_at.timestamp(), at_step=self.stop_at_step, reason=self.stop_because)
+        bound.require_time("the retrain", advice=f"`{self.command}` runs without a bound.")
+        return bound
+
+    @property
+    def command(self) -> str:
+        """What a person types to ask for the same."""
+        return retrain_command(self.pipeline, self.workspace)
 
     @field_validator("workspace")
     @classmethod

@@ -12,7 +12,7 @@ from pathlib import Path
 from prefect.runtime import flow_run
 
 from data_contracts.digest_cache import DigestCache
-from data_contracts.errors import DataError, HeadwayError, IntegrityError
+from data_contracts.errors import DataError, HeadwayError, IntegrityError, RunStopped
 from data_contracts.full_disk import naming_a_full_disk
 from data_contracts.leftovers import at_work_in, scratch_folder
 from data_contracts.object_store import Patience
@@ -22,6 +22,7 @@ from flows.orphan import ended_with_worker
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest
 from tasks.context import RunContext
+from training.launch.stop_bound import StopBound
 from training.ledger import Ledger, Listener
 
 watchers: ContextVar[tuple[Listener, ...]] = ContextVar("watchers", default=())
@@ -40,7 +41,9 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
     Raises:
         ConfigError: the pipeline file.
         EnvironmentProblem: the workspace.
+        RunStopped: the time to stop is over already.
     """
+    stop = request.stop
     path = find_pipeline_file(request.pipeline, project_folder())
     pipeline = load_pipeline(path)
     workspace = Workspace.create(request.workspace)
@@ -48,7 +51,7 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
     with (
         naming_a_full_disk(str(workspace.local_root)),
         at_work_in(workspace.local_root, workspace.local_path("sessions")),
-        _ledger(request, pipeline, workspace, began_unix_s) as (identity, ledger),
+        _ledger(request, stop, pipeline, workspace, began_unix_s) as (identity, ledger),
         scratch_folder("headway-") as scratch,
         naming_a_full_disk(str(workspace.local_root), str(scratch.parent)),  # while what fills it is still there
         _digests(workspace) as digests,
@@ -65,6 +68,8 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
                 scratch=scratch,
                 budget_scope=identity,
                 may_promote=request.may_promote,
+                stop=stop,
+                continued_by=request.command,
             ),
             pipeline,
         )
@@ -72,7 +77,7 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
 
 @contextlib.contextmanager
 def _ledger(
-    request: RetrainRequest, pipeline: PipelineSpec, workspace: Workspace, began_unix_s: float
+    request: RetrainRequest, stop: StopBound, pipeline: PipelineSpec, workspace: Workspace, began_unix_s: float
 ) -> Iterator[tuple[str, Ledger]]:
     """The flow run's identity and its ledger, from the first event to the last."""
     identity = str(flow_run.id or uuid.uuid4())
@@ -81,10 +86,14 @@ def _ledger(
         contextlib.closing(Ledger(ledger_spool(workspace, identity), process="flow", flow_run=identity)) as ledger,
     ):
         ledger.listeners.extend(watchers.get())
-        ledger.event("flow.begin", pipeline=pipeline.pipeline, note=request.note, began_unix_s=began_unix_s)
+        begin = {"pipeline": pipeline.pipeline, "note": request.note, "began_unix_s": began_unix_s}
+        ledger.event("flow.begin", **begin, **({"stop": said} if (said := str(stop)) else {}))
         ledger.require_written()
         try:
             yield identity, ledger
+        except RunStopped as stopped:
+            ledger.event("flow.stopped", reason=stopped.reason, message=str(stopped), continued_by=request.command)
+            raise
         except BaseException as error:
             ledger.event("flow.failed", error=type(error).__name__, message=str(error))
             raise

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +10,7 @@ from pydantic import BaseModel
 
 from data_contracts import refs
 from data_contracts.documents import EvaluationReport, Link
-from data_contracts.publication import Workspace
-from flows.environment import default_workspace
+from flows.commands import command_name, elsewhere
 from flows.pipeline_spec import PipelineSpec
 from flows.time_account import TimeAccount, account
 from tasks import model_refs
@@ -130,17 +127,7 @@ def rank_events(flow_events: list[Event]) -> Iterator[Event]:
 
 
 def proof_command(summary: RetrainSummary) -> str:
-    elsewhere = f" --workspace {summary.workspace}" if summary.workspace != Workspace(default_workspace()).uri else ""
-    return f"{command_name()} verify models:/{summary.model}/{summary.version}{elsewhere}"
-
-
-def command_name() -> str:
-    """`headway`, or the path it was started by where a shell would not find that."""
-    started = Path(sys.argv[0])
-    found = shutil.which("headway")
-    if started.name != "headway" or (found is not None and Path(found).resolve() == started.resolve()):
-        return "headway"
-    return str(started.relative_to(Path.cwd()) if started.is_relative_to(Path.cwd()) else started)
+    return f"{command_name()} verify models:/{summary.model}/{summary.version}{elsewhere(summary.workspace)}"
 
 
 def standing(summary: RetrainSummary) -> str:

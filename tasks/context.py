@@ -7,6 +7,7 @@ from pathlib import Path
 
 from data_contracts.digest_cache import DigestCache
 from data_contracts.publication import Workspace
+from training.launch.stop_bound import NO_BOUND, StopBound
 from training.ledger import Ledger
 
 
@@ -23,3 +24,11 @@ class RunContext:
     budget_scope: str
     """One retry budget for all attempts that serve the same flow run."""
     may_promote: bool = True
+    stop: StopBound = NO_BOUND
+    """Until when the flow run may go on."""
+    continued_by: str = "headway retrain"
+    """The command that continues it."""
+
+    def require_time(self, doing: str) -> None:
+        """Raises `RunStopped` when the time is over."""
+        self.stop.require_time(doing, advice=f"`{self.continued_by}` continues it.")

@@ -31,6 +31,8 @@ def gang_for(
         ranks_per_node=ranks_per_node,
         import_path=(str(workspace.fetch(run.code)),),
         run_dir=run_dir,
+        stop=context.stop,
+        continued_by=context.continued_by,
         environment={**({LOCAL: os.environ[LOCAL]} if LOCAL in os.environ else {}), **spec.loader.environment()},
     )
 

@@ -117,6 +117,7 @@ def shards_under(
 
     def on_group(group: ShardGroup) -> None:
         ledger.event("shard.group", group=group.group, split=group.split, rows=group.num_rows)
+        context.require_time("the next group")
 
     def make() -> Made:
         state = workspace.load(fitted, FittedState)

@@ -66,17 +66,22 @@ def find_or_make(
 ) -> Link:
     """The document of a stage, found under the key of all its inputs or made now.
 
-    A record whose files are damaged is made again, and the ledger says what was wrong with it.
+    A record whose files are damaged is made again, and the ledger says what was wrong with it. Nothing is begun once
+    the flow run's time is over.
 
     Args:
         shown: what a person sees beside the stage's name.
         span: another name in the ledger than `stage.<stage>`, for work that is not this run's own stage.
+
+    Raises:
+        RunStopped: the time is over.
     """
     with context.ledger.span(span or f"stage.{stage}", shown=shown) as fields:
         found = find_intact(context, stage, inputs)
         fields["found"] = found is not None
         if found is not None:
             return found.document
+        context.require_time(f"stage {stage}")
         started = time.perf_counter()
         made = make()
         link = context.workspace.publish_document(made.document)

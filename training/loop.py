@@ -31,7 +31,7 @@ def train(
     *,
     first_step: int,
     max_steps: int,
-    stop_requested: Callable[[], bool],
+    stop_is_due: Callable[[int], bool],
     save_is_due: Callable[[int], bool],
     on_step: Callable[[Step, Stopwatch], None],
     save: Callable[[int], None],
@@ -40,7 +40,8 @@ def train(
 
     Args:
         batches: windows of the sample order with the micro-batches of this rank, as the guard's plan has them.
-        save_is_due: whether this rank wants a checkpoint after so many steps; what one wants all do.
+        stop_is_due, save_is_due: whether this rank wants to end, or a checkpoint, after so many steps; what one wants
+            all do.
         on_step: told of every step, and where its time went.
         save: keeps a checkpoint after that many steps; called on all ranks at once.
 
@@ -55,7 +56,7 @@ def train(
         watch.lap("data")
         own_sums = learner.backward(done, micro_batches)
         watch.lap("compute")
-        sums = learner.exchange(own_sums, stop=stop_requested(), save=save_is_due(done + 1))
+        sums = learner.exchange(own_sums, stop=stop_is_due(done + 1), save=save_is_due(done + 1))
         watch.lap("sync")
         grad_norm, lr = learner.gradient_norm(sums), 0.0
         outcome: Outcome = "taken"
@@ -76,4 +77,4 @@ def train(
             save(done)
             watch.skip()
         if sums.stop and done < max_steps:
-            raise RunStopped(f"stopped as asked, at step {done} of {max_steps}; a checkpoint was kept.")
+            raise RunStopped(f"stopped at step {done} of {max_steps}; a checkpoint was kept.")

@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 
 from data_contracts.documents import Link
-from data_contracts.errors import IntegrityError
+from data_contracts.errors import IntegrityError, RunStopped
 from data_contracts.publication import Workspace
 from training.batches import RankBatches, prefetched, proof_batch
 from training.checkpoint.inexactness import HALVED_MICRO_BATCH, INEXACT_RESUMES, inexactness
@@ -110,7 +110,7 @@ class _Session:
         self._halved_micro_batch = rows if rows != configured else None
         self._known_good: set[int] = set()
         self._saved_s = 0.0
-        self._stop = StopConditions(lambda: rank.stop_requested)
+        self._stop = StopConditions(lambda: rank.stop_requested, rank.stop_bound)
         self._profiler = StepProfiler(rank, run_dir, self._spec.profile)
 
     def run_to_the_end(self) -> None:
@@ -142,13 +142,15 @@ class _Session:
                         self._guard,
                         first_step=first_step,
                         max_steps=self._spec.max_steps,
-                        stop_requested=self._stop,
+                        stop_is_due=self._stop,
                         save_is_due=self._save_is_due,
                         on_step=self._record,
                         save=self._save,
                     )
             except RollBack as wanted:
                 return wanted.step
+            except RunStopped as stopped:
+                raise RunStopped(stopped.what, reason=self._stop.reason) from None
         return None
 
     @contextlib.contextmanager
@@ -184,6 +186,8 @@ class _Session:
             self._saved_s = time.monotonic()
             if inexact := inexactness(self._inexact()):
                 self._rank.ledger.event("run.inexact", what=f"not to the bit an undisturbed run: {inexact}.")
+            if step < self._spec.max_steps and self._stop.is_reached(step):
+                raise RunStopped(f"step {step} of {self._spec.max_steps} was done already.")
             self._gang.barrier()  # so that a request to stop finds all ranks on the same side of the first step
         return step
 

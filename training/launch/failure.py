@@ -9,7 +9,7 @@ import re
 import traceback
 from typing import Any
 
-from data_contracts.errors import HeadwayError
+from data_contracts.errors import HeadwayError, RunStopped
 from data_contracts.full_disk import as_full_disk
 
 TRACEBACK_CHARACTERS = 4000
@@ -54,6 +54,8 @@ def describe(error: BaseException, place: str = ".") -> dict[str, Any]:
     else:
         words = {"what": _one_line(error)}
         code, retryable = 1, cause in ("infrastructure", "training")
+    if isinstance(error, RunStopped):
+        words["reason"] = error.reason or ""
     text = "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
     return (
         {"cause": cause, "error": type(error).__name__, "exit_code": code, "retryable": retryable}

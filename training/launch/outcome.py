@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
+from data_contracts.errors import StopReason
 from training.launch.launcher import NodeReport
 from training.launch.protocol import RankMarker
+from training.launch.stop_bound import StopWish
 
 State = Literal["done", "stopped", "failed"]
 ECHO = "infrastructure"
@@ -23,6 +25,8 @@ class AttemptOutcome:
 
     state: State
     cause: str = ""
+    reason: StopReason | None = None
+    """Why it stopped; None when it did not."""
     error: str = ""
     """Class of the error that the rank raised."""
     what: str = ""
@@ -42,7 +46,8 @@ class Evidence:
     world_size: int
     markers: Mapping[int, RankMarker]
     nodes: Sequence[NodeReport]
-    stop_requested: bool = False
+    wish: StopWish | None = None
+    """Why the supervisor told it to stop; None when it did not."""
     overdue: str = ""
     """What the supervisor said when a deadline passed; empty when none did."""
     overdue_ranks: tuple[int, ...] = ()
@@ -87,24 +92,31 @@ def _own_failure(evidence: Evidence) -> AttemptOutcome | None:
 
 
 def _stopped_on_request(evidence: Evidence) -> AttemptOutcome | None:
-    if not evidence.stop_requested:
+    wish = evidence.wish
+    if wish is None:
         return None
     late = [rank for rank in range(evidence.world_size) if not _ended_in_order(evidence.markers.get(rank))]
-    if late:
-        names = ", ".join(map(str, late))
-        return AttemptOutcome(
-            state="stopped", cause="stopped", what=f"stopped, but without a word from rank {names}.", rank=late[0]
-        )
-    return AttemptOutcome(state="stopped", cause="stopped", what="stopped on request.")
+    words = [marker.what for marker in evidence.markers.values() if marker.state == "stopped" and marker.what]
+    said = f"stopped, but without a word from rank {', '.join(map(str, late))}." if late else "stopped."
+    return AttemptOutcome(
+        state="stopped",
+        cause="stopped",
+        reason=wish.reason,
+        what=f"{wish}: {words[0] if words and not late else said}",
+        rank=late[0] if late else None,
+    )
 
 
 def _stopped_by_itself(evidence: Evidence) -> AttemptOutcome | None:
     everyone = [evidence.markers.get(rank) for rank in range(evidence.world_size)]
     if not all(_ended_in_order(marker) for marker in everyone):
         return None
-    first = min((marker for marker in evidence.markers.values() if marker.state == "stopped"), key=lambda m: m.unix_s)
+    stopped = sorted((m for m in evidence.markers.values() if m.state == "stopped"), key=lambda m: m.unix_s)
+    # The wish of one is everybody's, and only that one knows why.
+    first = next((marker for marker in stopped if marker.reason), stopped[0])
+    reason = cast(StopReason, first.reason or "asked")
     return AttemptOutcome(
-        state="stopped", cause="stopped", what=first.what, where=first.where, advice=first.advice, rank=first.rank
+        state="stopped", cause="stopped", reason=reason, what=f"{reason}: {first.what}", rank=first.rank
     )
 
 

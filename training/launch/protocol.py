@@ -34,6 +34,8 @@ RANKS_HERE = "HEADWAY_RANKS_HERE"
 """Ranks of all nodes that are really one machine."""
 GUARD_PID = "HEADWAY_GUARD_PID"
 STOP_GRACE_S = "HEADWAY_STOP_GRACE_S"
+STOP_BOUND = "HEADWAY_STOP_BOUND"
+"""Until when the attempt may go on, as JSON; see `stop_bound`."""
 
 ENDED = frozenset({"done", "stopped", "failed"})
 """States a rank's marker does not leave."""
@@ -99,6 +101,8 @@ class RankMarker(_Record):
     node: int = 0
     step: int | None = None
     cause: str = ""
+    reason: str = ""
+    """Why it stopped, if it knows; a rank that follows another's wish does not."""
     error: str = ""
     """Class of the error."""
     exit_code: int = 1

@@ -23,11 +23,12 @@ from training.launch import protocol
 from training.launch.failure import describe
 from training.launch.process_tree import die_with_parent
 from training.launch.protocol import ENDED, AttemptFiles, overwrite_json, write_json
+from training.launch.stop_bound import StopBound
 from training.ledger import Ledger
 
 WATCH_S = 0.5
 DEFAULT_STOP_GRACE_S = 20.0
-NOTHING_TO_KEEP = "stopped as asked, while there was nothing to keep."
+NOTHING_TO_KEEP = "stopped while there was nothing new to keep."
 EXIT_ORPHANED = 137
 EXIT_GRACE_OVER = 143
 
@@ -42,6 +43,7 @@ class Rank:
         self.node = int(environment.get(protocol.NODE, environment.get("GROUP_RANK", "0")))
         self.attempt = int(environment.get(protocol.ATTEMPT, "0"))
         self.attempt_dir = attempt_dir
+        self.stop_bound = StopBound.from_environment(environment)
         self.files = AttemptFiles(attempt_dir)
         self.ledger = Ledger(self.files.rank_spool(self.rank), rank=self.rank, attempt=self.attempt)
         self.parent_pid = os.getppid()

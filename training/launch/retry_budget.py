@@ -26,6 +26,10 @@ class AttemptRecord:
     state: str = "failed"
     cause: str = "infrastructure"
     what: str = "its owner was lost."
+    reason: str = ""
+    """Why it stopped; empty when it did not."""
+    continued_by: str = ""
+    """The command that goes on where it ended."""
     retryable: bool = True
     step: int | None = None
     """The newest step it reached, None before its first."""
@@ -99,8 +103,8 @@ class AttemptRecords:
 
     def begin(self, record: AttemptRecord) -> None:
         """Raises `EnvironmentProblem`: no space. What is not in the budget must not begin."""
-        begun = {"attempt": record.attempt, "scope": record.scope, "begin_unix_s": record.begin_unix_s}
-        self._append("attempt.begin", begun)
+        known = ("attempt", "scope", "begin_unix_s", "continued_by")
+        self._append("attempt.begin", {name: getattr(record, name) for name in known})
 
     def end(self, record: AttemptRecord) -> None:
         """Raises `EnvironmentProblem`: no space; the attempt then counts as one that lost its owner."""

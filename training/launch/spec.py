@@ -14,6 +14,7 @@ from pydantic import Field
 from data_contracts.documents import Frozen
 from training.data.loader_spec import LoaderSpec
 from training.launch import protocol
+from training.launch.stop_bound import NO_BOUND, StopBound
 
 LOOPBACK = "127.0.0.1"
 AGENT_SHUTDOWN_S = 3600
@@ -74,6 +75,10 @@ class Gang:
     run_dir: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     num_threads: int = 1
+    stop: StopBound = NO_BOUND
+    """Until when its attempts may go on."""
+    continued_by: str = "the same command"
+    """What a person types to continue it once it has stopped."""
 
     @property
     def world_size(self) -> int:
@@ -152,6 +157,7 @@ def rank_environment(
         protocol.NODE: str(node),
         protocol.RANKS_HERE: str(spec.nodes * spec.ranks_per_node),
         protocol.STOP_GRACE_S: f"{spec.stop_grace_s:g}",
+        **gang.stop.environment(),
     }
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from data_contracts.errors import HeadwayError, RunStopped, TrainingFailed
+from data_contracts.errors import HeadwayError, RunStopped, StopReason, TrainingFailed
 from training.launch.launcher import Launcher
 from training.launch.local import LocalLauncher
 from training.launch.logs import last_lines
@@ -25,6 +25,7 @@ from training.launch.reaper import reaped
 from training.launch.retry_budget import AttemptRecord, AttemptRecords, GiveUp, decide
 from training.launch.run_lock import owning
 from training.launch.spec import LOOPBACK, Attempt, Gang, LaunchSpec, attempt_folder
+from training.launch.stop_bound import StopWish
 from training.launch.stop_request import clear_stop, requested_stop
 from training.launch.watch import POLL_S, Watch
 from training.ledger import Ledger
@@ -41,7 +42,6 @@ def supervise(
     ledger: Ledger,
     budget_scope: str,
     poll: Callable[[], int | None],
-    stop: Callable[[], bool] | None = None,
 ) -> AttemptOutcome:
     """Run the gang to its end, over as many attempts as the budget allows.
 
@@ -52,10 +52,9 @@ def supervise(
         ledger: the owner's ledger; gets a span `attempt` for each, and events for what happened in between.
         budget_scope: attempts under one scope share `max_attempts`, whichever process started them.
         poll: called a few times a second; returns the newest step known, or None. A step is what the deadlines watch.
-        stop: whether to stop now, such as at a window's end.
 
     Raises:
-        RunStopped: `stop` said so, `request_stop` was called, or the ranks stopped by themselves.
+        RunStopped: the gang's bound was reached, `request_stop` was called, or the ranks stopped by themselves.
         TrainingFailed: the budget is spent, or a rank failed for good.
         HeadwayError: a rank raised it and no retry can help: the same class, words and exit code.
         EnvironmentProblem: another process owns the run.
@@ -68,7 +67,7 @@ def supervise(
         clear_stop(gang.run_dir)
         token = secrets.token_hex(16)
         with reaped(TOKEN, token, spec.lost_grace_s + GUARD_LATE_S):
-            return _Supervisor(spec, gang, launcher, ledger, budget_scope, token, poll, stop).run()
+            return _Supervisor(spec, gang, launcher, ledger, budget_scope, token, poll).run()
 
 
 class _Supervisor:
@@ -81,10 +80,9 @@ class _Supervisor:
         scope: str,
         token: str,
         poll: Callable[[], int | None],
-        stop: Callable[[], bool] | None,
     ) -> None:
         self._spec, self._gang, self._launcher, self._ledger = spec, gang, launcher, ledger
-        self._scope, self._token, self._poll, self._stop = scope, token, poll, stop
+        self._scope, self._token, self._poll = scope, token, poll
         self._records = AttemptRecords(gang.run_dir)
 
     def run(self) -> AttemptOutcome:
@@ -96,8 +94,7 @@ class _Supervisor:
             if outcome.state == "done":
                 return outcome
             if outcome.state == "stopped":
-                clear_stop(self._gang.run_dir)
-                raise RunStopped(outcome.what, where=str(self._gang.run_dir), advice="Run again to continue.")
+                raise self._stopped(outcome.what, outcome.reason)
             decision = decide(self._records.in_scope(self._scope), self._spec)
             if isinstance(decision, GiveUp):
                 raise failure(outcome, decision.reason, attempt.folder)
@@ -129,10 +126,15 @@ class _Supervisor:
         )
 
     def _run(self, attempt: Attempt) -> AttemptOutcome:
-        begin = AttemptRecord(attempt=attempt.number, scope=self._scope, begin_unix_s=time.time())
-        watch = Watch(self._spec, self._gang, self._launcher, self._ledger, attempt, self._poll, self._stop_reason)
+        begin = AttemptRecord(
+            attempt=attempt.number,
+            scope=self._scope,
+            begin_unix_s=time.time(),
+            continued_by=self._gang.continued_by,
+        )
+        watch = Watch(self._spec, self._gang, self._launcher, self._ledger, attempt, self._poll, self._stop_wish)
         self._records.begin(begin)
-        outcome = AttemptOutcome(state="stopped", cause="stopped", what="the owner was interrupted.")
+        outcome = AttemptOutcome(state="stopped", cause="stopped", reason="asked", what="the owner was interrupted.")
         with self._ledger.span("attempt", attempt=attempt.number, folder=str(attempt.folder)) as fields:
             try:
                 outcome = watch.run()
@@ -141,17 +143,20 @@ class _Supervisor:
                 self._records.end(_record(begin, outcome, watch.step))
         return outcome
 
-    def _stop_reason(self) -> str | None:
-        reason = requested_stop(self._gang.run_dir)
-        if reason is None and self._stop is not None and self._stop():
-            return "the time to stop has come"
-        return reason
+    def _stop_wish(self) -> StopWish | None:
+        asked = requested_stop(self._gang.run_dir)
+        return self._gang.stop.wish() if asked is None else StopWish(reason="asked", detail=asked)
 
     def _raise_if_stopped(self) -> None:
-        reason = self._stop_reason()
-        if reason is not None:
-            clear_stop(self._gang.run_dir)
-            raise RunStopped(f"stopped: {reason}.", where=str(self._gang.run_dir), advice="Run again to continue.")
+        if (wish := self._stop_wish()) is not None:
+            raise self._stopped(f"{wish}: no attempt was started.", wish.reason)
+
+    def _stopped(self, what: str, reason: StopReason | None) -> RunStopped:
+        """A request is honoured once."""
+        clear_stop(self._gang.run_dir)
+        self._ledger.event("run.stopped", reason=reason, message=what, continued_by=self._gang.continued_by)
+        advice = f"`{self._gang.continued_by}` continues it."
+        return RunStopped(what, where=str(self._gang.run_dir), advice=advice, reason=reason)
 
     def _back_off(self, wait_s: float) -> None:
         with self._ledger.span("attempt.backoff"):
@@ -202,6 +207,8 @@ def _record(begin: AttemptRecord, outcome: AttemptOutcome, step: int | None) -> 
         state=outcome.state,
         cause=outcome.cause,
         what=outcome.what,
+        reason=outcome.reason or "",
+        continued_by=begin.continued_by,
         retryable=outcome.retryable,
         step=step,
         begin_unix_s=begin.begin_unix_s,

@@ -11,6 +11,7 @@ from training.launch.logs import last_lines
 from training.launch.outcome import AttemptOutcome, Evidence, judge
 from training.launch.protocol import AttemptFiles, Command, RankMarker
 from training.launch.spec import Attempt, Gang, LaunchSpec
+from training.launch.stop_bound import StopWish
 from training.ledger import Ledger
 
 POLL_S = 0.2
@@ -32,10 +33,10 @@ class Watch:
         ledger: Ledger,
         attempt: Attempt,
         poll: Callable[[], int | None],
-        stop_reason: Callable[[], str | None],
+        stop_wish: Callable[[], StopWish | None],
     ) -> None:
         self._spec, self._gang, self._launcher, self._ledger = spec, gang, launcher, ledger
-        self._attempt, self._poll, self._stop_reason = attempt, poll, stop_reason
+        self._attempt, self._poll, self._stop_wish = attempt, poll, stop_wish
         self._files = AttemptFiles(attempt.folder)
         self._clock = clock_for(spec, poll(), time.monotonic())
         self._sent: set[Command] = set()
@@ -44,7 +45,7 @@ class Watch:
         self._ending_since_unix_s: float | None = None
         self._is_up = False
         self._done_since_s: float | None = None
-        self._stop_requested = False
+        self._wish: StopWish | None = None
         self._overdue = ""
         self._overdue_ranks: tuple[int, ...] = ()
 
@@ -90,12 +91,11 @@ class Watch:
             self._ledger.elapsed("attempt.start", self._begin_unix_s, attempt=self._attempt.number)
 
     def _stop_if_asked(self, handle: Handle) -> None:
-        if self._stop_requested or self._sent:
+        if self._wish is not None or self._sent:
             return
-        reason = self._stop_reason()
-        if reason is not None:
-            self._stop_requested = True
-            self._ledger.event("attempt.stop", attempt=self._attempt.number, reason=reason)
+        self._wish = self._stop_wish()
+        if self._wish is not None:
+            self._ledger.event("attempt.stop", attempt=self._attempt.number, reason=str(self._wish))
             self._tell(handle, Command.STOP)
 
     def _end_if_broken(self, handle: Handle, reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> None:
@@ -151,7 +151,7 @@ class Watch:
             world_size=self._gang.world_size,
             markers=self._files.read_markers(),
             nodes=reports,
-            stop_requested=self._stop_requested,
+            wish=self._wish,
             overdue=self._overdue,
             overdue_ranks=self._overdue_ranks,
             first_words=self._first_words(),

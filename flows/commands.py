@@ -1,0 +1,31 @@
+"""What a person is told to type next."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from data_contracts.publication import Workspace
+from flows.environment import default_workspace
+
+
+def command_name() -> str:
+    """`headway`, or the path it was started by where a shell would not find that."""
+    started = Path(sys.argv[0])
+    found = shutil.which("headway")
+    if started.name != "headway" or (found is not None and Path(found).resolve() == started.resolve()):
+        return "headway"
+    return str(started.relative_to(Path.cwd()) if started.is_relative_to(Path.cwd()) else started)
+
+
+def elsewhere(workspace: str) -> str:
+    """The option that a command needs for a workspace that is not the usual one."""
+    is_usual = Workspace(workspace).uri == Workspace(default_workspace()).uri
+    return "" if is_usual else f" --workspace {shlex.quote(workspace)}"
+
+
+def retrain_command(pipeline: str, workspace: str) -> str:
+    """Starts a retrain, and continues one that was stopped."""
+    return f"{command_name()} retrain {shlex.quote(pipeline)}{elsewhere(workspace)}"
