@@ -15,7 +15,8 @@ from tasks.register import RegistrySpec
 from training.config import TrainingSpec
 from training.data.spec import ShardSpec
 from training.launch.spec import LaunchSpec
-from training.parallel.check import require_mesh
+from training.parallel.check import require_trainable
+from training.recipes.check import own_methods
 
 
 class PipelineSpec(Frozen):
@@ -58,7 +59,9 @@ def load_pipeline(path: Path) -> PipelineSpec:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("the pipeline file cannot be read.", where=str(path), advice=str(error)) from error
     spec = parse_yaml_model(PipelineSpec, text, where=str(path))
-    require_mesh(spec.training, spec.launch.nodes * spec.launch.ranks_per_node)
+    world_size = spec.launch.nodes * spec.launch.ranks_per_node
+    methods = own_methods(spec.training.recipe.name, (str(path.parent),))
+    require_trainable(spec.training, spec.shards.encoder, world_size, methods)
     if not (path.parent / spec.contract).is_file():
         raise ConfigError(
             "the contract's file does not exist.",

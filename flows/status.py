@@ -21,6 +21,7 @@ from flows.tables import print_table
 from tasks import model_refs
 from training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, step_of
 from training.launch import run_lock, stop_request
+from training.launch.retry_budget import RECORDS_NAME, AttemptRecord, AttemptRecords
 from training.ledger import Event, read_events
 
 
@@ -43,6 +44,10 @@ class RunStatus(BaseModel):
     num_checkpoints: int
     finished: bool
     folder: str
+    ended: str = ""
+    """Why its newest attempt ended, where that was not its last step."""
+    continued_by: str = ""
+    """The command that goes on."""
 
 
 class Status(BaseModel):
@@ -88,6 +93,8 @@ def _run(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus
     if not workspace.is_local:
         checkpoints |= {step_of(published) for published in workspace.names(f"runs/{name}/checkpoints")}
     kept = checkpoints - {None}
+    newest = None if owner is not None else _newest_attempt(folder)
+    is_open = newest is not None and newest.state != "done"
     return RunStatus(
         run=name,
         pipeline=_pipeline(workspace, described),
@@ -97,7 +104,15 @@ def _run(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus
         num_checkpoints=len(kept),
         finished=workspace.exists(f"runs/{name}/{RESULT_NAME}"),
         folder=str(folder),
+        ended=newest.what if newest is not None and is_open else "",
+        continued_by=newest.continued_by if newest is not None and is_open else "",
     )
+
+
+def _newest_attempt(folder: Path) -> AttemptRecord | None:
+    """Of the run's training, verification, evaluation or export, whichever began last."""
+    records = [record for path in folder.glob(f"**/{RECORDS_NAME}") for record in AttemptRecords(path.parent).all()]
+    return max(records, key=lambda record: record.begin_unix_s, default=None)
 
 
 def _pipeline(workspace: Workspace, run: Sha256 | None) -> str:
@@ -168,6 +183,8 @@ def _run_facts(run: RunStatus) -> dict[str, str]:
         "pipeline": run.pipeline,
         "step": f"{step}, {_count(run.num_checkpoints, 'checkpoint')}",
         "owner": run.owner,
+        "ended": run.ended,
+        "go on": run.continued_by,
     }
 
 

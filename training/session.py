@@ -24,6 +24,7 @@ from training.checkpoint.retention import discard_expired
 from training.checkpoint.save import Checkpointer, Content, Saved
 from training.checkpoint.spec import save_is_due
 from training.checkpoint.verify import Verified
+from training.config import replicas_per_rank
 from training.data.loader import ShardReader
 from training.data.loader_spec import loader_spec
 from training.data.spec import TRAIN
@@ -43,7 +44,6 @@ from training.launch.protocol import write_json
 from training.launch.rank import Rank
 from training.learner import Learner
 from training.loop import Step, train
-from training.parallel.check import require_mesh
 from training.parallel.spec import mesh_that_decides_bits
 from training.profiling import StepProfiler
 from training.pulse import Pulse
@@ -74,7 +74,7 @@ def train_run(rank: Rank, workspace: Workspace, run: Link, run_dir: Path) -> Non
     with ledger.span("run.open"):
         documents = load_run_documents(workspace, run)
         require_passing_receipt(documents.run, documents.manifest, load_receipt(workspace, documents.run.receipt))
-        require_mesh(documents.training, rank.world_size)
+        replicas_per_rank(documents.training, rank.world_size)  # refuses an impossible world
         be_deterministic(documents.training.num_threads)
     with contextlib.ExitStack() as gang_stack:
         with ledger.span("rendezvous"):
@@ -188,6 +188,7 @@ class _Session:
                 self._rank.ledger.event("run.inexact", what=f"not to the bit an undisturbed run: {inexact}.")
             if step < self._spec.max_steps and self._stop.is_reached(step):
                 raise RunStopped(f"step {step} of {self._spec.max_steps} was done already.")
+            self._stop.begin()
             self._gang.barrier()  # so that a request to stop finds all ranks on the same side of the first step
         return step
 

@@ -122,6 +122,68 @@ def test_impossible_batch_arithmetic(command, new_project, batch: str) -> None:
     assert_one_message(err, "replicas")
 
 
+@pytest.mark.parametrize("order", ["plan", "retrain"])
+@pytest.mark.parametrize(
+    ("edits", "problems"),
+    [
+        (
+            {"sequence_tokens: 32": "sequence_tokens: 33", "vocab_size: 300": "vocab_size: 301"},
+            ["1 heads do not divide by tensor 2", "33 % 2 = 1", "301 % 2 = 1"],
+        ),
+        ({"tensor: 2": "pipeline: 2"}, ["1 blocks are fewer than 2 pipeline stages"]),
+        ({"recipe: {": "recipe: {name: digits:Own, "}, ["digits:Own brings no tensor_plan"]),
+        ({"recipe: {": "recipe: {name: image-classifier, "}, ["does not read what the encoder byte-pair makes"]),
+    ],
+    ids=["sizes", "blocks", "own recipe", "other data"],
+)
+def test_what_ranks_would_refuse_is_refused_at_once_with_the_arithmetic(
+    command, new_project, order: str, edits: dict[str, str], problems: list[str]
+) -> None:
+    (new_project.root / "digits.py").write_text("class Own:\n    def build(self): ...\n")
+    new_project.edit("tiny.yaml", "training:\n", "training:\n  parallel: {mode: fast, tensor: 2}\n")
+    for old, new in edits.items():
+        new_project.edit("tiny.yaml", old, new)
+    code, err = command(order, str(new_project.pipeline), "--workspace", str(new_project.workspace))
+    assert code == 2
+    assert_one_message(err, *problems)
+    assert not new_project.workspace.exists(), "no rank was started, and no folder made for one"
+
+
+def test_an_unknown_scalar_to_rank_checkpoints_by_is_answered_with_the_nearest(command, new_project) -> None:
+    new_project.edit("tiny.yaml", "  checkpoints:\n", "  checkpoints:\n    best_by: los\n")
+    code, err = retrain(command, new_project)
+    assert code == 2
+    assert_one_message(err, "no checkpoint has a scalar 'los'; did you mean loss?")
+    assert not new_project.workspace.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--stop-at", "2030-13-01T00:00Z"), "no ISO 8601 time"),
+        (("--stop-at", "2030-01-01T00:00"), "names no time zone. In this machine's zone it is 2030-01-01T00:00"),
+        (("--stop-after", "soon"), "'soon' is no length of time. Write it such as 90s"),
+        (("--stop-after", "0s"), "'0s' is no length of time"),
+        (("--stop-after", "99999999999d"), "no length of time"),
+    ],
+)
+def test_a_bound_that_is_none_is_refused(command, new_project, options: tuple[str, ...], said: str) -> None:
+    code, err = command("retrain", str(new_project.pipeline), *options)
+    assert code == 2
+    assert_one_message(err, said)
+
+
+def test_a_time_that_is_over_already_starts_nothing_and_says_so(command, new_project) -> None:
+    folder = str(new_project.workspace)
+    bound = ("--stop-at", "2020-01-31T06:00+01:00")
+    code, err = command("retrain", str(new_project.pipeline), "--workspace", folder, *bound)
+    assert code == 75
+    assert_one_message(
+        err, "window closed (the time was over at 2020-01-31T05:00:00+00:00): the retrain was not started"
+    )
+    assert not new_project.workspace.exists()
+
+
 def test_a_missing_contract(command, new_project) -> None:
     (new_project.root / "contract.yaml").unlink()
     code, err = retrain(command, new_project)

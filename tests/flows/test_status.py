@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -11,6 +12,7 @@ from data_contracts.documents import Link, RunSpec
 from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
 from flows.status import ModelStatus, RunStatus, Status, print_status, read_status
+from training.launch.retry_budget import AttemptRecord, AttemptRecords
 
 REASON = "bits per byte 2.104 [2.086, 2.122], 0.310 below the champion's on the same 512 examples"
 
@@ -48,6 +50,25 @@ def test_no_line_is_wider_than_80_columns_and_nothing_is_cut_off() -> None:
         assert fact in words
     assert "0123456789abcdef  going on" in lines
     assert all(line == line.rstrip() for line in lines)
+
+
+def test_a_run_that_ended_early_says_why_and_what_goes_on(tmp_path: Path) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    stopped = {"state": "stopped", "what": "window closed: stopped at step 7 of 30; a checkpoint was kept."}
+    for name, fields in {"": stopped, "verify": {"state": "done", "what": ""}}.items():
+        folder = workspace.local_path("runs/0123456789abcdef") / name
+        folder.mkdir(parents=True, exist_ok=True)
+        began_s = 1.0 if name else 2.0
+        record = AttemptRecord(
+            attempt=1, scope="one", begin_unix_s=began_s, continued_by="headway retrain tiny", **fields
+        )
+        AttemptRecords(folder).begin(record)
+        AttemptRecords(folder).end(record)
+    status = read_status(workspace.uri)
+    text = " ".join(" ".join(shown(status)).split())
+    assert f"ended {stopped['what']} go on headway retrain tiny" in text
+    AttemptRecords(folder.parent).end(replace(record, attempt=2, begin_unix_s=3.0, state="done"))
+    assert not read_status(workspace.uri).runs[0].ended
 
 
 def test_an_empty_workspace_says_so() -> None:

@@ -59,14 +59,14 @@ class Recorder:
         self.records.append(step)
         self.laps.append((watch.began_unix_s, dict(watch.laps_s)))
 
-    def run(self, first_step, max_steps, stop_requested=lambda: False, action="stop"):
+    def run(self, first_step, max_steps, stop_is_due=lambda _step: False, action="stop"):
         train(
             self,
             ((window, window) for window in itertools.count(first_step)),
             Guard(GuardSpec(non_finite=NonFinitePolicy(action=action))),
             first_step=first_step,
             max_steps=max_steps,
-            stop_requested=stop_requested,
+            stop_is_due=stop_is_due,
             save_is_due=lambda step: step % 4 == 0,
             on_step=self._record,
             save=self.saved.append,
@@ -102,7 +102,7 @@ def test_a_stop_that_any_rank_asked_for_keeps_a_checkpoint_and_says_where():
 
 def test_a_stop_during_the_last_step_is_an_end():
     loop = Recorder()
-    loop.run(9, 10, stop_requested=lambda: True)
+    loop.run(9, 10, stop_is_due=lambda _step: True)
     assert loop.saved == [10]
 
 

@@ -9,15 +9,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from data_contracts.documents import Link
-from training.checkpoint.spec import CheckpointSpec
+from training.checkpoint.spec import RANKING, CheckpointSpec
 from training.checkpoint.verify import committed_steps, verify_checkpoint
 from training.config import TrainingSpec
+from training.launch.stop_bound import StopBound
 
 pytestmark = pytest.mark.slow
 
@@ -82,9 +84,36 @@ def test_a_rank_that_waits_for_its_peers_at_the_start_stops_at_once(project, unt
     assert ranks[0].wait(15) == 75, "well within the grace of 20 s"
 
 
-def test_a_budget_of_steps_ends_an_attempt_with_a_checkpoint(project, tiny_training, tmp_path):
+def test_a_run_stops_at_its_step_any_number_of_times_and_continues_to_the_same_bits(project, undisturbed, tmp_path):
+    run = project.publish_run()
+    for step in (1, 3, 3):  # the second time at step 3 there is nothing to do
+        assert project.train(run, tmp_path, world_size=2, **StopBound(at_step=step).environment()) == [75, 75]
+        assert committed_steps(tmp_path / "checkpoints")[-1] == step
+    assert "step" not in {event["event"] for event in project.events(tmp_path)}
+    assert project.train(run, tmp_path, world_size=2) == [0, 0]
+    assert result(tmp_path)["tensors_sha256"] == result(undisturbed)["tensors_sha256"]
+
+
+def test_all_ranks_stop_at_the_step_of_the_rank_whose_clock_comes_to_the_end_first(
+    project, until, tiny_training, tmp_path
+):
+    run = project.publish_run(lasting(tiny_training, 1_000_000, every_steps=1_000_000))
+    bound = StopBound(at_unix_s=time.time() + 15, reason="window closed")
+    ranks = project.start(run, tmp_path, world_size=2, **bound.environment())
+
+    assert [rank.wait(60) for rank in ranks] == [75, 75]
+
+    (kept,) = (tmp_path / "checkpoints").iterdir()
+    assert (kept / "manifest.json").stat().st_mtime < bound.at_unix_s, "durable by then"
+    assert verify_checkpoint(kept).step == max(e["step"] for e in project.events(tmp_path) if e["event"] == "step")
+    markers = [json.loads(path.read_bytes()) for path in tmp_path.glob("attempts/*/rank-?.json")]
+    assert {marker["state"] for marker in markers} == {"stopped"}
+    assert "window closed" in {marker["reason"] for marker in markers}
+
+
+def test_a_step_ends_an_attempt_with_a_checkpoint_whatever_the_interval(project, tiny_training, tmp_path):
     run = project.publish_run(lasting(tiny_training, 30, every_steps=1000))
-    assert project.train(run, tmp_path, world_size=2, HEADWAY_STOP_AFTER_STEPS="11") == [75, 75]
+    assert project.train(run, tmp_path, world_size=2, **StopBound(at_step=11).environment()) == [75, 75]
     assert committed_steps(tmp_path / "checkpoints") == [11]
 
 
@@ -98,7 +127,8 @@ def test_checkpoints_by_time_are_taken_by_all_ranks_at_once_and_change_no_bit(pr
         kept = committed_steps(folder / "checkpoints")
         saves = [event["step"] for event in project.events(folder) if event["event"] == "checkpoint"]
         assert len(saves) >= 3 and kept[-1] == saves[-1] == 120
-        assert "loss" in verify_checkpoint(folder / "checkpoints" / "step-00000120").scalars
+        scalars = verify_checkpoint(folder / "checkpoints" / "step-00000120").scalars
+        assert all(isinstance(scalars[name], int | float) for name in RANKING), "what one may rank them by"
     assert result(tmp_path / "two")["tensors_sha256"] == result(tmp_path / "one")["tensors_sha256"]
 
 

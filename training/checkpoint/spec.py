@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from data_contracts.documents import Frozen
+
+RANKING = ("inexact_resumes", "loss", "optimizer_step", "tokens_seen")
+"""Scalars that every checkpoint of a run has once a step was taken; by others none could be ranked."""
 
 
 class CheckpointSpec(Frozen):
@@ -17,6 +21,15 @@ class CheckpointSpec(Frozen):
     keep_best: int = Field(default=0, ge=0, description="Also keep so many with the best `best_by`.")
     best_by: str = Field(default="loss", description="The scalar in a checkpoint's manifest that ranks it.")
     best_is: Literal["lowest", "highest"] = Field(default="lowest", description="Which value of it is best.")
+
+    @field_validator("best_by")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in RANKING:
+            near = difflib.get_close_matches(name, RANKING, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise ValueError(f"no checkpoint has a scalar {name!r}; {hint}there are {', '.join(RANKING)}")
+        return name
 
     @model_validator(mode="after")
     def _has_an_interval(self) -> Self:

@@ -29,6 +29,10 @@ class StopConditions:
         self._is_asked, self._bound, self._clock = is_asked, bound, clock
         self._last_s, self._longest_step_s, self._longest_save_s = clock(), 0.0, 0.0
 
+    def begin(self) -> None:
+        """Told that steps begin now: what came before was none."""
+        self._last_s = self._clock()
+
     def saved(self, duration_s: float) -> None:
         """Told how long a checkpoint took to become durable: so long before the end it must begin."""
         self._longest_save_s = max(self._longest_save_s, duration_s)

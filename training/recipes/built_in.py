@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
+from training.data.encoder_specs import EncoderSpec, ImageSpec, TokenSpec
+from training.data.encoder_specs import TabularSpec as Table
 from training.recipes.image_classifier_spec import ImageClassifierSpec
 from training.recipes.language_model_spec import LanguageModelSpec
 from training.recipes.tabular_spec import TabularSpec
@@ -21,13 +23,33 @@ class BuiltIn(NamedTuple):
     place: str
     """`package.module:Class`."""
     spec_type: type[Frozen]
+    reads: Callable[[EncoderSpec], bool]
+    """Whether it can be trained on what this encoder makes."""
+
+
+def _reads_tokens(encoder: EncoderSpec) -> bool:
+    return isinstance(encoder, TokenSpec)
+
+
+def _reads_classes(encoder: EncoderSpec) -> bool:
+    return isinstance(encoder, Table) and not encoder.predicts_number
+
+
+def _reads_numbers(encoder: EncoderSpec) -> bool:
+    return isinstance(encoder, Table) and encoder.predicts_number
+
+
+def _reads_images(encoder: EncoderSpec) -> bool:
+    return isinstance(encoder, ImageSpec)
 
 
 BUILT_IN = {
-    "image-classifier": BuiltIn("training.recipes.image_classifier:ImageClassifier", ImageClassifierSpec),
-    "language-model": BuiltIn("training.recipes.language_model:LanguageModel", LanguageModelSpec),
-    "tabular-classifier": BuiltIn("training.recipes.tabular:TabularClassifier", TabularSpec),
-    "tabular-regressor": BuiltIn("training.recipes.tabular:TabularRegressor", TabularSpec),
+    "image-classifier": BuiltIn(
+        "training.recipes.image_classifier:ImageClassifier", ImageClassifierSpec, _reads_images
+    ),
+    "language-model": BuiltIn("training.recipes.language_model:LanguageModel", LanguageModelSpec, _reads_tokens),
+    "tabular-classifier": BuiltIn("training.recipes.tabular:TabularClassifier", TabularSpec, _reads_classes),
+    "tabular-regressor": BuiltIn("training.recipes.tabular:TabularRegressor", TabularSpec, _reads_numbers),
 }
 CHOICE = f"Use one of {', '.join(sorted(BUILT_IN))}, or package.module:Class."
 

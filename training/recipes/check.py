@@ -52,12 +52,8 @@ def _top_level_names(path: Path) -> set[str]:
     Raises:
         ConfigError: not Python.
     """
-    try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
-    except (SyntaxError, ValueError, OSError) as error:
-        raise ConfigError(f"the recipe's module cannot be read ({error}).", where=str(path)) from error
     names: set[str] = set()
-    unseen: list[ast.AST] = [tree]
+    unseen: list[ast.AST] = [_parsed(path)]
     while unseen:
         for node in ast.iter_child_nodes(unseen.pop()):
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -69,3 +65,32 @@ def _top_level_names(path: Path) -> set[str]:
             else:
                 unseen.append(node)
     return names
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes(), filename=str(path))
+    except (SyntaxError, ValueError, OSError) as error:
+        raise ConfigError(f"the recipe's module cannot be read ({error}).", where=str(path)) from error
+
+
+def own_methods(name: str, search_path: tuple[str, ...]) -> set[str] | None:
+    """What the class of a user's own recipe defines in its body; None where another class may define more.
+
+    Raises:
+        ConfigError: not Python.
+    """
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        return None
+    try:
+        sources = recipe_sources(name, search_path)
+    except ConfigError:
+        return None  # `check_recipe` says so
+    stem = module.replace(".", "/")
+    path = sources.get(f"{stem}.py") or sources.get(f"{stem}/__init__.py")
+    tree = None if path is None else _parsed(path)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.ClassDef) and node.name == attribute and not node.bases and not node.decorator_list:
+            return {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+    return None

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from data_contracts.errors import ConfigError
 from training.data.shapes import ImageShape
 from training.recipes.classification import Classifier
 from training.recipes.image_classifier_spec import ImageClassifierSpec
@@ -62,13 +61,7 @@ class ImageClassifier(Classifier):
     shape_type = ImageShape
 
     def __init__(self, spec: ImageClassifierSpec, shape: ImageShape) -> None:
-        smallest = min(shape.height, shape.width)
-        if smallest < 2**spec.stages:
-            raise ConfigError(
-                f"images of {shape.height} x {shape.width} cannot be halved {spec.stages} times.",
-                where="recipe.model.stages",
-                advice=f"Use at most {smallest.bit_length() - 1}.",
-            )
+        spec.require_size(shape.height, shape.width)
         self._spec, self._shape = spec, shape
 
     def build(self) -> nn.Module:

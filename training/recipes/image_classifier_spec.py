@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from data_contracts.documents import Frozen
+from data_contracts.errors import ConfigError
 
 
 class ImageClassifierSpec(Frozen):
@@ -16,6 +17,16 @@ class ImageClassifierSpec(Frozen):
     stages: int = Field(default=2, gt=0, le=6, description="Stages of two convolutions; each halves the image.")
     groups: int = Field(default=8, gt=0, description="Groups of a group normalisation; they divide the width.")
     dropout: float = Field(default=0.1, ge=0, lt=1, description="Share of pooled features left out in training.")
+
+    def require_size(self, height: int, width: int) -> None:
+        """Raises `ConfigError`: images are smaller than the stages can halve."""
+        smallest = min(height, width)
+        if smallest < 2**self.stages:
+            raise ConfigError(
+                f"images of {height} x {width} cannot be halved {self.stages} times: {smallest} < 2^{self.stages}.",
+                where="recipe.model.stages",
+                advice=f"Use at most {smallest.bit_length() - 1}.",
+            )
 
     @model_validator(mode="after")
     def _groups_divide_the_width(self) -> Self:

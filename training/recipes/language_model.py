@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from data_contracts.errors import ConfigError
 from training.data.shapes import TokenShape
 from training.parallel.spec import ParallelSpec
 from training.recipes.language_model_spec import LanguageModelSpec
@@ -183,19 +182,13 @@ class LanguageModel:
         """Heads, hidden groups and vocabulary are split; between them, activations are split by position or whole.
 
         Raises:
-            ConfigError: positions or vocabulary do not divide by the ranks.
+            ConfigError: heads, positions or vocabulary do not divide by the ranks.
         """
         from torch.distributed.tensor import Replicate, Shard
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
 
-        for what, size in {
-            "tokens of context": self.shape.context_tokens,
-            "tokens of vocabulary": self.shape.vocab_size,
-        }.items():
-            if size % parallel.tensor:
-                raise ConfigError(
-                    f"{size} {what} do not divide by tensor {parallel.tensor}.", where="training.parallel.tensor"
-                )
+        for problem in self.spec.mesh_problems(parallel, self.shape):
+            raise problem
         between = Shard(1) if parallel.sequence_parallel else Replicate()
         to_logits = (
             ColwiseParallel(input_layouts=between, output_layouts=Shard(-1), use_local_output=False)

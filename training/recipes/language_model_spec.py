@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Self
 
 from pydantic import Field, model_validator
 
 from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
+from training.data.shapes import TokenShape
 from training.parallel.spec import ParallelSpec
+
+TENSOR, PIPELINE = "training.parallel.tensor", "training.parallel.pipeline"
 
 
 class LanguageModelSpec(Frozen):
@@ -33,35 +37,39 @@ class LanguageModelSpec(Frozen):
         """Groups of the hidden layer that can lie on different ranks, as heads can."""
         return math.gcd(self.hidden, self.heads)
 
-    def require_mesh(self, parallel: ParallelSpec) -> None:
-        """Refuse a mesh that this model cannot be laid over.
-
-        Raises:
-            ConfigError: heads or hidden groups do not divide, blocks are too few, or a tied matrix would lie twice.
-        """
+    def mesh_problems(self, parallel: ParallelSpec, shape: TokenShape) -> Iterator[ConfigError]:
+        """Why this model cannot be laid over a mesh, with the arithmetic of each; nothing where it can."""
         tensor, pipeline = parallel.tensor, parallel.pipeline
         if self.heads % tensor:
-            raise ConfigError(
+            yield ConfigError(
                 f"{self.heads} heads do not divide by tensor {tensor}.",
-                where="training.parallel.tensor",
+                where=TENSOR,
                 advice="Change recipe.model.heads, or the number of ranks that split a layer.",
             )
         if self.hidden_groups % tensor:
-            raise ConfigError(
+            yield ConfigError(
                 f"hidden {self.hidden} in groups that {self.heads} heads allow makes {self.hidden_groups} groups, "
                 f"which do not divide by tensor {tensor}.",
-                where="training.parallel.tensor",
+                where=TENSOR,
                 advice=f"Make recipe.model.hidden a multiple of {self.heads}.",
             )
+        sizes = {"context": (shape.context_tokens, "sequence_tokens"), "vocabulary": (shape.vocab_size, "vocab_size")}
+        for what, (size, name) in sizes.items():
+            if size % tensor:
+                yield ConfigError(
+                    f"{size} tokens of {what} do not divide by tensor {tensor}: {size} % {tensor} = {size % tensor}.",
+                    where=TENSOR,
+                    advice=f"Lower shards.encoder.{name} by {size % tensor}, or raise it by {tensor - size % tensor}.",
+                )
         if self.depth < pipeline:
-            raise ConfigError(
+            yield ConfigError(
                 f"{self.depth} blocks are fewer than {pipeline} pipeline stages.",
-                where="training.parallel.pipeline",
+                where=PIPELINE,
                 advice=f"Use at most {self.depth} stages.",
             )
         if self.tied_embeddings and pipeline > 1:
-            raise ConfigError(
+            yield ConfigError(
                 f"a tied embedding would lie in the first and the last of {pipeline} stages.",
-                where="training.parallel.pipeline",
+                where=PIPELINE,
                 advice="Say recipe.model.tied_embeddings: false, or use one stage.",
             )

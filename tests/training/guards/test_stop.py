@@ -1,11 +1,9 @@
-"""When a run is to end: asked, out of steps, or early enough before a time that its checkpoint is kept by then."""
+"""When a run is to end: asked, at its step, or early enough before a time that its checkpoint is kept by then."""
 
 from __future__ import annotations
 
-import pytest
-
-from data_contracts.errors import ConfigError
-from training.guards.stop import LEAST_MARGIN_S, STOP_AFTER_S, STOP_AFTER_STEPS, STOP_AT_UNIX_S, StopConditions
+from training.guards.stop import LEAST_MARGIN_S, StopConditions
+from training.launch.stop_bound import NO_BOUND, StopBound
 
 
 class Clock:
@@ -16,43 +14,49 @@ class Clock:
         return self.now_s
 
 
-def steps_until_stop(stop: StopConditions, clock: Clock, *, step_s: float, save_s: float = 0.0) -> int:
+def steps_until_stop(
+    bound: StopBound, clock: Clock, *, step_s: float, save_s: float = 0.0, restore_s: float = 0.0
+) -> tuple[int, str | None]:
+    stop = StopConditions(lambda: False, bound, clock=clock)
+    clock.now_s += restore_s
+    stop.begin()
     for step in range(1, 1000):
         clock.now_s += step_s
-        if stop():
-            return step
+        if stop(step):
+            return step, stop.reason
         if save_s and step == 1:
             clock.now_s += save_s
             stop.saved(save_s)
-    return 0
+    return 0, stop.reason
 
 
 def test_nothing_stops_a_run_that_nobody_bounds():
-    clock = Clock()
-    assert steps_until_stop(StopConditions(lambda: False, {}, clock=clock), clock, step_s=1e6) == 0
+    assert steps_until_stop(NO_BOUND, Clock(), step_s=1e6) == (0, None)
 
 
 def test_whoever_asks_is_heard_at_the_next_step():
     asked = []
-    stop = StopConditions(lambda: bool(asked), {})
-    assert not stop()
+    stop = StopConditions(lambda: bool(asked), NO_BOUND)
+    assert not stop(1)
     asked.append(1)
-    assert stop()
+    assert stop(2) and stop.reason == "asked"
 
 
-def test_a_budget_of_steps_is_spent_to_the_last():
+def test_a_run_ends_at_its_step_and_does_none_when_it_is_there_already():
+    bound = StopBound(at_step=7)
+    assert steps_until_stop(bound, Clock(), step_s=1) == (7, "asked")
+    stop = StopConditions(lambda: False, bound)
+    assert [stop.is_reached(step) for step in (6, 7, 8)] == [False, True, True]
+
+
+def test_before_the_end_there_is_time_for_another_step_and_for_the_checkpoint():
+    clock, bound = Clock(), StopBound(at_unix_s=1100, reason="window closed")
+    _, reason = steps_until_stop(bound, clock, step_s=2, save_s=10)
+    assert reason == "window closed"
+    assert 10 + 2 < 1100 - clock.now_s <= 2 * 10 + 2 * 2 + LEAST_MARGIN_S
+
+
+def test_a_long_restore_takes_nothing_from_the_time_for_steps():
     clock = Clock()
-    assert steps_until_stop(StopConditions(lambda: False, {STOP_AFTER_STEPS: "7"}, clock=clock), clock, step_s=1) == 7
-
-
-@pytest.mark.parametrize("bound", [{STOP_AT_UNIX_S: "1100"}, {STOP_AFTER_S: "100"}])
-def test_before_the_end_there_is_time_for_another_step_and_for_the_checkpoint(bound):
-    clock = Clock()
-    steps_until_stop(StopConditions(lambda: False, bound, clock=clock), clock, step_s=2, save_s=10)
-    left_s = 1100 - clock.now_s
-    assert 10 + 2 < left_s <= 2 * 10 + 2 * 2 + LEAST_MARGIN_S
-
-
-def test_a_bound_that_is_no_number_is_refused_by_name():
-    with pytest.raises(ConfigError, match=f"{STOP_AFTER_S}: 'soon'"):
-        StopConditions(lambda: False, {STOP_AFTER_S: "soon"})
+    steps_until_stop(StopBound(at_unix_s=1100), clock, step_s=2, restore_s=40)
+    assert 1100 - clock.now_s <= 2 * 2 + LEAST_MARGIN_S

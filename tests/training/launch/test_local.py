@@ -19,6 +19,7 @@ from training.launch.process_tree import processes_with, send_signal, sweep
 from training.launch.protocol import TOKEN, Command
 from training.launch.spec import Attempt, LaunchSpec
 from training.launch.supervisor import supervise
+from training.ledger import read_events
 
 TOYS = Path(__file__).parent / "toys"
 SPEC = LaunchSpec(lost_grace_s=2, peer_grace_s=1)
@@ -31,11 +32,16 @@ def own(toy_run, wait_until: Callable[..., float]) -> Iterator[Callable[..., sub
     """Starts an owner and waits until its ranks make steps."""
     owners: list[subprocess.Popen[bytes]] = []
 
+    def both_are_expendable() -> bool:
+        spools = [toy_run.attempt(1).rank_spool(rank) for rank in (0, 1)] if toy_run.num_attempts() else []
+        return bool(spools) and all("expendable" in {e["event"] for e in read_events(spool)} for spool in spools)
+
     def own(*arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(TOYS / "toy_owner.py"), str(toy_run.folder), SPEC.model_dump_json(), *arguments]
         # A process started in the background ignores SIGINT; a person's shell does not start one so.
         owners.append(subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)))
-        wait_until(lambda: (toy_run.newest_step() or 0) >= 2, within_s=30)
+        is_there = both_are_expendable if "--expendable" in arguments else lambda: (toy_run.newest_step() or 0) >= 2
+        wait_until(is_there, within_s=30)
         return owners[-1]
 
     yield own
@@ -56,6 +62,12 @@ def test_nothing_outlives_its_owner(toy_run, own, wait_until, number: signal.Sig
 
     wait_until(lambda: not toy_run.survivors(), within_s=10)
     assert all((toy_run.folder / f"checkpoint-{rank}.txt").exists() for rank in (0, 1)), "in order, if it can be"
+
+
+def test_work_that_leaves_nothing_to_keep_ends_with_its_owner_at_once(toy_run, own, wait_until) -> None:
+    own("--expendable").terminate()
+    wait_until(lambda: not toy_run.survivors(), within_s=10)
+    assert {marker.state for marker in toy_run.attempt(1).read_markers().values()} == {"stopped"}
 
 
 def test_ranks_that_ignore_it_do_not_outlive_their_owner_either(toy_run, own, wait_until) -> None:

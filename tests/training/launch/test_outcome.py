@@ -5,7 +5,10 @@ from typing import Any
 from training.launch.launcher import NodeReport
 from training.launch.outcome import Evidence, judge
 from training.launch.protocol import Command, NodeStatus, RankMarker
+from training.launch.stop_bound import StopWish
 from training.launch.watch import answer
+
+WISH = StopWish(reason="window closed", detail="it is six")
 
 
 def marker(rank: int, state: str, **fields: Any) -> RankMarker:
@@ -66,19 +69,27 @@ def test_a_lost_guard_or_agent_explains_the_ranks_below_it() -> None:
 
 def test_a_stop_that_was_asked_for_is_no_failure_whatever_it_tears() -> None:
     torn = marker(1, "failed", cause="infrastructure", what="Connection closed by peer")
-    outcome = judge(evidence(marker(0, "stopped"), torn, stop_requested=True))
-    assert (outcome.state, outcome.rank) == ("stopped", 1)
-    assert judge(evidence(marker(0, "stopped"), marker(1, "done"), stop_requested=True)).rank is None
+    outcome = judge(evidence(marker(0, "stopped"), torn, wish=WISH))
+    assert (outcome.state, outcome.rank, outcome.reason) == ("stopped", 1, "window closed")
+    assert judge(evidence(marker(0, "stopped"), marker(1, "done"), wish=WISH)).rank is None
+    kept = judge(evidence(marker(0, "stopped", what="stopped at step 7."), marker(1, "done"), wish=WISH))
+    assert kept.what == "window closed (it is six): stopped at step 7."
 
 
 def test_damage_found_while_stopping_is_still_a_failure() -> None:
     damaged = marker(1, "failed", cause="integrity", what="bytes differ", error="IntegrityError")
-    assert judge(evidence(marker(0, "stopped"), damaged, stop_requested=True)).cause == "integrity"
+    assert judge(evidence(marker(0, "stopped"), damaged, wish=WISH)).cause == "integrity"
 
 
 def test_ranks_that_stop_by_themselves_stop_the_run() -> None:
-    outcome = judge(evidence(marker(0, "stopped", what="the window closes."), marker(1, "stopped")))
-    assert (outcome.state, outcome.what) == ("stopped", "the window closes.")
+    outcome = judge(evidence(marker(0, "stopped", what="at step 7."), marker(1, "stopped")))
+    assert (outcome.state, outcome.reason, outcome.what) == ("stopped", "asked", "asked: at step 7.")
+
+
+def test_the_rank_that_knows_why_all_stop_is_the_one_that_is_quoted() -> None:
+    knows = marker(1, "stopped", what="at step 7.", reason="budget spent")
+    outcome = judge(evidence(marker(0, "stopped", what="at step 7."), knows))
+    assert (outcome.reason, outcome.rank, outcome.what) == ("budget spent", 1, "budget spent: at step 7.")
 
 
 def test_a_passed_deadline_explains_the_rest() -> None:

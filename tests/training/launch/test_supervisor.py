@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -15,10 +16,14 @@ from training.launch.lateness import innermost_frame
 from training.launch.retry_budget import AttemptRecords
 from training.launch.run_lock import owning
 from training.launch.spec import Gang, LaunchSpec, for_quiet_work
+from training.launch.stop_bound import StopBound
 from training.launch.stop_request import request_stop, requested_stop
 from training.launch.supervisor import supervise
+from training.ledger import read_events
 
 SPEC = LaunchSpec(stop_grace_s=20, peer_grace_s=1, backoff_s=0)
+PATIENT = SPEC.model_copy(update={"stop_grace_s": 600.0, "peer_grace_s": 600.0, "max_attempts": 1})
+FAR = StopBound(at_unix_s=time.time() + 1e6, reason="window closed")
 
 pytestmark = pytest.mark.slow
 
@@ -176,6 +181,79 @@ def test_a_request_to_stop_keeps_checkpoints_and_the_next_run_goes_on_from_them(
 
     assert run(toy_run, gang).state == "done"
     assert AttemptRecords(toy_run.folder).all()[0].state == "stopped"
+
+
+@pytest.fixture
+def end_the_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Moves the clock by which the supervisor knows the time behind `FAR`; ranks keep theirs."""
+    return lambda: monkeypatch.setattr("training.launch.stop_bound.time.time", lambda: FAR.at_unix_s)
+
+
+def test_at_the_end_of_the_time_checkpoints_are_kept_no_retry_is_spent_and_the_next_run_goes_on(
+    toy_run, end_the_time, monkeypatch
+) -> None:
+    gang = replace(toy_run.gang("--steps", "9999"), stop=FAR, continued_by="headway retrain toys")
+
+    with pytest.raises(RunStopped) as stopped:
+        run(toy_run, gang, act=lambda step: end_the_time() if step >= 3 else None)
+
+    monkeypatch.undo()
+    assert stopped.value.reason == "window closed"
+    assert "window closed (the time was over at" in stopped.value.what and "stopped at step" in stopped.value.what
+    assert stopped.value.advice == "`headway retrain toys` continues it."
+    (told,) = toy_run.events("run.stopped")
+    assert told["reason"] == "window closed" and told["continued_by"] == "headway retrain toys"
+    (record,) = AttemptRecords(toy_run.folder).all()
+    assert (record.state, record.reason, record.continued_by) == ("stopped", "window closed", "headway retrain toys")
+    steps = str(toy_run.newest_step() + 3)
+    assert run(toy_run, toy_run.gang("--steps", steps), SPEC.model_copy(update={"max_attempts": 1})).state == "done"
+
+
+def test_when_the_time_is_over_nothing_is_started(toy_run) -> None:
+    gang = replace(toy_run.gang(), stop=StopBound(at_unix_s=time.time(), reason="budget spent"))
+    with pytest.raises(RunStopped, match=r"budget spent .*: no attempt was started"):
+        run(toy_run, gang)
+    assert toy_run.num_attempts() == 0
+
+
+def test_warm_up_and_evaluation_end_as_soon_as_the_time_is_over(toy_run, end_the_time) -> None:
+    def poll() -> None:
+        if all_are_expendable(toy_run):
+            end_the_time()
+
+    gang = replace(toy_run.gang("--expendable"), stop=FAR)
+    with pytest.raises(RunStopped, match=r"window closed .*stopped while there was nothing new to keep"):
+        supervise(PATIENT, gang, ledger=toy_run.ledger, budget_scope="one", poll=poll)
+    assert toy_run.survivors() == [] and toy_run.num_attempts() == 1
+    assert [toy_run.attempt(1).read_status(node).swept for node in (0, 1)] == [(), ()], "nobody had to be killed"
+
+
+@pytest.mark.parametrize("victim", ["rank", "agent", "guard"])
+def test_whoever_is_terminated_while_there_is_nothing_to_keep_ends_all_in_order(toy_run, victim: str) -> None:
+    terminated: list[int] = []
+
+    def poll() -> None:
+        if not terminated and all_are_expendable(toy_run):
+            files = toy_run.attempt(1)
+            status, markers = files.read_status(1), files.read_markers()
+            pid = {"rank": markers[1].pid, "agent": status.agent_pid, "guard": status.guard_pid}[victim]
+            terminated.append(pid)
+            os.kill(pid, signal.SIGTERM)
+
+    with pytest.raises((RunStopped, TrainingFailed)) as ended:
+        supervise(PATIENT, toy_run.gang("--expendable"), ledger=toy_run.ledger, budget_scope="one", poll=poll)
+
+    assert toy_run.survivors() == []
+    # A guard that is told to end speaks for its machine, which another attempt may do without.
+    assert isinstance(ended.value, TrainingFailed if victim == "guard" else RunStopped), ended.value
+    assert {marker.state for marker in toy_run.attempt(1).read_markers().values()} == {"stopped"}
+
+
+def all_are_expendable(toy_run) -> bool:
+    files = toy_run.attempt(1)
+    return files.read_status(1) is not None and all(
+        "expendable" in {event["event"] for event in read_events(files.rank_spool(rank))} for rank in (0, 1)
+    )
 
 
 def test_one_rank_that_stops_by_itself_stops_the_run(toy_run) -> None:

@@ -25,9 +25,7 @@ def test_peers_blocked_in_a_collective_are_freed_and_the_next_attempt_finishes(t
     trouble = {"kind": "kill", "rank": 1, "attempt": 1, "step": 2}
     gang = toy_run.gang("--trouble", json.dumps(trouble), module="gloo_worker")
 
-    outcome = supervise(
-        LaunchSpec(), gang, ledger=toy_run.ledger, budget_scope="one", poll=toy_run.newest_step, stop=lambda: False
-    )
+    outcome = supervise(LaunchSpec(), gang, ledger=toy_run.ledger, budget_scope="one", poll=toy_run.newest_step)
 
     assert outcome.state == "done"
     first, _ = toy_run.events("attempt")

@@ -11,13 +11,20 @@ from pydantic import ValidationError
 from data_contracts.errors import ConfigError
 from flows.pipeline_spec import load_pipeline
 from training.config import RecipeSpec, TrainingSpec, batch_line, replicas_per_rank
-from training.parallel.check import require_mesh
+from training.data.encoder_specs import BytePairSpec, EncoderSpec, ImageSpec
+from training.parallel.check import require_trainable
 from training.parallel.schedule import Pass, passes
 from training.parallel.spec import MeshShape, ParallelSpec, mesh_shape
+
+ODD = BytePairSpec(vocab_size=301, sequence_tokens=31)
 
 
 def fast(**dimensions) -> ParallelSpec:
     return ParallelSpec(mode="fast", **dimensions)
+
+
+def require(spec: TrainingSpec, encoder: EncoderSpec = ODD, methods: set[str] | None = None) -> None:
+    require_trainable(spec, encoder, 4, methods)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +109,12 @@ def test_the_batch_line_adds_up_on_every_mesh():
     [
         ({"heads": 6, "width": 24}, {"tensor": 4}, "6 heads do not divide by tensor 4"),
         ({"heads": 4, "width": 16, "hidden": 50}, {"tensor": 4}, "hidden 50 .* makes 2 groups, which do not divide"),
+        (
+            {},
+            {"tensor": 2},
+            r"301 tokens of vocabulary do not divide by tensor 2: 301 % 2 = 1\. Lower .*vocab_size by 1",
+        ),
+        ({}, {"tensor": 2}, "31 tokens of context do not divide by tensor 2: 31 % 2 = 1"),
         ({"depth": 3}, {"pipeline": 4}, "3 blocks are fewer than 4 pipeline stages"),
         ({"depth": 4, "tied_embeddings": True}, {"pipeline": 2}, "tied embedding would lie in the first and the last"),
     ],
@@ -109,14 +122,42 @@ def test_the_batch_line_adds_up_on_every_mesh():
 def test_a_language_model_that_cannot_be_laid_over_the_mesh_is_refused_with_the_numbers(model, dimensions, problem):
     recipe = RecipeSpec(name="language-model", model=model)
     with pytest.raises(ConfigError, match=problem):
-        require_mesh(spec().model_copy(update={"recipe": recipe, "parallel": fast(**dimensions)}), 4)
+        require(spec().model_copy(update={"recipe": recipe, "parallel": fast(**dimensions)}))
+
+
+def test_all_that_cannot_work_is_told_at_once():
+    recipe = RecipeSpec(name="language-model", model={"heads": 1, "tied_embeddings": True})
+    with pytest.raises(ConfigError) as refused:
+        require(spec().model_copy(update={"recipe": recipe, "parallel": fast(tensor=2, pipeline=4)}))
+    message = str(refused.value)
+    parts = ("the world has 4", "1 heads", "301 tokens", "31 tokens", "2 blocks are fewer than 4", "tied embedding")
+    assert all(part in message for part in parts), message
+    assert message.startswith("training: 7 things cannot work.")
+
+
+def test_a_recipe_of_ones_own_is_held_to_what_its_class_defines():
+    training = spec().model_copy(update={"recipe": RecipeSpec(name="mine:Own"), "parallel": fast(tensor=2, pipeline=2)})
+    with pytest.raises(ConfigError, match=r"mine:Own brings no tensor_plan.*no inputs, which pipeline 2 needs"):
+        require(training, methods={"build", "stages"})
+    require(training, methods={"tensor_plan", "stages", "inputs"})
+    require(training, methods=None)
+
+
+def test_a_recipe_that_does_not_read_what_the_encoder_makes_is_refused_with_those_that_do():
+    training = spec().model_copy(update={"recipe": RecipeSpec(name="image-classifier"), "parallel": fast()})
+    with pytest.raises(ConfigError, match=r"does not read what the encoder byte-pair makes.*Use language-model"):
+        require(training)
+    too_deep = spec().model_copy(update={"recipe": RecipeSpec(name="image-classifier", model={"stages": 4})})
+    with pytest.raises(ConfigError, match=r"images of 8 x 8 cannot be halved 4 times: 8 < 2\^4\. Use at most 3"):
+        require(too_deep, ImageSpec(pixels=("picture",), shape=(8, 8)))
 
 
 def test_a_recipe_without_a_plan_is_refused_where_one_is_needed_and_welcome_elsewhere():
     training = spec().model_copy(update={"recipe": RecipeSpec(name="image-classifier")})
-    require_mesh(training.model_copy(update={"parallel": fast(shard=2)}), 4)
-    with pytest.raises(ConfigError, match=r"image-classifier brings no tensor plan .*replicate and shard"):
-        require_mesh(training.model_copy(update={"parallel": fast(tensor=2)}), 4)
+    pictures = ImageSpec(pixels=("picture",), shape=(8, 8))
+    require(training.model_copy(update={"parallel": fast(shard=2)}), pictures)
+    with pytest.raises(ConfigError, match=r"image-classifier brings no tensor_plan, .*replicate and shard"):
+        require(training.model_copy(update={"parallel": fast(tensor=2)}), pictures)
 
 
 def test_a_pipeline_file_with_an_impossible_mesh_is_refused_when_it_is_read(tmp_path):

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from training.launch.stop_bound import StopBound
 from training.parallel.spec import ParallelSpec
 
 pytestmark = pytest.mark.slow
@@ -22,7 +23,9 @@ def losses(project, run_dir) -> list[float]:
 
 def test_a_sharded_run_goes_on_with_more_ranks_and_says_that_its_bits_are_others(project, tiny_training, tmp_path):
     run = run_on(project, tiny_training, replicate=1, shard=-1)
-    assert project.train(run, tmp_path, world_size=2, HEADWAY_STOP_AFTER_STEPS="3") == [75, 75], project.log(tmp_path)
+    assert project.train(run, tmp_path, world_size=2, **StopBound(at_step=3).environment()) == [75, 75], project.log(
+        tmp_path
+    )
 
     assert project.train(run, tmp_path, world_size=4) == [0] * 4, project.log(tmp_path)
 

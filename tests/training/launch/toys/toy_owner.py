@@ -21,9 +21,7 @@ def main(run_dir: str, spec: str, *arguments: str) -> None:
         run_dir=Path(run_dir),
     )
     ledger = Ledger(Path(run_dir) / "owner.jsonl")
-    supervise(
-        LaunchSpec(**json.loads(spec)), gang, ledger=ledger, budget_scope="one", poll=lambda: None, stop=lambda: False
-    )
+    supervise(LaunchSpec(**json.loads(spec)), gang, ledger=ledger, budget_scope="one", poll=lambda: None)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--step-s", type=float, default=0.05)
     parser.add_argument("--trouble", type=json.loads, default={})
     parser.add_argument("--deaf", action="store_true", help="ignores requests to stop")
+    parser.add_argument("--expendable", action="store_true", help="never comes to work that is worth keeping")
     parser.add_argument("--children", action="store_true", help="starts processes of its own")
     parser.add_argument("--last-words", help="what it fails with in the end")
     arguments = parser.parse_args()
@@ -34,6 +35,10 @@ def main() -> None:
         raise SystemExit(3)
     rank = arm(arguments.run_dir / "by-hand")
     with rank.outcome():
+        if arguments.expendable:
+            with rank.expendable():
+                rank.ledger.event("expendable")
+                hang_here()
         count(rank, arguments)
 
 
@@ -46,7 +51,7 @@ def count(rank: Rank, arguments: argparse.Namespace) -> None:
     for step in range(first + 1, arguments.steps + 1):
         time.sleep(arguments.step_s)
         rank.ledger.event("step", step=step)
-        if rank.stop_requested and not arguments.deaf:
+        if (rank.stop_requested or rank.stop_bound.at_step == step) and not arguments.deaf:
             checkpoint.write_text(str(step))
             raise RunStopped(f"stopped at step {step}.")
         misbehave(rank, arguments.trouble, step)
