@@ -172,6 +172,18 @@ def stop(
 
 
 @app.command()
+def profile(
+    run: Annotated[str, typer.Argument(help="A run's id, as `headway status` shows it; a beginning is enough.")],
+    workspace: WorkspaceUri = "",
+    steps: Annotated[int, typer.Option(min=1, help="How many steps to trace.")] = 3,
+) -> None:
+    """Ask the ranks of a run for Chrome traces of their next steps, and say where these will lie."""
+    from flows.status import request_profile
+
+    print(request_profile(workspace or default_workspace(), run, steps))
+
+
+@app.command()
 def ui(
     workspace: WorkspaceUri = "",
     prefect_port: Annotated[int, typer.Option(help="Port of the Prefect UI.")] = 4200,

@@ -1,4 +1,4 @@
-"""`headway status` and `headway stop`: what goes on in a workspace, and the hand on its brake."""
+"""`headway status`, `stop` and `profile`: what goes on in a workspace, and what a run that goes on is asked for."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from data_contracts.publication import Workspace
 from flows.tables import print_table
 from tasks import model_refs
 from training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, step_of
+from training import profiling
 from training.launch import run_lock, stop_request
 from training.launch.retry_budget import RECORDS_NAME, AttemptRecord, AttemptRecords
 from training.ledger import Event, read_events
@@ -146,13 +147,33 @@ def request_stop(workspace_uri: str, run: str, reason: str) -> str:
     Raises:
         ConfigError: no such run going on, or several that begin so.
     """
+    asked = _going_on(workspace_uri, run)
+    stop_request.request_stop(Path(asked.folder), reason or "asked by `headway stop`")
+    return f"{asked.run} is asked to keep a checkpoint and end; the same retrain continues it."
+
+
+def request_profile(workspace_uri: str, run: str, num_steps: int) -> str:
+    """Leave the request where the run's ranks find it.
+
+    Raises:
+        ConfigError: no such run going on, or several that begin so.
+    """
+    asked = _going_on(workspace_uri, run)
+    traces = profiling.request_profile(Path(asked.folder), num_steps=num_steps)
+    return (
+        f"{asked.run} is asked for a trace of its next {_count(num_steps, 'step')}, or of those that are left. Each rank "
+        f"writes one, for chrome://tracing or ui.perfetto.dev:\n{asked.folder}/{traces}"
+    )
+
+
+def _going_on(workspace_uri: str, run: str) -> RunStatus:
+    """The one run that goes on and begins so."""
     going_on = [status for status in read_status(workspace_uri).runs if status.going_on]
     matching = [status for status in going_on if status.run.startswith(run)]
     if len(matching) != 1:
         known = ", ".join(status.run for status in going_on) or "none"
         raise ConfigError(f"{run!r} names {len(matching)} runs that are going on.", advice=f"Going on: {known}.")
-    stop_request.request_stop(Path(matching[0].folder), reason or "asked by `headway stop`")
-    return f"{matching[0].run} is asked to keep a checkpoint and end; the same retrain continues it."
+    return matching[0]
 
 
 def print_status(status: Status, console: Console | None = None) -> None:

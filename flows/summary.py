@@ -18,9 +18,10 @@ from tasks.artifacts import artifact_key, show_markdown, show_table
 from tasks.champion import Outcome
 from tasks.context import RunContext
 from tasks.evaluate import report_path as evaluation_path
+from tasks.track import SUMMARY
 from tasks.validate import report_path as contract_path
 from training.ledger import Event, read_events
-from training.step_summary import StepSummary, summarise_steps
+from training.step_summary import StepSummary
 
 
 class RetrainSummary(BaseModel):
@@ -64,7 +65,7 @@ def summarise(
     report = workspace.load(evaluation, EvaluationReport)
     spool = workspace.local_path(f"ledger/{context.budget_scope}/flow.jsonl")
     events = read_events(spool)
-    spent, steps = spent_time(events), summarise_steps(rank_events(events))
+    spent = spent_time(events)
     stages = [event for event in events if str(event["event"]).startswith("stage.") and "duration_s" in event]
     found = {str(event["event"]).removeprefix("stage."): bool(event["found"]) for event in stages if "found" in event}
     own = report.metrics[report.metric]
@@ -100,7 +101,7 @@ def summarise(
         time_s={name: round(seconds, 3) for name, seconds in spent.parts_s.items()},
         unattributed_ratio=spent.unattributed_ratio,
         inexact=report.inexact,
-        steps=steps,
+        steps=_steps(events),
     )
     workspace.publish_json(f"ledger/{context.budget_scope}/summary.json", summary.model_dump(mode="json"))
     rows = [
@@ -110,6 +111,11 @@ def summarise(
     show_table(artifact_key(context.pipeline, "time"), rows, "Where the time went")
     show_markdown(artifact_key(context.pipeline, "summary"), markdown(summary), "Summary")
     return summary
+
+
+def _steps(events: list[Event]) -> StepSummary | None:
+    told = [event for event in events if event["event"] == SUMMARY]
+    return StepSummary(**{name: told[-1][name] for name in StepSummary.model_fields}) if told else None
 
 
 def spent_time(flow_events: list[Event]) -> TimeAccount:

@@ -19,16 +19,17 @@ from tasks.context import RunContext
 from tasks.gangs import gang_for
 from tasks.stage import Made, find_or_make, stage_task
 from tasks.starting_point import Settled, settle_start, write_down_start
-from tasks.track import SeriesShipper
+from tasks.track import SUMMARY, SeriesShipper
 from training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder, stored_files
 from training.code_archive import freeze_code, freeze_environment
 from training.config import TrainingSpec, batch_line
 from training.data.spec import ShardSpec
 from training.launch.spec import LaunchSpec
 from training.launch.supervisor import supervise
-from training.ledger import Event, SpoolTail
+from training.ledger import Event, SpoolTail, read_events
 from training.optimizers.spec import learning_rate_line
 from training.run_documents import mixed_manifests
+from training.step_summary import summarise_steps
 
 
 @stage_task(name="launch", task_run_name="train {context.pipeline}")
@@ -97,6 +98,7 @@ def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, settle
 
         supervise(spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=poll)
         poll()
+        watch.sum_up()
     return Made(document=run, files=result_files(context, run.link))
 
 
@@ -187,6 +189,12 @@ class TrainingWatch:
             for event in self._tails.setdefault(spool, SpoolTail(spool)).poll():
                 self._observe(event)
         return self._step
+
+    def sum_up(self) -> None:
+        """Tell the ledger and MLflow what the steps of this flow run came to, where there were any."""
+        steps = summarise_steps(event for spool in self._tails for event in read_events(spool))
+        if steps is not None:
+            self._shipper.add(self._context.ledger.event(SUMMARY, **steps.model_dump()))
 
     def _observe(self, event: Event) -> None:
         self._context.ledger.relay({**event, "relayed": True, **self._facts})

@@ -25,6 +25,8 @@ SERIES = (
 )
 FLUSH_EVERY_S = 5.0
 CLOSE_WITHIN_S = 30.0
+SUMMARY = "steps"
+"""The event that tells what all steps came to."""
 MAX_METRICS_PER_BATCH = 1000
 """MLflow's own limit on `log_batch`."""
 
@@ -40,8 +42,9 @@ class SeriesShipper:
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._ship, name="mlflow-series", daemon=True)
 
-    def add(self, step: Event) -> None:
-        self._queue.put(step)
+    def add(self, event: Event) -> None:
+        """A step's record, or what all came to: `SUMMARY`."""
+        self._queue.put(event)
 
     def __enter__(self) -> SeriesShipper:
         self._thread.start()
@@ -81,11 +84,30 @@ class SeriesShipper:
         return steps, False
 
 
+def summary_metrics(summary: Event) -> dict[str, float]:
+    """Percentiles over all steps, such as `sync_s_p95`, and bytes by kind of collective, such as `sent_bytes_send`."""
+    percentiles = {
+        "duration_s": {name: summary[f"{name}_s"] for name in ("p50", "p95", "p99")},
+        **{f"{part}_s": values for part, values in summary["parts_s"].items()},
+        "grad_norm": summary["grad_norm"] or {},
+    }
+    traffic = {f"sent_bytes_{kind}": float(cost["sent_bytes"]) for kind, cost in summary["traffic"].items()}
+    return traffic | {
+        f"{name}_{percentile}": float(value)
+        for name, values in percentiles.items()
+        for percentile, value in values.items()
+    }
+
+
 def _log_steps(client: MlflowClient, run_id: str, steps: list[Event], last_step: int) -> int:
     from mlflow.entities import Metric
 
     metrics: list[Any] = []
     for event in steps:
+        if event["event"] == SUMMARY:
+            millis, step = int(event["unix_s"] * 1000), max(last_step, 0)
+            metrics += [Metric(name, value, millis, step) for name, value in summary_metrics(event).items()]
+            continue
         step = int(event["step"])
         if step <= last_step:
             continue

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from training.checkpoint.pieces import Piece, State, pieces_of
 from training.checkpoint.proof import proof_loss
-from training.communication import Traffic
 from training.config import TrainingSpec
 from training.distributed import Gang
 from training.optimizers.groups import Freezing
 from training.optimizers.muon import Undivided
 from training.recipes.protocol import Recipe
+from training.telemetry import PartClock
+from training.utilisation import parameters_of
 
 Batch = Mapping[str, Tensor]
 
@@ -36,6 +37,11 @@ class Arrangement(Protocol):
     model: nn.Module
     """This rank's part of the model, on its device, under the recipe's names."""
     share: Share
+    clock: PartClock
+
+    @property
+    def num_parameters(self) -> int:
+        """Of the whole model, those that lie on other ranks included."""
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
@@ -61,9 +67,6 @@ class Arrangement(Protocol):
 
     def scale_gradients(self, factor: float) -> None: ...
 
-    def traffic(self) -> Mapping[str, Traffic]:
-        """What this rank's collectives cost since the last call, by kind."""
-
     def proof_loss(self, batch: Batch) -> float:
         """Mean loss a token in nats, in evaluation mode, the same on every rank; all ranks call it."""
 
@@ -88,6 +91,10 @@ class WholeModel(Undivided):
 
     model: nn.Module
     _recipe: Recipe
+
+    @property
+    def num_parameters(self) -> int:
+        return parameters_of(self.model)
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:

@@ -1,4 +1,4 @@
-"""What ranks say to each other while they train: collectives that run beside computation, counted and timed.
+"""What ranks say to each other while they train: collectives that run beside computation.
 
 An `Exchange` sums buckets of gradients over the gang. It is the seam for how they travel: one that sends less than it
 is given keeps what it held back by bucket, and would hand that to checkpoints as named tensors.
@@ -6,10 +6,6 @@ is given keeps what it held back by bucket, and would hand that to checkpoints a
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import astuple, dataclass
 from typing import Protocol
 
 import torch
@@ -18,40 +14,11 @@ from torch import Tensor
 
 from training.distributed import Gang
 
-MAX_UNTAKEN = 100_000
-"""Calls that are remembered for their time where nobody asks what they cost."""
-
-
-@dataclass(slots=True)
-class Traffic:
-    """What one kind of collective cost a rank."""
-
-    num_calls: int = 0
-    sent_bytes: int = 0
-    """What this rank has to send at the least, as a ring does."""
-    busy_s: float = 0.0
-    """From each call to its end, beside computation or not."""
-    waited_s: float = 0.0
-    """The part of it that this rank stood still for. On CUDA only its stream waits, and this is next to nothing."""
-
-    def __add__(self, other: Traffic) -> Traffic:
-        return Traffic(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
-
-
-class Pending:
-    """A collective under way. Its tensors are not to be touched before `wait` returns."""
-
-    def __init__(self, work: dist.Work, traffic: Traffic) -> None:
-        self._work, self._traffic = work, traffic
-
-    def wait(self) -> None:
-        began_s = time.perf_counter()
-        self._work.wait()
-        self._traffic.waited_s += time.perf_counter() - began_s
-
 
 class Collectives:
     """A gang's collectives, asynchronous. All ranks must call the same ones in the same order.
+
+    Their tensors are not to be touched before `wait` of what they return.
 
     Args:
         group: the ranks that take part; all by default.
@@ -59,38 +26,20 @@ class Collectives:
     """
 
     def __init__(self, gang: Gang, group: dist.ProcessGroup | None = None, num_ranks: int | None = None) -> None:
-        self.gang, self._group = gang, group
+        self._group = group
         self.num_ranks = num_ranks or (gang.world_size if group is None else group.size())
-        self._moment: Callable[[], _Moment] = _CudaMoment if gang.device.type == "cuda" else _HostMoment
-        self._traffic: dict[str, Traffic] = {}
-        self._unfinished: deque[tuple[_Moment, Traffic]] = deque(maxlen=MAX_UNTAKEN)
 
-    def all_reduce(self, tensor: Tensor) -> Pending:
+    def all_reduce(self, tensor: Tensor) -> dist.Work:
         """Sum of all ranks' tensors, in place; in an order of the backend's choice, which two ranks do not notice."""
-        return self._counted(
-            "all_reduce",
-            tensor,
-            2 * (self.num_ranks - 1),
-            lambda: dist.all_reduce(tensor, group=self._group, async_op=True),
-        )
+        return _under_way(dist.all_reduce(tensor, group=self._group, async_op=True))
 
-    def all_to_all(self, received: Tensor, tensor: Tensor) -> Pending:
+    def all_to_all(self, received: Tensor, tensor: Tensor) -> dist.Work:
         """Equal parts of `tensor`, one to each rank; `received` holds theirs in rank order."""
-        return self._counted(
-            "all_to_all",
-            tensor,
-            self.num_ranks - 1,
-            lambda: dist.all_to_all_single(received, tensor, group=self._group, async_op=True),
-        )
+        return _under_way(dist.all_to_all_single(received, tensor, group=self._group, async_op=True))
 
-    def all_gather(self, gathered: Tensor, tensor: Tensor) -> Pending:
+    def all_gather(self, gathered: Tensor, tensor: Tensor) -> dist.Work:
         """All ranks' tensors one after another, in rank order."""
-        return self._counted(
-            "all_gather",
-            gathered,
-            self.num_ranks - 1,
-            lambda: dist.all_gather_single(gathered, tensor, group=self._group, async_op=True),
-        )
+        return _under_way(dist.all_gather_single(gathered, tensor, group=self._group, async_op=True))
 
     def gather(self, rows: Tensor) -> Tensor:
         """The rows (n, ...) of all ranks, (ranks * n, ...), in rank order; on the gang's device, as the rows are."""
@@ -100,24 +49,10 @@ class Collectives:
         self.all_gather(gathered, rows).wait()
         return gathered
 
-    def take_traffic(self) -> dict[str, Traffic]:
-        """What was counted since the last call, by kind of collective. All of it must have been waited for."""
-        for moment, traffic in self._unfinished:
-            traffic.busy_s += moment.elapsed_s()
-        taken, self._traffic, self._unfinished = self._traffic, {}, deque(maxlen=MAX_UNTAKEN)
-        return taken
 
-    def _counted(self, kind: str, whole: Tensor, rounds: int, call: Callable[[], dist.Work | None]) -> Pending:
-        """`rounds` parts of `whole`, cut by ranks, leave this rank."""
-        traffic = self._traffic.setdefault(kind, Traffic())
-        traffic.num_calls += 1
-        traffic.sent_bytes += whole.numel() * whole.element_size() * rounds // self.num_ranks
-        moment = self._moment()
-        work = call()
-        assert work is not None, "this process takes part in the group"
-        moment.ends_with(work)
-        self._unfinished.append((moment, traffic))
-        return Pending(work, traffic)
+def _under_way(work: dist.Work | None) -> dist.Work:
+    assert work is not None, "this process takes part in the group"
+    return work
 
 
 class Exchange(Protocol):
@@ -147,7 +82,7 @@ class AloneExchange:
 class PairExchange:
     def __init__(self, collectives: Collectives) -> None:
         self._collectives = collectives
-        self._pending: list[Pending] = []
+        self._pending: list[dist.Work] = []
 
     def start(self, bucket: Tensor) -> None:
         self._pending.append(self._collectives.all_reduce(bucket))
@@ -168,8 +103,8 @@ class TreeExchange:
     def __init__(self, collectives: Collectives) -> None:
         self._collectives = collectives
         self._received: list[Tensor] = []
-        self._handing_in: list[tuple[Tensor, Pending]] = []
-        self._handing_out: list[Pending] = []
+        self._handing_in: list[tuple[Tensor, dist.Work]] = []
+        self._handing_out: list[dist.Work] = []
 
     def start(self, bucket: Tensor) -> None:
         number = len(self._handing_in)
@@ -201,46 +136,3 @@ def tree_sum(rows: Tensor) -> Tensor:
         rows[:: 2 * distance][: len(right)].add_(right)
         distance *= 2
     return rows[0]
-
-
-class _Moment(Protocol):
-    """When a collective was called, and how long it took."""
-
-    def ends_with(self, work: dist.Work) -> None: ...
-
-    def elapsed_s(self) -> float: ...
-
-
-class _HostMoment:
-    def __init__(self) -> None:
-        self._began_s = time.perf_counter()
-        self._ended_s: float | None = None
-
-    def ends_with(self, work: dist.Work) -> None:
-        work.get_future().add_done_callback(self._end)
-
-    def _end(self, _future: object) -> None:
-        self._ended_s = time.perf_counter()
-
-    def elapsed_s(self) -> float:
-        return (self._ended_s or time.perf_counter()) - self._began_s
-
-
-class _CudaMoment:
-    """The end is seen by a stream of its own, so that nothing waits for it before it is asked for."""
-
-    _watching: torch.cuda.Stream | None = None
-
-    def __init__(self) -> None:
-        self._began, self._ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        self._began.record()
-
-    def ends_with(self, work: dist.Work) -> None:
-        stream = _CudaMoment._watching = _CudaMoment._watching or torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream):
-            work.wait()
-            self._ended.record()
-
-    def elapsed_s(self) -> float:
-        self._ended.synchronize()
-        return float(self._began.elapsed_time(self._ended)) / 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch
@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from training.launch import protocol
+from training.traffic import TrafficMeter
 
 COLLECTIVE_TIMEOUT_S = 120
 PATIENCE_S = 3600.0
@@ -29,6 +30,8 @@ class Gang:
     device: torch.device
     meetings: dist.ProcessGroup | None = None
     """None: the default group, which is not patient."""
+    traffic: TrafficMeter = field(default_factory=TrafficMeter, compare=False)
+    """Of all that this rank's collectives cost, while the gang that `meet` gives lasts."""
 
     @property
     def leads(self) -> bool:
@@ -91,10 +94,12 @@ def meet(*, rank: int, world_size: int) -> Iterator[Gang]:
             "nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S)
         )
         meetings = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
-    gang = Gang(rank=rank, world_size=world_size, device=device, meetings=meetings)
+    traffic = TrafficMeter(device)
     try:
-        yield gang
-        gang.barrier()  # nobody leaves while another still needs it
+        with traffic if world_size > 1 else contextlib.nullcontext():
+            gang = Gang(rank=rank, world_size=world_size, device=device, meetings=meetings, traffic=traffic)
+            yield gang
+            gang.barrier()  # nobody leaves while another still needs it
     finally:
         if world_size > 1:
             dist.destroy_process_group()

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from data_contracts.errors import ConfigError
 from training.arrangement import Batch, Share, WholeModel
 from training.batch_statistics import BatchStatistics
-from training.communication import Collectives, Traffic
+from training.communication import Collectives
 from training.config import TrainingSpec, replicas_per_rank
 from training.distributed import Gang
 from training.gradients import GradientTree
 from training.precision import DTYPES, autocast
 from training.recipes.protocol import Recipe
 from training.seeds import derive, seed_everything
+from training.telemetry import PartClock
 
 NORM_ELEMENTS = 1 << 12
 
@@ -34,7 +35,7 @@ class ExactReplicas(WholeModel):
     def __init__(self, recipe: Recipe, spec: TrainingSpec, gang: Gang) -> None:
         self._recipe, self._spec, self._gang = recipe, spec, gang
         self._replicas_per_rank = replicas_per_rank(spec, gang.world_size)
-        self.share = Share(gang.rank, gang.world_size)
+        self.share, self.clock = Share(gang.rank, gang.world_size), PartClock(gang.device)
         seed_everything(derive(spec.seed, "weights"))
         self.model = recipe.build().to(gang.device)
         # Not `self.model.compile()`: evaluation and the proof batch would go through it too, and get other bits.
@@ -62,7 +63,7 @@ class ExactReplicas(WholeModel):
             seed_everything(derive(self._spec.seed, "replica", step, replica))
             self._statistics.begin_replica()
             self._gradients.begin_replica()
-            with autocast(self._spec.precision, self._gang.device):
+            with self.clock.part("forward"), autocast(self._spec.precision, self._gang.device):
                 losses = self._recipe.losses(self._callable, batch)
             self._statistics.end_replica()
             (losses.nats.sum() * loss_scale).backward()  # type: ignore[no-untyped-call]
@@ -82,9 +83,6 @@ class ExactReplicas(WholeModel):
 
     def scale_gradients(self, factor: float) -> None:
         self._total.mul_(factor)
-
-    def traffic(self) -> Mapping[str, Traffic]:
-        return self._collectives.take_traffic()
 
 
 def _trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

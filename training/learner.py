@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from data_contracts.errors import IntegrityError
 from training.arrangement import Batch, Share, arrange
 from training.checkpoint.pieces import State
-from training.communication import Traffic, tree_sum
+from training.communication import tree_sum
 from training.config import TrainingSpec
 from training.distributed import Gang
 from training.gradients import clip_factor
 from training.optimizers.scheduled import ScheduledOptimizer
 from training.precision import LossScaler
 from training.recipes.protocol import Recipe
-from training.telemetry import TimedRecipe
 
 
 class Sums(NamedTuple):
@@ -45,8 +44,7 @@ class Learner:
 
     def __init__(self, recipe: Recipe, spec: TrainingSpec, gang: Gang) -> None:
         self._spec = spec
-        self._timed = TimedRecipe(recipe, gang.device)
-        self._arrangement = arrange(cast(Recipe, self._timed), spec, gang)
+        self._arrangement = arrange(recipe, spec, gang)
         self.model = self._arrangement.model
         self._buffers = [value for value in model_tensors(self.model).values() if not isinstance(value, nn.Parameter)]
         self._optimizer = ScheduledOptimizer(self._arrangement, recipe, spec)
@@ -59,7 +57,7 @@ class Learner:
 
     def backward(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
         """Gradients of this rank's share. Returns nats and tokens of each, float64 (micro-batches, 2)."""
-        self._timed.take_forward_s()  # evaluations since the last step are none of its own
+        self._arrangement.clock.take_s()  # evaluations since the last step are none of its own
         self._buffers_before = [(buffer, buffer.clone()) for buffer in self._buffers]
         return self._arrangement.backward(step, micro_batches, loss_scale=self._scaler.scale)
 
@@ -93,13 +91,14 @@ class Learner:
     def _divisor(self, sums: Sums) -> float:
         return self._scaler.scale * max(1, sums.num_tokens)
 
-    def forward_s(self) -> float:
-        """Seconds of the step's forward passes, once they are finished."""
-        return self._timed.take_forward_s()
+    @property
+    def num_parameters(self) -> int:
+        """Of the whole model, however it lies over the ranks."""
+        return self._arrangement.num_parameters
 
-    def traffic(self) -> Mapping[str, Traffic]:
-        """What this rank's collectives cost since the last call, by kind."""
-        return self._arrangement.traffic()
+    def parts_s(self) -> Mapping[str, float]:
+        """Seconds of the step's computation that were `forward`, and `sync`, once it is finished."""
+        return self._arrangement.clock.take_s()
 
     def tensors(self) -> State:
         """All tensors of its state that lie on this rank: `model.<name>` and `optimizer.<moment>.<name>`."""

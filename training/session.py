@@ -58,6 +58,7 @@ from training.run_documents import (
 )
 from training.step_recorder import StepRecorder
 from training.telemetry import Stopwatch
+from training.traffic import as_fields
 
 T = TypeVar("T")
 
@@ -117,11 +118,12 @@ class _Session:
         at_most: int | None = None
         while (at_most := self._train(self._begin(at_most))) is not None:
             self._let_go()
-        with self._rank.ledger.span("result"):
+        with self._rank.ledger.span("result") as fields:
             wholes = _told(self._learner.wholes(), Pulse(self._rank.ledger, "result"))
             if self._gang.leads and self._checkpointer.newest is not None:
                 publish_result(self._run_dir, self._run, self._checkpointer.newest, wholes)
             collections.deque(wholes, maxlen=0)  # all ranks take part in making them up
+            fields |= as_fields(self._gang.traffic.take())
 
     def _train(self, first_step: int) -> int | None:
         """Train to the end, and return None; or to where the guard wants to go back, at most to the step returned."""
@@ -130,6 +132,7 @@ class _Session:
         with (
             self._rank.worth_keeping(),
             self._checkpointer,
+            self._profiler,
             prefetched(batches, loader_spec(), start=windows.start, stop=windows.stop) as made,
         ):
             numbered = zip(windows, made, strict=False)
@@ -190,6 +193,7 @@ class _Session:
                 raise RunStopped(f"step {step} of {self._spec.max_steps} was done already.")
             self._stop.begin()
             self._gang.barrier()  # so that a request to stop finds all ranks on the same side of the first step
+            fields |= as_fields(self._gang.traffic.take())
         return step
 
     def _restore(self) -> int:
@@ -264,6 +268,7 @@ class _Session:
         if self._checkpointer.saved_step != step:
             with self._rank.ledger.span("checkpoint", step=step) as fields:
                 fields["size_bytes"] = self._checkpointer.save(self._content(step))
+                fields |= as_fields(self._gang.traffic.take())
             self._saved_s = time.monotonic()
 
     def _discard_expired(self, step: int) -> None:

@@ -10,8 +10,8 @@ from training.launch.rank import Rank
 from training.learner import Learner
 from training.loop import Step
 from training.recipes.protocol import Recipe
-from training.telemetry import StepRecord, Stopwatch, communication, peak_memory_bytes
-from training.utilisation import flops_per_token, parameters_of, peak_flops_per_s
+from training.telemetry import StepRecord, Stopwatch, peak_memory_bytes
+from training.utilisation import flops_per_token, peak_flops_per_s
 
 MARK_EVERY_S = 1.0
 """The ledger has every step; the marker's step only shows that the rank moves, and costs a rename."""
@@ -24,11 +24,10 @@ class StepRecorder:
         self._rank, self._gang, self._learner = rank, gang, learner
         self.tokens_seen = 0
         self._marked_s = 0.0
-        num_parameters = parameters_of(learner.model)
-        flops = flops_per_token(recipe, num_parameters)
+        flops = flops_per_token(recipe, learner.num_parameters)
         peak = peak_flops_per_s(gang.device, spec.precision)
         self._tokens_per_s_at_peak = None if peak is None else gang.world_size * peak / flops
-        facts = {"num_parameters": num_parameters, "flops_per_token": flops, "peak_flops_per_s": peak}
+        facts = {"num_parameters": learner.num_parameters, "flops_per_token": flops, "peak_flops_per_s": peak}
         rank.ledger.event("model", world_size=gang.world_size, **facts)
 
     def __call__(self, step: Step, watch: Stopwatch) -> None:
@@ -41,9 +40,10 @@ class StepRecorder:
             self._marked_s = time.monotonic()
 
     def _record(self, step: Step, watch: Stopwatch) -> StepRecord:
-        laps, forward_s = watch.laps_s, min(self._learner.forward_s(), watch.laps_s["compute"])
+        laps, within_s = watch.laps_s, self._learner.parts_s()
+        waited_s = min(within_s["sync"], laps["compute"])
+        forward_s = min(within_s["forward"], laps["compute"] - waited_s)
         duration_s = sum(laps.values())
-        communication_s, sent_bytes = communication(self._learner.traffic().values())
         at_peak = self._tokens_per_s_at_peak
         return StepRecord(
             step=step.number,
@@ -57,11 +57,10 @@ class StepRecorder:
             duration_s=duration_s,
             data_s=laps["data"],
             forward_s=forward_s,
-            backward_s=laps["compute"] - forward_s,
-            sync_s=laps["sync"],
+            backward_s=laps["compute"] - forward_s - waited_s,
+            sync_s=laps["sync"] + waited_s,
             optimizer_s=laps["optimizer"],
             memory_bytes=peak_memory_bytes(self._gang.device),
-            communication_s=communication_s,
-            sent_bytes=sent_bytes,
+            traffic=self._gang.traffic.take(),
             mfu=None if at_peak is None else step.sums.num_tokens / duration_s / at_peak,
         )

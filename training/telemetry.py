@@ -6,18 +6,17 @@ does not wait for anyway.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import resource
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
 
-from training.communication import Traffic
-from training.recipes.protocol import Losses, Recipe
+from training.traffic import Traffic, as_fields
 
 Outcome = Literal["taken", "overflowed", "left out"]
 """Of a step: the weights moved; a gradient overflowed in fp16 and the step is lost; or a guard left its batch out, and
@@ -44,13 +43,13 @@ class StepRecord:
     backward_s: float
     """What communication runs beside it does not show."""
     sync_s: float
-    """What the step waited for its peers: exposed communication."""
+    """What the step waited for its peers: exposed communication, and the bubble of a pipeline. What FSDP2 and
+    tensor-parallel layers wait for inside a pass is part of that pass; `traffic` has it."""
     optimizer_s: float
     memory_bytes: int
     """The most so far that was allocated on the GPU, or resident where there is none."""
-    communication_s: float = 0.0
-    """From the begin of each collective to its end, exposed or not, added up."""
-    sent_bytes: int = 0
+    traffic: Mapping[str, Traffic] = field(default_factory=dict)
+    """Of the step's collectives, by kind."""
     mfu: float | None = None
     """Model FLOPs utilisation (Chowdhery et al., PaLM, 2022), where the device's peak is known."""
 
@@ -62,6 +61,7 @@ class StepRecord:
                 del fields[name]
         if self.mfu is None:
             del fields["mfu"]
+        fields |= as_fields(fields.pop("traffic"))
         return "step.left_out" if self.outcome == "left out" else "step", fields
 
 
@@ -89,27 +89,30 @@ class Stopwatch:
         self.laps_s[part] += lap_s
 
 
-class TimedRecipe:
-    """A recipe whose forward passes are timed; everything else is the recipe's own."""
+class PartClock:
+    """Times what the host only asks a device for: forward passes, and waits for the ranks that share a model.
 
-    def __init__(self, recipe: Recipe, device: torch.device) -> None:
-        self._recipe = recipe
+    On CUDA by events, which are read once the device has passed them.
+    """
+
+    def __init__(self, device: torch.device) -> None:
         self._read: Callable[[], _Reading] = _cuda_reading if device.type == "cuda" else time.perf_counter
-        self._spans: list[tuple[_Reading, _Reading]] = []
+        self._spans: list[tuple[str, _Reading, _Reading]] = []
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._recipe, name)
-
-    def losses(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Losses:
+    @contextlib.contextmanager
+    def part(self, name: Literal["forward", "sync"]) -> Iterator[None]:
+        """Not one within another."""
         began = self._read()
-        losses = self._recipe.losses(model, batch)
-        self._spans.append((began, self._read()))
-        return losses
+        yield
+        self._spans.append((name, began, self._read()))
 
-    def take_forward_s(self) -> float:
-        """Seconds in forward passes since the last call; of work that the device has finished."""
+    def take_s(self) -> dict[str, float]:
+        """Seconds since the last call, by name; of work that the device has finished."""
         spans, self._spans = self._spans, []
-        return sum(_between_s(began, ended) for began, ended in spans)
+        taken_s = {"forward": 0.0, "sync": 0.0}
+        for name, began, ended in spans:
+            taken_s[name] += _between_s(began, ended)
+        return taken_s
 
 
 _Reading = Any
@@ -131,9 +134,3 @@ def peak_memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def communication(traffic: Iterable[Traffic]) -> tuple[float, int]:
-    """Seconds that collectives were under way, and bytes that this rank sent."""
-    kinds = tuple(traffic)
-    return sum(each.busy_s for each in kinds), sum(each.sent_bytes for each in kinds)

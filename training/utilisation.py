@@ -37,15 +37,15 @@ def peak_flops_per_s(device: torch.device, precision: str) -> float | None:
 
 
 def flops_per_token(recipe: Any, num_parameters: int) -> float:
-    """Forward and backward, for one target: the recipe's own figure where it has `flops_per_token()`, else 6 N.
+    """Forward and backward, for one target: the recipe's own figure where it brings one, else 6 N.
 
     Args:
         num_parameters: N, of the whole model.
     """
     own = getattr(recipe, "flops_per_token", None)
-    return float(own()) if own is not None else 6.0 * num_parameters
+    return float(own(num_parameters)) if own is not None else 6.0 * num_parameters
 
 
 def parameters_of(model: nn.Module) -> int:
-    """Parameters of the whole model, however it lies over the ranks; sharded ones tell their global shape."""
+    """Those of a whole model; one that is shared counts once."""
     return sum(parameter.numel() for parameter in model.parameters())

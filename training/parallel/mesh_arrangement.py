@@ -19,7 +19,7 @@ from data_contracts.errors import ConfigError
 from training.arrangement import Batch, Share
 from training.batch_statistics import BatchStatistics
 from training.checkpoint.pieces import Piece, State
-from training.communication import Collectives, Traffic
+from training.communication import Collectives
 from training.config import TrainingSpec
 from training.distributed import Gang
 from training.parallel.lay_out import lay_out, undrawn
@@ -31,6 +31,8 @@ from training.parallel.wholes import wholes
 from training.precision import DTYPES, autocast
 from training.recipes.protocol import Losses, Recipe
 from training.seeds import derive, seed_everything
+from training.telemetry import PartClock
+from training.utilisation import parameters_of
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -45,8 +47,9 @@ class MeshArrangement:
         self._recipe, self._spec, self._gang = recipe, spec, gang
         shape = mesh_shape(spec.parallel, gang.world_size)
         self._mesh = make_mesh(shape, gang)
-        self.share = Share(self._mesh.share, shape.num_shares)
+        self.share, self.clock = Share(self._mesh.share, shape.num_shares), PartClock(gang.device)
         model, draw = undrawn(recipe, spec)
+        self.num_parameters = parameters_of(model)
         self.model = lay_out(recipe, self._part(model), spec, gang, self._mesh)
         self._locals = {name: LocalParameter(value, self._mesh) for name, value in self.model.named_parameters()}
         self._fill(draw())
@@ -61,8 +64,8 @@ class MeshArrangement:
         self._replicas: ReplicaSum | None = None
         if shape.shard == 1:  # else FSDP2 adds up what it shards, over its replicas too
             trained = [value for value in self._locals.values() if value.local.requires_grad]
-            self._among_replicas = Collectives(gang, self._mesh.group("replicate"), shape.replicate)
-            self._replicas = ReplicaSum(trained, self._among_replicas, DTYPES[spec.gradient_compression])
+            among_replicas = Collectives(gang, self._mesh.group("replicate"), shape.replicate)
+            self._replicas = ReplicaSum(trained, among_replicas, DTYPES[spec.gradient_compression])
 
     @property
     def parameters(self) -> Mapping[str, nn.Parameter]:
@@ -78,7 +81,7 @@ class MeshArrangement:
             self._seed(step, index, len(micro_batches))
             self._statistics.begin_replica()
             with self._split_loss():
-                with self._autocast():
+                with self.clock.part("forward"), self._autocast():
                     losses = self._losses(self.model, batch)
                 self._statistics.end_replica()
                 (losses.nats.sum() * loss_scale).backward()  # type: ignore[no-untyped-call]
@@ -105,13 +108,6 @@ class MeshArrangement:
         gradients = [value.local.grad for value in self._locals.values() if value.local.grad is not None]
         if gradients:  # none where all of a stage is frozen
             torch._foreach_mul_(gradients, factor)
-
-    def traffic(self) -> Mapping[str, Traffic]:
-        """Without what FSDP2 and DTensor exchange by themselves."""
-        taken = self._collectives.take_traffic()
-        for kind, traffic in (self._among_replicas.take_traffic() if self._replicas else {}).items():
-            taken[kind] = traffic + taken[kind] if kind in taken else traffic
-        return taken
 
     def proof_loss(self, batch: Batch) -> float:
         self.model.eval()

@@ -35,7 +35,7 @@ class PipelineArrangement(MeshArrangement):
 
     def __init__(self, recipe: Recipe, spec: TrainingSpec, gang: Gang) -> None:
         super().__init__(recipe, spec, gang)
-        self._link = StageLink(self._mesh, gang.rank, gang.device)
+        self._link = StageLink(self._mesh, gang.rank, gang.device, self.clock)
         self._shape_known = False
 
     def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
@@ -92,7 +92,7 @@ class PipelineArrangement(MeshArrangement):
             taken: Tensor = self._recipe.inputs(batch)  # type: ignore[attr-defined]
         else:
             taken = self._link.receive_activation(shape_known=known).requires_grad_(torch.is_grad_enabled())
-        with self._autocast():
+        with self.clock.part("forward"), self._autocast():
             given = self.model(taken)
             if self._link.is_last:
                 # The recipe's own loss, of a model that has already run.

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from training.communication import Collectives, Pending
+from training.communication import Collectives
 from training.parallel.slices import LocalParameter
 
 BUCKET_BYTES = 4 << 20
@@ -53,7 +54,7 @@ class ReplicaSum:
         self._outstanding = dict.fromkeys(self._place, num_micro_batches)
         self._missing = [len(bucket.parameters) for bucket in self._buckets]
         self._num_sent = 0
-        self._sent: list[tuple[Pending, Tensor, Tensor]] = []
+        self._sent: list[tuple[dist.Work, Tensor, Tensor]] = []
 
     def finish(self) -> None:
         """Send what is left, of parameters that some micro-batch did not use, and wait for all sums."""

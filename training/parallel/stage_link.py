@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from training.parallel.mesh import Mesh
+from training.telemetry import PartClock
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 HEADER_LENGTH = 10
@@ -21,11 +22,14 @@ class StageLink:
 
     Sending never waits. Each direction has a process group of its own: on one, a receive could wait behind a send that
     waits for the other side's receive.
+
+    Args:
+        clock: told what the other stages are waited for.
     """
 
-    def __init__(self, mesh: Mesh, rank: int, device: torch.device) -> None:
+    def __init__(self, mesh: Mesh, rank: int, device: torch.device, clock: PartClock) -> None:
         assert mesh.devices is not None
-        self._device = device
+        self._device, self._clock = device, clock
         self._before, self._after = mesh.stage_before(rank), mesh.stage_after(rank)
         self._onwards = mesh.devices.get_group("pipeline")
         ranks = mesh.devices.mesh.movedim(0, -1).reshape(-1, mesh.shape.pipeline).tolist()
@@ -51,11 +55,11 @@ class StageLink:
         """From the stage before. `shape_known`: it is like the last one that came."""
         if not shape_known:
             header = torch.zeros(HEADER_LENGTH, dtype=torch.int64, device=self._device)
-            dist.recv(header, src=self._before, group=self._onwards)
+            self._receive(header, self._before, self._onwards)
             dtype, dimensions, *sizes = header.tolist()
             self._shape, self._dtype = sizes[:dimensions], DTYPES[dtype]
         values = torch.empty(self._shape, dtype=self._dtype, device=self._device)
-        dist.recv(values, src=self._before, group=self._onwards)
+        self._receive(values, self._before, self._onwards)
         return values
 
     def send_gradient(self, values: Tensor) -> None:
@@ -63,16 +67,21 @@ class StageLink:
 
     def receive_gradient(self, like: Tensor) -> Tensor:
         values = torch.empty_like(like, memory_format=torch.contiguous_format)
-        dist.recv(values, src=self._after, group=self._back)
+        self._receive(values, self._after, self._back)
         return values
 
     def finish(self) -> None:
         """Wait until all that was sent has left."""
-        for work, _ in self._sent:
-            if work is not None:
-                work.wait()
+        with self._clock.part("sync"):
+            for work, _ in self._sent:
+                if work is not None:
+                    work.wait()
         self._sent.clear()
 
     def _send(self, values: Tensor, to: int | None, group: dist.ProcessGroup) -> None:
         values = values.to(self._device).contiguous()
         self._sent.append((dist.isend(values, dst=to, group=group), values))  # held until it has left
+
+    def _receive(self, values: Tensor, source: int | None, group: dist.ProcessGroup) -> None:
+        with self._clock.part("sync"):
+            dist.recv(values, src=source, group=group)

@@ -70,6 +70,16 @@ class ImageClassifier(Classifier):
     def inputs(self, batch: Mapping[str, Tensor]) -> Tensor:
         return batch["image"]
 
+    def flops_per_token(self, num_parameters: int) -> float:
+        """6 for each weight and each pixel that it is multiplied with; a stage halves both sides of the image."""
+        spec, shape = self._spec, self._shape
+        flops, channels = 6.0 * (spec.width << (spec.stages - 1)) * shape.num_classes, shape.channels
+        for stage in range(spec.stages):
+            width = spec.width << stage
+            flops += 6 * 9 * (channels + width) * width * (shape.height >> stage) * (shape.width >> stage)
+            channels = width
+        return flops
+
     def hidden_matrices(self, model: nn.Module) -> tuple[str, ...]:
         """None: its weights are convolutions."""
         return ()

@@ -206,6 +206,17 @@ class LanguageModel:
             "head": to_logits,
         }
 
+    def flops_per_token(self, num_parameters: int) -> float:
+        """6 N + 12 L H Q T (Chowdhery et al., PaLM, 2022, appendix B): matrices, and queries against all positions.
+
+        N is without a table of embeddings of its own, in which rows are looked up and nothing is multiplied.
+        """
+        spec, shape = self.spec, self.shape
+        looked_up = 0 if spec.tied_embeddings else shape.vocab_size * spec.width
+        head_width = spec.width // spec.heads
+        attention = 12 * spec.depth * spec.heads * head_width * shape.context_tokens
+        return 6.0 * (num_parameters - looked_up) + attention
+
     def stages(self, model: nn.Module, count: int) -> list[nn.Module]:
         """Equal runs of blocks, the first ones longer where they cannot be equal."""
         assert isinstance(model, Transformer)

@@ -76,6 +76,16 @@ class Divisible(Protocol):
         """What the model is called with; `losses` must call it with that, once. Needed for stages."""
 
 
+class Measured(Protocol):
+    """What a recipe may bring besides, for telling how much of a device its model uses."""
+
+    def flops_per_token(self, num_parameters: int) -> float:
+        """Model FLOPs of one target, forward and backward, of a model with so many parameters in all.
+
+        Absent: 6 for each parameter, which is right where each is multiplied once a target, as in a matrix.
+        """
+
+
 def load_recipe(name: str, model: Mapping[str, Any], shape: DataShape) -> Recipe:
     """Import a recipe and hand it its model fields.
 
