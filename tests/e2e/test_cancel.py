@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from training.ledger import read_events
+
 pytestmark = pytest.mark.slow
 
 GONE_WITHIN_S = 10.0
@@ -174,6 +176,30 @@ def test_a_run_can_be_watched_stopped_and_continued(project, finished, in_mid_tr
     assert restored["step"] == newest
     expected = json.loads(next(finished.pristine.glob("workspace/runs/*/result.json")).read_bytes())
     assert project.result()["tensors_sha256"] == expected["tensors_sha256"]
+
+
+def test_a_retrain_bounded_to_a_step_ends_there_and_the_command_it_names_continues_to_the_same_bits(
+    project, finished
+) -> None:
+    project.forget_the_model()
+    stopped = project.retrain("--stop-at-step", "33")
+    assert stopped.returncode == 75, stopped.stderr
+    assert one_message(stopped.stderr), stopped.stderr
+    command = "headway retrain tiny.yaml"
+    assert "asked: stopped at step 33 of 120; a checkpoint was kept." in stopped.stderr
+    assert f"{command}` continues it." in stopped.stderr
+    assert max(int(p.parent.name[5:]) for p in project.files("runs/*/checkpoints/*/manifest.json")) == 33
+    flows = [event for path in project.files("ledger/*/flow.jsonl") for event in read_events(path)]
+    begun = [event["stop"] for event in flows if event["event"] == "flow.begin" and "stop" in event]
+    told = [event["reason"] for event in flows if event["event"] in ("run.stopped", "flow.stopped")]
+    assert (begun, told) == (["after step 33"], ["asked", "asked"])
+    (run,) = json.loads(project.headway("status", "--json").stdout)["runs"]
+    assert "stopped at step 33" in run["ended"] and run["continued_by"].endswith(command)
+    assert project.retrain().returncode == 0
+    expected = json.loads(next(finished.pristine.glob("workspace/runs/*/result.json")).read_bytes())
+    assert project.result()["tensors_sha256"] == expected["tensors_sha256"]
+    (run,) = json.loads(project.headway("status", "--json").stdout)["runs"]
+    assert run["finished"] and not run["ended"]
 
 
 def test_a_second_retrain_of_a_run_that_is_going_on_is_refused_and_disturbs_nothing(
