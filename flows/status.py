@@ -19,8 +19,8 @@ from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
 from flows.tables import print_table
 from tasks import model_refs
-from training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, step_of
 from training import profiling
+from training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, step_of
 from training.launch import run_lock, stop_request
 from training.launch.retry_budget import RECORDS_NAME, AttemptRecord, AttemptRecords
 from training.ledger import Event, read_events
@@ -161,7 +161,7 @@ def request_profile(workspace_uri: str, run: str, num_steps: int) -> str:
     asked = _going_on(workspace_uri, run)
     traces = profiling.request_profile(Path(asked.folder), num_steps=num_steps)
     return (
-        f"{asked.run} is asked for a trace of its next {_count(num_steps, 'step')}, or of those that are left. Each rank "
+        f"{asked.run} is asked for a trace of its next {_count(num_steps, 'step')}, or those that are left. Each rank "
         f"writes one, for chrome://tracing or ui.perfetto.dev:\n{asked.folder}/{traces}"
     )
 
