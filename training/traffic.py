@@ -13,7 +13,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import torch
 import torch.distributed as dist
@@ -31,7 +31,10 @@ class Traffic:
     sent_bytes: int = 0
     """What a rank has to send at the least, as a ring does: the mean over the ranks of the group."""
     busy_s: float = 0.0
-    """From each call to its end, beside computation or not; what a peer was waited for is part of it."""
+    """From each call to its end, beside computation or not; what a peer was waited for is part of it.
+
+    gloo tells no end of `UNTOLD` kinds: these count what this rank waited for them.
+    """
 
 
 def as_fields(traffic: Mapping[str, Traffic]) -> dict[str, Any]:
@@ -98,6 +101,12 @@ OPERATORS = {
 }
 
 
+UNTOLD = frozenset({"reduce_scatter", "send", "recv"})
+"""Kinds of which gloo tells no end but to who waits."""
+ASYNC_OP = 4
+"""Which argument of an untold collective says that the caller waits by itself; left out where it does."""
+
+
 class TrafficMeter:
     """Counts the collectives of this process while it is open; a context manager, one at a time.
 
@@ -106,19 +115,23 @@ class TrafficMeter:
     """
 
     def __init__(self, device: torch.device = torch.device("cpu")) -> None:  # noqa: B008 - it never changes
-        self._device = device
-        self._moment: Callable[[], _Moment] = _CudaMoment if device.type == "cuda" else _HostMoment
+        self._on_cuda = device.type == "cuda"
         self._traffic: dict[str, Traffic] = {}
         self._unfinished: deque[tuple[_Moment, Traffic]] = deque(maxlen=MAX_UNTAKEN)
+        self._awaited: dict[int, Traffic] = {}
+        """By the address of what an untold functional collective returned."""
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         library = self._open.enter_context(torch.library._scoped_library("c10d", "IMPL"))
-        key = "CUDA" if self._device.type == "cuda" else "CPU"
+        key = "CUDA" if self._on_cuda else "CPU"
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
             for name, operator in OPERATORS.items():
                 library.impl(name, self._metered(f"c10d::{name}", operator, key), key, with_keyset=True)
+            if not self._on_cuda:
+                functional = self._open.enter_context(torch.library._scoped_library("_c10d_functional", "IMPL"))
+                functional.impl("wait_tensor", self._timed_wait(), key, with_keyset=True)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -126,25 +139,57 @@ class TrafficMeter:
 
     def take(self) -> dict[str, Traffic]:
         """What was counted since the last call, by kind of collective. All of it must have been waited for."""
+        self._awaited.clear()
         unfinished, self._unfinished = self._unfinished, deque(maxlen=MAX_UNTAKEN)
         taken, self._traffic = self._traffic, {}
         for moment, traffic in unfinished:
             traffic.busy_s += moment.elapsed_s()
         return taken
 
+    @contextlib.contextmanager
+    def waiting(self, kind: Literal["send", "recv"]) -> Iterator[None]:
+        """Around the wait for one that has been called, or is called within."""
+        began_s = time.perf_counter()
+        yield
+        if not self._on_cuda and (traffic := self._traffic.get(kind)) is not None:
+            traffic.busy_s += time.perf_counter() - began_s
+
     def _metered(self, name: str, operator: _Operator, key: str) -> Callable[..., Any]:
         """What stands in for an operator, around its own kernel."""
         call_boxed = torch.library.get_kernel(name, key).call_boxed
+        is_untold = not self._on_cuda and operator.kind in UNTOLD
+        make_moment = _CudaMoment if self._on_cuda else _HostMoment
 
         def call(keys: torch.DispatchKeySet, *arguments: Any) -> Any:
-            moment = self._moment()
-            result = call_boxed(keys, *arguments)
-            moment.ends_with(dist.Work.unbox(result[-1] if isinstance(result, tuple | list) else result))
-            num_ranks = dist.ProcessGroup.unbox(arguments[operator.group]).size()
             traffic = self._traffic.setdefault(operator.kind, Traffic())
             traffic.num_calls += 1
+            num_ranks = dist.ProcessGroup.unbox(arguments[operator.group]).size()
             traffic.sent_bytes += round(sum(_sizes_bytes(arguments[operator.counted])) * operator.sent(num_ranks))
-            self._unfinished.append((moment, traffic))
+            moment = make_moment()
+            result = call_boxed(keys, *arguments)
+            work = dist.Work.unbox(result[-1] if isinstance(result, tuple | list) else result)
+            if not is_untold:
+                moment.ends_with(work)
+                self._unfinished.append((moment, traffic))
+            elif len(arguments) > ASYNC_OP and arguments[ASYNC_OP] is False:
+                work.wait()  # as the caller will, who finds it done
+                traffic.busy_s += moment.elapsed_s()
+            elif isinstance(arguments[0], Tensor):
+                self._awaited[arguments[0].data_ptr()] = traffic
+            return result
+
+        return call
+
+    def _timed_wait(self) -> Callable[..., Any]:
+        """What stands in for the wait for a functional collective, which DTensor calls."""
+        call_boxed = torch.library.get_kernel("_c10d_functional::wait_tensor", "CPU").call_boxed
+
+        def call(keys: torch.DispatchKeySet, tensor: Tensor) -> Any:
+            traffic = self._awaited.pop(tensor.data_ptr(), None)
+            began_s = time.perf_counter()
+            result = call_boxed(keys, tensor)
+            if traffic is not None:
+                traffic.busy_s += time.perf_counter() - began_s
             return result
 
         return call

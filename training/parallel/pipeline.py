@@ -35,7 +35,7 @@ class PipelineArrangement(MeshArrangement):
 
     def __init__(self, recipe: Recipe, spec: TrainingSpec, gang: Gang) -> None:
         super().__init__(recipe, spec, gang)
-        self._link = StageLink(self._mesh, gang.rank, gang.device, self.clock)
+        self._link = StageLink(self._mesh, gang, self.clock)
         self._shape_known = False
 
     def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:

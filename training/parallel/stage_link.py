@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from training.distributed import Gang
 from training.parallel.mesh import Mesh
 from training.telemetry import PartClock
 
@@ -27,10 +28,10 @@ class StageLink:
         clock: told what the other stages are waited for.
     """
 
-    def __init__(self, mesh: Mesh, rank: int, device: torch.device, clock: PartClock) -> None:
+    def __init__(self, mesh: Mesh, gang: Gang, clock: PartClock) -> None:
         assert mesh.devices is not None
-        self._device, self._clock = device, clock
-        self._before, self._after = mesh.stage_before(rank), mesh.stage_after(rank)
+        self._device, self._traffic, self._clock = gang.device, gang.traffic, clock
+        self._before, self._after = mesh.stage_before(gang.rank), mesh.stage_after(gang.rank)
         self._onwards = mesh.devices.get_group("pipeline")
         ranks = mesh.devices.mesh.movedim(0, -1).reshape(-1, mesh.shape.pipeline).tolist()
         self._back, _ = dist.new_subgroups_by_enumeration(ranks)  # type: ignore[no-untyped-call]
@@ -72,7 +73,7 @@ class StageLink:
 
     def finish(self) -> None:
         """Wait until all that was sent has left."""
-        with self._clock.part("sync"):
+        with self._clock.part("sync"), self._traffic.waiting("send"):
             for work, _ in self._sent:
                 if work is not None:
                     work.wait()
@@ -83,5 +84,5 @@ class StageLink:
         self._sent.append((dist.isend(values, dst=to, group=group), values))  # held until it has left
 
     def _receive(self, values: Tensor, source: int | None, group: dist.ProcessGroup) -> None:
-        with self._clock.part("sync"):
+        with self._clock.part("sync"), self._traffic.waiting("recv"):
             dist.recv(values, src=source, group=group)

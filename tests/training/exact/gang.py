@@ -6,6 +6,7 @@ and to one of its own. torch is imported once; ranks are forks. What became of e
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ import training.gradients
 from tests.training.exact.cases import CASES, batch
 from training.distributed import Gang, be_deterministic
 from training.learner import Learner
+from training.traffic import TrafficMeter
 
 training.gradients.BUCKET_ELEMENTS = 256  # small models shall have many buckets
 
@@ -37,7 +39,8 @@ def run_case(name: str, gang: Gang, first: int, last: int, loaded: Path, kept: P
         replicas = range(gang.rank * per_rank, (gang.rank + 1) * per_rank)
         own = learner.backward(step, [batch(recipe, spec, step, replica) for replica in replicas])
         sums = learner.exchange(own, stop=False)
-        traffic = {kind: (each.num_calls, each.sent_bytes, each.busy_s) for kind, each in learner.traffic().items()}
+        taken = gang.traffic.take()
+        traffic = {kind: (each.num_calls, each.sent_bytes, each.busy_s) for kind, each in taken.items()}
         norm = learner.gradient_norm(sums)
         losses.append(sums.nats.hex())
         norms.append(norm.hex())
@@ -74,12 +77,14 @@ def run_rank(folder: Path, number: int, rank: int, job: dict[str, object]) -> No
     if world_size > 1:
         store = dist.FileStore(str(folder / f"store-{number}"), world_size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    gang = Gang(rank=rank, world_size=world_size, device=torch.device("cpu"))
+    traffic = TrafficMeter()
+    gang = Gang(rank=rank, world_size=world_size, device=torch.device("cpu"), traffic=traffic)
     found = {}
     for name, (first, last) in job["cases"].items():
         try:
             state = folder / f"{name}-{job.get('chain', number)}.safetensors"
-            found[name] = run_case(name, gang, first, last, state, state)
+            with traffic if world_size > 1 else contextlib.nullcontext():
+                found[name] = run_case(name, gang, first, last, state, state)
         except Exception as error:
             found[name] = {"error": f"{type(error).__name__}: {error}"}
             if world_size > 1:
