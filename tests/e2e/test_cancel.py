@@ -154,6 +154,7 @@ def test_a_run_can_be_watched_stopped_and_continued(project, finished, in_mid_tr
     with held(project):
         status = json.loads(project.headway("status", "--json").stdout)
         shown = project.headway("status").stdout
+        profiled = project.headway("profile", run[:6], "--steps", "1000")
         stopped = project.headway("stop", run[:6], "--reason", "the night is over")
     (going_on,) = status["runs"]
     assert going_on["run"] == run and going_on["going_on"] and not going_on["finished"]
@@ -165,11 +166,17 @@ def test_a_run_can_be_watched_stopped_and_continued(project, finished, in_mid_tr
     assert in_mid_training.returncode == 75, err
     assert one_message(err), err
     assert project.living() == []
+    assert profiled.returncode == 0, profiled.stderr
+    pattern = Path(profiled.stdout.splitlines()[-1])
+    traces = sorted(project.run_dir().glob(str(pattern.relative_to(project.run_dir()))))
+    assert len(traces) == 2, "of each rank; what is open when the run ends is written"
+    assert all(json.loads(trace.read_bytes())["traceEvents"] for trace in traces)
     newest = max(int(p.parent.name.removeprefix("step-")) for p in project.files("runs/*/checkpoints/*/manifest.json"))
     assert newest >= going_on["step"], "a checkpoint was kept where it stopped"
     (idle,) = json.loads(project.headway("status", "--json").stdout)["runs"]
     assert not idle["going_on"] and not idle["finished"]
-    assert project.headway("stop", run).returncode == 2, "nothing is going on any more"
+    for command in ("stop", "profile"):
+        assert project.headway(command, run).returncode == 2, "nothing is going on any more"
     done = project.retrain()
     assert done.returncode == 0, done.stderr
     (restored,) = (event for event in project.rank_events(project.attempts()[-1]) if event["event"] == "restore")

@@ -39,11 +39,23 @@ def test_a_window_of_steps_is_traced_by_every_rank(project, tiny_training, train
     assert told["last_step"] == 4
 
 
+def test_a_trace_that_is_open_when_training_ends_holds_the_steps_so_far(project, tiny_training, train, tmp_path):
+    attempt = train(tiny_training.model_copy(update={"profile": ProfileSpec(first_step=5, num_steps=50)}))
+
+    assert tiny_training.max_steps == 6
+    (trace,) = attempt.glob("profile-*")
+    assert trace.name == "profile-config-rank-0.json"
+    assert optimizer_steps(trace) == 2 * tiny_training.num_replicas
+    (told,) = (event for event in project.events(tmp_path) if event["event"] == "profile")
+    assert told["last_step"] == 6
+
+
 def test_a_request_in_the_runs_folder_is_served_once(tiny_training, train, tmp_path):
-    request_profile(tmp_path, num_steps=1)
+    pattern = request_profile(tmp_path, num_steps=1)
     first = train(tiny_training)
     (tmp_path / "result.json").unlink()
     (trace,) = first.glob("profile-*")
+    assert list(tmp_path.glob(pattern)) == [trace], "where it was said to lie"
     assert optimizer_steps(trace) == tiny_training.num_replicas
 
     again = train(tiny_training.model_copy(update={"max_steps": 6}))

@@ -16,6 +16,7 @@ def step(duration_s: float, **fields):
         "tokens": 100,
         "memory_bytes": 7,
         "sent_bytes": 5,
+        "traffic": {"all_reduce": {"num_calls": 2, "sent_bytes": 5, "busy_s": 0.5}},
         **scaled,
     } | fields
 
@@ -30,7 +31,16 @@ def test_percentiles_rates_and_shares_come_from_the_records():
     assert summary.shares["backward"] == pytest.approx(0.4)
     assert (summary.num_steps, summary.num_left_out, summary.peak_memory_bytes) == (100, 1, 99)
     assert (summary.checkpoint_stall_s, summary.sent_bytes, summary.mfu) == (0.7, 500, None)
+    assert summary.parts_s["sync"].model_dump() == pytest.approx({"p50": 0.01, "p95": 0.01, "p99": 0.02})
+    assert summary.parts_s["checkpoint"].p99 == 0.7
+    assert summary.traffic["all_reduce"].model_dump() == {"num_calls": 200, "sent_bytes": 500, "busy_s": 50.0}
     assert "p99 200 ms" in summary.line() and "MFU" not in summary.line()
+
+
+def test_losses_and_norms_that_were_not_finite_are_in_no_figure():
+    summary = summarise_steps([step(0.1, loss=3.0, grad_norm=1.0), step(0.1, loss=2.0, grad_norm=5.0), step(0.1)])
+    assert (summary.loss, summary.grad_norm.p50, summary.grad_norm.p99) == (2.0, 1.0, 5.0)
+    assert summarise_steps([step(0.1)]).grad_norm is None
 
 
 def test_utilisation_is_the_median_where_a_peak_is_known():
