@@ -107,7 +107,11 @@ def test_mlflow_has_every_step_of_the_loss(project, client) -> None:
     run_id = client.get_model_version_by_alias("tiny", "champion").run_id
     steps = [point.step for point in client.get_metric_history(run_id, "loss")]
     assert steps == list(range(1, project.result()["step"] + 1))
-    assert client.get_run(run_id).info.status == "FINISHED"
+    run = client.get_run(run_id)
+    assert run.info.status == "FINISHED"
+    parts = ("data_s", "forward_s", "backward_s", "sync_s", "optimizer_s", "checkpoint_s", "duration_s", "grad_norm")
+    percentiles = {f"{part}_{percentile}" for part in parts for percentile in ("p50", "p95", "p99")}
+    assert percentiles | {"sent_bytes_all_reduce", "sent_bytes_all_gather"} <= run.data.metrics.keys()
 
 
 def test_the_model_serves_in_a_fresh_process_with_plain_mlflow_and_unpickling_switched_off(
