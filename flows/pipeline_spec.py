@@ -10,6 +10,7 @@ from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
 from data_contracts.sources import SourceSpec
 from data_contracts.strict_yaml import parse_yaml_model
+from flows.windows.spec import WindowsSpec
 from tasks.evaluate import EvaluationSpec
 from tasks.register import RegistrySpec
 from training.config import TrainingSpec
@@ -28,6 +29,7 @@ class PipelineSpec(Frozen):
     launch: LaunchSpec = Field(default_factory=LaunchSpec, description="Where it runs; changes no bit of the model.")
     evaluation: EvaluationSpec = Field(default_factory=EvaluationSpec, description="How it is judged.")
     registry: RegistrySpec = Field(description="Where it is registered.")
+    windows: WindowsSpec | None = Field(default=None, description="When scheduled retrains may train; empty: always.")
 
 
 def find_pipeline_file(name: str, folder: Path) -> Path:
