@@ -347,6 +347,8 @@ class Comparison(Frozen):
     metric: str
     champion_value: float
     difference: Interval
+    slices: dict[str, Interval] = Field(default_factory=dict, exclude_if=operator.not_)
+    """The same by slice; its intervals are widened so that all of them together hold at the report's confidence."""
 
 
 class Incomparable(Frozen):

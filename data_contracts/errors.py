@@ -7,6 +7,7 @@
     ├── ContractViolation      4   the data break their contract, or carry no matching receipt
     ├── IntegrityError         5   bytes differ from the digest that names them
     ├── TrainingFailed         6   the retry budget is spent, or a rank failed for good
+    ├── PromotionRefused       7   the promotion policy says no
     ├── EnvironmentProblem     8   workspace, disk, port or machine
     ├── RegistryError          9   MLflow or a ref refused
     │   └── RefConflict        9   another writer moved the ref first
@@ -25,6 +26,7 @@ Cause = Literal[
     "contract",
     "integrity",
     "training",
+    "promotion",
     "oom",
     "environment",
     "registry",
@@ -98,6 +100,11 @@ class IntegrityError(HeadwayError):
 class TrainingFailed(HeadwayError):
     cause = "training"
     exit_code = 6
+
+
+class PromotionRefused(HeadwayError):
+    cause = "promotion"
+    exit_code = 7
 
 
 class EnvironmentProblem(HeadwayError):

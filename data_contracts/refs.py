@@ -9,6 +9,7 @@ import datetime
 import json
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +69,12 @@ def history(workspace: Workspace, name: str) -> list[RefEntry]:
     """All entries, oldest first."""
     newest = current(workspace, name)
     return [] if newest is None else [_read(workspace, name, number) for number in range(1, newest.number + 1)]
+
+
+def newest_first(workspace: Workspace, name: str) -> Iterator[RefEntry]:
+    """All entries, each read when it is asked for."""
+    for number in range(newest_number(workspace, name), 0, -1):
+        yield _read(workspace, name, number)
 
 
 def move(

@@ -12,6 +12,7 @@ from data_contracts.sources import SourceSpec
 from data_contracts.strict_yaml import parse_yaml_model
 from flows.windows.spec import WindowsSpec
 from tasks.evaluate import EvaluationSpec
+from tasks.promotion import PromotionSpec
 from tasks.register import RegistrySpec
 from training.config import TrainingSpec
 from training.data.spec import ShardSpec
@@ -28,6 +29,7 @@ class PipelineSpec(Frozen):
     training: TrainingSpec = Field(default_factory=TrainingSpec, description="What is trained, and how.")
     launch: LaunchSpec = Field(default_factory=LaunchSpec, description="Where it runs; changes no bit of the model.")
     evaluation: EvaluationSpec = Field(default_factory=EvaluationSpec, description="How it is judged.")
+    promotion: PromotionSpec = Field(default_factory=PromotionSpec, description="What it takes to become champion.")
     registry: RegistrySpec = Field(description="Where it is registered.")
     windows: WindowsSpec | None = Field(default=None, description="When scheduled retrains may train; empty: always.")
 

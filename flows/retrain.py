@@ -34,5 +34,5 @@ def retrain(request: RetrainRequest) -> RetrainSummary:
         training = launch(run, pipeline.training, pipeline.launch, manifest, tracking_uri(run, pipeline.registry))
         checkpoint = verify(run, pipeline.launch, training)
         evaluation = evaluate(run, pipeline, checkpoint)
-        outcome = register(run, pipeline.registry, pipeline.launch, checkpoint, evaluation)
+        outcome = register(run, pipeline.registry, pipeline.promotion, pipeline.launch, checkpoint, evaluation)
         return summarise(run, pipeline, receipt, evaluation, outcome)

@@ -18,6 +18,7 @@ from tasks.artifacts import artifact_key, show_markdown, show_table
 from tasks.champion import Outcome
 from tasks.context import RunContext
 from tasks.evaluate import report_path as evaluation_path
+from tasks.model_card import card_path
 from tasks.track import SUMMARY
 from tasks.validate import report_path as contract_path
 from training.ledger import Event, read_events
@@ -95,6 +96,7 @@ def summarise(
         reports={
             "contract": workspace.uri_of(contract_path(receipt)),
             "evaluation": workspace.uri_of(evaluation_path(evaluation)),
+            "card": workspace.uri_of(card_path(pipeline.registry.model, outcome.registration)),
         },
         logs=str(spool.parent),
         wall_s=spent.wall_s,

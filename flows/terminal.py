@@ -119,6 +119,7 @@ class Terminal:
         if line := inexact_line(summary):
             console.print(f"  {line}")
         console.print(f"  reports    {summary.reports['evaluation']}\n             {summary.reports['contract']}")
+        console.print(f"  card       {summary.reports['card']}")
         console.print(f"  ledger     {summary.logs}")
         console.print(f"  prove it   {proof_command(summary)}")
         print_table(console, time_table(summary))

@@ -6,15 +6,21 @@ it is brought up to date next time, while an alias that somebody moved in MLflow
 
 from __future__ import annotations
 
+from typing import Literal
+
 from data_contracts import refs
-from data_contracts.documents import EvaluationReport, Frozen, Link
+from data_contracts.documents import EvaluationReport, Frozen, Link, Registration
 from data_contracts.errors import RefConflict
-from tasks import mlflow_store, model_refs
+from data_contracts.publication import Workspace
+from data_contracts.refs import RefEntry
+from tasks import decisions, mlflow_store, model_card, model_refs
 from tasks.context import RunContext
+from tasks.model_facts import subject_of
 from tasks.model_versions import ModelVersions
-from tasks.promotion import Verdict, decide
+from tasks.promotion import Decision, PromotionSpec, decide
 
 ALIASES = ("challenger", "champion")
+How = Literal["retrain", "promote", "rollback"]
 
 
 class Outcome(Frozen):
@@ -27,8 +33,12 @@ class Outcome(Frozen):
     reason: str
 
 
-def settle(versions: ModelVersions, registration: Link, evaluation: Link) -> Outcome:
-    """Make a registered model challenger and, if its report says so, champion.
+def settle(
+    versions: ModelVersions, registration: Link, evaluation: Link, policy: PromotionSpec | None = None
+) -> Outcome:
+    """Make a registered model challenger and, if the policy says so, champion.
+
+    A model that was champion before and was replaced does not come back by itself.
 
     Args:
         evaluation: the report that judges it against today's champion; it may be newer than the registration's own.
@@ -36,42 +46,89 @@ def settle(versions: ModelVersions, registration: Link, evaluation: Link) -> Out
     Raises:
         RefConflict: another writer promoted first; run again to be judged against the new champion.
     """
-    context, model = versions.context, versions.model
+    context, model, workspace = versions.context, versions.model, versions.context.workspace
     version = versions.ensure(registration)
     detail = {"version": version, "evaluation": evaluation.sha256}
     point(context, model, "challenger", registration, reason="newest candidate", detail=detail)
-    verdict, is_champion = _verdict(context, model, registration, evaluation)
-    if verdict.promote:
-        point(context, model, "champion", registration, reason=verdict.reason, detail=detail)
+    now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
+    is_champion, promoted = now is not None and now.target == registration, False
+    if now is not None and is_champion:
+        reason = f"is the champion: {now.reason}"
+    elif model_refs.was_champion(workspace, model, registration):
+        reason = "was champion and was replaced; it does not return by itself"
+    else:
+        held_back = "" if context.may_promote else "promotion was switched off for this run"
+        decision = judge(workspace, policy or PromotionSpec(), registration, evaluation, now, held_back=held_back)
+        by = f"retrain {context.pipeline}, {decisions.who()}"
+        kept = decisions.record(workspace, decision, version=version, by=by)
+        promoted, reason = decision.promote, decision.reason
+        if promoted:
+            crown(versions, registration, expected=now, why=reason, how="retrain", by=by, decision=kept)
+    model_card.attach(versions, registration, version)
     for alias in ALIASES:
         project(versions, alias)
     return Outcome(
         registration=registration,
         version=version,
-        promoted=verdict.promote,
-        is_champion=is_champion or verdict.promote,
-        reason=verdict.reason,
+        promoted=promoted,
+        is_champion=is_champion or promoted,
+        reason=reason,
     )
 
 
-def _verdict(context: RunContext, model: str, registration: Link, evaluation: Link) -> tuple[Verdict, bool]:
-    """The report's verdict and whether the model is champion already.
-
-    A report that was made against another champion than today's decides nothing, and a model that was champion before
-    and was replaced does not come back by itself.
-    """
-    workspace = context.workspace
+def judge(
+    workspace: Workspace,
+    policy: PromotionSpec,
+    registration: Link,
+    evaluation: Link,
+    champion: RefEntry | None,
+    *,
+    held_back: str = "",
+) -> Decision:
+    """The policy's decision on a registration, against this champion."""
     report = workspace.load(evaluation, EvaluationReport)
-    now = model_refs.champion(workspace, model)
-    if now is not None and now[0].target == registration:
-        return Verdict(promote=False, reason=f"is the champion: {now[0].reason}"), True
-    if model_refs.was_champion(workspace, model, registration):
-        return Verdict(promote=False, reason="was champion and was replaced; it does not return by itself"), False
-    if (now[0].target if now is not None else None) != report.judged_against:
-        return Verdict(promote=False, reason="was judged against another champion than today's; run again"), False
-    if not context.may_promote:
-        return Verdict(promote=False, reason=f"promotion was switched off for this run; {decide(report).reason}"), False
-    return decide(report), False
+    model = workspace.load(registration, Registration).model
+    subject = subject_of(
+        workspace,
+        policy,
+        registration,
+        evaluation,
+        None if champion is None else champion.target,
+        held_back=held_back,
+        latency_ms=decisions.known_latency_ms(workspace, model, registration) if policy.max_latency_ms else None,
+    )
+    return decide(policy, report, subject)
+
+
+def crown(
+    versions: ModelVersions,
+    registration: Link,
+    *,
+    expected: RefEntry | None,
+    why: str,
+    how: How,
+    by: str,
+    decision: Link | None = None,
+) -> RefEntry:
+    """Make it champion, provided that `expected` still is; the entry is the history's line of this move.
+
+    Raises:
+        RefConflict: another writer was first; nothing was changed.
+    """
+    workspace, model = versions.context.workspace, versions.model
+    detail = {
+        "version": versions.ensure(registration),
+        "how": how,
+        "by": by,
+        "from": None if expected is None else expected.target.sha256,
+        "decision": None if decision is None else decision.sha256,
+    }
+    name = model_refs.alias_ref(model, "champion")
+    try:
+        return refs.move(workspace, name, registration, expected=expected, reason=why, detail=detail)
+    except RefConflict:
+        versions.context.ledger.event("promotion.lost", model=model, alias="champion")
+        raise
 
 
 def point(
@@ -80,36 +137,63 @@ def point(
     """Move a ref to the registration, unless it is there."""
     name = model_refs.alias_ref(model, alias)
     entry = refs.current(context.workspace, name)
-    if entry is not None and entry.target == registration:
-        return
-    try:
+    if entry is None or entry.target != registration:
         refs.move(context.workspace, name, registration, expected=entry, reason=reason, detail=detail)
-    except RefConflict:
-        context.ledger.event("promotion.lost", model=model, alias=alias)
-        raise
 
 
-def project(versions: ModelVersions, alias: str) -> None:
-    """Bring a store's alias to the version that the ref's registration has there, or report that somebody moved it."""
+def project(versions: ModelVersions, alias: str, *, take_over: bool = False) -> None:
+    """Bring a store's alias to the version that the ref's registration has there, or report that somebody moved it.
+
+    Writers that do not see each other's locks may pass here at once; each repeats until the ref that it projected is
+    the newest, and takes none of the others' projections for a stranger's move.
+
+    Args:
+        take_over: set it even so: somebody asked Headway for just this move.
+    """
     context, client, model = versions.context, versions.client, versions.model
-    entry = refs.current(context.workspace, model_refs.alias_ref(model, alias))
-    if entry is None:
-        return
-    note = model_refs.alias_ref(model, f"projected-{alias}")
-    last = refs.current(context.workspace, note)
-    given = (
-        last.detail["version"] if last is not None and last.detail.get(model_refs.STORE, "") == versions.store else None
+    workspace, note = context.workspace, model_refs.alias_ref(model, f"projected-{alias}")
+    own: set[str] = set()
+    while True:
+        last = refs.current(workspace, note)
+        entry = refs.current(workspace, model_refs.alias_ref(model, alias))
+        if entry is None:
+            return
+        known = last is not None and last.detail.get(model_refs.STORE, "") == versions.store
+        given = last.detail["version"] if last is not None and known else None
+        projected = last.detail.get("entry") if last is not None and known else None
+        ours, theirs = versions.ensure(entry.target), mlflow_store.alias_version(client, model, alias)
+        if theirs not in {None, ours, given, *own, *_in_flight(versions, alias, projected)} and not take_over:
+            _report(versions, alias, theirs, ours)
+            return
+        if theirs != ours:
+            client.set_registered_model_alias(model, alias, ours)
+            own.add(ours)
+        if given != ours or projected not in (None, entry.number):
+            detail = {"version": ours, model_refs.STORE: versions.store, "entry": entry.number}
+            try:
+                refs.move(workspace, note, entry.target, expected=last, reason="projected", detail=detail)
+            except RefConflict:
+                continue
+        if refs.newest_number(workspace, model_refs.alias_ref(model, alias)) == entry.number:
+            return
+
+
+def _in_flight(versions: ModelVersions, alias: str, projected: int | None) -> set[str]:
+    """Versions of moves that were made since the last one known to be projected: their writers may be at it now."""
+    if projected is None:
+        return set()
+    workspace, found = versions.context.workspace, set()
+    for entry in refs.newest_first(workspace, model_refs.alias_ref(versions.model, alias)):
+        if entry.number <= projected:
+            break
+        version = model_refs.version_of(workspace, versions.model, entry.target, store=versions.store)
+        found |= {version} if version is not None else set()
+    return found
+
+
+def _report(versions: ModelVersions, alias: str, theirs: str | None, ours: str) -> None:
+    versions.context.ledger.event(
+        "alias.moved",
+        message=f"MLflow's alias {versions.model}@{alias} is version {theirs}, Headway's ref says {ours}: "
+        "it was moved outside Headway. Set it back, or promote through Headway.",
     )
-    ours, theirs = versions.ensure(entry.target), mlflow_store.alias_version(client, model, alias)
-    if theirs not in (None, ours, given):
-        context.ledger.event(
-            "alias.moved",
-            message=f"MLflow's alias {model}@{alias} is version {theirs}, Headway's ref says {ours}: "
-            "it was moved outside Headway. Set it back, or promote through Headway.",
-        )
-        return
-    if theirs != ours:
-        client.set_registered_model_alias(model, alias, ours)
-    if given != ours:
-        detail = {"version": ours, model_refs.STORE: versions.store}
-        refs.move(context.workspace, note, entry.target, expected=last, reason="projected", detail=detail)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import lzma
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Protocol, TypedDict
 
@@ -162,17 +162,14 @@ def _evaluate(
         metrics={
             each.name: _interval(spec, each, own.sums) for each in yardstick.measures if each.is_defined(own.sums)
         },
-        slices={
-            name: _interval(spec, measure, {key: values[chosen] for key, values in own.sums.items()})
-            for name, chosen in slices.items()
-        },
+        slices={name: _interval(spec, measure, _of(own.sums, chosen)) for name, chosen in slices.items()},
         slice_sizes={name: len(chosen) for name, chosen in slices.items()},
         baselines=baselines,
         gate_baseline=yardstick.gate_baseline,
         baseline_difference=_difference(spec, measure, own.sums, own.baselines[yardstick.gate_baseline]),
         comparison=None
         if champion is None or not isinstance(theirs, Scores)
-        else _compare(spec, measure, own, theirs, champion),
+        else _compare(spec, measure, own, theirs, champion, slices),
         incomparable=theirs if isinstance(theirs, Incomparable) else None,
         inexact=inexactness(candidate.manifest.scalars),
     )
@@ -193,8 +190,15 @@ def _difference(spec: EvaluationSpec, measure: Measure, own: Sums, other: Sums) 
     )
 
 
-def _compare(spec: EvaluationSpec, measure: Measure, own: Scores, theirs: Scores, champion: Link) -> Comparison:
-    """Paired, example by example.
+def _compare(
+    spec: EvaluationSpec,
+    measure: Measure,
+    own: Scores,
+    theirs: Scores,
+    champion: Link,
+    slices: Mapping[str, Sequence[int]],
+) -> Comparison:
+    """Paired, example by example, over all of them and in each slice.
 
     Raises:
         IntegrityError: the two were scored on different examples.
@@ -203,8 +207,22 @@ def _compare(spec: EvaluationSpec, measure: Measure, own: Scores, theirs: Scores
     if own.examples != theirs.examples or weights[0] != weights[1]:
         raise IntegrityError("champion and challenger were scored on different examples.", where=champion.short)
     difference = _difference(spec, measure, own.sums, theirs.sums)
-    value = measure.value(theirs.sums)
-    return Comparison(champion=champion, metric=measure.name, champion_value=value, difference=difference)
+    # Of many slices one looks worse by chance alone, unless each is doubted the more (Bonferroni).
+    wide = spec.model_copy(update={"confidence": 1 - (1 - spec.confidence) / max(len(slices), 1)})
+    return Comparison(
+        champion=champion,
+        metric=measure.name,
+        champion_value=measure.value(theirs.sums),
+        difference=difference,
+        slices={
+            name: _difference(wide, measure, _of(own.sums, chosen), _of(theirs.sums, chosen))
+            for name, chosen in slices.items()
+        },
+    )
+
+
+def _of(sums: Sums, chosen: Sequence[int]) -> Sums:
+    return {name: values[chosen] for name, values in sums.items()}
 
 
 def slices_of(slices: Sequence[str], weights: Sequence[float]) -> dict[str, list[int]]:

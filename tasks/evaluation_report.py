@@ -9,7 +9,7 @@ from html import escape
 from data_contracts import report_text
 from data_contracts.documents import EvaluationReport, Interval
 from data_contracts.report_page import banner, definitions, page, section, tiles, value
-from tasks.promotion import decide
+from tasks.promotion import versus_rival
 
 OWN = "this model"
 INEXACT = "Not to the bit an undisturbed run"
@@ -60,7 +60,13 @@ def figures(report: EvaluationReport, standing: Standing) -> list[tuple[str, flo
 
 
 def headline(report: EvaluationReport, standing: Standing) -> str:
-    return f"{'Promote' if decide(report).promote else 'Do not promote'} {standing.model} version {standing.version}"
+    """What the figures say; whether it is promoted is the policy's to decide."""
+    rival = f"the {report.gate_baseline}" if report.judged_against is None else "the champion"
+    if report.incomparable is not None:
+        words = "cannot be compared with"
+    else:
+        words = "beats" if versus_rival(report).standing == "passed" else "does not beat"
+    return f"{standing.model} version {standing.version} {words} {rival}"
 
 
 def render_markdown(report: EvaluationReport, standing: Standing) -> str:
@@ -68,7 +74,7 @@ def render_markdown(report: EvaluationReport, standing: Standing) -> str:
     lines = [
         f"### {_words(report.metric)} on {report.num_examples:,} held-out examples",
         "",
-        f"**{headline(report, standing)}**: {decide(report).reason}",
+        f"**{headline(report, standing)}**: {versus_rival(report).detail}",
         "",
         *([f"{INEXACT}: {report.inexact}", ""] if report.inexact else []),
         f"| | {_words(report.metric)} |",
@@ -76,27 +82,40 @@ def render_markdown(report: EvaluationReport, standing: Standing) -> str:
         *(f"| {name} | {text} |" for name, _, text in figures(report, standing)),
         "",
         *(f"{_words(name)} {shown(report.metrics[name])}\n" for name in others),
-        "| slice | examples | value |",
-        "|---|---|---|",
-        *(
-            f"| {name} | {report.slice_sizes.get(name, 0):,} | {shown(interval)} |"
-            for name, interval in report.slices.items()
-        ),
+        *slice_table(report),
     ]
     return "\n".join(lines) + "\n"
 
 
+def slice_table(report: EvaluationReport) -> list[str]:
+    """Lines of Markdown: each slice's figure and, where there is a champion, the difference to it."""
+    columns = ("slice", "examples", "value", *(("minus champion",) if report.comparison is not None else ()))
+    rows = [columns, ("---",) * len(columns), *slice_rows(report)]
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def slice_rows(report: EvaluationReport) -> list[tuple[str, ...]]:
+    beside = {} if report.comparison is None else report.comparison.slices
+    rows: list[tuple[str, ...]] = []
+    for name, interval in report.slices.items():
+        row: tuple[str, ...] = (name, f"{report.slice_sizes.get(name, 0):,}", shown(interval))
+        if report.comparison is not None:
+            row = (*row, shown(beside[name]) if name in beside else "")
+        rows.append(row)
+    return rows
+
+
 def render_html(report: EvaluationReport, standing: Standing) -> str:
-    verdict = decide(report)
+    versus = versus_rival(report)
     own = report.metrics[report.metric]
     judged = "" if standing.judged_unix_s is None else f", {_moment(standing.judged_unix_s)}"
     direction = "Higher is better" if report.greater_is_better else "Lower is better"
     sections = (
         banner(
-            "good" if verdict.promote else "warn",
+            "good" if versus.standing == "passed" else "warn",
             f"Evaluation of {escape(standing.pipeline)}{judged}",
             headline(report, standing),
-            escape(verdict.reason),
+            escape(versus.detail),
         ),
         tiles(
             [
@@ -154,8 +173,8 @@ def _measures(report: EvaluationReport) -> str:
 
 
 def _slices(report: EvaluationReport) -> str:
-    rows = [(name, f"{report.slice_sizes.get(name, 0):,}", shown(interval)) for name, interval in report.slices.items()]
-    return _table(("Slice", "Examples", _words(report.metric).capitalize()), rows)
+    beside = ("Minus champion",) if report.comparison is not None else ()
+    return _table(("Slice", "Examples", _words(report.metric).capitalize(), *beside), slice_rows(report))
 
 
 def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

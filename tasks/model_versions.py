@@ -18,7 +18,6 @@ from data_contracts.publication import Workspace
 from tasks import mlflow_store, model_refs
 from tasks.context import RunContext
 from tasks.file_lock import holding
-from tasks.promotion import decide
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -98,7 +97,6 @@ class ModelVersions:
             source=f"runs:/{run_id}/{MODEL_FOLDER}",
             run_id=run_id,
             tags=tags,
-            description=decide(report).reason,
         )
         client.set_terminated(run_id, "FINISHED")
         return str(made.version)

@@ -1,44 +1,308 @@
-"""Who becomes champion: a pure decision over an evaluation report. Nothing is promoted unproven."""
+"""Who becomes champion: a pure decision, from the policy and the report to one line for each check.
+
+Nothing is promoted unproven. A limit that the policy sets and nobody can judge is a failed one; what the policy does
+not ask for is *not judged*, and says so.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
-from data_contracts.documents import EvaluationReport
+from pydantic import Field, field_validator
+
+from data_contracts.documents import Document, EvaluationReport, Frozen, Interval, Json, Link
+from training.measures import GREATER_IS_BETTER
+
+Standing = Literal["passed", "failed", "not judged"]
+
+
+class SliceLimits(Frozen):
+    may_lose: float = Field(
+        0.0, ge=0, description="By how much the decisive figure of a slice may get worse, in its own unit."
+    )
+    min_examples: int = Field(20, ge=1, description="Smaller slices are not judged: their intervals say little.")
+
+
+class PromotionSpec(Frozen):
+    floors: dict[str, float] = Field(
+        default_factory=dict,
+        description="By figure, such as `accuracy: 0.9`: the whole interval must be at least as good.",
+    )
+    margin: float = Field(
+        0.0,
+        ge=0,
+        description="The whole interval of the difference to the champion must be better by more than this, in the "
+        "decisive figure's unit.",
+    )
+    slices: SliceLimits | None = Field(
+        default_factory=SliceLimits,
+        description="No slice may get worse than the champion beyond doubt; null switches the check off.",
+    )
+    max_model_bytes: int | None = Field(None, gt=0, description="Size of the registered graph.")
+    max_latency_ms: float | None = Field(
+        None, gt=0, description="95th percentile of one call on the input example, on one CPU thread of this machine."
+    )
+    max_data_age_s: float | None = Field(
+        None,
+        gt=0,
+        description="Age of the newest row by the contract's freshness rules; the oldest of several decides.",
+    )
+    signature: bool = Field(True, description="The registered model must say what goes in and comes out.")
+    input_example: bool = Field(True, description="The registered model must come with an example of what goes in.")
+
+    @field_validator("floors")
+    @classmethod
+    def _are_figures(cls, floors: dict[str, float]) -> dict[str, float]:
+        if unknown := sorted(set(floors) - set(GREATER_IS_BETTER)):
+            raise ValueError(f"no such figure: {', '.join(unknown)}; there are {', '.join(sorted(GREATER_IS_BETTER))}")
+        return floors
+
+
+class Check(Frozen):
+    """One line of a decision."""
+
+    name: str
+    standing: Standing
+    detail: str
+    """The figure and its limit, in words; or why nothing was judged."""
+    value: float | None = None
+    limit: float | None = None
+
+
+class Decision(Document):
+    """May a registered model become champion? Every check, and what it was judged by."""
+
+    kind = "decision"
+    model: str
+    registration: Link
+    evaluation: Link
+    champion: Link | None
+    """Whom it would replace."""
+    policy: Json
+    checks: tuple[Check, ...]
+    override: str = ""
+    """Why somebody promoted it although the policy refuses."""
+
+    @property
+    def failed(self) -> tuple[Check, ...]:
+        return tuple(check for check in self.checks if check.standing == "failed")
+
+    @property
+    def promote(self) -> bool:
+        return not self.failed
+
+    @property
+    def reason(self) -> str:
+        """What speaks against it; where nothing does, by how much it is better."""
+        decisive = next(check for check in self.checks if check.name in RIVALS and check.standing != "not judged")
+        return "; ".join(check.detail for check in self.failed) or decisive.detail
+
+    def says_the_same(self, other: Decision) -> bool:
+        """Whether it says nothing new beside the clock."""
+        return self._outcome() == other._outcome()
+
+    def _outcome(self) -> tuple[object, ...]:
+        standings = [(check.name, check.standing) for check in self.checks]
+        return self.registration, self.evaluation, self.champion, self.policy, self.override, standings
+
+
+RIVALS = ("baseline", "champion")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    promote: bool
-    reason: str
+class Subject:
+    """The registered model that is judged, and what is known of it beside its report."""
+
+    model: str
+    registration: Link
+    evaluation: Link
+    checkpoint: Link
+    manifest: Link
+    """The shards that its run was trained and evaluated on."""
+    champion: Link | None
+    """Today's."""
+    model_bytes: int | None = None
+    latency_ms: float | None = None
+    data_age_s: float | None = None
+    has_signature: bool = False
+    has_input_example: bool = False
+    held_back: str = ""
+    """Why nothing may be promoted at all."""
 
 
-def decide(report: EvaluationReport) -> Verdict:
-    """A first model must beat its baseline; a challenger must beat the champion beyond doubt.
+def decide(policy: PromotionSpec, report: EvaluationReport, subject: Subject) -> Decision:
+    """A first model must beat its baseline, a challenger the champion, beyond doubt; and all other limits hold.
 
     "Beyond doubt" means that the whole interval of the difference, paired on the same examples, is on the good side.
-    What cannot be compared with the champion is never promoted.
     """
+    return Decision(
+        model=subject.model,
+        registration=subject.registration,
+        evaluation=subject.evaluation,
+        champion=subject.champion,
+        policy=policy.model_dump(mode="json"),
+        checks=(
+            _permission(subject),
+            _same_data(report, subject),
+            _baseline(report, subject),
+            _champion(policy, report, subject),
+            *_floors(policy.floors, report),
+            _slices(policy.slices, report, subject),
+            _at_most("size", subject.model_bytes, policy.max_model_bytes, "bytes"),
+            _at_most("latency", subject.latency_ms, policy.max_latency_ms, "ms"),
+            _at_most("freshness", subject.data_age_s, policy.max_data_age_s, "s old"),
+            _there("signature", policy.signature, subject.has_signature),
+            _there("input example", policy.input_example, subject.has_input_example),
+        ),
+    )
+
+
+def _permission(subject: Subject) -> Check:
+    if subject.held_back:
+        return Check(name="permission", standing="failed", detail=subject.held_back)
+    return Check(name="permission", standing="passed", detail="promotion is allowed")
+
+
+def _same_data(report: EvaluationReport, subject: Subject) -> Check:
+    """The report is of this model, on the data of its own run, beside today's champion."""
+    if report.checkpoint != subject.checkpoint:
+        detail = f"was evaluated as another checkpoint ({report.checkpoint.short}); evaluate this one"
+    elif report.manifest != subject.manifest:
+        detail = f"was evaluated on other data ({report.manifest.short} instead of {subject.manifest.short})"
+    elif report.judged_against != subject.champion:
+        detail = "was judged against another champion than today's; run again"
+    else:
+        count = f"{report.num_examples:,} {report.split} examples {report.examples_sha256[:12]}"
+        return Check(name="data", standing="passed", detail=f"judged on {count}", value=float(report.num_examples))
+    return Check(name="data", standing="failed", detail=detail)
+
+
+def _baseline(report: EvaluationReport, subject: Subject) -> Check:
+    if report.judged_against is not None or subject.champion is not None:
+        return Check(name="baseline", standing="not judged", detail="a challenger is held against the champion")
+    return versus_rival(report)
+
+
+def _champion(policy: PromotionSpec, report: EvaluationReport, subject: Subject) -> Check:
+    if report.judged_against is not None:
+        return versus_rival(report, policy.margin)
+    if subject.champion is not None:
+        return Check(name="champion", standing="failed", detail="was not judged against the champion; run again")
+    return Check(name="champion", standing="not judged", detail="there is no champion yet")
+
+
+def versus_rival(report: EvaluationReport, margin: float = 0.0) -> Check:
+    """Is the model better, beyond doubt, than the champion, or for a first model than its baseline?"""
     if report.incomparable is not None:
-        return Verdict(
-            promote=False,
-            reason=f"cannot be compared with the champion, which stays: {report.incomparable.reason}. Give it data "
+        return Check(
+            name="champion",
+            standing="failed",
+            detail=f"cannot be compared with the champion, which stays: {report.incomparable.reason}. Give it data "
             "that it can read, or start anew under another registry.model, where this model has to beat the "
             f"{report.gate_baseline} alone",
         )
-    if report.comparison is None:
-        rival, value, difference = (
-            report.gate_baseline,
-            report.baselines[report.gate_baseline],
-            report.baseline_difference,
-        )
+    if report.comparison is not None:
+        name = rival = "champion"
+        value, difference, first = report.comparison.champion_value, report.comparison.difference, ""
     else:
-        rival, value, difference = "champion", report.comparison.champion_value, report.comparison.difference
-    better = difference.low > 0 if report.greater_is_better else difference.high < 0
+        name, rival, first = "baseline", report.gate_baseline, "first model, "
+        value, difference = report.baselines[rival], report.baseline_difference
+    gain = _gain(difference, report.greater_is_better)
+    better = gain.low > margin
     own = report.metrics[report.metric].value
-    shown = f"{difference.value:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}]"
-    words = "beats" if better else "does not beat"
-    first = "first model, " if report.comparison is None else ""
-    return Verdict(
-        promote=better, reason=f"{first}{report.metric} {own:.4f} {words} the {rival}'s {value:.4f}: difference {shown}"
+    asked = f" by more than {margin:g}" if margin else ""
+    return Check(
+        name=name,
+        standing="passed" if better else "failed",
+        detail=f"{first}{report.metric} {own:.4f} {'beats' if better else 'does not beat'} the {rival}'s {value:.4f}"
+        f"{asked}: difference {_signed(difference)}",
+        value=gain.low,
+        limit=margin,
     )
+
+
+def _gain(difference: Interval, greater_is_better: bool) -> Interval:
+    """A difference turned so that more is better."""
+    if greater_is_better:
+        return difference
+    return Interval(value=-difference.value, low=-difference.high, high=-difference.low)
+
+
+def _signed(interval: Interval) -> str:
+    return f"{interval.value:+.4f} [{interval.low:+.4f}, {interval.high:+.4f}]"
+
+
+def _floors(floors: Mapping[str, float], report: EvaluationReport) -> Iterator[Check]:
+    if not floors:
+        yield _not_asked("floor")
+    for metric, limit in floors.items():
+        name, found = f"floor of {metric}", report.metrics.get(metric)
+        if found is None:
+            detail = f"the report has no {metric}; it has {', '.join(report.metrics)}"
+            yield Check(name=name, standing="failed", detail=detail, limit=limit)
+            continue
+        greater = GREATER_IS_BETTER[metric]
+        worst = found.low if greater else found.high
+        held = worst >= limit if greater else worst <= limit
+        words = f"{'holds' if held else 'misses'} its floor, {'at least' if greater else 'at most'} {limit:g}"
+        yield Check(
+            name=name,
+            standing="passed" if held else "failed",
+            detail=f"{metric} {found.value:.4f} [{found.low:.4f}, {found.high:.4f}] {words}",
+            value=worst,
+            limit=limit,
+        )
+
+
+def _slices(limits: SliceLimits | None, report: EvaluationReport, subject: Subject) -> Check:
+    """No slice is worse than the champion's by more than it may lose, beyond doubt."""
+    if limits is None:
+        return _not_asked("slices")
+    if report.comparison is None:
+        why = "there is no champion yet" if subject.champion is None else "no champion was scored"
+        return Check(name="slices", standing="not judged", detail=why)
+    large = {
+        name: _gain(difference, report.greater_is_better)
+        for name, difference in report.comparison.slices.items()
+        if report.slice_sizes.get(name, 0) >= limits.min_examples
+    }
+    small = len(report.slices) - len(large)
+    aside = f"; {small} not judged: no comparison, or fewer than {limits.min_examples} examples" if small else ""
+    if not large:
+        return Check(name="slices", standing="not judged", detail=f"none is large enough{aside}")
+    worst = min(large, key=lambda name: large[name].high)
+    lost = sorted(name for name, gain in large.items() if gain.high < -limits.may_lose)
+    if lost:
+        shown = ", ".join(f"{name} {_signed(report.comparison.slices[name])}" for name in lost)
+        detail = f"{len(lost)} of {len(large)} slices regress: {shown}{aside}"
+    else:
+        nearest = f"nearest to it {worst} {_signed(report.comparison.slices[worst])}"
+        detail = f"none of {len(large)} slices regresses, {nearest}{aside}"
+    standing: Standing = "failed" if lost else "passed"
+    return Check(name="slices", standing=standing, detail=detail, value=large[worst].high, limit=-limits.may_lose)
+
+
+def _at_most(name: str, value: float | None, limit: float | None, unit: str) -> Check:
+    if limit is None:
+        found = "" if value is None else f" ({value:,.6g} {unit})"
+        return Check(name=name, standing="not judged", detail=f"the policy sets no limit{found}", value=value)
+    if value is None:
+        return Check(name=name, standing="failed", detail=f"{name} is limited and not known", limit=limit)
+    held = value <= limit
+    detail = f"{name} {value:,.6g} {unit}, {'within' if held else 'over'} {limit:,.6g}"
+    return Check(name=name, standing="passed" if held else "failed", detail=detail, value=value, limit=limit)
+
+
+def _there(name: str, asked: bool, found: bool) -> Check:
+    if not asked:
+        return _not_asked(name)
+    detail = f"the registered model has {'a' if name[0] not in 'aeiou' else 'an'} {name}"
+    if found:
+        return Check(name=name, standing="passed", detail=detail)
+    return Check(name=name, standing="failed", detail=detail.replace("has", "has not", 1))
+
+
+def _not_asked(name: str) -> Check:
+    return Check(name=name, standing="not judged", detail="the policy does not ask")

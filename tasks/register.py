@@ -14,13 +14,14 @@ from pydantic import Field, field_validator
 from data_contracts import stages
 from data_contracts.documents import Frozen, Link, Registration, StoredFile
 from data_contracts.errors import IntegrityError
-from tasks import mlflow_store
+from tasks import mlflow_store, model_card
 from tasks.artifacts import artifact_key, show_link, show_markdown
 from tasks.candidate import read_candidate, require_files
 from tasks.champion import Outcome, settle
 from tasks.context import RunContext
 from tasks.model_export import export_graph, save_model
 from tasks.model_versions import model_versions
+from tasks.promotion import PromotionSpec
 from tasks.stage import Made, find_or_make, stage_task
 from training.launch.spec import LaunchSpec
 
@@ -63,9 +64,14 @@ def registration_inputs(registry: RegistrySpec, checkpoint: Link) -> dict[str, s
 
 @stage_task(name="register", task_run_name="register {registry.model}")
 def register(
-    context: RunContext, registry: RegistrySpec, launch: LaunchSpec, checkpoint: Link, evaluation: Link
+    context: RunContext,
+    registry: RegistrySpec,
+    promotion: PromotionSpec,
+    launch: LaunchSpec,
+    checkpoint: Link,
+    evaluation: Link,
 ) -> Outcome:
-    """Register the checkpoint and, if its report says so, make it champion.
+    """Register the checkpoint and, if the policy says so, make it champion.
 
     Raises:
         RegistryError: MLflow does not answer; retried, then told.
@@ -79,10 +85,9 @@ def register(
         shown=registry.model,
     )
     with context.ledger.span("register.mlflow"), model_versions(context, registry.model, registry.tracking_uri) as made:
-        outcome = settle(made, link, evaluation)
-    show_markdown(
-        artifact_key(context.pipeline, "model"), _card(registry, outcome), f"{registry.model} version {outcome.version}"
-    )
+        outcome = settle(made, link, evaluation, promotion)
+    card = context.workspace.read(model_card.card_path(registry.model, link)).decode()
+    show_markdown(artifact_key(context.pipeline, "model"), card, f"{registry.model} version {outcome.version}")
     page = mlflow_store.model_page(tracking_uri(context, registry), registry.model, outcome.version)
     title = f"{registry.model} v{outcome.version} in MLflow"
     show_link(artifact_key(context.pipeline, "mlflow"), page, title, LINK_NOTE)
@@ -128,12 +133,4 @@ def publish_folder(context: RunContext, folder: Path, relative: str) -> tuple[St
         context.workspace.publish_file(path, f"{relative}/{path.relative_to(folder).as_posix()}")
         for path in sorted(folder.rglob("*"))
         if path.is_file()
-    )
-
-
-def _card(registry: RegistrySpec, outcome: Outcome) -> str:
-    standing = "champion" if outcome.is_champion else "challenger"
-    return (
-        f"### {registry.model} version {outcome.version}: {standing}\n\n{outcome.reason}\n\n"
-        f"Prove it: `headway verify models:/{registry.model}/{outcome.version}`\n"
     )

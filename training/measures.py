@@ -97,6 +97,14 @@ NUMBERS = Yardstick(
 )
 
 
+GREATER_IS_BETTER = {
+    measure.name: measure.greater_is_better
+    for yardstick in (TEXT, TOKEN_IDS, CLASSES, NUMBERS)
+    for measure in yardstick.measures
+}
+"""Every figure there is."""
+
+
 def target_of(encoder: Json) -> str:
     """What models over such shards predict, in words: figures of two different things cannot be compared."""
     match ENCODER_SPEC.validate_python(encoder):

@@ -68,7 +68,7 @@ def test_after_a_column_went_away_the_new_model_is_registered_and_the_champion_s
     Terminal().summary(second)
     assert "has no column 'y'" in capsys.readouterr().out
     page = Path(second.reports["evaluation"].removeprefix("file://")).read_text()
-    assert "Do not promote sides version 2" in page and "points.csv: has no column" in page
+    assert "sides version 2 cannot be compared with the champion" in page and "points.csv: has no column" in page
 
     third, _ = retrain_here(project)
     assert (third.version, third.is_champion, third.reason) == ("2", False, second.reason)

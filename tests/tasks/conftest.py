@@ -22,6 +22,7 @@ from data_contracts.documents import (
     Registration,
     RunSpec,
     ShardManifest,
+    Snapshot,
     StoredFile,
 )
 from data_contracts.publication import Workspace
@@ -30,6 +31,11 @@ from training.checkpoint.inexactness import inexactness
 from training.ledger import Ledger
 
 MODEL = "tiny"
+MLMODEL = b"""\
+flavors: {}
+saved_input_example_info: {artifact_path: input_example.json}
+signature: {inputs: '[{"type": "tensor", "tensor-spec": {"dtype": "int64", "shape": [-1, -1]}}]'}
+"""
 NOWHERE = StoredFile(path="code/none.zip", size_bytes=0, sha256=sha256_bytes(b""))
 
 
@@ -91,11 +97,12 @@ Register = Callable[..., tuple[Link, Link]]
 @pytest.fixture
 def register(workspace: Workspace) -> Register:
     """Publish a registration of made-up weights that are told apart by a number, and its report against a champion."""
+    snapshot = workspace.publish_document(Snapshot(format="text-files", columns={}, num_rows=0, files=()))
     receipt = ContractReceipt(
         contract=NOWHERE,
         contract_name="texts",
         contract_version="1.0.0",
-        snapshot=link("snapshot"),
+        snapshot=snapshot,
         passed=True,
         num_rows=1,
         verdicts=(),
@@ -104,7 +111,7 @@ def register(workspace: Workspace) -> Register:
         metrics={},
     )
     shards = ShardManifest(
-        snapshot=link("snapshot"),
+        snapshot=snapshot,
         receipt=workspace.publish_document(receipt),
         fitted=link("fitted"),
         spec={},
@@ -154,8 +161,9 @@ def register(workspace: Workspace) -> Register:
             checkpoint=checkpoint.link,
             evaluation=workspace.publish_document(evaluation),
             artifacts=(
-                workspace.publish(f"{folder}/MLmodel", b"flavors: {}\n"),
+                workspace.publish(f"{folder}/MLmodel", MLMODEL),
                 workspace.publish(f"{folder}/artifacts/model.pt2", b"weights %d" % number),
+                workspace.publish(f"{folder}/input_example.json", b'{"inputs": [[1]]}'),
             ),
         )
         return workspace.publish_document(registration), evaluation.link

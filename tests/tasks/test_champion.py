@@ -50,7 +50,8 @@ def versions_in(context: RunContext, stores: dict[str, MlflowClient], number: in
 
 
 def crown(versions: ModelVersions, registration: Link) -> None:
-    champion.point(versions.context, MODEL, "champion", registration, reason="test", detail={"version": "0"})
+    now = refs.current(versions.context.workspace, model_refs.alias_ref(MODEL, "champion"))
+    champion.crown(versions, registration, expected=now, why="test", how="promote", by="a test")
     champion.project(versions, "champion")
 
 
@@ -151,7 +152,8 @@ def test_promotion_that_is_switched_off_moves_the_challenger_alone(old, register
 def test_a_kill_between_ref_and_alias_is_made_up_for_and_blamed_on_nobody(old, register) -> None:
     (one, _), (two, _) = register(1), register(2)
     crown(old, one)
-    champion.point(old.context, MODEL, "champion", two, reason="then the process was killed", detail={"version": "2"})
+    now = refs.current(old.context.workspace, model_refs.alias_ref(MODEL, "champion"))
+    champion.crown(old, two, expected=now, why="then the process was killed", how="promote", by="a test")
     champion.project(old, "champion")
     assert alias(old) == "2"
     assert not moved(old.context)
@@ -173,16 +175,14 @@ def test_an_alias_that_mlflow_lost_is_given_again(old, register) -> None:
     assert alias(old) == "1"
 
 
-def test_of_two_writers_that_saw_the_same_champion_one_wins(old, register, monkeypatch) -> None:
+def test_of_two_writers_that_saw_the_same_champion_one_wins(old, register) -> None:
     (one, _), (two, _), (three, _) = register(1), register(2), register(3)
     workspace, name = old.context.workspace, model_refs.alias_ref(MODEL, "champion")
     crown(old, one)
     seen = refs.current(workspace, name)
     crown(old, two)
-    with monkeypatch.context() as stale:
-        stale.setattr(champion.refs, "current", lambda *_: seen)
-        with pytest.raises(RefConflict):
-            champion.point(old.context, MODEL, "champion", three, reason="the loser", detail={})
+    with pytest.raises(RefConflict):
+        champion.crown(old, three, expected=seen, why="the loser", how="promote", by="a test")
     assert champion_of(workspace) == two
     assert any(event["event"] == "promotion.lost" for event in read_events(old.context.scratch / "ledger.jsonl"))
 

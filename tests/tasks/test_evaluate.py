@@ -14,7 +14,7 @@ from data_contracts.publication import Workspace
 from tasks.candidate import Candidate, read_candidate
 from tasks.evaluate import EvaluationSpec, _evaluate, slices_of
 from tasks.evaluation_report import Standing, render_html, render_markdown
-from tasks.promotion import decide
+from tasks.promotion import versus_rival
 from tasks.register import RegistrySpec
 from tasks.scoring import Bench
 from training.data.spec import ShardSpec
@@ -110,7 +110,7 @@ def test_a_text_is_judged_in_bits_per_byte_beside_a_bigram_and_xz(judge) -> None
     assert report.metrics["bits_per_byte"].value == pytest.approx(1 / np.log(2) / 4)
     assert set(report.baselines) == {"bigram", "xz -9"}
     assert report.baselines["bigram"] == pytest.approx(2 / np.log(2) / 4)
-    assert decide(report).promote
+    assert versus_rival(report).standing == "passed"
 
 
 def test_ids_are_judged_in_bits_per_token_beside_a_bigram_and_no_compressor(judge) -> None:
@@ -121,7 +121,7 @@ def test_ids_are_judged_in_bits_per_token_beside_a_bigram_and_no_compressor(judg
         ["bigram"],
     )
     assert report.metrics["bits_per_token"].value == pytest.approx(1 / np.log(2))
-    assert decide(report).promote
+    assert versus_rival(report).standing == "passed"
 
 
 def test_a_classifier_is_judged_in_log_loss_beside_the_class_prior_with_its_accuracy(judge) -> None:
@@ -131,23 +131,26 @@ def test_a_classifier_is_judged_in_log_loss_beside_the_class_prior_with_its_accu
     assert report.metrics["accuracy"].value == 0.75
     assert report.baselines == {"class prior": pytest.approx(2.0)}
     assert list(report.slices) == [f"class {number}" for number in range(4)]
-    assert decide(report).promote
-    assert not decide(judge(CLASSES, scores(CLASSES, 2.0, baseline="class prior"))).promote
+    assert versus_rival(report).standing == "passed"
+    assert versus_rival(judge(CLASSES, scores(CLASSES, 2.0, baseline="class prior"))).standing == "failed"
     for page in (render_html(report, STANDING), render_markdown(report, STANDING)):
         assert "log loss" in page and "class prior" in page and "accuracy" in page
-        assert "Promote tiny version 4" in page
+        assert "tiny version 4 beats the class prior" in page
 
 
 def test_the_report_says_what_was_judged_when_against_whom_and_on_how_many_of_each_slice(judge, workspace) -> None:
     report = judge(CLASSES, scores(CLASSES, 1.1, baseline="class prior"), scores(CLASSES, 1.0, baseline="class prior"))
     (page,) = [workspace.read(f"reports/{name}").decode() for name in workspace.names("reports")]
-    assert "Do not promote tiny version 1" in page and "Evaluation of tiny, 20" in page
+    assert "tiny version 1 does not beat the champion" in page and "Evaluation of tiny, 20" in page
     later = dataclasses.replace(STANDING, champion_version="3", champion_since_unix_s=0.0, judged_unix_s=86_400.0)
     html, markdown = render_html(report, later), render_markdown(report, later)
     for text in (html, markdown):
-        assert "Do not promote tiny version 4" in text and "champion version 3, since 1970-01-01 UTC" in text
+        assert (
+            "tiny version 4 does not beat the champion" in text and "champion version 3, since 1970-01-01 UTC" in text
+        )
     assert "Evaluation of nightly, 1970-01-02 UTC" in html
     assert report.slice_sizes == dict.fromkeys([f"class {number}" for number in range(4)], 10)
+    assert report.comparison is not None and set(report.comparison.slices) == set(report.slices)
     assert "| class 0 | 10 | " in markdown and "<td>class 0</td><td class='number'>10</td>" in html
 
 
@@ -176,8 +179,8 @@ def test_a_number_is_judged_by_its_squared_error_beside_the_training_mean(judge)
     assert report.metrics["r2"].value == pytest.approx(0.75)
     for interval in report.metrics.values():
         assert interval.low < interval.value < interval.high
-    assert decide(report).promote
-    assert not decide(judge(NUMBERS, scores(NUMBERS, 2.0, baseline="training mean"))).promote
+    assert versus_rival(report).standing == "passed"
+    assert versus_rival(judge(NUMBERS, scores(NUMBERS, 2.0, baseline="training mean"))).standing == "failed"
 
 
 def test_champion_and_challenger_are_compared_example_by_example(judge) -> None:
@@ -185,9 +188,9 @@ def test_champion_and_challenger_are_compared_example_by_example(judge) -> None:
     assert better.comparison is not None
     assert better.comparison.champion_value == pytest.approx(1.1)
     assert better.comparison.difference.value == pytest.approx(-0.1)
-    assert decide(better).promote
+    assert versus_rival(better).standing == "passed"
     worse = judge(CLASSES, scores(CLASSES, 1.1, baseline="class prior"), scores(CLASSES, 1.0, baseline="class prior"))
-    assert not decide(worse).promote
+    assert versus_rival(worse).standing == "failed"
 
 
 def test_a_champion_without_scores_leaves_a_report_that_says_why_and_promotes_nobody(judge, workspace) -> None:
@@ -195,9 +198,11 @@ def test_a_champion_without_scores_leaves_a_report_that_says_why_and_promotes_no
     report = judge(CLASSES, own, "its encoder cannot read <today>")
     assert report.comparison is None and report.incomparable is not None
     assert report.judged_against == report.incomparable.champion
-    assert not decide(report).promote and decide(judge(CLASSES, own)).promote
+    assert versus_rival(report).standing == "failed"
+    assert versus_rival(judge(CLASSES, own)).standing == "passed"
     for page in (render_html(report, STANDING), render_markdown(report, STANDING)):
-        assert "Do not promote tiny version 4" in page and "its encoder cannot read" in page
+        assert "tiny version 4 cannot be compared with the champion" in page
+        assert "its encoder cannot read" in page
     page = render_html(report, STANDING)
     assert "&lt;today&gt;" in page and report.incomparable.champion.sha256 in page
 

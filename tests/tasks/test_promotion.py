@@ -1,41 +1,82 @@
-"""Nothing is promoted unproven."""
+"""Nothing is promoted unproven: every check of the policy has its line, its figure and its reason."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
+from pydantic import ValidationError
 
 from data_contracts.documents import Comparison, EvaluationReport, Incomparable, Interval, Link
-from tasks.promotion import decide
+from tasks.promotion import Check, Decision, PromotionSpec, SliceLimits, Subject, decide, versus_rival
 
 SHA = "0" * 64
-
-
-def report(
-    over_baseline: Interval, *, difference: Interval | None = None, greater_is_better: bool = False
-) -> EvaluationReport:
-    comparison = None
-    if difference is not None:
-        champion = Link(kind="registration", sha256=SHA)
-        comparison = Comparison(champion=champion, metric="m", champion_value=2.0, difference=difference)
-    return EvaluationReport(
-        checkpoint=Link(kind="checkpoint", sha256=SHA),
-        manifest=Link(kind="manifest", sha256=SHA),
-        split="heldout",
-        examples_sha256=SHA,
-        num_examples=10,
-        metric="m",
-        greater_is_better=greater_is_better,
-        metrics={"m": interval(1.9, 2.0, 2.1)},
-        slices={},
-        baselines={"bigram": 3.0},
-        gate_baseline="bigram",
-        baseline_difference=over_baseline,
-        comparison=comparison,
-    )
+CHAMPION = Link(kind="registration", sha256="c" * 64)
+CHECKPOINT, MANIFEST = Link(kind="checkpoint", sha256=SHA), Link(kind="manifest", sha256=SHA)
+FIRST = Subject(
+    model="tiny",
+    registration=Link(kind="registration", sha256=SHA),
+    evaluation=Link(kind="evaluation", sha256=SHA),
+    checkpoint=CHECKPOINT,
+    manifest=MANIFEST,
+    champion=None,
+    model_bytes=1_000,
+    has_signature=True,
+    has_input_example=True,
+)
+CHALLENGER = replace(FIRST, champion=CHAMPION)
 
 
 def interval(low: float, value: float, high: float) -> Interval:
     return Interval(value=value, low=low, high=high)
+
+
+GOOD, BAD = interval(-0.2, -0.1, -0.05), interval(0.05, 0.1, 0.2)
+
+
+def report(
+    over_baseline: Interval = GOOD,
+    *,
+    difference: Interval | None = None,
+    greater_is_better: bool = False,
+    slices: dict[str, tuple[Interval, int]] | None = None,
+    **fields: Any,
+) -> EvaluationReport:
+    slices = slices or {}
+    comparison = None
+    if difference is not None:
+        by_slice = {name: found for name, (found, _) in slices.items()}
+        comparison = Comparison(
+            champion=CHAMPION, metric="log_loss", champion_value=2.0, difference=difference, slices=by_slice
+        )
+    given: dict[str, Any] = {
+        "checkpoint": CHECKPOINT,
+        "manifest": MANIFEST,
+        "split": "heldout",
+        "examples_sha256": SHA,
+        "num_examples": 10,
+        "metric": "log_loss",
+        "greater_is_better": greater_is_better,
+        "metrics": {"log_loss": interval(1.9, 2.0, 2.1), "accuracy": interval(0.7, 0.8, 0.9)},
+        "slices": {name: interval(1.9, 2.0, 2.1) for name in slices},
+        "slice_sizes": {name: size for name, (_, size) in slices.items()},
+        "baselines": {"bigram": 3.0},
+        "gate_baseline": "bigram",
+        "baseline_difference": over_baseline,
+        "comparison": comparison,
+    }
+    return EvaluationReport(**(given | fields))
+
+
+def judged(policy: PromotionSpec | None = None, **fields: Any) -> Decision:
+    """A challenger that is better than the champion, but for what the test says."""
+    return decide(policy or PromotionSpec(), report(**{"difference": GOOD, **fields}), CHALLENGER)
+
+
+def line(decision: Decision, name: str) -> Check:
+    (check,) = (check for check in decision.checks if check.name == name)
+    return check
 
 
 CASES = [
@@ -48,32 +89,149 @@ CASES = [
 
 @pytest.mark.parametrize(("difference", "promote"), CASES)
 def test_a_first_model_must_beat_its_baseline_beyond_doubt(difference: Interval, promote: bool) -> None:
-    verdict = decide(report(difference))
-    assert verdict.promote is promote
-    assert "bigram" in verdict.reason
+    decision = decide(PromotionSpec(), report(difference), FIRST)
+    assert decision.promote is promote
+    assert "bigram" in decision.reason
+    assert line(decision, "champion").standing == "not judged"
 
 
 @pytest.mark.parametrize(("difference", "promote"), CASES)
 def test_a_challenger_must_beat_the_champion_on_the_same_examples(difference: Interval, promote: bool) -> None:
-    verdict = decide(report(interval(-1.0, -0.9, -0.8), difference=difference))
-    assert verdict.promote is promote
-    assert "champion" in verdict.reason
-
-
-def test_what_cannot_be_compared_with_the_champion_is_not_promoted_however_good_it_is() -> None:
-    better = report(interval(-1.0, -0.9, -0.8))
-    assert decide(better).promote
-    champion = Link(kind="registration", sha256=SHA)
-    unread = better.model_copy(update={"incomparable": Incomparable(champion=champion, reason="it reads no today")})
-    verdict = decide(unread)
-    assert not verdict.promote
-    for said in ("cannot be compared with the champion, which stays: it reads no today", "registry.model", "bigram"):
-        assert said in verdict.reason
+    decision = judged(difference=difference)
+    assert decision.promote is promote
+    assert "champion" in decision.reason
+    assert [check.name for check in decision.failed] == ([] if promote else ["champion"])
 
 
 def test_where_greater_is_better_the_comparison_turns_round() -> None:
-    better, worse = interval(0.05, 0.1, 0.2), interval(-0.2, -0.1, -0.05)
-    assert decide(report(worse, difference=better, greater_is_better=True)).promote
-    assert not decide(report(better, difference=worse, greater_is_better=True)).promote
-    assert decide(report(better, greater_is_better=True)).promote
-    assert not decide(report(worse, greater_is_better=True)).promote
+    better, worse = BAD, GOOD
+    assert versus_rival(report(worse, difference=better, greater_is_better=True)).standing == "passed"
+    assert versus_rival(report(better, difference=worse, greater_is_better=True)).standing == "failed"
+    assert versus_rival(report(better, greater_is_better=True)).standing == "passed"
+    assert versus_rival(report(worse, greater_is_better=True)).standing == "failed"
+
+
+def test_a_challenger_must_be_better_by_more_than_the_margin() -> None:
+    assert judged(PromotionSpec(margin=0.04)).promote
+    refused = judged(PromotionSpec(margin=0.05))
+    assert not refused.promote and "by more than 0.05" in refused.reason
+    assert (line(refused, "champion").value, line(refused, "champion").limit) == (0.05, 0.05)
+
+
+def test_a_first_model_under_a_floor_is_refused() -> None:
+    kept = PromotionSpec(floors={"log_loss": 2.1, "accuracy": 0.7})
+    assert decide(kept, report(), FIRST).promote
+    for metric, limit in (("log_loss", 2.09), ("accuracy", 0.71)):
+        refused = decide(PromotionSpec(floors={metric: limit}), report(), FIRST)
+        assert [check.name for check in refused.failed] == [f"floor of {metric}"]
+        assert f"{metric} " in refused.reason and "misses its floor" in refused.reason
+
+
+def test_a_floor_of_a_figure_that_the_report_lacks_is_not_held() -> None:
+    refused = decide(PromotionSpec(floors={"rmse": 1.0}), report(), FIRST)
+    assert "the report has no rmse; it has log_loss, accuracy" in refused.reason
+    with pytest.raises(ValidationError, match="no such figure: acuracy"):
+        PromotionSpec(floors={"acuracy": 0.9})
+
+
+def test_one_slice_that_regresses_beyond_doubt_refuses_a_model_that_is_better_on_the_whole() -> None:
+    slices = {"a/": (GOOD, 30), "b/": (BAD, 30), "c/": (interval(-0.1, 0.1, 0.3), 30)}
+    refused = judged(slices=slices)
+    assert [check.name for check in refused.failed] == ["slices"]
+    assert refused.reason == "1 of 3 slices regress: b/ +0.1000 [+0.0500, +0.2000]"
+    assert judged(PromotionSpec(slices=SliceLimits(may_lose=0.05)), slices=slices).promote
+    assert judged(PromotionSpec(slices=None), slices=slices).promote
+
+
+def test_a_slice_with_few_examples_is_not_judged_and_the_line_says_so() -> None:
+    decision = judged(slices={"a/": (GOOD, 30), "b/": (BAD, 19)})
+    assert decision.promote
+    assert "1 not judged: no comparison, or fewer than 20 examples" in line(decision, "slices").detail
+    assert line(judged(slices={"b/": (BAD, 19)}), "slices").standing == "not judged"
+
+
+def test_slices_turn_round_too_where_greater_is_better() -> None:
+    slices = {"a/": (GOOD, 30)}
+    assert [c.name for c in judged(difference=BAD, greater_is_better=True, slices=slices).failed] == ["slices"]
+
+
+OTHER = Link(kind="manifest", sha256="1" * 64)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"manifest": OTHER}, "was evaluated on other data (manifest 111111111111 instead of manifest 000000000000)"),
+        ({"checkpoint": OTHER}, "was evaluated as another checkpoint"),
+        ({"difference": None}, "was judged against another champion than today's; run again"),
+    ],
+)
+def test_a_report_on_anything_else_decides_nothing(fields: dict[str, Any], said: str) -> None:
+    decision = judged(**fields)
+    assert not decision.promote and said in line(decision, "data").detail and said in decision.reason
+
+
+def test_what_cannot_be_compared_with_the_champion_is_not_promoted_however_good_it_is() -> None:
+    unread = {"comparison": None, "incomparable": Incomparable(champion=CHAMPION, reason="it reads no today")}
+    decision = decide(PromotionSpec(), report(interval(-1.0, -0.9, -0.8), **unread), CHALLENGER)
+    assert [check.name for check in decision.failed] == ["champion"]
+    for said in ("cannot be compared with the champion, which stays: it reads no today", "registry.model", "bigram"):
+        assert said in decision.reason
+
+
+def test_a_report_against_a_champion_that_was_replaced_decides_nothing() -> None:
+    other = replace(CHALLENGER, champion=Link(kind="registration", sha256="d" * 64))
+    decision = decide(PromotionSpec(), report(difference=GOOD), other)
+    assert [check.name for check in decision.failed] == ["data"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "known", "name"),
+    [
+        ({"max_model_bytes": 1_000}, "model_bytes", "size"),
+        ({"max_latency_ms": 1_000.0}, "latency_ms", "latency"),
+        ({"max_data_age_s": 1_000.0}, "data_age_s", "freshness"),
+    ],
+)
+def test_a_limit_holds_at_its_figure_fails_beyond_it_and_fails_unknown(
+    limit: dict[str, Any], known: str, name: str
+) -> None:
+    policy, better = PromotionSpec(**limit), report(difference=GOOD)
+    cases = ((1_000, "passed"), (1_001, "failed"), (None, "failed"))
+    for value, standing in cases:
+        decision = decide(policy, better, replace(CHALLENGER, **{known: value}))
+        assert line(decision, name).standing == standing, value
+        assert decision.promote is (standing == "passed")
+    assert line(decide(PromotionSpec(), better, replace(CHALLENGER, **{known: 1_001})), name).standing == "not judged"
+
+
+@pytest.mark.parametrize(("has", "name"), [("has_signature", "signature"), ("has_input_example", "input example")])
+def test_a_model_that_does_not_say_what_it_takes_is_refused_unless_the_policy_allows_it(has: str, name: str) -> None:
+    bare, better = replace(CHALLENGER, **{has: False}), report(difference=GOOD)
+    refused = decide(PromotionSpec(), better, bare)
+    assert [check.name for check in refused.failed] == [name] and "has not" in refused.reason
+    allowed = decide(PromotionSpec(signature=False, input_example=False), better, bare)
+    assert allowed.promote and line(allowed, name).standing == "not judged"
+
+
+def test_all_that_speaks_against_a_model_is_said_at_once() -> None:
+    held = replace(CHALLENGER, held_back="promotion was switched off for this run", has_signature=False)
+    decision = decide(PromotionSpec(floors={"accuracy": 0.9}), report(difference=BAD), held)
+    assert [check.name for check in decision.failed] == ["permission", "champion", "floor of accuracy", "signature"]
+    for said in ("switched off", "does not beat the champion", "misses its floor", "has not a signature"):
+        assert said in decision.reason
+
+
+def test_every_check_has_one_line_whatever_comes_of_it() -> None:
+    names = ["permission", "data", "baseline", "champion", "floor", "slices", "size", "latency", "freshness"]
+    names += ["signature", "input example"]
+    for decision in (decide(PromotionSpec(), report(), FIRST), judged(difference=BAD)):
+        assert [check.name for check in decision.checks] == names
+        assert all(check.detail for check in decision.checks)
+
+
+def test_a_decision_that_only_the_clock_changed_says_the_same() -> None:
+    policy, better = PromotionSpec(max_data_age_s=100.0), report(difference=GOOD)
+    young, older, stale = (decide(policy, better, replace(CHALLENGER, data_age_s=age)) for age in (1.0, 2.0, 200.0))
+    assert young.says_the_same(older) and young != older
+    assert not young.says_the_same(stale)

@@ -1,0 +1,83 @@
+"""What was decided about each model version, kept: `models/<name>/decisions` names every decision, newest last."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import socket
+from collections.abc import Iterator
+
+from data_contracts import refs
+from data_contracts.documents import Link, Registration
+from data_contracts.errors import RefConflict
+from data_contracts.publication import Workspace
+from data_contracts.refs import RefEntry
+from tasks.promotion import Decision, PromotionSpec
+
+
+def decisions_ref(model: str) -> str:
+    return f"models/{model}/decisions"
+
+
+def decisions(
+    workspace: Workspace, model: str, registration: Link | None = None
+) -> Iterator[tuple[RefEntry, Decision]]:
+    """Newest first; of one registration, or of all.
+
+    Raises:
+        IntegrityError: an entry or its document is gone or damaged.
+    """
+    for entry in refs.newest_first(workspace, decisions_ref(model)):
+        if registration is None or entry.detail["registration"] == registration.sha256:
+            yield entry, workspace.load(entry.target, Decision)
+
+
+def record(workspace: Workspace, decision: Decision, *, version: str, by: str) -> Link:
+    """Keep a decision, unless the last one of this registration says the same; returns the one that is kept."""
+    detail = {"registration": decision.registration.sha256, "version": version, "by": by, "promote": decision.promote}
+    while True:
+        newest = refs.current(workspace, decisions_ref(decision.model))
+        last = next(decisions(workspace, decision.model, decision.registration), None)
+        if last is not None and last[1].says_the_same(decision):
+            return last[0].target
+        link = workspace.publish_document(decision)
+        with contextlib.suppress(RefConflict):
+            name = decisions_ref(decision.model)
+            refs.move(workspace, name, link, expected=newest, reason=decision.reason, detail=detail)
+            return link
+
+
+def known_latency_ms(workspace: Workspace, model: str, registration: Link) -> float | None:
+    """What was measured when the version was judged before."""
+    measured = (
+        check.value
+        for _, decision in decisions(workspace, model, registration)
+        for check in decision.checks
+        if check.name == "latency" and check.value is not None
+    )
+    return next(measured, None)
+
+
+def last_policy(workspace: Workspace, model: str) -> PromotionSpec:
+    """What the model's versions were judged by last; the default where none was judged yet."""
+    last = next(decisions(workspace, model), None)
+    return PromotionSpec() if last is None else PromotionSpec.model_validate(last[1].policy)
+
+
+def newest_evaluation(workspace: Workspace, registration: Link, champion: Link | None) -> Link:
+    """The report of a registration that judges it against this champion; else its own."""
+    document = workspace.load(registration, Registration)
+    for _, decision in decisions(workspace, document.model, registration):
+        if decision.champion == champion:
+            return decision.evaluation
+    return document.evaluation
+
+
+def who() -> str:
+    """User and host, as the operating system knows them."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"

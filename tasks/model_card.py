@@ -1,0 +1,206 @@
+"""A model version's card: one Markdown page that needs nothing else, in the workspace and on the version in MLflow.
+
+Written from documents and refs alone. It speaks of what was decided about the version, not of who is champion now.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+
+from data_contracts import refs
+from data_contracts.documents import (
+    CheckpointManifest,
+    ContractReceipt,
+    EvaluationReport,
+    Link,
+    Registration,
+    RunSpec,
+    ShardManifest,
+    Snapshot,
+)
+from data_contracts.publication import Workspace
+from data_contracts.refs import RefEntry
+from tasks import decisions, model_refs
+from tasks.evaluation_report import figure, shown, slice_rows
+from tasks.model_versions import ModelVersions, lineage
+from tasks.promotion import Decision
+
+FILE = "model_card.md"
+MAX_DESCRIPTION = 5000
+"""Characters that MLflow's tables take."""
+MARKS = {"passed": "✔ passed", "failed": "✖ failed", "not judged": "– not judged"}
+
+
+def card_path(model: str, registration: Link) -> str:
+    return f"cards/{model}/{registration.sha256[:16]}.md"
+
+
+def attach(versions: ModelVersions, registration: Link, version: str) -> None:
+    """Write the card, and put it on the version in MLflow: as its description, and as a file of its run.
+
+    Nothing is done where the card in the workspace says all that there is to say.
+
+    Raises:
+        IntegrityError: a document that it is written from is gone or damaged.
+    """
+    workspace, client, model = versions.context.workspace, versions.client, versions.model
+    text = render(workspace, model, registration, version)
+    path = card_path(model, registration)
+    if workspace.read_if_there(path) == text.encode():
+        return
+    run_id = client.get_model_version(model, version).run_id
+    if run_id:
+        client.log_text(run_id, text, FILE)
+    client.update_model_version(model, version, description=_shortened(text))
+    workspace.publish(path, text.encode())
+
+
+def _shortened(text: str) -> str:
+    note = f"\n\n... the whole card is the file `{FILE}` of the version's run.\n"
+    return text if len(text) <= MAX_DESCRIPTION else text[: MAX_DESCRIPTION - len(note)] + note
+
+
+def render(workspace: Workspace, model: str, registration: Link, version: str) -> str:
+    """The card of one version.
+
+    Raises:
+        IntegrityError: a document that it stands on is gone or damaged.
+    """
+    document = workspace.load(registration, Registration)
+    found = next(decisions.decisions(workspace, model, registration), None)
+    report = workspace.load(document.evaluation if found is None else found[1].evaluation, EvaluationReport)
+    run = workspace.load(document.run, RunSpec)
+    receipt = workspace.load(run.receipt, ContractReceipt)
+    lines = [
+        f"# {model} version {version}",
+        "",
+        *_verdict(found),
+        "",
+        *_decision(found),
+        *_figures(report),
+        *_slices(report),
+        *_data(workspace, run, receipt, report),
+        *_training(workspace, document, run),
+        *_moves(workspace, model, registration),
+        *_limits(receipt, report, found),
+        "## Lineage",
+        "",
+        *_table(("what", "SHA-256"), lineage(workspace, registration).items()),
+        "",
+        f"Prove it: `headway verify models:/{model}/{version}`",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(found: tuple[RefEntry, Decision] | None) -> list[str]:
+    if found is None:
+        return ["Nothing was decided about it yet."]
+    entry, decision = found
+    if decision.override:
+        return [f"**Promoted against the policy**: {_cell(decision.override)}. The policy: {_cell(decision.reason)}"]
+    return [f"**{'Promoted' if decision.promote else 'Refused'}**, {entry.moved_at}: {_cell(decision.reason)}"]
+
+
+def _decision(found: tuple[RefEntry, Decision] | None) -> list[str]:
+    if found is None:
+        return []
+    rows = [(check.name, MARKS[check.standing], check.detail) for check in found[1].checks]
+    return ["## Decision", "", *_table(("check", "", "figure"), rows), ""]
+
+
+def _figures(report: EvaluationReport) -> list[str]:
+    direction = "higher" if report.greater_is_better else "lower"
+    rows = [(name, shown(each)) for name, each in report.metrics.items()]
+    if report.comparison is not None:
+        rows.append((f"{report.metric} of the champion", figure(report.comparison.champion_value)))
+        rows.append((f"{report.metric} minus the champion's", shown(report.comparison.difference)))
+    rows += [(f"{report.metric} of {name}", figure(value)) for name, value in report.baselines.items()]
+    note = (
+        f"{report.num_examples:,} {report.split} examples; {report.metric} decides, {direction} is better; "
+        "intervals are bootstrapped over the examples."
+    )
+    return ["## Figures", "", note, "", *_table(("figure", "value"), rows), ""]
+
+
+def _slices(report: EvaluationReport) -> list[str]:
+    if not report.slices:
+        return []
+    titles = ("slice", "examples", report.metric, *(("minus champion",) if report.comparison is not None else ()))
+    return ["## Slices", "", *_table(titles, slice_rows(report)), ""]
+
+
+def _data(workspace: Workspace, run: RunSpec, receipt: ContractReceipt, report: EvaluationReport) -> list[str]:
+    shards = workspace.load(run.manifest, ShardManifest)
+    source = workspace.load(shards.snapshot, Snapshot)
+    splits = sorted({group.split for group in shards.groups})
+    rows = [
+        ("contract", f"{receipt.contract_name} {receipt.contract_version}, {'passed' if receipt.passed else 'failed'}"),
+        ("source", f"{source.format}, {len(source.files):,} files, {source.size_bytes / 1e6:,.1f} MB"),
+        ("rows", f"{receipt.num_rows:,} accepted, {receipt.num_quarantined:,} left out"),
+        *((f"split {split}", f"{shards.num_rows(split):,} packed rows") for split in splits),
+        *((f"newest row, {each.rule_id}", _moment(each.unix_s)) for each in receipt.freshness),
+        ("examples judged", f"{report.num_examples:,}, digest {report.examples_sha256[:12]}"),
+    ]
+    return ["## Data", "", *_table(("", ""), rows), ""]
+
+
+def _moment(unix_s: float | None) -> str:
+    return "unknown" if unix_s is None else datetime.datetime.fromtimestamp(unix_s, datetime.UTC).isoformat()
+
+
+def _training(workspace: Workspace, document: Registration, run: RunSpec) -> list[str]:
+    checkpoint = workspace.load(document.checkpoint, CheckpointManifest)
+    recipe = run.config.get("recipe") or {}
+    rows = [
+        ("pipeline", run.pipeline),
+        ("recipe", str(recipe.get("name", "unknown"))),
+        ("model", ", ".join(f"{name} {value}" for name, value in (recipe.get("model") or {}).items())),
+        ("step", f"{checkpoint.step:,}, {checkpoint.num_samples:,} samples on {checkpoint.world_size} ranks"),
+        ("device", f"{checkpoint.fingerprint.device} {checkpoint.fingerprint.machine}"),
+        ("torch", checkpoint.fingerprint.torch),
+        ("registered bytes", f"{sum(file.size_bytes for file in document.artifacts):,}"),
+    ]
+    return ["## Training", "", *_table(("", ""), [row for row in rows if row[1].strip()]), ""]
+
+
+def _moves(workspace: Workspace, model: str, registration: Link) -> list[str]:
+    entries = refs.history(workspace, model_refs.alias_ref(model, "champion"))
+    rows = [
+        (entry.moved_at, str(entry.detail.get("how", "retrain")), str(entry.detail.get("by", "unknown")), entry.reason)
+        for entry in entries
+        if entry.target == registration
+    ]
+    return ["## Became champion", "", *_table(("when", "how", "by", "why"), rows), ""] if rows else []
+
+
+def _limits(receipt: ContractReceipt, report: EvaluationReport, found: tuple[RefEntry, Decision] | None) -> list[str]:
+    """What a reader must not take from the figures."""
+    limits = [
+        f"It was judged on {report.split} examples of the same source; of other data the figures say nothing.",
+        "Differences within their intervals are noise.",
+    ]
+    if "(others)" in report.slices:
+        limits.append("Slices too small to be judged are taken together as `(others)`.")
+    if receipt.num_quarantined:
+        limits.append(f"{receipt.num_quarantined:,} rows that broke row rules were left out of training and judgement.")
+    limits += [
+        f"The contract's `{verdict.rule_id}` did not hold ({verdict.severity}): {verdict.observed}."
+        for verdict in receipt.verdicts
+        if not verdict.passed
+    ]
+    unjudged = [] if found is None else [check.name for check in found[1].checks if check.standing == "not judged"]
+    if unjudged:
+        limits.append(f"Not judged: {', '.join(unjudged)}.")
+    return ["## Limits", "", *(f"- {_cell(limit)}" for limit in limits), ""]
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    made: list[Sequence[str]] = [titles, ["---"] * len(titles), *rows]
+    return [f"| {' | '.join(_cell(str(each)) for each in row)} |" for row in made]
+
+
+def _cell(text: str) -> str:
+    """Text that stays text, and in its cell."""
+    spelled = "".join(each if each.isprintable() else " " for each in text)
+    return spelled.replace("|", "\\|").replace("<", "&lt;")

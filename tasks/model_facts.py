@@ -1,0 +1,118 @@
+"""What a policy asks of a registered model beside its figures: size, signature, example, latency, age of its data."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from data_contracts.documents import ContractReceipt, Link, Registration, RunSpec
+from data_contracts.errors import IntegrityError
+from data_contracts.leftovers import scratch_folder
+from data_contracts.publication import Workspace
+from tasks.model_export import registered_graph
+from tasks.promotion import PromotionSpec, Subject
+
+TIMED_GRAPH = Path(__file__).with_name("timed_graph.py")
+CALLS = 100
+WITHIN_S = 300.0
+DESCRIPTION = "MLmodel"
+
+
+def subject_of(
+    workspace: Workspace,
+    policy: PromotionSpec,
+    registration: Link,
+    evaluation: Link,
+    champion: Link | None,
+    *,
+    held_back: str = "",
+    latency_ms: float | None = None,
+) -> Subject:
+    """All that a decision needs, from the documents of a registration; the latency is measured where it is asked for.
+
+    Args:
+        latency_ms: as it was measured before, so that it is not measured again.
+
+    Raises:
+        IntegrityError: a document or the registered description is gone or damaged.
+    """
+    document = workspace.load(registration, Registration)
+    run = workspace.load(document.run, RunSpec)
+    description = _description(workspace, document)
+    graph = next((file for file in document.artifacts if file.path.endswith(".pt2")), None)
+    if policy.max_latency_ms is not None and latency_ms is None:
+        latency_ms = latency_of(workspace, document)
+    return Subject(
+        model=document.model,
+        registration=registration,
+        evaluation=evaluation,
+        checkpoint=document.checkpoint,
+        manifest=run.manifest,
+        champion=champion,
+        model_bytes=None if graph is None else graph.size_bytes,
+        latency_ms=latency_ms,
+        data_age_s=data_age_s(workspace.load(run.receipt, ContractReceipt), time.time()),
+        has_signature=bool((description.get("signature") or {}).get("inputs")),
+        has_input_example=_example(workspace, document, description) is not None,
+        held_back=held_back,
+    )
+
+
+def data_age_s(receipt: ContractReceipt, now_unix_s: float) -> float | None:
+    """Age of the newest row, in seconds; of several rules the oldest. None: no rule says how new the data are."""
+    newest = [each.unix_s for each in receipt.freshness]
+    known = [unix_s for unix_s in newest if unix_s is not None]
+    return now_unix_s - min(known) if known and len(known) == len(newest) else None
+
+
+def latency_of(workspace: Workspace, registration: Registration) -> float | None:
+    """95th percentile in milliseconds of one call on the input example, on one thread; None where there is none, or
+    the graph cannot be called."""
+    description = _description(workspace, registration)
+    example = _example(workspace, registration, description)
+    if example is None:
+        return None
+    dtype = json.loads(description["signature"]["inputs"])[0]["tensor-spec"]["dtype"]
+    with scratch_folder("headway-latency-") as folder:
+        graph = folder / "model.pt2"
+        workspace.copy_out(registered_graph(registration), graph)
+        (folder / "example.json").write_bytes(example)
+        command = [sys.executable, str(TIMED_GRAPH), str(graph), str(folder / "example.json"), dtype, str(CALLS)]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=WITHIN_S, check=True, cwd=folder)
+            return float(json.loads(done.stdout)["p95_ms"])
+        except (subprocess.SubprocessError, ValueError, KeyError):
+            return None
+
+
+def _read(workspace: Workspace, registration: Registration, name: str) -> bytes | None:
+    """A registered file by its name in the model's folder; None where there is no such file."""
+    for file in registration.artifacts:
+        if file.path.split("/")[3:] == name.split("/"):
+            return workspace.read(file.path)
+    return None
+
+
+def _description(workspace: Workspace, registration: Registration) -> dict[str, Any]:
+    """MLflow's `MLmodel`.
+
+    Raises:
+        IntegrityError: not readable.
+    """
+    data = _read(workspace, registration, DESCRIPTION)
+    try:
+        found = yaml.safe_load(data or b"{}")
+        return dict(found)
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise IntegrityError("the registered description is not readable.", where=registration.link.short) from error
+
+
+def _example(workspace: Workspace, registration: Registration, description: dict[str, Any]) -> bytes | None:
+    named = (description.get("saved_input_example_info") or {}).get("artifact_path")
+    return None if named is None else _read(workspace, registration, str(named))
