@@ -1,8 +1,8 @@
 """The command `headway`. Heavy imports happen inside the commands that need them.
 
-Exit codes: 0 done · 2 configuration · 3 data · 4 contract · 5 integrity · 6 training · 8 environment ·
-9 registry · 70 a defect of Headway · 75 stopped on request, the same command continues · 129 terminal closed ·
-130 Ctrl-C · 143 SIGTERM
+Exit codes: 0 done · 2 configuration · 3 data · 4 contract · 5 integrity · 6 training · 7 refused by its policy ·
+8 environment · 9 registry, or another was first to move the champion · 70 a defect of Headway ·
+75 stopped on request, the same command continues · 129 terminal closed · 130 Ctrl-C · 143 SIGTERM
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from data_contracts.errors import (
 )
 from flows.contract_command import app as contract_app
 from flows.environment import default_workspace, prepare
+from flows.promotion_command import history, promote, rollback
 from flows.request import RetrainRequest
 from flows.stop_options import stop_time
 
@@ -37,6 +38,8 @@ app = typer.Typer(
 )
 
 app.add_typer(contract_app, name="contract")
+for command in (history, promote, rollback):
+    app.command()(command)
 
 Pipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
 WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]

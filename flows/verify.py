@@ -18,6 +18,32 @@ MARKS = {"proved": "proved", "gone": "gone  ", "broken": "BROKEN"}
 def verify_model(model_uri: str, workspace_uri: str, *, as_json: bool) -> int:
     """Print every link; 0 when the chain holds, the exit code of an integrity error when one is broken."""
     workspace = Workspace(workspace_uri)
+    found = []
+    for proof in proofs(workspace, model_uri):
+        found.append(proof)
+        if not as_json:
+            print(f"{MARKS[proof.standing]}  {proof.what:<34} {proof.detail}", flush=True)
+    broken = [proof for proof in found if proof.standing == "broken"]
+    gone = any(proof.standing == "gone" for proof in found)
+    verdict = "broken" if broken else "source gone, shards prove it" if gone else "proved"
+    if as_json:
+        links = [{"what": p.what, "standing": p.standing, "detail": p.detail} for p in found]
+        print(json.dumps({"model": model_uri, "verdict": verdict, "links": links, "outside": OUTSIDE}))
+    else:
+        print(f"\nOutside the proof: {'; '.join(OUTSIDE)}.")
+        print(f"{model_uri}: {verdict}" + (f" at {broken[0].what}: {broken[0].detail}" if broken else ""))
+    return IntegrityError.exit_code if broken else 0
+
+
+def proofs(workspace: Workspace, model_uri: str, *, aliases: bool = True) -> Iterator[Proof]:
+    """Every link of a model's proof, its source's files where they were read.
+
+    Args:
+        aliases: do MLflow's aliases have to say what the refs say?
+
+    Raises:
+        ConfigError: no such model.
+    """
 
     def read_source(link: Link) -> Iterator[Proof]:
         base = known_place(workspace, link)
@@ -27,18 +53,4 @@ def verify_model(model_uri: str, workspace_uri: str, *, as_json: bool) -> int:
         else:
             yield from source_proof(snapshot, base, lambda path: sha256_file(base / path))
 
-    proofs = []
-    for proof in prove(workspace, model_uri, read_source):
-        proofs.append(proof)
-        if not as_json:
-            print(f"{MARKS[proof.standing]}  {proof.what:<34} {proof.detail}", flush=True)
-    broken = [proof for proof in proofs if proof.standing == "broken"]
-    gone = any(proof.standing == "gone" for proof in proofs)
-    verdict = "broken" if broken else "source gone, shards prove it" if gone else "proved"
-    if as_json:
-        links = [{"what": p.what, "standing": p.standing, "detail": p.detail} for p in proofs]
-        print(json.dumps({"model": model_uri, "verdict": verdict, "links": links, "outside": OUTSIDE}))
-    else:
-        print(f"\nOutside the proof: {'; '.join(OUTSIDE)}.")
-        print(f"{model_uri}: {verdict}" + (f" at {broken[0].what}: {broken[0].detail}" if broken else ""))
-    return IntegrityError.exit_code if broken else 0
+    return prove(workspace, model_uri, read_source, aliases=aliases)

@@ -6,8 +6,6 @@ it is brought up to date next time, while an alias that somebody moved in MLflow
 
 from __future__ import annotations
 
-from typing import Literal
-
 from data_contracts import refs
 from data_contracts.documents import EvaluationReport, Frozen, Link, Registration
 from data_contracts.errors import RefConflict
@@ -20,7 +18,6 @@ from tasks.model_versions import ModelVersions
 from tasks.promotion import Decision, PromotionSpec, decide
 
 ALIASES = ("challenger", "champion")
-How = Literal["retrain", "promote", "rollback"]
 
 
 class Outcome(Frozen):
@@ -63,7 +60,8 @@ def settle(
         kept = decisions.record(workspace, decision, version=version, by=by)
         promoted, reason = decision.promote, decision.reason
         if promoted:
-            crown(versions, registration, expected=now, why=reason, how="retrain", by=by, decision=kept)
+            made = {"version": version, "how": "retrain", "by": by, "decision": kept.sha256}
+            crown(context, model, registration, expected=now, why=reason, detail=made)
     model_card.attach(versions, registration, version)
     for alias in ALIASES:
         project(versions, alias)
@@ -101,33 +99,30 @@ def judge(
 
 
 def crown(
-    versions: ModelVersions,
+    context: RunContext,
+    model: str,
     registration: Link,
     *,
     expected: RefEntry | None,
     why: str,
-    how: How,
-    by: str,
-    decision: Link | None = None,
+    detail: dict[str, str],
 ) -> RefEntry:
     """Make it champion, provided that `expected` still is; the entry is the history's line of this move.
+
+    Args:
+        detail: `version`, `how` it came about (retrain, promote, rollback), `by` whom, and the `decision` if any.
 
     Raises:
         RefConflict: another writer was first; nothing was changed.
     """
-    workspace, model = versions.context.workspace, versions.model
-    detail = {
-        "version": versions.ensure(registration),
-        "how": how,
-        "by": by,
-        "from": None if expected is None else expected.target.sha256,
-        "decision": None if decision is None else decision.sha256,
-    }
     name = model_refs.alias_ref(model, "champion")
+    before = None if expected is None else expected.target.sha256
     try:
-        return refs.move(workspace, name, registration, expected=expected, reason=why, detail=detail)
+        return refs.move(
+            context.workspace, name, registration, expected=expected, reason=why, detail={**detail, "from": before}
+        )
     except RefConflict:
-        versions.context.ledger.event("promotion.lost", model=model, alias="champion")
+        context.ledger.event("promotion.lost", model=model, alias="champion")
         raise
 
 

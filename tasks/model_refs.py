@@ -73,6 +73,17 @@ def was_champion(workspace: Workspace, model: str, registration: Link) -> bool:
     return promotion_of(workspace, model, registration) is not None
 
 
+def require_model(workspace: Workspace, name: str) -> None:
+    """Raises `ConfigError`: nothing was registered under this name; says what there is."""
+    if refs.newest_number(workspace, versions_ref(name)) == 0:
+        known = workspace.names("models") + workspace.names("refs/models")
+        raise ConfigError(
+            f"no model {name!r} in this workspace.",
+            where=workspace.uri,
+            advice=f"It has: {', '.join(sorted(set(known))) or 'none yet; run `headway retrain`'}.",
+        )
+
+
 MODEL_URI = re.compile(r"^models:/(?P<name>[^/@]+)(?:@(?P<alias>[a-z]+)|/(?P<version>\d+))$")
 
 
@@ -90,14 +101,8 @@ def resolve(workspace: Workspace, model_uri: str) -> tuple[str, str, Link]:
             f"{model_uri!r} is no model URI.", advice="Write models:/NAME@champion or models:/NAME/VERSION."
         )
     name, alias, version = match["name"], match["alias"], match["version"]
+    require_model(workspace, name)
     entries = versions(workspace, name)
-    if not entries:
-        known = workspace.names("models") + workspace.names("refs/models")
-        raise ConfigError(
-            f"no model {name!r} in this workspace.",
-            where=workspace.uri,
-            advice=f"It has: {', '.join(sorted(set(known))) or 'none yet; run `headway retrain`'}.",
-        )
     if alias is not None:
         entry = refs.current(workspace, alias_ref(name, alias))
         if entry is None:

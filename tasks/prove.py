@@ -37,7 +37,7 @@ from tasks.model_versions import lineage
 from training.checkpoint.layout import checkpoint_path, run_folder, stored_files
 
 OUTSIDE = (
-    "HTML reports (written anew from the documents)",
+    "HTML reports, model cards and decisions (why it was promoted, not what it is made of)",
     "stage records and group.json (they only save work: what they name is hashed)",
     "ledger, logs and MLflow's series and other rows",
     "other checkpoints of the run",
@@ -58,30 +58,38 @@ class Proof:
     detail: str
 
 
-def prove(workspace: Workspace, model_uri: str, read_source: Callable[[Link], Iterator[Proof]]) -> Iterator[Proof]:
+def prove(
+    workspace: Workspace, model_uri: str, read_source: Callable[[Link], Iterator[Proof]], *, aliases: bool = True
+) -> Iterator[Proof]:
     """Every link of the chain, in order, each as soon as it is known.
 
     Args:
         read_source: proves the source files behind a snapshot; only the caller knows where they lie.
+        aliases: do MLflow's aliases have to say what the refs say? Of a version that is about to get one, they do not.
 
     Raises:
         ConfigError: no such model.
     """
     try:
         name, version, registration_link = model_refs.resolve(workspace, model_uri)
-        yield from _chain(workspace, name, version, registration_link, read_source)
+        yield from _chain(workspace, name, version, registration_link, read_source, aliases)
     except IntegrityError as error:
         yield Proof(what=error.where or "chain", standing="broken", detail=error.what)
 
 
 def _chain(
-    workspace: Workspace, name: str, version: str, link: Link, read_source: Callable[[Link], Iterator[Proof]]
+    workspace: Workspace,
+    name: str,
+    version: str,
+    link: Link,
+    read_source: Callable[[Link], Iterator[Proof]],
+    aliases: bool,
 ) -> Iterator[Proof]:
     registration = workspace.load(link, Registration)
     yield _document(f"registration of {name} version {version}", link)
     yield from _files(workspace, "registered model", registration.artifacts)
     with scratch_folder("headway-verify-") as scratch:
-        yield from _in_mlflow(workspace, name, version, link, registration, scratch)
+        yield from _in_mlflow(workspace, name, version, link, registration, scratch, aliases)
     evaluation = workspace.load(registration.evaluation, EvaluationReport)
     yield _document("evaluation", registration.evaluation)
     checkpoint = workspace.load(registration.checkpoint, CheckpointManifest)
@@ -174,7 +182,13 @@ def _checkpoint(workspace: Workspace, manifest: CheckpointManifest, run: Link) -
 
 
 def _in_mlflow(
-    workspace: Workspace, name: str, version: str, link: Link, registration: Registration, scratch: Path
+    workspace: Workspace,
+    name: str,
+    version: str,
+    link: Link,
+    registration: Registration,
+    scratch: Path,
+    check_aliases: bool,
 ) -> Iterator[Proof]:
     """MLflow's own copy carries the same bytes and names the same registration."""
     where = f"MLflow {name} version {version}"
@@ -185,7 +199,8 @@ def _in_mlflow(
         client = mlflow_store.connect(uri, must_exist=True)
         with mlflow_store.talking_to(uri):
             made = mlflow_store.version_files(client, name, version, scratch)
-            aliases = {alias: mlflow_store.alias_version(client, name, alias) for alias in ("champion", "challenger")}
+            asked = ("champion", "challenger") if check_aliases else ()
+            aliases = {alias: mlflow_store.alias_version(client, name, alias) for alias in asked}
     except RegistryError as error:
         yield Proof(what=where, standing="broken", detail=error.what)
         return

@@ -17,6 +17,7 @@ DOCUMENTED_CODES = {
     "IntegrityError": 5,
     "TrainingFailed": 6,
     "EnvironmentProblem": 8,
+    "PromotionRefused": 7,
     "RegistryError": 9,
     "RefConflict": 9,
     "RunStopped": 75,

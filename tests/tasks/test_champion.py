@@ -51,7 +51,7 @@ def versions_in(context: RunContext, stores: dict[str, MlflowClient], number: in
 
 def crown(versions: ModelVersions, registration: Link) -> None:
     now = refs.current(versions.context.workspace, model_refs.alias_ref(MODEL, "champion"))
-    champion.crown(versions, registration, expected=now, why="test", how="promote", by="a test")
+    champion.crown(versions.context, MODEL, registration, expected=now, why="test", detail={"version": "0"})
     champion.project(versions, "champion")
 
 
@@ -153,7 +153,7 @@ def test_a_kill_between_ref_and_alias_is_made_up_for_and_blamed_on_nobody(old, r
     (one, _), (two, _) = register(1), register(2)
     crown(old, one)
     now = refs.current(old.context.workspace, model_refs.alias_ref(MODEL, "champion"))
-    champion.crown(old, two, expected=now, why="then the process was killed", how="promote", by="a test")
+    champion.crown(old.context, MODEL, two, expected=now, why="then the process was killed", detail={"version": "2"})
     champion.project(old, "champion")
     assert alias(old) == "2"
     assert not moved(old.context)
@@ -182,7 +182,7 @@ def test_of_two_writers_that_saw_the_same_champion_one_wins(old, register) -> No
     seen = refs.current(workspace, name)
     crown(old, two)
     with pytest.raises(RefConflict):
-        champion.crown(old, three, expected=seen, why="the loser", how="promote", by="a test")
+        champion.crown(old.context, MODEL, three, expected=seen, why="the loser", detail={})
     assert champion_of(workspace) == two
     assert any(event["event"] == "promotion.lost" for event in read_events(old.context.scratch / "ledger.jsonl"))
 

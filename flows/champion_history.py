@@ -1,0 +1,115 @@
+"""`headway history`: who became champion, when, why and instead of whom, and who was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+from rich.console import Console
+
+from data_contracts import refs
+from data_contracts.documents import Link
+from data_contracts.publication import Workspace
+from tasks import decisions, model_refs
+
+
+class HistoryEntry(BaseModel):
+    when: str
+    event: str
+    """`promoted` or `rolled back`, which moved the champion; `refused`, which did not."""
+    from_version: str | None
+    to_version: str | None
+    why: str
+    by: str
+    decision: str | None
+    """Digest of the decision."""
+    failed: list[str]
+    """Checks that spoke against it."""
+    override: str
+
+
+class History(BaseModel):
+    model: str
+    workspace: str
+    champion: str | None
+    entries: list[HistoryEntry]
+    """Oldest first."""
+
+
+def read_history(workspace_uri: str, model: str) -> History:
+    """Every move of the champion, and every refusal, in order.
+
+    Raises:
+        ConfigError: no such model.
+        IntegrityError: an entry or a decision is damaged.
+    """
+    workspace = Workspace(workspace_uri)
+    model_refs.require_model(workspace, model)
+    events = [*_moves(workspace, model), *_refusals(workspace, model)]
+    now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
+    return History(
+        model=model,
+        workspace=workspace.uri,
+        champion=None if now is None else model_refs.version_of(workspace, model, now.target),
+        entries=[entry for _, entry in sorted(events, key=lambda event: event[0])],
+    )
+
+
+def _moves(workspace: Workspace, model: str) -> Iterator[tuple[float, HistoryEntry]]:
+    numbers = {entry.target: str(entry.detail["version"]) for entry in reversed(model_refs.versions(workspace, model))}
+    kept = {entry.target.sha256: decision for entry, decision in decisions.decisions(workspace, model)}
+    before: Link | None = None
+    for entry in refs.history(workspace, model_refs.alias_ref(model, "champion")):
+        digest = entry.detail.get("decision")
+        decision = kept.get(str(digest))
+        yield (
+            entry.unix_s,
+            HistoryEntry(
+                when=entry.moved_at,
+                event="rolled back" if entry.detail.get("how") == "rollback" else "promoted",
+                from_version=None if before is None else numbers.get(before),
+                to_version=numbers.get(entry.target, str(entry.detail["version"])),
+                why=entry.reason,
+                by=str(entry.detail.get("by", "")),
+                decision=digest,
+                failed=[] if decision is None else [check.name for check in decision.failed],
+                override="" if decision is None else decision.override,
+            ),
+        )
+        before = entry.target
+
+
+def _refusals(workspace: Workspace, model: str) -> Iterator[tuple[float, HistoryEntry]]:
+    for entry, decision in decisions.decisions(workspace, model):
+        if decision.promote or decision.override:
+            continue
+        champion = None if decision.champion is None else model_refs.version_of(workspace, model, decision.champion)
+        yield (
+            entry.unix_s,
+            HistoryEntry(
+                when=entry.moved_at,
+                event="refused",
+                from_version=champion,
+                to_version=str(entry.detail["version"]),
+                why=decision.reason,
+                by=str(entry.detail["by"]),
+                decision=entry.target.sha256,
+                failed=[check.name for check in decision.failed],
+                override="",
+            ),
+        )
+
+
+def print_history(history: History) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    champion = "no champion" if history.champion is None else f"version {history.champion} is champion"
+    console.print(f"[bold]{history.model}[/bold]: {champion}\n")
+    for entry in history.entries:
+        was = "none" if entry.from_version is None else f"v{entry.from_version}"
+        arrow = f"v{entry.to_version} against {was}" if entry.event == "refused" else f"{was} -> v{entry.to_version}"
+        console.print(f"{entry.when}  {entry.event:<11}  {arrow}  {entry.by}", markup=False)
+        console.print(f"    {entry.why}", markup=False)
+        if entry.override:
+            console.print(f"    against the policy ({', '.join(entry.failed)}): {entry.override}", markup=False)
+    if not history.entries:
+        console.print("nothing was promoted or refused yet")

@@ -1,0 +1,197 @@
+"""`headway promote` and `headway rollback`: the champion moved by a person, verified first."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+
+from data_contracts import refs
+from data_contracts.digest_cache import DigestCache
+from data_contracts.documents import Link
+from data_contracts.errors import ConfigError, IntegrityError
+from data_contracts.leftovers import scratch_folder
+from data_contracts.publication import Workspace
+from flows.environment import project_folder
+from flows.pipeline_spec import find_pipeline_file, load_pipeline
+from flows.tables import print_table
+from flows.verify import proofs
+from tasks import champion_moves, decisions, model_card, model_refs
+from tasks.champion_moves import Moved
+from tasks.context import RunContext
+from tasks.model_versions import model_versions
+from tasks.promotion import Check, PromotionSpec
+from training.ledger import Event, Ledger
+
+MARKS = {"passed": "passed", "failed": "FAILED", "not judged": "not judged"}
+
+
+class MoveReport(BaseModel):
+    """What a promotion or a rollback came to."""
+
+    model: str
+    from_version: str | None
+    to_version: str
+    why: str
+    by: str
+    when: str
+    checks: list[Check]
+    """Of a promotion; a rollback asks no policy."""
+    override: str
+    card: str
+    warnings: list[str]
+
+
+def promote(
+    workspace_uri: str, model: str, version: str, *, why: str, override: str = "", pipeline: str = ""
+) -> MoveReport:
+    """Verify a version, ask the policy, and make it champion.
+
+    Args:
+        override: promote whatever the policy says, and this is why.
+        pipeline: whose policy; by default the one that the model was last judged by.
+
+    Raises:
+        ConfigError: no such version, or no reason.
+        IntegrityError: a link of its proof is broken.
+        PromotionRefused: the policy says no.
+        RefConflict: somebody else moved the champion meanwhile.
+        RegistryError: MLflow does not answer.
+    """
+    workspace = Workspace(workspace_uri)
+    _require_reason(why)
+    name, version, target = model_refs.resolve(workspace, f"models:/{model}/{version}")
+    policy = _policy(workspace, name, pipeline)
+    _require_proof(workspace, name, version)
+    with (
+        _at_work(workspace, name) as (context, warnings),
+        model_versions(context, name, _store(workspace, name)) as made,
+    ):
+        moved = champion_moves.promote(made, target, why=why, by=decisions.who(), policy=policy, override=override)
+    return _report(workspace, name, moved, override, warnings)
+
+
+def rollback(workspace_uri: str, model: str, *, why: str, to: str = "") -> MoveReport:
+    """Verify an earlier champion and bring it back.
+
+    Args:
+        to: its version; by default the champion before today's.
+
+    Raises:
+        ConfigError: no such version, it was never champion, there is none before today's, or no reason.
+        IntegrityError: a link of its proof is broken.
+        RefConflict: somebody else moved the champion meanwhile.
+        RegistryError: MLflow does not answer.
+    """
+    workspace = Workspace(workspace_uri)
+    _require_reason(why)
+    now, target = champion_moves.rollback_target(workspace, model, to)
+    version = model_refs.version_of(workspace, model, target) or to
+    _require_proof(workspace, model, version)
+    with (
+        _at_work(workspace, model) as (context, warnings),
+        model_versions(context, model, _store(workspace, model)) as made,
+    ):
+        moved = champion_moves.rollback(made, target, expected=now, why=why, by=decisions.who())
+    return _report(workspace, model, moved, "", warnings)
+
+
+def _require_reason(why: str) -> None:
+    if not why.strip():
+        raise ConfigError("a move of the champion needs a reason.", where="--why", advice="It is kept in the history.")
+
+
+def _policy(workspace: Workspace, model: str, pipeline: str) -> PromotionSpec:
+    if not pipeline:
+        return decisions.last_policy(workspace, model)
+    spec = load_pipeline(find_pipeline_file(pipeline, project_folder()))
+    if spec.registry.model != model:
+        raise ConfigError(f"this pipeline makes {spec.registry.model!r}, not {model!r}.", where="--pipeline")
+    return spec.promotion
+
+
+def _require_proof(workspace: Workspace, model: str, version: str) -> None:
+    """What `headway verify` says of the version, but for MLflow's aliases, which are about to be set."""
+    uri = f"models:/{model}/{version}"
+    broken = next((proof for proof in proofs(workspace, uri, aliases=False) if proof.standing == "broken"), None)
+    if broken is not None:
+        raise IntegrityError(
+            f"{uri} is not proved: {broken.what}: {broken.detail}. The champion stays what it is.",
+            where=workspace.uri,
+            advice="Put it back from a copy, or choose another version; `headway history` names those there were.",
+        )
+
+
+def _store(workspace: Workspace, model: str) -> str:
+    """The MLflow store where the model was registered last."""
+    newest = next(refs.newest_first(workspace, model_refs.versions_ref(model)), None)
+    return "" if newest is None else str(newest.detail.get(model_refs.STORE, ""))
+
+
+@contextlib.contextmanager
+def _at_work(workspace: Workspace, model: str) -> Iterator[tuple[RunContext, list[str]]]:
+    """What a task needs, and the warnings that it gives."""
+    warnings: list[str] = []
+
+    def heard(event: Event) -> None:
+        if event["event"] == "alias.moved":
+            warnings.append(str(event["message"]))
+
+    with (
+        scratch_folder("headway-promotion-") as folder,
+        contextlib.closing(Ledger(folder / "ledger.jsonl")) as ledger,
+    ):
+        ledger.listeners.append(heard)
+        context = RunContext(
+            pipeline=model,
+            workspace=workspace,
+            base=folder,
+            ledger=ledger,
+            digests=DigestCache(workspace.local_path("digest-cache.json")),
+            scratch=folder,
+            budget_scope=str(uuid.uuid4()),
+        )
+        yield context, warnings
+
+
+def _report(workspace: Workspace, model: str, moved: Moved, override: str, warnings: list[str]) -> MoveReport:
+    def number(link: Link | None) -> str | None:
+        return None if link is None else model_refs.version_of(workspace, model, link)
+
+    return MoveReport(
+        model=model,
+        from_version=number(moved.before),
+        to_version=number(moved.entry.target) or "",
+        why=moved.entry.reason,
+        by=str(moved.entry.detail["by"]),
+        when=moved.entry.moved_at,
+        checks=[] if moved.decision is None else list(moved.decision.checks),
+        override=override,
+        card=workspace.uri_of(model_card.card_path(model, moved.entry.target)),
+        warnings=warnings,
+    )
+
+
+def print_move(report: MoveReport) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold]{report.model} version {report.to_version}[/bold]: champion since {report.when}")
+    console.print(f"  instead of {'none' if report.from_version is None else f'version {report.from_version}'}")
+    console.print(f"  why        {report.why}", markup=False)
+    if report.override:
+        console.print(f"  override   {report.override}", markup=False)
+    if report.checks:
+        print_table(console, _check_table(report.checks))
+    console.print(f"  card       {report.card}", markup=False)
+    for warning in report.warnings:
+        console.print(f"  warning    {warning}", markup=False)
+
+
+def _check_table(checks: list[Check]) -> Table:
+    table = Table(box=None, padding=(0, 2), show_header=False)
+    for check in checks:
+        table.add_row(check.name, MARKS[check.standing], check.detail)
+    return table

@@ -1,0 +1,60 @@
+"""The champion and its history. Heavy imports happen inside the commands that need them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from flows.environment import default_workspace
+
+WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
+Model = Annotated[str, typer.Argument(help="Name of a registered model.")]
+Why = Annotated[str, typer.Option("--why", help="Kept in the history.")]
+
+
+def history(model: Model, workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
+    """Who became champion, when, why, instead of whom, and who was refused."""
+    from flows.champion_history import print_history, read_history
+
+    found = read_history(workspace or default_workspace(), model)
+    if as_json:
+        print(json.dumps(found.model_dump(mode="json")))
+    else:
+        print_history(found)
+
+
+def promote(
+    model: Model,
+    version: Annotated[str, typer.Argument(help="The version's number.")],
+    why: Why,
+    override: Annotated[str, typer.Option(help="Promote it against the policy, for this reason; recorded.")] = "",
+    pipeline: Annotated[
+        str, typer.Option(help="The pipeline whose policy counts; by default the one it was last judged by.")
+    ] = "",
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """Make a version champion: verified first, and as the policy says. Exit code 7: the policy says no."""
+    from flows.champion_moves import print_move
+    from flows.champion_moves import promote as run_promote
+
+    made = run_promote(workspace or default_workspace(), model, version, why=why, override=override, pipeline=pipeline)
+    print(json.dumps(made.model_dump(mode="json"))) if as_json else print_move(made)
+
+
+def rollback(
+    model: Model,
+    why: Why,
+    to: Annotated[str, typer.Option(help="An earlier champion's version; by default the one before today's.")] = "",
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """Bring an earlier champion back, verified first. Exit code 5: it is damaged, and the champion stays."""
+    from flows.champion_moves import print_move
+    from flows.champion_moves import rollback as run_rollback
+
+    made = run_rollback(workspace or default_workspace(), model, why=why, to=to)
+    print(json.dumps(made.model_dump(mode="json"))) if as_json else print_move(made)

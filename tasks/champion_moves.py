@@ -1,0 +1,123 @@
+"""The champion moved by a person: promoted if the policy allows it, or back to what it was before.
+
+Whoever calls has verified the target. Each move is one entry of the champion's ref, made against the entry that was
+seen: of two that saw the same, one is refused and changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from data_contracts import refs
+from data_contracts.documents import Link
+from data_contracts.errors import ConfigError, PromotionRefused
+from data_contracts.publication import Workspace
+from data_contracts.refs import RefEntry
+from tasks import decisions, model_card, model_refs
+from tasks.champion import crown, judge, project
+from tasks.model_versions import ModelVersions
+from tasks.promotion import Decision, PromotionSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moved:
+    """A move that was made."""
+
+    entry: RefEntry
+    before: Link | None
+    decision: Decision | None = None
+
+
+def promote(
+    versions: ModelVersions, target: Link, *, why: str, by: str, policy: PromotionSpec, override: str = ""
+) -> Moved:
+    """Make a registered model champion, if the policy says so, or against it with a reason.
+
+    Raises:
+        ConfigError: it is the champion.
+        PromotionRefused: the policy says no; every failed check is named, and the card says so too.
+        RefConflict: another writer was first.
+    """
+    workspace, model = versions.context.workspace, versions.model
+    now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
+    version = versions.ensure(target)
+    if now is not None and now.target == target:
+        raise ConfigError(f"version {version} is the champion of {model!r} already.", where=workspace.uri)
+    evaluation = decisions.newest_evaluation(workspace, target, None if now is None else now.target)
+    decision = judge(workspace, policy, target, evaluation, now)
+    if not decision.promote and override:
+        decision = decision.model_copy(update={"override": override})
+    kept = decisions.record(workspace, decision, version=version, by=by)
+    if not decision.promote and not override:
+        model_card.attach(versions, target, version)
+        raise PromotionRefused(
+            f"the policy refuses version {version} of {model!r}: {decision.reason}.",
+            where=workspace.uri,
+            advice="Retrain to have it judged against today's champion, or say why it shall be so with --override.",
+        )
+    detail = {"version": version, "how": "promote", "by": by, "decision": kept.sha256}
+    entry = crown(versions.context, model, target, expected=now, why=why, detail=detail)
+    _follow(versions, target)
+    return Moved(entry=entry, before=None if now is None else now.target, decision=decision)
+
+
+def rollback(versions: ModelVersions, target: Link, *, expected: RefEntry, why: str, by: str) -> Moved:
+    """Bring an earlier champion back.
+
+    Raises:
+        RefConflict: the champion is not `expected` any more; nothing was changed.
+    """
+    detail = {"version": versions.ensure(target), "how": "rollback", "by": by}
+    entry = crown(versions.context, versions.model, target, expected=expected, why=why, detail=detail)
+    _follow(versions, target)
+    return Moved(entry=entry, before=expected.target)
+
+
+def _follow(versions: ModelVersions, target: Link) -> None:
+    """MLflow after the ref: asked for by a person, the alias is set whoever moved it."""
+    model_card.attach(versions, target, versions.ensure(target))
+    project(versions, "champion", take_over=True)
+
+
+def rollback_target(workspace: Workspace, model: str, version: str = "") -> tuple[RefEntry, Link]:
+    """Today's champion, and the one to go back to.
+
+    Args:
+        version: of an earlier champion; empty for the one before today's.
+
+    Raises:
+        ConfigError: there is none, or it was never champion.
+    """
+    model_refs.require_model(workspace, model)
+    history = refs.history(workspace, model_refs.alias_ref(model, "champion"))
+    if not history:
+        raise ConfigError(f"model {model!r} has no champion.", where=workspace.uri, advice="See `headway status`.")
+    now = history[-1]
+    if version:
+        _, _, target = model_refs.resolve(workspace, f"models:/{model}/{version}")
+        if target == now.target:
+            raise ConfigError(f"version {version} is the champion of {model!r} already.", where=workspace.uri)
+        if target not in {entry.target for entry in history}:
+            raise ConfigError(
+                f"version {version} of {model!r} was never champion.",
+                where=workspace.uri,
+                advice="`headway promote` asks the policy; `headway history` names the champions there were.",
+            )
+        return now, target
+    before = previous(history)
+    if before is None:
+        raise ConfigError(
+            f"model {model!r} had no champion before today's.", where=workspace.uri, advice="See `headway history`."
+        )
+    return now, before
+
+
+def previous(history: list[RefEntry]) -> Link | None:
+    """The champion before today's: what was rolled back from is no way back."""
+    stack: list[Link] = []
+    for entry in history:
+        if entry.detail.get("how") == "rollback" and entry.target in stack:
+            del stack[stack.index(entry.target) + 1 :]
+        else:
+            stack = [link for link in stack if link != entry.target] + [entry.target]
+    return stack[-2] if len(stack) > 1 else None

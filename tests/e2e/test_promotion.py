@@ -1,0 +1,80 @@
+"""`headway promote`, `rollback` and `history` on models that were really trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def said(done) -> dict:
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def champion(project) -> str | None:
+    return said(project.headway("history", "tiny", "--json"))["champion"]
+
+
+def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged(project, flip_one_bit) -> None:
+    project.edit("tiny.yaml", "max_steps: 120", "max_steps: 100")
+    project.edit(
+        "tiny.yaml",
+        "registry: {model: tiny}",
+        "promotion: {max_latency_ms: 60000, max_model_bytes: 100000000}\nregistry: {model: tiny}",
+    )
+    second = said(project.retrain("--no-promote", "--json"))
+    assert second["version"] == "2" and not second["promoted"] and "switched off" in second["reason"]
+    card = Path(second["reports"]["card"].removeprefix("file://")).read_text()
+    assert "| permission | ✖ failed |" in card and "| latency | ✔ passed |" in card and "| size | ✔ passed |" in card
+    assert "**Refused**" in card and "## Slices" in card
+
+    refused = project.headway("promote", "tiny", "2", "--why", "try it")
+    assert refused.returncode in (0, 7), refused.stderr
+    if refused.returncode == 7:
+        assert "the policy refuses version 2" in refused.stderr and champion(project) == "1"
+        moved = project.headway("promote", "tiny", "2", "--why", "try it", "--override", "a test", "--json")
+        assert said(moved)["to_version"] == "2" and said(moved)["override"] == "a test"
+    assert champion(project) == "2"
+
+    tensors: Path = project.file("runs/*/checkpoints/step-00000120/tensors-00001-of-00002.safetensors")
+    whole = tensors.read_bytes()
+    flip_one_bit(tensors)
+    damaged = project.headway("rollback", "tiny", "--why", "it is slow")
+    assert damaged.returncode == 5
+    assert tensors.name in damaged.stderr and "The champion stays what it is" in damaged.stderr
+    assert "Traceback" not in damaged.stderr and champion(project) == "2"
+
+    tensors.write_bytes(whole)
+    back = project.headway("rollback", "tiny", "--why", "it is slow", "--json")
+    assert (said(back)["from_version"], said(back)["to_version"], said(back)["warnings"]) == ("2", "1", [])
+    assert project.headway("verify", "models:/tiny@champion").returncode == 0, "MLflow's alias followed"
+
+    told = project.headway("history", "tiny")
+    assert told.returncode == 0 and "rolled back" in told.stdout and "v2 -> v1" in told.stdout
+    assert "it is slow" in told.stdout and "version 1 is champion" in told.stdout
+    entries = said(project.headway("history", "tiny", "--json"))["entries"]
+    moves = [entry for entry in entries if entry["event"] != "refused"]
+    assert [entry["to_version"] for entry in moves] == ["1", "2", "1"]
+    for before, entry in zip(moves, moves[1:], strict=False):
+        assert entry["from_version"] == before["to_version"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        (("promote", "tiny", "7", "--why", "x"), 2, "has no version 7"),
+        (("promote", "tinny", "1", "--why", "x"), 2, "no model 'tinny'"),
+        (("promote", "tiny", "1", "--why", " "), 2, "needs a reason"),
+        (("promote", "tiny", "1", "--why", "x"), 2, "version 1 is the champion"),
+        (("rollback", "tiny", "--why", "x"), 2, "had no champion before today's"),
+        (("history", "tinny"), 2, "no model 'tinny'"),
+    ],
+)
+def test_a_move_that_cannot_be_made_is_told_in_one_line(project, arguments, code: int, named: str) -> None:
+    done = project.headway(*arguments)
+    assert done.returncode == code
+    assert named in done.stderr and len(done.stderr.splitlines()) == 1

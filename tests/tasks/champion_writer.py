@@ -1,0 +1,87 @@
+"""A process that promotes and rolls back at random beside others, and says which moves were its own.
+
+    python champion_writer.py WORKSPACE MODEL STORE MOVES SEED FOLDER GO
+
+With an empty STORE it moves the ref alone; else MLflow's alias follows. It begins once the file GO exists.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+from data_contracts import refs
+from data_contracts.digest_cache import DigestCache
+from data_contracts.documents import Link
+from data_contracts.errors import RefConflict
+from data_contracts.publication import Workspace
+from data_contracts.refs import RefEntry
+from tasks import model_refs
+from tasks.champion import crown
+from tasks.champion_moves import previous, promote, rollback
+from tasks.context import RunContext
+from tasks.model_versions import model_versions
+from tasks.promotion import PromotionSpec
+from training.ledger import Event, Ledger
+
+BY = "a writer"
+
+
+def main() -> None:
+    uri, model, store, moves, seed, folder, go = sys.argv[1:]
+    workspace, draw, stray = Workspace(uri), random.Random(seed), []
+    context = RunContext(
+        pipeline=model,
+        workspace=workspace,
+        base=Path(folder),
+        ledger=Ledger(Path(folder) / f"ledger-{seed}.jsonl"),
+        digests=DigestCache(Path(folder) / f"digests-{seed}.json"),
+        scratch=Path(folder) / f"scratch-{seed}",
+        budget_scope=seed,
+    )
+
+    def heard(event: Event) -> None:
+        if event["event"] == "alias.moved":
+            stray.append(event["message"])
+
+    context.ledger.listeners.append(heard)
+    targets = [entry.target for entry in model_refs.versions(workspace, model)]
+    if store:
+        import mlflow  # noqa: F401  (not while the others are at it)
+    print("ready", flush=True)
+    while not Path(go).exists():
+        time.sleep(0.001)
+    made, lost = [], 0
+    while len(made) < int(moves):
+        try:
+            entry = one_move(context, model, store, targets, draw)
+            made.append([entry.number, entry.detail["from"], entry.target.sha256, entry.detail["how"]])
+        except RefConflict:
+            lost += 1
+    print(json.dumps({"made": made, "lost": lost, "stray": stray}), flush=True)
+
+
+def one_move(context: RunContext, model: str, store: str, targets: list[Link], draw: random.Random) -> RefEntry:
+    """Raises `RefConflict`: another was first."""
+    history = refs.history(context.workspace, model_refs.alias_ref(model, "champion"))
+    now, back = history[-1], previous(history)
+    other = draw.choice([target for target in targets if target != now.target])
+    goes_back = back is not None and draw.random() < 0.4
+    if not store:
+        how, target = ("rollback", back) if goes_back and back is not None else ("promote", other)
+        detail = {"version": "0", "how": how, "by": BY}
+        return crown(context, model, target, expected=now, why="race", detail=detail)
+    with model_versions(context, model, store) as versions:
+        if goes_back and back is not None:
+            return rollback(versions, back, expected=now, why="race", by=BY).entry
+        # The lock was waited for: whoever was first may have made this one champion.
+        seen = refs.current(context.workspace, model_refs.alias_ref(model, "champion"))
+        if seen is None or seen.target == other:
+            raise RefConflict("another was first.")
+        return promote(versions, other, why="race", by=BY, policy=PromotionSpec(), override="race").entry
+
+
+main()

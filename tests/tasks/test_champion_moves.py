@@ -1,0 +1,215 @@
+"""A person moves the champion: as the policy says or against it with a reason, and back; each move is a line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data_contracts import refs
+from data_contracts.documents import Link
+from data_contracts.errors import ConfigError, PromotionRefused, RefConflict
+from data_contracts.publication import Workspace
+from data_contracts.refs import RefEntry
+from flows.champion_history import HistoryEntry, read_history
+from tasks import champion, champion_moves, decisions, mlflow_store, model_refs
+from tasks.context import RunContext
+from tasks.model_card import card_path
+from tasks.model_versions import ModelVersions
+from tasks.promotion import PromotionSpec
+from training.ledger import read_events
+
+MODEL = "tiny"
+DEFAULT = PromotionSpec()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+    mlflow_store.connect(uri)
+    return uri
+
+
+@pytest.fixture
+def versions(context: RunContext, store: str) -> ModelVersions:
+    client = mlflow_store.connect(store)
+    for model in client.search_registered_models():
+        client.delete_registered_model(model.name)
+    return ModelVersions(context, client, MODEL, store)
+
+
+@pytest.fixture
+def settle(versions: ModelVersions, register: Callable[..., tuple[Link, Link]]) -> Callable[..., Link]:
+    """Register a model as a retrain does; returns its registration."""
+
+    def settled(number: int, against: Link | None = None, *, better: bool = True) -> Link:
+        registration, evaluation = register(number, against, better=better)
+        champion.settle(versions, registration, evaluation)
+        return registration
+
+    return settled
+
+
+def champion_of(workspace: Workspace) -> RefEntry:
+    entry = refs.current(workspace, model_refs.alias_ref(MODEL, "champion"))
+    assert entry is not None
+    return entry
+
+
+def promote(versions: ModelVersions, target: Link, policy: PromotionSpec = DEFAULT, override: str = "") -> None:
+    champion_moves.promote(versions, target, why="asked for", by="ada@desk", policy=policy, override=override)
+
+
+def back(versions: ModelVersions, to: str = "") -> None:
+    now, target = champion_moves.rollback_target(versions.context.workspace, MODEL, to)
+    champion_moves.rollback(versions, target, expected=now, why="it was slow", by="ada@desk")
+
+
+def lines(workspace: Workspace) -> list[tuple[str, str | None, str | None]]:
+    entries: list[HistoryEntry] = read_history(workspace.uri, MODEL).entries
+    return [(entry.event, entry.from_version, entry.to_version) for entry in entries]
+
+
+def test_a_held_back_model_is_promoted_by_hand_if_the_policy_allows_it(versions, register) -> None:
+    held = dataclasses.replace(versions.context, may_promote=False)
+    registration, evaluation = register(1)
+    champion.settle(ModelVersions(held, versions.client, MODEL, versions.store), registration, evaluation)
+    workspace = versions.context.workspace
+    promote(versions, registration)
+    entry = champion_of(workspace)
+    assert (entry.target, entry.reason) == (registration, "asked for")
+    assert (entry.detail["by"], entry.detail["how"], entry.detail["from"]) == ("ada@desk", "promote", None)
+    assert mlflow_store.alias_version(versions.client, MODEL, "champion") == "1"
+    assert lines(workspace) == [("refused", None, "1"), ("promoted", None, "1")]
+
+
+def test_a_version_that_the_policy_refuses_stays_what_it_is_and_its_card_says_why(versions, settle) -> None:
+    first = settle(1)
+    worse = settle(2, first, better=False)
+    workspace = versions.context.workspace
+    with pytest.raises(PromotionRefused, match="does not beat the champion") as refused:
+        promote(versions, worse)
+    assert refused.value.exit_code == 7
+    assert champion_of(workspace).target == first
+    card = workspace.read(card_path(MODEL, worse)).decode()
+    assert "**Refused**" in card and "| champion | ✖ failed |" in card
+    assert lines(workspace) == [("promoted", None, "1"), ("refused", "1", "2")], "told once, decided twice"
+
+
+def test_an_override_promotes_it_and_is_kept_with_its_reason(versions, settle) -> None:
+    first = settle(1)
+    worse = settle(2, first, better=False)
+    workspace = versions.context.workspace
+    promote(versions, worse, override="the old one leaks")
+    assert champion_of(workspace).target == worse
+    assert "**Promoted against the policy**: the old one leaks" in workspace.read(card_path(MODEL, worse)).decode()
+    last = read_history(workspace.uri, MODEL).entries[-1]
+    assert (last.event, last.override, last.failed) == ("promoted", "the old one leaks", ["champion"])
+    assert decisions.last_policy(workspace, MODEL) == DEFAULT
+
+
+def test_a_report_that_judges_against_a_former_champion_does_not_promote_by_hand(versions, settle) -> None:
+    first = settle(1)
+    late = settle(2)  # judged when there was none
+    with pytest.raises(PromotionRefused, match="another champion than today's"):
+        promote(versions, late)
+    assert champion_of(versions.context.workspace).target == first
+
+
+def test_the_champion_is_not_promoted_again(versions, settle) -> None:
+    first = settle(1)
+    with pytest.raises(ConfigError, match="version 1 is the champion of 'tiny' already"):
+        promote(versions, first)
+
+
+def test_rollbacks_go_further_back_each_time_and_never_to_what_was_rolled_back_from(versions, settle) -> None:
+    one = settle(1)
+    two = settle(2, one)
+    three = settle(3, two)
+    workspace = versions.context.workspace
+    assert champion_of(workspace).target == three
+    back(versions)
+    assert champion_of(workspace).target == two
+    assert mlflow_store.alias_version(versions.client, MODEL, "champion") == "2"
+    back(versions)
+    assert champion_of(workspace).target == one
+    with pytest.raises(ConfigError, match="had no champion before today's"):
+        back(versions)
+    assert lines(workspace) == [
+        *(("promoted", None, "1"), ("promoted", "1", "2"), ("promoted", "2", "3")),
+        *(("rolled back", "3", "2"), ("rolled back", "2", "1")),
+    ]
+    assert [entry.why for entry in read_history(workspace.uri, MODEL).entries][-2:] == ["it was slow"] * 2
+
+
+def test_a_rollback_goes_to_the_version_that_is_named_if_it_was_champion(versions, settle) -> None:
+    one = settle(1)
+    two = settle(2, one)
+    settle(3, two)
+    settle(4, two, better=False)
+    workspace = versions.context.workspace
+    back(versions, "1")
+    assert champion_of(workspace).target == one
+    with pytest.raises(ConfigError, match="version 4 of 'tiny' was never champion"):
+        back(versions, "4")
+    with pytest.raises(ConfigError, match="version 1 is the champion of 'tiny' already"):
+        back(versions, "1")
+
+
+def test_what_was_rolled_back_from_does_not_return_by_the_next_retrain(versions, settle, register) -> None:
+    one = settle(1)
+    two = settle(2, one)
+    back(versions)
+    outcome = champion.settle(versions, two, register(2, one)[1])
+    assert not outcome.promoted and "does not return by itself" in outcome.reason
+    assert champion_of(versions.context.workspace).target == one
+
+
+def test_a_rollback_from_a_champion_that_is_no_more_changes_nothing(versions, settle) -> None:
+    one = settle(1)
+    two = settle(2, one)
+    now, target = champion_moves.rollback_target(versions.context.workspace, MODEL)
+    three = settle(3, two)
+    with pytest.raises(RefConflict):
+        champion_moves.rollback(versions, target, expected=now, why="late", by="ada@desk")
+    assert champion_of(versions.context.workspace).target == three
+    assert mlflow_store.alias_version(versions.client, MODEL, "champion") == "3"
+
+
+def test_a_move_in_mlflow_is_reported_and_what_a_person_asks_headway_for_wins_over_it(versions, settle) -> None:
+    one = settle(1)
+    two = settle(2, one)
+    versions.client.set_registered_model_alias(MODEL, "champion", "1")
+    settle(3, two, better=False)
+    events = [event["event"] for event in read_events(Path(versions.context.scratch) / "ledger.jsonl")]
+    assert "alias.moved" in events and mlflow_store.alias_version(versions.client, MODEL, "champion") == "1"
+    promote(versions, one, override="as in MLflow")
+    back(versions)
+    assert mlflow_store.alias_version(versions.client, MODEL, "champion") == "2"
+
+
+def test_a_projection_that_another_host_overtook_is_repeated(versions, register, monkeypatch) -> None:
+    """Its alias was set late, over the newer one: it sees that the ref moved on, and brings the alias after it."""
+    (one, _), (two, _) = register(1), register(2)
+    workspace, client = versions.context.workspace, versions.client
+    first = champion.crown(versions.context, MODEL, one, expected=None, why="", detail={"version": "1"})
+    set_alias, overtaken = client.set_registered_model_alias, []
+
+    def late(*arguments: str) -> None:
+        if not overtaken:
+            overtaken.append(True)
+            champion.crown(versions.context, MODEL, two, expected=first, why="", detail={"version": "2"})
+            champion.project(ModelVersions(versions.context, client, MODEL, versions.store), "champion")
+        set_alias(*arguments)
+
+    monkeypatch.setattr(client, "set_registered_model_alias", late)
+    champion.project(versions, "champion")
+    assert mlflow_store.alias_version(client, MODEL, "champion") == versions.ensure(two)
+    assert champion_of(workspace).target == two
+
+
+def test_a_model_nobody_registered_has_no_history(context: RunContext) -> None:
+    with pytest.raises(ConfigError, match="no model 'tiny' in this workspace"):
+        read_history(context.workspace.uri, MODEL)

@@ -1,0 +1,153 @@
+"""Writers on two hosts promote and roll back at once: one champion at any moment, no move lost, all in the history.
+
+`HEADWAY_RACE_MOVES=50` makes each of the four writers move the champion fifty times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts import refs
+from data_contracts.documents import Link
+from data_contracts.publication import Workspace
+from tasks import mlflow_store, model_refs
+from tasks.champion import crown, project
+from tasks.context import RunContext
+from tasks.model_versions import ModelVersions
+
+MODEL = "tiny"
+WRITER = Path(__file__).with_name("champion_writer.py")
+REPOSITORY = Path(__file__).resolve().parents[2]
+MOVES = int(os.environ.get("HEADWAY_RACE_MOVES", "5"))
+DEADLINE_S = 60.0 + 60.0 * MOVES
+CHAMPION = model_refs.alias_ref(MODEL, "champion")
+
+
+@pytest.fixture(params=["folder", "s3"])
+def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
+    places = {
+        "folder": lambda: str(tmp_path / "workspace"),
+        "s3": lambda: f"s3://{request.getfixturevalue('new_bucket')()}/team",
+    }
+    return Workspace.create(places[request.param]())
+
+
+class Race:
+    """Writers that start together, two on each host: another working folder, home and local side."""
+
+    def __init__(self, workspace: Workspace, folder: Path, store: str, writers: int, moves: int) -> None:
+        self.workspace, self.go, self.writers = workspace, folder / "go", []
+        self.seen: dict[int, Link] = {}
+        for number in range(writers):
+            host = folder / f"host-{number % 2}"
+            host.mkdir(exist_ok=True)
+            arguments = (workspace.uri, MODEL, store, str(moves), str(number), str(host), str(self.go))
+            ours = {"HOME": str(host), "HEADWAY_LOCAL": str(host / "local"), "PYTHONPATH": str(REPOSITORY)}
+            self.writers.append(
+                subprocess.Popen(
+                    [sys.executable, str(WRITER), *arguments],
+                    cwd=host,
+                    env={**os.environ, **ours},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    process_group=0,
+                )
+            )
+
+    def run(self) -> list[dict[str, Any]]:
+        """What each writer says it did; meanwhile a reader looks who is champion."""
+        for writer in self.writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n", writer.communicate()
+        self.go.touch()
+        last = 0
+        while any(writer.poll() is None for writer in self.writers):
+            now = refs.current(self.workspace, CHAMPION)
+            assert now is not None and now.number >= last, "the history went backwards"
+            last = now.number
+            assert self.seen.setdefault(now.number, now.target) == now.target, "two champions"
+        said = [writer.communicate(timeout=DEADLINE_S) for writer in self.writers]
+        assert [writer.returncode for writer in self.writers] == [0] * len(self.writers), said
+        return [json.loads(out) for out, _ in said]
+
+    def end(self) -> None:
+        for writer in self.writers:
+            writer.kill()
+            writer.communicate()
+
+
+@pytest.fixture
+def start() -> Iterator[Any]:
+    races: list[Race] = []
+
+    def started(*arguments: Any) -> Race:
+        races.append(Race(*arguments))
+        return races[-1]
+
+    yield started
+    for race in races:
+        race.end()
+
+
+def crowned(workspace: Workspace, links: list[Link]) -> None:
+    """Versions 1, 2, ... and a first champion for the writers to move."""
+    entry = None
+    for number, link in enumerate(links, 1):
+        detail = {"version": str(number), model_refs.STORE: ""}
+        entry = refs.move(
+            workspace, model_refs.versions_ref(MODEL), link, expected=entry, reason="registered", detail=detail
+        )
+    first = {"version": "1", "how": "promote", "by": "a test", "from": None}
+    refs.move(workspace, CHAMPION, links[0], expected=None, reason="first", detail=first)
+
+
+def require_complete(workspace: Workspace, told: list[dict[str, Any]], moves: int, seen: dict[int, Link]) -> None:
+    history = refs.history(workspace, CHAMPION)
+    made = sorted(move for each in told for move in each["made"])
+    assert len(history) == 1 + moves * len(told), "as many entries as moves that were said to be made"
+    assert [number for number, *_ in made] == list(range(2, len(history) + 1)), "each made by one writer"
+    for before, entry, (_, came_from, target, how) in zip(history, history[1:], made, strict=False):
+        assert entry.detail["from"] == came_from == before.target.sha256, entry.number
+        assert (entry.target.sha256, entry.detail["how"]) == (target, how)
+    assert {how for *_, how in made} == {"promote", "rollback"}
+    for number, target in seen.items():
+        assert history[number - 1].target == target
+
+
+def test_of_racing_promotions_and_rollbacks_none_is_lost(workspace: Workspace, start: Any, tmp_path: Path) -> None:
+    crowned(workspace, [Link(kind="registration", sha256=f"{number:064x}") for number in range(1, 6)])
+    race = start(workspace, tmp_path, "", 4, MOVES)
+    told = race.run()
+    print([each["lost"] for each in told], "moves were refused")
+    require_complete(workspace, told, MOVES, race.seen)
+
+
+def test_the_alias_in_mlflow_ends_where_the_last_of_the_racing_moves_put_the_champion(
+    workspace: Workspace, context: RunContext, start: Any, register: Any, tmp_path: Path
+) -> None:
+    """In a bucket the hosts' locks don't reach each other: their projections cross."""
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    client = mlflow_store.connect(store)
+    links = [register(number)[0] for number in range(3)]
+    versions = ModelVersions(context, client, MODEL, store)
+    for link in links:
+        versions.ensure(link)
+    crown(context, MODEL, links[0], expected=None, why="first", detail={"version": "1", "how": "promote"})
+    project(versions, "champion")
+    race = start(workspace, tmp_path, store, 4, max(MOVES // 3, 2))
+    told = race.run()
+    require_complete(workspace, told, max(MOVES // 3, 2), race.seen)
+    now = refs.current(workspace, CHAMPION)
+    assert now is not None
+    assert mlflow_store.alias_version(client, MODEL, "champion") == model_refs.version_of(workspace, MODEL, now.target)
+    assert [each["stray"] for each in told] == [[]] * 4, "nobody's move is taken for a stranger's"
+    assert len(client.search_model_versions(f"name = '{MODEL}'")) == len(links)

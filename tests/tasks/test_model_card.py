@@ -1,0 +1,80 @@
+"""The card: one page for a version, with all it stands on, in the workspace and in MLflow."""
+
+from __future__ import annotations
+
+from data_contracts.documents import EvaluationReport, Interval, Link, Registration
+from data_contracts.publication import Workspace
+from tasks import champion, decisions, mlflow_store
+from tasks.champion import judge
+from tasks.context import RunContext
+from tasks.model_card import MAX_DESCRIPTION, card_path, render
+from tasks.model_versions import ModelVersions, lineage
+from tasks.promotion import PromotionSpec
+
+MODEL = "tiny"
+
+
+def settled(context: RunContext, pair: tuple[Link, Link], policy: PromotionSpec | None = None) -> ModelVersions:
+    client = mlflow_store.connect(mlflow_store.default_tracking_uri(context.workspace))
+    versions = ModelVersions(context, client, MODEL, "")
+    champion.settle(versions, *pair, policy)
+    return versions
+
+
+def test_it_says_what_the_version_stands_on_and_is_on_the_version_in_mlflow(context: RunContext, register) -> None:
+    one = register(1)
+    versions = settled(context, one)
+    workspace = context.workspace
+    card = workspace.read(card_path(MODEL, one[0])).decode()
+    for title in ("Decision", "Figures", "Data", "Training", "Became champion", "Limits", "Lineage"):
+        assert f"\n## {title}\n" in card
+    assert "# tiny version 1\n" in card and "**Promoted**" in card
+    assert "first model, bits 1.5000 beats the bigram's 2.0000" in card
+    assert "| bits | 1.5000 [1.4000, 1.6000] |" in card and "texts 1.0.0, passed" in card
+    for what, digest in lineage(workspace, one[0]).items():
+        assert f"| {what} | {digest} |" in card
+    version = versions.client.get_model_version(MODEL, "1")
+    assert version.description == card and len(card) <= MAX_DESCRIPTION
+    assert [file.path for file in versions.client.list_artifacts(version.run_id)] == ["model", "model_card.md"]
+
+
+def test_it_needs_nothing_else_and_names_stay_text(workspace: Workspace, context: RunContext, register) -> None:
+    registration, evaluation = register(1)
+    report = workspace.load(evaluation, EvaluationReport)
+    hostile = {"a|b <img src=x>\n## Fake": Interval(value=1.0, low=0.5, high=1.5)}
+    forged = workspace.publish_document(report.model_copy(update={"slices": hostile, "slice_sizes": {}}))
+    document = workspace.load(registration, Registration).model_copy(update={"evaluation": forged})
+    card = render(workspace, MODEL, workspace.publish_document(document), "1")
+    assert "<img" not in card and "\n## Fake" not in card and "a\\|b" in card
+    assert "](" not in card and "http" not in card
+
+
+def test_a_second_look_at_a_settled_version_writes_nothing(context: RunContext, register, monkeypatch) -> None:
+    one = register(1)
+    versions = settled(context, one)
+
+    def never(*_arguments: object, **_named: object) -> None:
+        raise AssertionError("written again")
+
+    for name in ("log_text", "update_model_version", "set_registered_model_alias"):
+        monkeypatch.setattr(versions.client, name, never)
+    champion.settle(versions, *one)
+    assert len(list(decisions.decisions(context.workspace, MODEL))) == 1
+
+
+def test_size_signature_and_example_are_read_from_the_registered_files(workspace: Workspace, register) -> None:
+    registration, evaluation = register(1)
+    policy = PromotionSpec(max_model_bytes=len(b"weights 1"))
+    checks = {check.name: check for check in judge(workspace, policy, registration, evaluation, None).checks}
+    assert [checks[name].standing for name in ("size", "signature", "input example")] == ["passed"] * 3
+    document = workspace.load(registration, Registration)
+    kept = tuple(file for file in document.artifacts if not file.path.endswith("input_example.json"))
+    bare = workspace.publish_document(document.model_copy(update={"artifacts": kept}))
+    decision = judge(workspace, policy, bare, evaluation, None)
+    assert [check.name for check in decision.failed] == ["input example"]
+
+
+def test_data_whose_age_nobody_knows_are_not_fresh(workspace: Workspace, register) -> None:
+    decision = judge(workspace, PromotionSpec(max_data_age_s=1e9), *register(1), None)
+    assert [check.name for check in decision.failed] == ["freshness"]
+    assert decision.reason == "freshness is limited and not known"
