@@ -39,19 +39,17 @@ def card_path(model: str, registration: Link) -> str:
 def attach(versions: ModelVersions, registration: Link, version: str) -> None:
     """Write the card, and put it on the version in MLflow: as its description, and as a file of its run.
 
-    Nothing is done where the card in the workspace says all that there is to say.
+    Nothing is done where both say already what there is to say.
 
     Raises:
         IntegrityError: a document that it is written from is gone or damaged.
     """
     workspace, client, model = versions.context.workspace, versions.client, versions.model
     text = render(workspace, model, registration, version)
-    path = card_path(model, registration)
-    if workspace.read_if_there(path) == text.encode():
+    path, made = card_path(model, registration), client.get_model_version(model, version)
+    if workspace.read_if_there(path) == text.encode() and made.description == _shortened(text):
         return
-    run_id = client.get_model_version(model, version).run_id
-    if run_id:
-        client.log_text(run_id, text, FILE)
+    client.log_text(made.run_id, text, FILE)
     client.update_model_version(model, version, description=_shortened(text))
     workspace.publish(path, text.encode())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,11 +22,8 @@ def champion(project) -> str | None:
 
 def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged(project, flip_one_bit) -> None:
     project.edit("tiny.yaml", "max_steps: 120", "max_steps: 100")
-    project.edit(
-        "tiny.yaml",
-        "registry: {model: tiny}",
-        "promotion: {max_latency_ms: 60000, max_model_bytes: 100000000}\nregistry: {model: tiny}",
-    )
+    limits = "promotion: {max_latency_ms: 60000, max_model_bytes: 100000000}"
+    project.edit("tiny.yaml", "registry: {model: tiny}", f"{limits}\nregistry: {{model: tiny}}")
     second = said(project.retrain("--no-promote", "--json"))
     assert second["version"] == "2" and not second["promoted"] and "switched off" in second["reason"]
     card = Path(second["reports"]["card"].removeprefix("file://")).read_text()
@@ -59,7 +57,7 @@ def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged
     entries = said(project.headway("history", "tiny", "--json"))["entries"]
     moves = [entry for entry in entries if entry["event"] != "refused"]
     assert [entry["to_version"] for entry in moves] == ["1", "2", "1"]
-    for before, entry in zip(moves, moves[1:], strict=False):
+    for before, entry in pairwise(moves):
         assert entry["from_version"] == before["to_version"]
 
 

@@ -31,7 +31,7 @@ def summary(*, is_champion: bool, champion_version: str | None) -> RetrainSummar
         registration="0" * 64,
         stages_found=[],
         stages_made=["launch"],
-        reports={"contract": "/contract.html", "evaluation": "/evaluation.html"},
+        reports={"contract": "/contract.html", "evaluation": "/evaluation.html", "card": "/card.md"},
         logs="/logs",
         wall_s=10.0,
         time_s={"launch": 9.0, "train.data": 1.0},

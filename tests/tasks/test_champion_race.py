@@ -26,7 +26,7 @@ from tasks.model_versions import ModelVersions
 MODEL = "tiny"
 WRITER = Path(__file__).with_name("champion_writer.py")
 REPOSITORY = Path(__file__).resolve().parents[2]
-MOVES = int(os.environ.get("HEADWAY_RACE_MOVES", "5"))
+MOVES = int(os.environ.get("HEADWAY_RACE_MOVES", "4"))
 DEADLINE_S = 60.0 + 60.0 * MOVES
 CHAMPION = model_refs.alias_ref(MODEL, "champion")
 
@@ -143,9 +143,9 @@ def test_the_alias_in_mlflow_ends_where_the_last_of_the_racing_moves_put_the_cha
         versions.ensure(link)
     crown(context, MODEL, links[0], expected=None, why="first", detail={"version": "1", "how": "promote"})
     project(versions, "champion")
-    race = start(workspace, tmp_path, store, 4, max(MOVES // 3, 2))
+    race = start(workspace, tmp_path, store, 4, max(MOVES // 2, 2))
     told = race.run()
-    require_complete(workspace, told, max(MOVES // 3, 2), race.seen)
+    require_complete(workspace, told, max(MOVES // 2, 2), race.seen)
     now = refs.current(workspace, CHAMPION)
     assert now is not None
     assert mlflow_store.alias_version(client, MODEL, "champion") == model_refs.version_of(workspace, MODEL, now.target)
