@@ -1,7 +1,8 @@
 """How a model in training lies over the ranks of a gang, and how its gradients meet: the seam of the engine.
 
-`ExactReplicas` gives the same bits for any number of ranks; `MeshArrangement` lays a model over a mesh of ranks. Both
-stand behind the same calls, so that loop, optimizer, guards and checkpoints know nothing of ranks.
+`ExactReplicas` gives the same bits for any number of ranks, and so does `ExactShards`, whose ranks keep slices of the
+model; `MeshArrangement` lays a model over a mesh of ranks. All stand behind the same calls, so that loop, optimizer,
+guards and checkpoints know nothing of ranks.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from training.config import TrainingSpec
 from training.distributed import Gang
 from training.optimizers.groups import Freezing
 from training.optimizers.muon import Undivided
+from training.parallel.spec import mesh_shape
 from training.recipes.protocol import Recipe
 from training.telemetry import PartClock
 from training.utilisation import parameters_of
@@ -31,6 +33,14 @@ class Share:
 
     index: int
     count: int
+    stride: int = 1
+    """From one of its replicas to the next: so many shares next to each other take replicas in turn."""
+
+    def replicas(self, num_replicas: int) -> range:
+        """Which replicas of a global batch it is made of, in the order in which a rank runs them."""
+        length = num_replicas // self.count * self.stride
+        turn, place = divmod(self.index, self.stride)
+        return range(turn * length + place, (turn + 1) * length, self.stride)
 
 
 class Arrangement(Protocol):
@@ -119,6 +129,10 @@ def arrange(recipe: Recipe, spec: TrainingSpec, gang: Gang) -> Arrangement:
     """
     recipe = cast(Recipe, Freezing(recipe, spec.optimizer))
     if spec.parallel.mode == "exact":
+        if mesh_shape(spec.parallel, gang.world_size).shard > 1:
+            from training.parallel.exact_shards import ExactShards
+
+            return ExactShards(recipe, spec, gang)
         from training.exact_replicas import ExactReplicas
 
         return ExactReplicas(recipe, spec, gang)

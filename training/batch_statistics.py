@@ -7,7 +7,7 @@ statistics once a step, by the model's own momentum.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from data_contracts.errors import ConfigError
-from training.communication import Collectives, tree_sum
+from training.communication import tree_sum
 
 
 class Place(NamedTuple):
@@ -39,10 +39,13 @@ class BatchStatistics:
 
     Raises:
         ConfigError: the model has SyncBatchNorm; in `end_replica`, it changes other buffers while it is trained.
+
+    Args:
+        gather: rows (n, ...) of a rank's replicas become those of all, in the order of replicas.
     """
 
-    def __init__(self, model: nn.Module, collectives: Collectives) -> None:
-        self._collectives = collectives
+    def __init__(self, model: nn.Module, gather: Callable[[Tensor], Tensor]) -> None:
+        self._gather = gather
         self._layers: list[tuple[_NormBase, Tensor, Tensor, Tensor]] = []
         for name, module in model.named_modules():
             if isinstance(module, nn.SyncBatchNorm):
@@ -90,7 +93,7 @@ class BatchStatistics:
         """Move the running statistics; all ranks together."""
         if not self._running:
             return
-        rows = self._collectives.gather(torch.stack(self._rows))
+        rows = self._gather(torch.stack(self._rows))
         means = (tree_sum(rows) / rows.shape[0]).split_with_sizes([buffer.numel() for buffer in self._running])
         for index, (layer, *_, count) in enumerate(self._layers):
             layer.momentum = self._momenta[index]

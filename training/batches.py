@@ -51,13 +51,14 @@ class RankBatches:
     """The batches of one rank's replicas, for any step: a pure function of the step."""
 
     def __init__(self, reader: ShardReader, spec: TrainingSpec, *, share: Share, device: torch.device) -> None:
-        self._num_replicas, self._micro_batch = spec.num_replicas // share.count, spec.micro_batch_sequences
-        share_rows = self._num_replicas * self._micro_batch
+        replicas = share.replicas(spec.num_replicas)
+        self._num_replicas, self._micro_batch = len(replicas), spec.micro_batch_sequences
+        rows = np.arange(spec.global_batch_sequences).reshape(spec.num_replicas, self._micro_batch)
         self._blocks = BlockGather(
             reader,
             training_order(spec, reader),
             batch_rows=spec.global_batch_sequences,
-            share=slice(share.index * share_rows, (share.index + 1) * share_rows),
+            share=rows[replicas].reshape(-1),
         )
         self._copy = DeviceCopy(device)
         self.steps_per_block = self._blocks.batches_per_block

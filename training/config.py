@@ -15,7 +15,7 @@ from training.checkpoint.spec import CheckpointSpec
 from training.data.order_spec import OrderSpec
 from training.guards.spec import GuardSpec
 from training.optimizers.spec import OptimizerSpec, ScheduleSpec
-from training.parallel.spec import MeshShape, ParallelSpec, mesh_shape
+from training.parallel.spec import ParallelSpec, mesh_shape
 from training.profiling import ProfileSpec
 from training.start_spec import StartFrom
 
@@ -80,6 +80,19 @@ class TrainingSpec(Frozen):
             )
         return self
 
+    @model_validator(mode="after")
+    def _slices_do_not_decide_bits(self) -> Self:
+        if self.parallel.mode == "fast" or self.parallel.shard == 1:
+            return self
+        if self.compile:
+            raise ValueError("compile: in mode `exact` only without `shard`")
+        if self.optimizer.implementation == "fused":
+            raise ValueError(
+                "optimizer.implementation fused rounds a tensor's last elements in its own way, and with `shard` the "
+                "number of ranks decides which these are; mode `exact` takes foreach there"
+            )
+        return self
+
     @property
     def num_replicas(self) -> int:
         """V, the logical replicas of one global batch: each is one micro-batch."""
@@ -92,10 +105,6 @@ def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
     Raises:
         ConfigError: this world cannot share a global batch evenly, or its ranks do not make up the mesh.
     """
-    if spec.parallel.mode == "exact":
-        possible = [2**i for i in range(spec.num_replicas.bit_length())]
-        _refuse_uneven(spec, world_size, world_size, possible)
-        return spec.num_replicas // world_size
     shape = mesh_shape(spec.parallel, world_size)
     ranks_per_share = world_size // shape.num_shares
     possible = [n * ranks_per_share for n in range(1, spec.num_replicas + 1) if spec.num_replicas % n == 0]
@@ -126,10 +135,11 @@ def batch_line(spec: TrainingSpec, *, world_size: int, context_tokens: int) -> s
     """The batch arithmetic in one line, for a person; with one token a row, rows are examples."""
     accumulation = replicas_per_rank(spec, world_size)
     what, row = ("examples", "") if context_tokens == 1 else ("tokens", f" x {context_tokens} seq")
-    shape = MeshShape(1, world_size, 1, 1) if spec.parallel.mode == "exact" else mesh_shape(spec.parallel, world_size)
+    shape = mesh_shape(spec.parallel, world_size)
+    is_replicated = spec.parallel.mode == "exact" and shape.shard == 1
     together = "" if shape.num_shares == world_size else f" of {world_size // shape.num_shares}"
     return (
         f"{what}/step  {spec.micro_batch_sequences} micro{row} x {shape.num_shares} "
         f"{'groups' if together else 'ranks'}{together} x {accumulation} accumulation = "
-        f"{spec.global_batch_sequences * context_tokens:,}{'' if spec.parallel.mode == 'exact' else f'   ({shape})'}"
+        f"{spec.global_batch_sequences * context_tokens:,}{'' if is_replicated else f'   ({shape})'}"
     )

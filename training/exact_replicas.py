@@ -6,25 +6,26 @@ they make is summed in one fixed tree (after EasyScale, Li et al., SC '23).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from data_contracts.errors import ConfigError
 from training.arrangement import Batch, Share, WholeModel
 from training.batch_statistics import BatchStatistics
 from training.communication import Collectives
-from training.config import TrainingSpec, replicas_per_rank
+from training.config import TrainingSpec
 from training.distributed import Gang
-from training.gradients import GradientTree
+from training.gradients import GradientTree, row_places, row_squares
+from training.optimizers.update_rule import gradient
 from training.precision import DTYPES, autocast
-from training.recipes.protocol import Recipe
+from training.recipes.protocol import Recipe, named_blocks
 from training.seeds import derive, seed_everything
 from training.telemetry import PartClock
-
-NORM_ELEMENTS = 1 << 12
 
 
 class ExactReplicas(WholeModel):
@@ -34,15 +35,19 @@ class ExactReplicas(WholeModel):
 
     def __init__(self, recipe: Recipe, spec: TrainingSpec, gang: Gang) -> None:
         self._recipe, self._spec, self._gang = recipe, spec, gang
-        self._replicas_per_rank = replicas_per_rank(spec, gang.world_size)
         self.share, self.clock = Share(gang.rank, gang.world_size), PartClock(gang.device)
         seed_everything(derive(spec.seed, "weights"))
         self.model = recipe.build().to(gang.device)
+        self._is_sharded = spec.parallel.shard != 1
+        """By as many ranks as there are, of which this one is all."""
+        if self._is_sharded:
+            for block in named_blocks(recipe, self.model):
+                block.register_forward_pre_hook(_enter, with_kwargs=True)
         # Not `self.model.compile()`: evaluation and the proof batch would go through it too, and get other bits.
         self._callable = cast(nn.Module, torch.compile(self.model)) if spec.compile else self.model
         self._collectives = Collectives(gang)
-        self._statistics = BatchStatistics(self.model, self._collectives)
-        self._trained = _trained_parameters(self.model)
+        self._statistics = BatchStatistics(self.model, self._collectives.gather)
+        self._trained = trained_parameters(self.model)
         self._gradients = GradientTree(
             self._trained,
             collectives=self._collectives,
@@ -58,8 +63,7 @@ class ExactReplicas(WholeModel):
         self.model.train()
         self._statistics.begin_step()
         rows = []
-        for index, batch in enumerate(micro_batches):
-            replica = self.share.index * self._replicas_per_rank + index
+        for replica, batch in zip(self.share.replicas(self._spec.num_replicas), micro_batches, strict=True):
             seed_everything(derive(self._spec.seed, "replica", step, replica))
             self._statistics.begin_replica()
             self._gradients.begin_replica()
@@ -77,15 +81,41 @@ class ExactReplicas(WholeModel):
         return self._collectives.gather(own.to(self._gang.device)).cpu()
 
     def gradient_norm(self) -> float:
-        # In pieces, whose squares are added up in float64: over millions of elements fp32 alone is 1e-4 off.
-        norms = torch._foreach_norm(torch.split(self._total, NORM_ELEMENTS))
-        return float(torch.linalg.vector_norm(torch.stack(norms), dtype=torch.float64))
+        places, length = row_places({name: value.shape for name, value in self._trained.items()})
+        gradients = {name: gradient(value) for name, value in self._trained.items()}
+        return math.sqrt(float(row_squares(gradients, places, length).sum()))
 
     def scale_gradients(self, factor: float) -> None:
         self._total.mul_(factor)
 
+    def whole_matrix(self, name: str, values: Tensor) -> Tensor | None:
+        # Alone, as ranks with slices of it take it: several in one product may come out otherwise.
+        return values if self._is_sharded else None
 
-def _trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+
+class _Entrance(torch.autograd.Function):
+    """Gradients of what enters a block meet here before they meet others, as FSDP2 makes them do."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return inputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return gradients
+
+
+def _enter(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    given, structure = tree_flatten((args, kwargs))
+    places = [index for index, each in enumerate(given) if isinstance(each, Tensor) and each.requires_grad]
+    if places and torch.is_grad_enabled():
+        entered = _Entrance.apply(*(given[place] for place in places))  # type: ignore[no-untyped-call]
+        for place, tensor in zip(places, entered, strict=True):
+            given[place] = tensor
+    return cast(tuple[tuple[Any, ...], dict[str, Any]], tree_unflatten(given, structure))
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """By name, those that are not frozen.
 
     Raises:

@@ -8,7 +8,7 @@ or 4 ranks give the same bits (after EasyScale, Li et al., SC '23).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -20,14 +20,15 @@ from training.communication import Collectives, tree_exchange
 BUCKET_ELEMENTS = 1 << 19
 """2 MiB of fp32: small enough that one travels while the next is made, and that a slow link is kept busy both ways."""
 
+NORM_ELEMENTS = 1 << 12
+
 
 class GradientTree:
     """Owns the gradients of some parameters: `parameter.grad` are views into flat buffers.
 
     Args:
         parameters: all trained parameters by name, fp32, in an order that every rank shares.
-        num_replicas: V, a power of two. Buffers are padded to a multiple of it, so that their length, and with it
-            every later reduction over them, is the same for any number of ranks.
+        num_replicas: V, a power of two. Buffers are padded to a multiple of it, so that ranks can share them evenly.
         node_dtype: what every node of the tree is rounded to, each replica's own gradient included, and travels in.
             Rounding where ranks meet alone would depend on their number.
     """
@@ -43,6 +44,7 @@ class GradientTree:
         # Backward reaches the last parameters first.
         self._names = list(reversed(list(parameters)))
         self._parameters = [parameters[name] for name in self._names]
+        self._index = {name: index for index, name in enumerate(self._names)}
         self._replicas_per_rank = num_replicas // collectives.num_ranks
         self._exchange = tree_exchange(collectives)
         self._node_dtype = node_dtype
@@ -91,6 +93,12 @@ class GradientTree:
         self._partial_sums.append(node)
         self._num_added += 1
 
+    def add(self, name: str, gradient: Tensor) -> None:
+        """Let this be the gradient of one backward pass, of a parameter that autograd does not reach itself."""
+        index = self._index[name]
+        self._parameters[index].grad = gradient
+        self._gradient_arrived(index, self._parameters[index])
+
     def total(self) -> Tensor:
         """The sum over all replicas of all ranks, flat; `parameter.grad` are views into it until the next replica."""
         self._exchange.finish()
@@ -109,7 +117,8 @@ class GradientTree:
             raise ConfigError(
                 "its gradient arrived twice in one backward pass, after it was added up.",
                 where=f"model.{self._names[index]}",
-                advice="Checkpoint activations with use_reentrant=False, and leave `backward` to the engine.",
+                advice="Checkpoint activations with use_reentrant=False, run a sharded block once in a forward pass, "
+                "and leave `backward` to the engine.",
             )
         self._arrived[index] = True
         gradient, parameter.grad = parameter.grad, None
@@ -167,6 +176,35 @@ class GradientTree:
                 for parameter, offset in zip(self._parameters, self._offsets, strict=False)
             ]
         return views
+
+
+def row_squares(gradients: Mapping[str, Tensor], places: Mapping[str, int], length: int) -> Tensor:
+    """Sum of squares of every row, that is of every index of the first dimension, float64 (length,).
+
+    Of rows, so that ranks that keep some of them each make out the very same numbers.
+
+    Args:
+        places: where a gradient's first row belongs.
+        length: of all rows, wherever they are; zero stands for those that are not here.
+    """
+    held = {name: gradient for name, gradient in gradients.items() if gradient.numel()}
+    squares = torch.zeros(length, dtype=torch.float64, device=next(iter(gradients.values())).device)
+    for name, gradient in held.items():
+        rows = gradient.reshape(len(gradient) if gradient.dim() else 1, -1)
+        # In pieces, since over millions of elements fp32 alone is 1e-4 off.
+        for piece in torch.split(rows, NORM_ELEMENTS, dim=1):
+            norms = torch.linalg.vector_norm(piece, dim=1)
+            squares[places[name] : places[name] + len(rows)] += norms.double().square()
+    return squares
+
+
+def row_places(shapes: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], int]:
+    """Where each parameter's rows begin among all rows, and how many these are."""
+    places, length = {}, 0
+    for name, shape in shapes.items():
+        places[name] = length
+        length += shape[0] if shape else 1
+    return places, length
 
 
 def clip_factor(norm: float, largest: float) -> float:

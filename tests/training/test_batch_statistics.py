@@ -36,7 +36,7 @@ def rows(steps, replicas):
 def test_running_statistics_follow_the_mean_over_replicas_with_the_models_own_momentum(momentum):
     model = nn.Sequential(nn.BatchNorm1d(3, momentum=momentum))
     steps = rows(3, 4)
-    train(model, BatchStatistics(model, ALONE), steps)
+    train(model, BatchStatistics(model, ALONE.gather), steps)
 
     mean, variance = torch.zeros(3), torch.ones(3)
     for index, replicas in enumerate(steps):
@@ -52,7 +52,7 @@ def test_running_statistics_follow_the_mean_over_replicas_with_the_models_own_mo
 def test_with_one_replica_it_is_plain_batch_normalisation():
     steps = rows(4, 1)
     model, plain = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
-    train(model, BatchStatistics(model, ALONE), steps)
+    train(model, BatchStatistics(model, ALONE.gather), steps)
     for (replica,) in steps:
         plain(replica)
     for name, value in plain.state_dict().items():
@@ -67,7 +67,7 @@ def test_a_layer_that_is_frozen_keeps_its_statistics_bit_for_bit():
     model = Frozen(3)
     model.running_mean.copy_(torch.tensor([0.1, -3.3, 1e-8]))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    train(model, BatchStatistics(model, ALONE), rows(3, 4))
+    train(model, BatchStatistics(model, ALONE.gather), rows(3, 4))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
@@ -83,13 +83,13 @@ def test_a_layer_that_only_some_replicas_use_counts_the_others_as_what_it_was():
     steps = rows(1, 4)
     steps[0, 1, 0, 0] = 1000
     model = Sometimes()
-    train(model, BatchStatistics(model, ALONE), steps)
+    train(model, BatchStatistics(model, ALONE.gather), steps)
     torch.testing.assert_close(model.norm.running_mean, 0.1 * steps[0, 1].mean(dim=0) / 4)
 
 
 def test_synchronised_batch_normalisation_is_refused_by_name():
     with pytest.raises(ConfigError, match=r"model\.0\.norm: SyncBatchNorm.*plain batch normalisation"):
-        BatchStatistics(nn.Sequential(nn.ModuleDict({"norm": nn.SyncBatchNorm(3)})), ALONE)
+        BatchStatistics(nn.Sequential(nn.ModuleDict({"norm": nn.SyncBatchNorm(3)})), ALONE.gather)
 
 
 @pytest.mark.parametrize("replaces", [True, False])
@@ -107,15 +107,15 @@ def test_any_other_stored_buffer_that_training_changes_is_refused_by_name(replac
 
     with pytest.raises(ConfigError, match=r"model\.0\.seen: training changes this buffer"):
         model = nn.Sequential(Counts(persistent=True))
-        train(model, BatchStatistics(model, ALONE), rows(1, 2))
+        train(model, BatchStatistics(model, ALONE.gather), rows(1, 2))
     model = nn.Sequential(Counts(persistent=False))  # a cache, for all we know
-    train(model, BatchStatistics(model, ALONE), rows(1, 2))
+    train(model, BatchStatistics(model, ALONE.gather), rows(1, 2))
 
 
 def test_values_loaded_between_steps_are_no_change_by_training():
     model = nn.Linear(3, 3)
     model.register_buffer("scale", torch.ones(1))
-    statistics = BatchStatistics(model, ALONE)
+    statistics = BatchStatistics(model, ALONE.gather)
     model.scale.fill_(2)
     train(model, statistics, rows(1, 2))
 

@@ -39,7 +39,7 @@ def prove(rank: Rank, workspace: Workspace, checkpoint: Path) -> dict[str, Any]:
         model = restored_model(recipe, run, verified).to(device)
     with rank.ledger.span("proof"):
         batch = {name: value.to(device) for name, value in verified.proof_batch.items()}
-        in_half = spec.precision != "fp32" and spec.parallel.shard != 1
+        in_half = spec.precision != "fp32" and spec.parallel.shard != 1 and spec.parallel.mode == "fast"
         measured = proof_loss(recipe, model, batch)
         proof = check_proof(verified.manifest, measured, fingerprint(device), recorded_in_half=in_half)
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from training.data.loader import Located, ShardReader
 from training.data.order import SampleOrder
@@ -23,7 +24,7 @@ class BlockGather:
 
     Args:
         batch_rows: rows of a batch; batch k holds the positions [k * batch_rows, (k + 1) * batch_rows).
-        share: the part of each batch to gather, such as a rank's.
+        share: places in each batch to gather, such as a rank's; all by default.
 
     Attributes:
         batches_per_block: how many make a block worth gathering.
@@ -35,10 +36,10 @@ class BlockGather:
         order: SampleOrder,
         *,
         batch_rows: int,
-        share: slice | None = None,
+        share: slice | NDArray[np.int64] | None = None,
     ) -> None:
         self._reader, self._order, self._batch_rows = reader, order, batch_rows
-        self._places = np.arange(batch_rows)[share or slice(None)]
+        self._places = np.arange(batch_rows)[slice(None) if share is None else share]
         share_rows = max(1, self._places.size)
         self.batches_per_block = max(1, BLOCK_BYTES // (share_rows * max(1, reader.row_bytes)))
         blocks_at_once = max(1, min(LOCATED_ROWS, reader.num_rows) // (share_rows * self.batches_per_block))

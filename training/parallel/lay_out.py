@@ -16,7 +16,7 @@ from training.distributed import Gang
 from training.parallel.deferred_init import DeferredModel
 from training.parallel.mesh import Mesh
 from training.precision import DTYPES
-from training.recipes.protocol import Recipe
+from training.recipes.protocol import Recipe, named_blocks
 from training.seeds import derive, seed_everything
 
 Draws = Callable[[], Iterator[tuple[str, Tensor]]]
@@ -43,7 +43,7 @@ def undrawn(recipe: Recipe, spec: TrainingSpec) -> tuple[nn.Module, Draws]:
 def lay_out(recipe: Recipe, model: nn.Module, spec: TrainingSpec, gang: Gang, mesh: Mesh) -> nn.Module:
     """Split a model without memory over the mesh as the configuration says, and give this rank's part memory."""
     ties = _ties(model)
-    blocks = _blocks(recipe, model)
+    blocks = named_blocks(recipe, model) or [model]
     if mesh.shape.tensor > 1:
         _split_tensors(recipe, model, spec, mesh)
         _tie(model, ties)
@@ -71,19 +71,19 @@ def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     )
 
 
-def _blocks(recipe: Recipe, model: nn.Module) -> list[nn.Module]:
-    names = getattr(recipe, "blocks", lambda _model: ())(model)
-    return [model.get_submodule(name) for name in names] or [model]
-
-
 def _shard(model: nn.Module, blocks: Sequence[nn.Module], spec: TrainingSpec, mesh: Mesh) -> None:
-    """FSDP2: parameters travel in the precision that is computed in, gradients in what they are compressed to."""
+    """FSDP2: gradients travel in what they are compressed to, parameters in the precision that is computed in.
+
+    In exact mode parameters travel in fp32, since autocast leaves some of them as they are, and replicas are added up
+    elsewhere.
+    """
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
     assert mesh.devices is not None
-    names = ("replicate", "shard") if mesh.shape.replicate > 1 else "shard"
+    is_fast = spec.parallel.mode == "fast"
+    names = ("replicate", "shard") if is_fast and mesh.shape.replicate > 1 else "shard"
     policy = MixedPrecisionPolicy(reduce_dtype=DTYPES[spec.gradient_compression])
-    if spec.precision != "fp32":
+    if is_fast and spec.precision != "fp32":
         # Autocast decides what is computed in what, as it does for models that are not sharded.
         policy = dataclasses.replace(policy, param_dtype=DTYPES[spec.precision], cast_forward_inputs=False)
     for module in dict.fromkeys((*blocks, model)):

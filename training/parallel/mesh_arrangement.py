@@ -54,7 +54,7 @@ class MeshArrangement:
         self._locals = {name: LocalParameter(value, self._mesh) for name, value in self.model.named_parameters()}
         self._fill(draw())
         self._collectives = Collectives(gang)
-        self._statistics = BatchStatistics(self.model, self._collectives)
+        self._statistics = BatchStatistics(self.model, self._gather_replicas)
         if self._statistics and shape.num_shares != gang.world_size:
             raise ConfigError(
                 "batch normalisation's statistics are averaged over ranks that each hold the whole of a layer.",
@@ -78,13 +78,14 @@ class MeshArrangement:
         rows = []
         for index, batch in enumerate(micro_batches):
             self._before_backward(is_last=index == len(micro_batches) - 1)
-            self._seed(step, index, len(micro_batches))
+            self._seed(step, index)
             self._statistics.begin_replica()
             with self._split_loss():
                 with self.clock.part("forward"), self._autocast():
                     losses = self._losses(self.model, batch)
                 self._statistics.end_replica()
                 (losses.nats.sum() * loss_scale).backward()  # type: ignore[no-untyped-call]
+            self._after_backward()
             rows.append(sums_of(losses))
         own = torch.stack(rows).cpu()
         # The other ranks of a tensor-parallel group computed the same.
@@ -128,6 +129,10 @@ class MeshArrangement:
     def wholes(self, state: State) -> Iterator[tuple[str, Tensor]]:
         return wholes(state, self._gang)
 
+    def _gather_replicas(self, rows: Tensor) -> Tensor:
+        """Rows (micro-batches, ...) of all ranks, in the order of the global batch, where each rank has its own."""
+        return self._collectives.gather(rows)
+
     def _gather(self, rows: Tensor) -> Tensor:
         return self._collectives.gather(rows.to(self._gang.device)).cpu()
 
@@ -140,11 +145,12 @@ class MeshArrangement:
         nats = as_spread(losses.nats)
         return losses if nats is None else Losses(nats=nats.full_tensor(), valid=losses.valid)
 
-    def _seed(self, step: int, index: int, num_micro_batches: int) -> None:
+    def _seed(self, step: int, index: int) -> None:
         """Random streams of a micro-batch: the same on ranks that compute it together, in each stage other ones."""
         stage = self._mesh.place.pipeline
         purpose = f"replica/stage-{stage}" if stage else "replica"
-        seed_everything(derive(self._spec.seed, purpose, step, self.share.index * num_micro_batches + index))
+        replica = self.share.replicas(self._spec.num_replicas)[index]
+        seed_everything(derive(self._spec.seed, purpose, step, replica))
 
     def _reshard(self) -> None:
         """After a forward pass that no backward pass follows, which would."""
@@ -192,6 +198,8 @@ class MeshArrangement:
         for module in self._sharded_modules:
             module.set_is_last_backward(is_last)
             module.set_requires_gradient_sync(is_last or self._spec.parallel.reduce_every_micro_batch, recurse=False)
+
+    def _after_backward(self) -> None: ...
 
     def _finish(self) -> None:
         if self._replicas is not None:

@@ -52,7 +52,7 @@ class PipelineArrangement(MeshArrangement):
         with self._split_loss():
             for is_forward, index in order:
                 if is_forward:
-                    self._seed(step, index, len(micro_batches))
+                    self._seed(step, index)
                     pending[index], rows[index] = self._forward(micro_batches[index])
                 else:
                     self._before_backward(is_last=index == len(micro_batches) - 1)

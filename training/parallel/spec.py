@@ -11,12 +11,14 @@ from data_contracts.errors import ConfigError
 
 FILL = -1
 """As many as the world leaves."""
+EXACT = {"mode", "replicate", "shard", "deferred_init"}
+"""What mode `exact` can be told."""
 
 
 class ParallelSpec(Frozen):
     mode: Literal["exact", "fast"] = Field(
         default="exact",
-        description="`exact`: replicas whose bits depend on no number of ranks. `fast`: the dimensions below.",
+        description="`exact`: bits depend on no number of ranks; takes `replicate`, `shard`. `fast`: all dimensions.",
     )
     pipeline: int = Field(default=1, gt=0, description="Stages that the model's blocks are cut into.")
     replicate: int = Field(
@@ -52,10 +54,8 @@ class ParallelSpec(Frozen):
                 raise ValueError(f"{name} {getattr(self, name)} is no number of ranks; -1 takes what is left")
         if self.replicate == self.shard == FILL:
             raise ValueError("replicate and shard cannot both take what is left: say replicate: 1, or how many")
-        if self.mode == "exact" and (changed := sorted(self.model_fields_set - {"mode"} - self._as_default())):
-            raise ValueError(
-                f"{', '.join(changed)}: only in mode `fast`; exact mode replicates the model on every rank"
-            )
+        if self.mode == "exact" and (changed := sorted(self.model_fields_set - EXACT - self._as_default())):
+            raise ValueError(f"{', '.join(changed)}: only in mode `fast`; exact mode replicates a model, or shards it")
         return self
 
     def _as_default(self) -> set[str]:

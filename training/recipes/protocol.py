@@ -129,3 +129,8 @@ def _said(error: Exception, module: str) -> str:
     lines = [frame.lineno for frame in frames if stem in frame.filename]
     place = f", {stem}.py:{lines[-1]}" if lines else ""
     return f"{type(error).__name__}: {error}{place}" if lines or isinstance(error, SyntaxError) else f"{error}"
+
+
+def named_blocks(recipe: Recipe, model: nn.Module) -> list[nn.Module]:
+    """The parts that the recipe calls blocks; empty where it names none."""
+    return [model.get_submodule(name) for name in getattr(recipe, "blocks", lambda _model: ())(model)]

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from training.config import LossScaleSpec, OptimizerSpec, RecipeSpec, ScheduleSpec, TrainingSpec
+from training.config import LossScaleSpec, RecipeSpec, ScheduleSpec, TrainingSpec
 from training.data.shapes import ImageShape, TabularShape, TokenShape
+from training.optimizers.spec import OptimizerSpec, ParameterGroupSpec
 from training.parallel.spec import ParallelSpec
 from training.recipes.classification import Classifier
 from training.recipes.protocol import Recipe, load_recipe
@@ -31,6 +32,9 @@ class Own(Classifier):
 
     def hidden_matrices(self, model: nn.Module) -> tuple[str, ...]:
         return ()
+
+    def blocks(self, model: nn.Module) -> tuple[str, ...]:
+        return getattr(model, "blocks", ())
 
 
 class TwiceThroughOneBlock(nn.Module):
@@ -99,6 +103,28 @@ class Remembers(nn.Module):
         return self.head(x - self.mean)
 
 
+class Skipping(nn.Module):
+    """Two blocks whose input others use too, of sizes that no number of ranks divides, and a frozen part."""
+
+    blocks = ("first", "second")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(6, 13)
+        self.fixed = nn.Linear(13, 13)
+        self.first, self.second = (
+            nn.Sequential(nn.Linear(13, 37), nn.LayerNorm(37), nn.Dropout(0.1), nn.Linear(37, 13)) for _ in range(2)
+        )
+        self.mix = nn.Linear(3, 1, bias=False)
+        self.head = nn.Linear(13, NUM_CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        stem = self.stem(x) + self.fixed(self.stem(x))
+        first = stem + torch.tanh(self.first(stem)) * stem
+        second = first * self.second(first)
+        return self.head(self.mix(torch.stack((stem, first, second), dim=-1)).squeeze(-1) + stem * first)
+
+
 def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 32), nn.LayerNorm(32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, NUM_CLASSES))
 
@@ -164,6 +190,26 @@ CASES: dict[str, Callable[[], tuple[Any, TrainingSpec]]] = {
     "half-weights": partial(own, lambda: nn.Linear(6, NUM_CLASSES).half(), (6,)),
     "compiled": partial(own, perceptron, (6,), compile=True),
     "perceptron": partial(own, perceptron, (6,)),
+}
+
+
+SHARDED: dict[str, Callable[..., tuple[Any, TrainingSpec]]] = {
+    **{name: partial(shipped, name) for name in SHIPPED},
+    **{name: CASES[name] for name in ("bf16", "fp16", "compressed-bf16", "fp16-compressed-fp16", "batch-norm-bf16")},
+    "skipping": partial(own, Skipping, (6,)),
+}
+"""Cases that are trained in slices too, on as many ranks as there are."""
+ALL = ParallelSpec(replicate=1, shard=-1)
+FOREACH = OptimizerSpec(gradient_clip=0.5, implementation="foreach")
+FROZEN = FOREACH.model_copy(update={"groups": (ParameterGroupSpec(parameters=("fixed.*",), frozen=True),)})
+CASES |= {
+    **{
+        f"{how} {name}": partial(case, optimizer=FROZEN if name == "skipping" else FOREACH, parallel=parallel)
+        for name, case in SHARDED.items()
+        for how, parallel in (("whole", ParallelSpec()), ("sharded", ALL))
+    },
+    "sharded by twos": partial(shipped, "language-model", optimizer=FOREACH, parallel=ParallelSpec(shard=2)),
+    "sharded sparse": partial(own, Sparse, (5,), 50, optimizer=FOREACH, parallel=ALL),
 }
 
 

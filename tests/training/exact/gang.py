@@ -33,10 +33,9 @@ def run_case(name: str, gang: Gang, first: int, last: int, loaded: Path, kept: P
     if first:
         scalars = json.loads(loaded.with_suffix(".json").read_text())
         learner.load(safetensors.torch.load_file(loaded), scalars)
-    per_rank = spec.num_replicas // gang.world_size
     losses, norms, num_skipped, traffic = [], [], 0, {}
     for step in range(first, last):
-        replicas = range(gang.rank * per_rank, (gang.rank + 1) * per_rank)
+        replicas = learner.share.replicas(spec.num_replicas)
         own = learner.backward(step, [batch(recipe, spec, step, replica) for replica in replicas])
         sums = learner.exchange(own, stop=False)
         taken = gang.traffic.take()

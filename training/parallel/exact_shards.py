@@ -1,0 +1,129 @@
+"""Sharded training that gives the same bits for any number of ranks: FSDP2 within the tree of exact replicas.
+
+A rank that takes every S-th replica lets S neighbours in the tree run at once. FSDP2 scatters the sum of their
+gradients after each backward pass, in the tree's order; the binary counter of `GradientTree` goes on with these sums,
+slice by slice, and between copies of the model its exchange does. The tree is that of `ExactReplicas`.
+
+What it costs beside plain FSDP2: a reduce-scatter for each replica of a rank instead of one a step, with the gradients'
+slices alone kept between; parameters that travel in fp32, and under autocast their rounded copies until the backward
+pass is over.
+
+Every replica runs every block, once: FSDP2's ranks wait for each other there.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from data_contracts.errors import ConfigError
+from training.arrangement import Batch, Share
+from training.checkpoint.proof import proof_loss
+from training.communication import Collectives, tree_sum
+from training.config import TrainingSpec
+from training.distributed import Gang
+from training.exact_replicas import trained_parameters
+from training.gradients import GradientTree, row_places, row_squares
+from training.optimizers.update_rule import gradient
+from training.parallel.mesh_arrangement import MeshArrangement
+from training.parallel.slices import LocalParameter
+from training.precision import DTYPES, autocast
+from training.recipes.protocol import Recipe
+
+
+class ExactShards(MeshArrangement):
+    """Raises:
+    ConfigError: the model has sparse gradients or SyncBatchNorm, or weights that are not fp32.
+    """
+
+    def __init__(self, recipe: Recipe, spec: TrainingSpec, gang: Gang) -> None:
+        super().__init__(recipe, spec, gang)
+        shape = self._mesh.shape
+        self.share = Share(self._mesh.share, shape.num_shares, stride=shape.shard)
+        self._trained = {name: self._locals[name] for name in trained_parameters(self.model)}
+        _refuse_sparse(self.model)
+        among_replicas = Collectives(gang, self._mesh.group("replicate"), shape.replicate)
+        self._among_shards = Collectives(gang, self._mesh.group("shard"), shape.shard)
+        self._gradients = GradientTree(
+            {name: value.local for name, value in self._trained.items()},
+            collectives=among_replicas,
+            num_replicas=spec.num_replicas // shape.shard,
+            node_dtype=DTYPES[spec.gradient_compression],
+        )
+        for name, value in self._trained.items():
+            # FSDP2 calls it once the parameter's slice is there.
+            value.source.register_post_accumulate_grad_hook(partial(self._slice_arrived, name, value))  # type: ignore[no-untyped-call]
+        for module in self._sharded_modules:
+            module.set_custom_reduce_scatter(TreeReduceScatter(self._among_shards))  # type: ignore[arg-type]
+
+    def exchange(self, own: Tensor) -> Tensor:
+        self._total = self._gradients.total()
+        self._statistics.end_step()
+        return self._gather_replicas(own.to(self._gang.device)).cpu()
+
+    def gradient_norm(self) -> float:
+        places, length = row_places({name: value.global_shape for name, value in self._trained.items()})
+        gradients = {name: gradient(value.local) for name, value in self._trained.items()}
+        first_rows = {name: places[name] + (value.offsets or (0,))[0] for name, value in self._trained.items()}
+        squares = row_squares(gradients, first_rows, length)
+        self._among_shards.all_reduce(squares).wait()  # each row is one rank's, and zero on all others
+        return math.sqrt(float(squares.sum()))
+
+    def scale_gradients(self, factor: float) -> None:
+        self._total.mul_(factor)
+
+    def proof_loss(self, batch: Batch) -> float:
+        loss = proof_loss(self._recipe, self.model, batch)
+        self._reshard()
+        return loss
+
+    def _gather_replicas(self, rows: Tensor) -> Tensor:
+        shape = self._mesh.shape
+        gathered = self._collectives.gather(rows).view(shape.replicate, shape.shard, *rows.shape)
+        return gathered.transpose(1, 2).flatten(0, 2)
+
+    def _autocast(self) -> Any:
+        return autocast(self._spec.precision, self._gang.device)
+
+    def _before_backward(self, *, is_last: bool) -> None:
+        self._gradients.begin_replica()
+
+    def _after_backward(self) -> None:
+        self._gradients.end_replica()
+
+    def _slice_arrived(self, name: str, parameter: LocalParameter, _source: nn.Parameter) -> None:
+        arrived = parameter.take_gradient()
+        assert arrived is not None, "FSDP2 calls this for a gradient"
+        self._gradients.add(name, arrived)
+
+
+class TreeReduceScatter:
+    """FSDP2's reduce-scatter (`ReduceScatter`, which is private), in binary-tree order of ranks."""
+
+    def __init__(self, collectives: Collectives) -> None:
+        self._collectives = collectives
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
+    ) -> None:
+        received = torch.empty_like(input_tensor)
+        self._collectives.all_to_all(received, input_tensor).wait()
+        output_tensor.copy_(tree_sum(received.view(self._collectives.num_ranks, -1)))
+
+
+def _refuse_sparse(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise ConfigError(
+                "its gradient is sparse, and FSDP2 scatters dense ones.",
+                where=f"model.{name}",
+                advice="Build it with sparse=False, or leave the model whole (training.parallel.shard: 1).",
+            )
