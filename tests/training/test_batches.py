@@ -30,6 +30,23 @@ def test_the_ranks_together_read_exactly_the_planned_rows(reader, tiny_training,
         assert torch.equal(torch.cat(seen), torch.from_numpy(planned.astype(np.int64)))
 
 
+@pytest.mark.parametrize("shares", [2, 4])
+def test_ranks_that_take_replicas_in_turn_read_the_planned_rows_too(reader, tiny_training, shares):
+    planned = step_rows(tiny_training, reader, 3)
+    for index in range(shares):
+        share = Share(index, shares, stride=2)
+        found = RankBatches(reader, tiny_training, share=share, device=torch.device("cpu"))(3)
+        for replica, batch in zip(share.replicas(len(planned)), found, strict=True):
+            expected = torch.from_numpy(reader.gather(planned[replica])["tokens"].astype(np.int64))
+            assert torch.equal(batch["tokens"], expected)
+
+
+def test_shares_deal_out_replicas_once_each_and_by_turns_within_a_stride():
+    assert [list(Share(index, 2).replicas(8)) for index in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    dealt = [list(Share(index, 4, stride=2).replicas(8)) for index in range(4)]
+    assert dealt == [[0, 2], [1, 3], [4, 6], [5, 7]]
+
+
 @pytest.mark.parametrize("options", [{}, {"prefetch_threads": 3}, {"prefetch_bytes": 1}])
 @pytest.mark.parametrize(("start", "stop"), [(0, 9), (5, 700), (1, 2), (4, 4)])
 def test_batches_made_ahead_are_those_of_their_steps(reader, tiny_training, options, start, stop):

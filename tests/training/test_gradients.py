@@ -13,7 +13,7 @@ from data_contracts.errors import ConfigError
 from training import gradients
 from training.communication import Collectives, tree_sum
 from training.distributed import Gang
-from training.gradients import GradientTree, clip_factor
+from training.gradients import GradientTree, clip_factor, row_squares
 
 ALONE = Collectives(Gang(rank=0, world_size=1, device=torch.device("cpu")))
 
@@ -58,6 +58,20 @@ def test_replicas_one_after_another_add_up_as_the_tree(num_replicas):
         expected = tree_sum(coefficients.clone())
         assert torch.equal(total[:22], expected)
         assert torch.equal(torch.cat([parameter.grad.flatten() for parameter in reversed(parameters)]), expected)
+
+
+@pytest.mark.parametrize("shape", [(1,), (37,), (16, 512), (13, 33), (5, 3, 3, 3), (3, 9000), (40, 1), (50, 4096)])
+def test_squares_of_rows_are_the_same_bits_however_rows_are_cut(shape):
+    gradient = awkward_values(*shape)
+    whole = row_squares({"only": gradient}, {"only": 2}, shape[0] + 3)
+    for count in (2, 3, 4, 8):
+        cut = torch.zeros_like(whole)
+        first = 2
+        for part in gradient.chunk(count):
+            cut += row_squares({"only": part.clone()}, {"only": first}, len(cut))
+            first += len(part)
+        assert torch.equal(cut, whole)
+    assert float(whole.sum()) == pytest.approx(float(gradient.double().square().sum()), rel=1e-5)
 
 
 def test_a_parameter_that_a_replica_does_not_use_contributes_nothing():

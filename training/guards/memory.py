@@ -60,7 +60,7 @@ def out_of_memory(error: BaseException, spec: TrainingSpec, run_dir: Path, *, of
             what,
             where=f"micro-batch of {rows}",
             advice=f"Set training.micro_batch_sequences to {max(1, rows // 2)}: another run, since in exact mode bits "
-            "depend on it. Or use training.parallel.mode `fast`, or more memory.",
+            "depend on it. Or shard the model (training.parallel), use mode `fast`, or more memory.",
         )
     if rows % 2:
         return OutOfMemory(what, where=f"micro-batch of {rows}", advice="Split the model further, or shrink it.")

@@ -21,13 +21,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from data_contracts.errors import ConfigError
 from training.arrangement import Batch, Share
 from training.checkpoint.proof import proof_loss
 from training.communication import Collectives, tree_sum
 from training.config import TrainingSpec
 from training.distributed import Gang
-from training.exact_replicas import trained_parameters
+from training.exact_replicas import refuse_sparse, trained_parameters
 from training.gradients import GradientTree, row_places, row_squares
 from training.optimizers.update_rule import gradient
 from training.parallel.mesh_arrangement import MeshArrangement
@@ -46,7 +45,7 @@ class ExactShards(MeshArrangement):
         shape = self._mesh.shape
         self.share = Share(self._mesh.share, shape.num_shares, stride=shape.shard)
         self._trained = {name: self._locals[name] for name in trained_parameters(self.model)}
-        _refuse_sparse(self.model)
+        refuse_sparse(self.model)
         among_replicas = Collectives(gang, self._mesh.group("replicate"), shape.replicate)
         self._among_shards = Collectives(gang, self._mesh.group("shard"), shape.shard)
         self._gradients = GradientTree(
@@ -117,13 +116,3 @@ class TreeReduceScatter:
         received = torch.empty_like(input_tensor)
         self._collectives.all_to_all(received, input_tensor).wait()
         output_tensor.copy_(tree_sum(received.view(self._collectives.num_ranks, -1)))
-
-
-def _refuse_sparse(model: nn.Module) -> None:
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
-            raise ConfigError(
-                "its gradient is sparse, and FSDP2 scatters dense ones.",
-                where=f"model.{name}",
-                advice="Build it with sparse=False, or leave the model whole (training.parallel.shard: 1).",
-            )

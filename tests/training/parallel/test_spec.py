@@ -55,10 +55,28 @@ def test_a_mesh_that_is_not_the_world_is_refused_with_the_product(dimensions, wo
         mesh_shape(fast(**dimensions), world_size)
 
 
-def test_exact_mode_takes_no_dimensions_and_names_those_it_was_given():
+def test_exact_mode_replicates_or_shards_and_names_other_dimensions_that_it_was_given():
     assert ParallelSpec(mode="exact", tensor=1) == ParallelSpec()
-    with pytest.raises(ValidationError, match="shard, tensor: only in mode `fast`"):
-        ParallelSpec(tensor=2, shard=2)
+    with pytest.raises(ValidationError, match="recompute, tensor: only in mode `fast`"):
+        ParallelSpec(tensor=2, shard=2, recompute=True)
+    assert mesh_shape(ParallelSpec(replicate=1, shard=-1), 4) == MeshShape(1, 1, 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"optimizer": {"implementation": "fused"}}, "fused rounds a tensor's last elements .* takes foreach there"),
+        (
+            {"optimizer": {"implementation": "foreach"}, "compile": True},
+            "compile: in mode `exact` only without `shard`",
+        ),
+    ],
+)
+def test_exact_mode_refuses_to_shard_with_what_the_number_of_ranks_would_decide(changes, problem):
+    for parallel in (ParallelSpec(replicate=1, shard=-1), ParallelSpec(shard=2)):
+        with pytest.raises(ValidationError, match=problem):
+            TrainingSpec.model_validate({"parallel": parallel, **changes})
+        TrainingSpec.model_validate({"parallel": parallel.model_copy(update={"mode": "fast"}), **changes})
 
 
 @pytest.mark.parametrize(
@@ -87,6 +105,15 @@ def test_ranks_that_split_a_model_share_their_rows():
 def test_fewer_micro_batches_than_stages_are_refused_with_the_arithmetic():
     with pytest.raises(ConfigError, match=r"4 pipeline stages .* a step has 3 \(global batch 24 / micro batch 4 / 2 "):
         replicas_per_rank(spec(micro=4, pipeline=4), 8)
+
+
+def test_exact_mode_shares_its_replicas_among_slices_too():
+    exact = spec(batch=16).model_copy(update={"parallel": ParallelSpec(shard=2)})
+    assert replicas_per_rank(exact, 4) == 2
+    line = batch_line(exact, world_size=4, context_tokens=10)
+    assert line.endswith("x 4 ranks x 2 accumulation = 160   (replicate 2 x shard 2)")
+    with pytest.raises(ConfigError, match=r"6 ranks cannot share 8 replicas .* Start 1 or 2 or 4 or 8 ranks"):
+        replicas_per_rank(exact, 6)
 
 
 def test_shares_that_do_not_divide_the_batch_are_refused_with_worlds_that_would_work():
