@@ -1,4 +1,4 @@
-"""What exact elasticity costs: steps of exact replicas beside those of torch's DDP, on the same rows, in turn.
+"""What exact elasticity costs: steps beside those of torch's DDP, or sharded beside FSDP2, on the same rows, in turn.
 
 `python -m benchmarks.exact [--rounds N] [--model "5 M"|"20 M"] [--only CASE ...] [--json]`
 
@@ -29,6 +29,7 @@ CASES: dict[str, tuple[int, tuple[int, ...]]] = {
     "2 ranks": (2, (1, 2, 4)),
     "4 ranks": (4, (1, 2)),
     "2 ranks over 1 Gbit/s": (2, (1, 2, 4)),
+    "2 ranks, sharded": (2, (1, 4)),
 }
 """Ranks, and replicas of each."""
 
@@ -44,7 +45,11 @@ def main() -> None:
     for case in arguments.only:
         num_ranks, counts = CASES[case]
         request = Request(
-            world_size=num_ranks, replicas_per_rank=counts, rounds=arguments.rounds, model=arguments.model
+            world_size=num_ranks,
+            replicas_per_rank=counts,
+            rounds=arguments.rounds,
+            model=arguments.model,
+            is_sharded="sharded" in case,
         )
         for count, taken in measured(request, slow="Gbit" in case).items():
             found += figures(f"{case}, {count} replicas each", taken)
@@ -96,6 +101,15 @@ def figures(case: str, taken: Taken) -> list[Figure]:
     def median_s(arm: str) -> float:
         return statistics.median(each[wall] for each in taken[arm])
 
+    if "fsdp2" in taken:
+        return [
+            Figure(name=f"step, {case}", value=median_s("exact"), unit="s"),
+            Figure(name=f"exact, {case}", value=ratio("fsdp2"), ratio_to="FSDP2, one reduce-scatter a step"),
+            Figure(
+                name=f"exact, {case}", value=ratio("fsdp2, slices"), ratio_to="FSDP2, one reduce-scatter a micro-batch"
+            ),
+            Figure(name=f"exact, {case}, processor seconds", value=ratio("fsdp2", processor), ratio_to="FSDP2"),
+        ]
     best = min((arm for arm in taken if arm != "exact"), key=median_s)
     return [
         Figure(name=f"step, {case}", value=median_s("exact"), unit="s"),

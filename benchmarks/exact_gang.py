@@ -1,4 +1,4 @@
-"""One rank of `benchmarks.exact`: exact replicas and torch's DDP take steps in turn, on the same rows.
+"""One rank of `benchmarks.exact`: exact replicas and torch's DDP, or exact shards and FSDP2, take steps in turn.
 
 `python -m benchmarks.exact_gang REQUEST RANK`, with a `Request` as JSON; rank 0 prints what every step took, by arm.
 """
@@ -27,6 +27,7 @@ from training.distributed import Gang, be_deterministic
 from training.learner import Learner
 from training.optimizers.scheduled import ScheduledOptimizer
 from training.optimizers.spec import OptimizerSpec, ScheduleSpec
+from training.parallel.spec import FILL, ParallelSpec
 from training.recipes.protocol import load_recipe
 
 SHAPE = TokenShape(vocab_size=1024, context_tokens=64)
@@ -43,6 +44,7 @@ DDP_BUCKET_MB, SMALL_BUCKET_MB = 25, 2
 class Request(Frozen):
     world_size: int
     replicas_per_rank: tuple[int, ...]
+    is_sharded: bool = False
     micro_batch: int = 8
     model: str = "5 M"
     rounds: int = 10
@@ -50,6 +52,7 @@ class Request(Frozen):
     port: int = 0
 
 
+Arm = Callable[[int], None]
 Taken = dict[str, list[tuple[float, float]]]
 """By arm, of every step: seconds from a barrier to its end, and the rank's processor seconds."""
 
@@ -79,10 +82,7 @@ def compare(request: Request, gang: Gang, count: int) -> Taken:
     )
     draw = torch.Generator().manual_seed(gang.rank)
     rows = torch.randint(SHAPE.vocab_size, (count * request.micro_batch, SHAPE.context_tokens + 1), generator=draw)
-    arms = {"exact": exact_arm(spec, gang, rows, count), "ddp": ddp_arm(spec, rows, count, DDP_BUCKET_MB)}
-    arms["ddp, small buckets"] = ddp_arm(spec, rows, count, SMALL_BUCKET_MB)
-    for fewer in (2**exponent for exponent in range(int(math.log2(count)))):
-        arms[f"ddp, {fewer} micro-batches"] = ddp_arm(spec, rows, fewer, DDP_BUCKET_MB)
+    arms = sharded_arms(spec, gang, rows, count) if request.is_sharded else replicated_arms(spec, gang, rows, count)
     taken: Taken = {name: [] for name in arms}
     names = list(arms)
     for step in range(NUM_WARM_UP + request.rounds):
@@ -96,7 +96,29 @@ def compare(request: Request, gang: Gang, count: int) -> Taken:
     return taken
 
 
-def exact_arm(spec: TrainingSpec, gang: Gang, rows: Tensor, count: int) -> Callable[[int], None]:
+def replicated_arms(spec: TrainingSpec, gang: Gang, rows: Tensor, count: int) -> dict[str, Arm]:
+    arms = {"exact": headways_arm(spec, gang, rows, count), "ddp": ddp_arm(spec, rows, count, DDP_BUCKET_MB)}
+    arms["ddp, small buckets"] = ddp_arm(spec, rows, count, SMALL_BUCKET_MB)
+    for fewer in (2**exponent for exponent in range(int(math.log2(count)))):
+        arms[f"ddp, {fewer} micro-batches"] = ddp_arm(spec, rows, fewer, DDP_BUCKET_MB)
+    return arms
+
+
+def sharded_arms(spec: TrainingSpec, gang: Gang, rows: Tensor, count: int) -> dict[str, Arm]:
+    """FSDP2 is mode `fast`, which adds little to it, with gradients kept whole or in slices between micro-batches."""
+    optimizer = spec.optimizer.model_copy(update={"implementation": "foreach"})
+    shards = {
+        "exact": ParallelSpec(replicate=1, shard=FILL),
+        "fsdp2": ParallelSpec(mode="fast", replicate=1, shard=FILL),
+        "fsdp2, slices": ParallelSpec(mode="fast", replicate=1, shard=FILL, reduce_every_micro_batch=True),
+    }
+    return {
+        name: headways_arm(spec.model_copy(update={"optimizer": optimizer, "parallel": parallel}), gang, rows, count)
+        for name, parallel in shards.items()
+    }
+
+
+def headways_arm(spec: TrainingSpec, gang: Gang, rows: Tensor, count: int) -> Arm:
     learner = Learner(load_recipe("language-model", spec.recipe.model, SHAPE), spec, gang)
     batches = [{"tokens": part} for part in rows.chunk(count)]
 
@@ -107,7 +129,7 @@ def exact_arm(spec: TrainingSpec, gang: Gang, rows: Tensor, count: int) -> Calla
     return step
 
 
-def ddp_arm(spec: TrainingSpec, rows: Tensor, count: int, bucket_mb: int) -> Callable[[int], None]:
+def ddp_arm(spec: TrainingSpec, rows: Tensor, count: int, bucket_mb: int) -> Arm:
     """A hand-written loop: accumulation without synchronisation, clipping, the same optimizer."""
     recipe = load_recipe("language-model", spec.recipe.model, SHAPE)
     torch.manual_seed(0)

@@ -103,8 +103,20 @@ class Remembers(nn.Module):
         return self.head(x - self.mean)
 
 
+class Gated(nn.Module):
+    """Looks at its input twice, of a size that no number of ranks divides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Sequential(nn.Linear(13, 37), nn.LayerNorm(37), nn.Dropout(0.1), nn.Linear(37, 13))
+        self.gate = nn.Linear(13, 13)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(x) * torch.sigmoid(self.gate(x))
+
+
 class Skipping(nn.Module):
-    """Two blocks whose input others use too, of sizes that no number of ranks divides, and a frozen part."""
+    """Two blocks whose input others use too, and a frozen part."""
 
     blocks = ("first", "second")
 
@@ -112,9 +124,7 @@ class Skipping(nn.Module):
         super().__init__()
         self.stem = nn.Linear(6, 13)
         self.fixed = nn.Linear(13, 13)
-        self.first, self.second = (
-            nn.Sequential(nn.Linear(13, 37), nn.LayerNorm(37), nn.Dropout(0.1), nn.Linear(37, 13)) for _ in range(2)
-        )
+        self.first, self.second = Gated(), Gated()
         self.mix = nn.Linear(3, 1, bias=False)
         self.head = nn.Linear(13, NUM_CLASSES)
 

@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 import training.gradients
 from tests.training.exact.cases import CASES, batch
+from training.checkpoint.pieces import Piece, pieces_of
 from training.distributed import Gang, be_deterministic
 from training.learner import Learner
 from training.traffic import TrafficMeter
@@ -32,7 +33,10 @@ def run_case(name: str, gang: Gang, first: int, last: int, loaded: Path, kept: P
     learner = Learner(recipe, spec, gang)
     if first:
         scalars = json.loads(loaded.with_suffix(".json").read_text())
-        learner.load(safetensors.torch.load_file(loaded), scalars)
+        wholes = safetensors.torch.load_file(loaded)
+        learner.load(
+            {name: own_part(piece, wholes[name]) for name, piece in pieces_of(learner.tensors()).items()}, scalars
+        )
     losses, norms, num_skipped, traffic = [], [], 0, {}
     for step in range(first, last):
         replicas = learner.share.replicas(spec.num_replicas)
@@ -63,6 +67,10 @@ def run_case(name: str, gang: Gang, first: int, last: int, loaded: Path, kept: P
     }
 
 
+def own_part(piece: Piece, whole: torch.Tensor) -> torch.Tensor:
+    return whole[tuple(slice(o, o + n) for o, n in zip(piece.offsets, piece.local.shape, strict=True))]
+
+
 def digest(tensors: dict[str, torch.Tensor]) -> str:
     found = hashlib.sha256()
     for name in sorted(tensors):
@@ -81,7 +89,9 @@ def run_rank(folder: Path, number: int, rank: int, job: dict[str, object]) -> No
     found = {}
     for name, (first, last) in job["cases"].items():
         try:
-            state = folder / f"{name}-{job.get('chain', number)}.safetensors"
+            # What is trained whole and in slices has the same state.
+            kind = name.removeprefix("whole ").removeprefix("sharded ")
+            state = folder / f"{kind}-{job.get('chain', number)}.safetensors"
             with traffic if world_size > 1 else contextlib.nullcontext():
                 found[name] = run_case(name, gang, first, last, state, state)
         except Exception as error:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+from tests.training.exact.rounds import Found, resumes, run
+
 SHIPPED = ("language-model", "image-classifier", "tabular-classifier")
 EVERYWHERE = (*SHIPPED, "fp16", "batch-norm")
 """Also on eight ranks, and through checkpoints on changing numbers of ranks."""
@@ -35,33 +30,6 @@ REFUSED = {
 NUM_STEPS = 5
 SEED = random.randrange(2**32)
 
-Found = dict[str, Any]
-
-
-def run(folder: Path, rounds: list[Found]) -> list[list[Found]]:
-    """What each rank of each round found, by case."""
-    path = folder / "rounds.json"
-    path.write_text(json.dumps(rounds))
-    program = [sys.executable, str(Path(__file__).with_name("gang.py")), str(path)]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return [
-        [json.loads((folder / f"round-{number}-rank-{rank}.json").read_text()) for rank in range(job["world_size"])]
-        for number, job in enumerate(rounds)
-    ]
-
-
-def resumes(seed: int) -> list[Found]:
-    """Rounds from step 0 to the last, cut at random and each on another number of ranks."""
-    draw = random.Random(seed)
-    cuts = [0, *sorted(draw.sample(range(1, NUM_STEPS), 3)), NUM_STEPS]
-    worlds = draw.sample([1, 2, 4, 8], 4)
-    return [
-        {"world_size": world, "chain": "resumed", "cases": dict.fromkeys(EVERYWHERE, (first, last))}
-        for world, first, last in zip(worlds, cuts, cuts[1:], strict=False)
-    ]
-
 
 @pytest.fixture(scope="module")
 def rounds(tmp_path_factory) -> dict[str, list[Found]]:
@@ -71,7 +39,7 @@ def rounds(tmp_path_factory) -> dict[str, list[Found]]:
         "fast": {"world_size": 2, "cases": dict.fromkeys(("batch-norm-fast", "batch-norm-sharded"), (0, 1))},
         "one step": {"world_size": 1, "cases": {"batch-norm": (0, 1)}},
         "refused": {"world_size": 1, "cases": dict.fromkeys(REFUSED, (0, 1))},
-        **{f"resumed {index}": job for index, job in enumerate(resumes(SEED))},
+        **{f"resumed {index}": job for index, job in enumerate(resumes(SEED, NUM_STEPS, EVERYWHERE))},
     }
     return dict(zip(jobs, run(tmp_path_factory.mktemp("rounds"), list(jobs.values())), strict=True))
 
@@ -97,7 +65,7 @@ def test_different_cases_have_different_bits(rounds):
 def test_a_run_resumed_at_random_steps_on_other_numbers_of_ranks_ends_with_the_same_bits(rounds, case):
     last = rounds["resumed 3"][0][case]
     alone = rounds["1"][0][case]
-    assert (last["digest"], last["scalars"]) == (alone["digest"], alone["scalars"]), f"{resumes(SEED)}"
+    assert (last["digest"], last["scalars"]) == (alone["digest"], alone["scalars"]), f"seed {SEED}"
     losses = [loss for index in range(4) for loss in rounds[f"resumed {index}"][0][case]["losses"]]
     assert losses == alone["losses"]
 

@@ -9,15 +9,21 @@ import pytest
 
 from training.checkpoint.spec import CheckpointSpec
 from training.config import LossScaleSpec
+from training.parallel.spec import ParallelSpec
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_run_in_fp16_goes_on_with_its_loss_scale_on_another_number_of_ranks(project, tiny_training, tmp_path):
+@pytest.mark.parametrize("parallel", [ParallelSpec(), ParallelSpec(replicate=1, shard=-1)], ids=["whole", "sharded"])
+def test_a_run_in_fp16_goes_on_with_its_loss_scale_on_another_number_of_ranks(
+    project, tiny_training, tmp_path, parallel
+):
     """The scale is too large at first, and again and again, so that steps before and after the resume overflow."""
     run = project.publish_run(
         tiny_training.model_copy(
             update={
+                "parallel": parallel,
+                "optimizer": tiny_training.optimizer.model_copy(update={"implementation": "foreach"}),
                 "precision": "fp16",
                 "gradient_compression": "bf16",
                 "loss_scale": LossScaleSpec(initial_exponent=20, growth_interval_steps=1),

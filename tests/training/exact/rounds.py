@@ -1,0 +1,41 @@
+"""Rounds of `gang.py`, started and read back."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+Found = dict[str, Any]
+
+
+def run(folder: Path, rounds: list[Found]) -> list[list[Found]]:
+    """What each rank of each round found, by case."""
+    path = folder / "rounds.json"
+    path.write_text(json.dumps(rounds))
+    program = [sys.executable, str(Path(__file__).with_name("gang.py")), str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [
+        [json.loads((folder / f"round-{number}-rank-{rank}.json").read_text()) for rank in range(job["world_size"])]
+        for number, job in enumerate(rounds)
+    ]
+
+
+def resumes(seed: int, num_steps: int, cases: Sequence[str]) -> list[Found]:
+    """Rounds from step 0 to the last, cut at random and each on another number of ranks."""
+    draw = random.Random(seed)
+    cuts = [0, *sorted(draw.sample(range(1, num_steps), 3)), num_steps]
+    worlds = draw.sample([1, 2, 4, 8], 4)
+    return [
+        {"world_size": world, "chain": "resumed", "cases": dict.fromkeys(cases, (first, last))}
+        for world, first, last in zip(worlds, cuts, cuts[1:], strict=False)
+    ]
