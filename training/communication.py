@@ -1,4 +1,4 @@
-"""What ranks say to each other while they train: collectives that run beside computation.
+"""What ranks say to each other while they train: collectives that run beside computation, counted and timed.
 
 An `Exchange` sums buckets of gradients over the gang. It is the seam for how they travel: one that sends less than it
 is given keeps what it held back by bucket, and would hand that to checkpoints as named tensors.
@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from training.distributed import Gang
+from training.traffic import size_bytes
 
 
 class Collectives:
@@ -26,20 +27,32 @@ class Collectives:
     """
 
     def __init__(self, gang: Gang, group: dist.ProcessGroup | None = None, num_ranks: int | None = None) -> None:
-        self._group = group
+        self._group, self._meter = group, gang.traffic
         self.num_ranks = num_ranks or (gang.world_size if group is None else group.size())
 
     def all_reduce(self, tensor: Tensor) -> dist.Work:
         """Sum of all ranks' tensors, in place; in an order of the backend's choice, which two ranks do not notice."""
-        return _under_way(dist.all_reduce(tensor, group=self._group, async_op=True))
+        return self._meter.start(
+            "all_reduce",
+            2 * self._sent_bytes(tensor),
+            lambda: dist.all_reduce(tensor, group=self._group, async_op=True),
+        )
 
     def all_to_all(self, received: Tensor, tensor: Tensor) -> dist.Work:
         """Equal parts of `tensor`, one to each rank; `received` holds theirs in rank order."""
-        return _under_way(dist.all_to_all_single(received, tensor, group=self._group, async_op=True))
+        return self._meter.start(
+            "all_to_all",
+            self._sent_bytes(tensor),
+            lambda: dist.all_to_all_single(received, tensor, group=self._group, async_op=True),
+        )
 
     def all_gather(self, gathered: Tensor, tensor: Tensor) -> dist.Work:
         """All ranks' tensors one after another, in rank order."""
-        return _under_way(dist.all_gather_single(gathered, tensor, group=self._group, async_op=True))
+        return self._meter.start(
+            "all_gather",
+            self._sent_bytes(gathered),
+            lambda: dist.all_gather_single(gathered, tensor, group=self._group, async_op=True),
+        )
 
     def gather(self, rows: Tensor) -> Tensor:
         """The rows (n, ...) of all ranks, (ranks * n, ...), in rank order; on the gang's device, as the rows are."""
@@ -49,10 +62,9 @@ class Collectives:
         self.all_gather(gathered, rows).wait()
         return gathered
 
-
-def _under_way(work: dist.Work | None) -> dist.Work:
-    assert work is not None, "this process takes part in the group"
-    return work
+    def _sent_bytes(self, whole: Tensor) -> int:
+        """All ranks' parts of it but the own."""
+        return size_bytes(whole) * (self.num_ranks - 1) // self.num_ranks
 
 
 class Exchange(Protocol):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from training.launch import protocol
-from training.traffic import TrafficMeter
+from training.traffic import TrafficMeter, size_bytes
 
 COLLECTIVE_TIMEOUT_S = 120
 PATIENCE_S = 3600.0
@@ -31,7 +31,7 @@ class Gang:
     meetings: dist.ProcessGroup | None = None
     """None: the default group, which is not patient."""
     traffic: TrafficMeter = field(default_factory=TrafficMeter, compare=False)
-    """Of all that this rank's collectives cost, while the gang that `meet` gives lasts."""
+    """What the engine's collectives cost this rank."""
 
     @property
     def leads(self) -> bool:
@@ -42,7 +42,8 @@ class Gang:
         if self.world_size == 1:
             return values
         gathered = values.new_empty((self.world_size * values.shape[0], *values.shape[1:]))
-        dist.all_gather_single(gathered, values, group=self.meetings)
+        with self.traffic.within("all_gather", (self.world_size - 1) * size_bytes(values)):
+            dist.all_gather_single(gathered, values, group=self.meetings)
         return gathered
 
     def from_leader(self, value: bytes) -> bytes:
@@ -50,12 +51,14 @@ class Gang:
         if self.world_size == 1:
             return value
         buffer = torch.tensor(list(value), dtype=torch.uint8)
-        dist.broadcast(buffer, src=0, group=self.meetings)
+        with self.traffic.within("broadcast", self.leads * size_bytes(buffer)):
+            dist.broadcast(buffer, src=0, group=self.meetings)
         return bytes(buffer.tolist())
 
     def barrier(self) -> None:
         if self.world_size > 1:
-            dist.barrier(group=self.meetings)
+            with self.traffic.within("barrier", 0):
+                dist.barrier(group=self.meetings)
 
 
 def choose_device() -> torch.device:
@@ -94,12 +97,10 @@ def meet(*, rank: int, world_size: int) -> Iterator[Gang]:
             "nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S)
         )
         meetings = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
-    traffic = TrafficMeter(device)
     try:
-        with traffic if world_size > 1 else contextlib.nullcontext():
-            gang = Gang(rank=rank, world_size=world_size, device=device, meetings=meetings, traffic=traffic)
-            yield gang
-            gang.barrier()  # nobody leaves while another still needs it
+        gang = Gang(rank=rank, world_size=world_size, device=device, meetings=meetings, traffic=TrafficMeter(device))
+        yield gang
+        gang.barrier()  # nobody leaves while another still needs it
     finally:
         if world_size > 1:
             dist.destroy_process_group()

@@ -44,12 +44,12 @@ class StepRecord:
     """What communication runs beside it does not show."""
     sync_s: float
     """What the step waited for its peers: exposed communication, and the bubble of a pipeline. What FSDP2 and
-    tensor-parallel layers wait for inside a pass is part of that pass; `traffic` has it."""
+    tensor-parallel layers wait for inside a pass is part of that pass."""
     optimizer_s: float
     memory_bytes: int
     """The most so far that was allocated on the GPU, or resident where there is none."""
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
-    """Of the step's collectives, by kind."""
+    """Of the step's collectives, by kind; without what FSDP2 and DTensor exchange by themselves."""
     mfu: float | None = None
     """Model FLOPs utilisation (Chowdhery et al., PaLM, 2022), where the device's peak is known."""
 

@@ -1,19 +1,17 @@
-"""What collectives cost a rank: every one, whoever calls it, counted and timed where torch hands it to the backend.
+"""What collectives cost a rank, counted and timed where the engine calls them.
 
-The engine's own exchanges, those of FSDP2 and of DTensor, and what stages of a pipeline send each other all become
-operators named `c10d`. For as long as a `TrafficMeter` is open, torch's dispatcher passes these, and no others, through
-it; tensors, groups and results stay what they are. That costs tens of microseconds a call.
+Not what FSDP2 and DTensor call by themselves. Torch's dispatcher could pass these through Python too
+(`torch.library.get_kernel`), but only with the interpreter's lock held, on which gloo's threads then wait for ever.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -31,10 +29,8 @@ class Traffic:
     sent_bytes: int = 0
     """What a rank has to send at the least, as a ring does: the mean over the ranks of the group."""
     busy_s: float = 0.0
-    """From each call to its end, beside computation or not; what a peer was waited for is part of it.
-
-    gloo tells no end of `UNTOLD` kinds: these count what this rank waited for them.
-    """
+    """From each call to its end, beside computation or not; what a peer was waited for is part of it. 0 for messages to
+    one rank, which are only sent off."""
 
 
 def as_fields(traffic: Mapping[str, Traffic]) -> dict[str, Any]:
@@ -52,63 +48,8 @@ def as_fields(traffic: Mapping[str, Traffic]) -> dict[str, Any]:
     }
 
 
-class _Operator(NamedTuple):
-    kind: str
-    group: int
-    """Which argument is the process group."""
-    counted: int
-    """Which argument is counted: a tensor, a list, or a list of lists."""
-    sent: Callable[[int], float]
-    """How much of it a rank sends, by the number of ranks."""
-
-
-def _once(num_ranks: int) -> float:
-    return (num_ranks - 1) / num_ranks
-
-
-def _there_and_back(num_ranks: int) -> float:
-    return 2 * (num_ranks - 1) / num_ranks
-
-
-def _all(_num_ranks: int) -> float:
-    return 1.0
-
-
-def _nothing(_num_ranks: int) -> float:
-    return 0.0
-
-
-OPERATORS = {
-    "allreduce_": _Operator("all_reduce", 1, 0, _there_and_back),
-    "allreduce_coalesced_": _Operator("all_reduce", 1, 0, _there_and_back),
-    "_allgather_base_": _Operator("all_gather", 2, 0, _once),
-    "allgather_": _Operator("all_gather", 2, 0, _once),
-    "allgather_coalesced_": _Operator("all_gather", 2, 0, _once),
-    "allgather_into_tensor_coalesced_": _Operator("all_gather", 2, 0, _once),
-    "_reduce_scatter_base_": _Operator("reduce_scatter", 2, 1, _once),
-    "reduce_scatter_": _Operator("reduce_scatter", 2, 1, _once),
-    "reduce_scatter_tensor_coalesced_": _Operator("reduce_scatter", 2, 1, _once),
-    "alltoall_base_": _Operator("all_to_all", 2, 1, _once),
-    "alltoall_": _Operator("all_to_all", 2, 1, _once),
-    "broadcast_": _Operator("broadcast", 1, 0, _once),
-    "reduce_": _Operator("reduce", 1, 0, _once),
-    "gather_": _Operator("gather", 2, 1, _once),
-    "scatter_": _Operator("scatter", 2, 0, _once),
-    "send": _Operator("send", 1, 0, _all),
-    "recv_": _Operator("recv", 1, 0, _nothing),
-    "recv_any_source_": _Operator("recv", 1, 0, _nothing),
-    "barrier": _Operator("barrier", 1, 0, _nothing),
-}
-
-
-UNTOLD = frozenset({"reduce_scatter", "send", "recv"})
-"""Kinds of which gloo tells no end but to who waits."""
-ASYNC_OP = 4
-"""Which argument of an untold collective says that the caller waits by itself; left out where it does."""
-
-
 class TrafficMeter:
-    """Counts the collectives of this process while it is open; a context manager, one at a time.
+    """Counts what this process says to other ranks.
 
     Args:
         device: where the tensors that travel lie.
@@ -116,91 +57,48 @@ class TrafficMeter:
 
     def __init__(self, device: torch.device = torch.device("cpu")) -> None:  # noqa: B008 - it never changes
         self._on_cuda = device.type == "cuda"
+        self._moment: Callable[[], _Moment] = _CudaMoment if self._on_cuda else _HostMoment
         self._traffic: dict[str, Traffic] = {}
         self._unfinished: deque[tuple[_Moment, Traffic]] = deque(maxlen=MAX_UNTAKEN)
-        self._awaited: dict[int, Traffic] = {}
-        """By the address of what an untold functional collective returned."""
-        self._open = contextlib.ExitStack()
 
-    def __enter__(self) -> Self:
-        library = self._open.enter_context(torch.library._scoped_library("c10d", "IMPL"))
-        key = "CUDA" if self._on_cuda else "CPU"
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
-            for name, operator in OPERATORS.items():
-                library.impl(name, self._metered(f"c10d::{name}", operator, key), key, with_keyset=True)
-            if not self._on_cuda:
-                functional = self._open.enter_context(torch.library._scoped_library("_c10d_functional", "IMPL"))
-                functional.impl("wait_tensor", self._timed_wait(), key, with_keyset=True)
-        return self
+    def start(self, kind: str, sent_bytes: int, call: Callable[[], dist.Work | None]) -> dist.Work:
+        """Call a collective, asynchronous. Its tensors are not to be touched before `wait` of what is returned."""
+        traffic = self._count(kind, sent_bytes)
+        moment = self._moment()
+        work = call()
+        assert work is not None, "this process takes part in the group"
+        moment.ends_with(work)
+        self._unfinished.append((moment, traffic))
+        return work
 
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
+    @contextlib.contextmanager
+    def within(self, kind: str, sent_bytes: int) -> Iterator[None]:
+        """Around a whole exchange that this rank stands still for."""
+        traffic, began_s = self._count(kind, sent_bytes), time.perf_counter()
+        yield
+        traffic.busy_s += time.perf_counter() - began_s
+
+    def sent(self, size_bytes: int) -> None:
+        """A message to one rank, whose end gloo tells to nobody."""
+        self._count("send", size_bytes)
+
+    def _count(self, kind: str, sent_bytes: int) -> Traffic:
+        traffic = self._traffic.setdefault(kind, Traffic())
+        traffic.num_calls += 1
+        traffic.sent_bytes += sent_bytes
+        return traffic
 
     def take(self) -> dict[str, Traffic]:
         """What was counted since the last call, by kind of collective. All of it must have been waited for."""
-        self._awaited.clear()
         unfinished, self._unfinished = self._unfinished, deque(maxlen=MAX_UNTAKEN)
         taken, self._traffic = self._traffic, {}
         for moment, traffic in unfinished:
             traffic.busy_s += moment.elapsed_s()
         return taken
 
-    @contextlib.contextmanager
-    def waiting(self, kind: Literal["send", "recv"]) -> Iterator[None]:
-        """Around the wait for one that has been called, or is called within."""
-        began_s = time.perf_counter()
-        yield
-        if not self._on_cuda and (traffic := self._traffic.get(kind)) is not None:
-            traffic.busy_s += time.perf_counter() - began_s
 
-    def _metered(self, name: str, operator: _Operator, key: str) -> Callable[..., Any]:
-        """What stands in for an operator, around its own kernel."""
-        call_boxed = torch.library.get_kernel(name, key).call_boxed
-        is_untold = not self._on_cuda and operator.kind in UNTOLD
-        make_moment = _CudaMoment if self._on_cuda else _HostMoment
-
-        def call(keys: torch.DispatchKeySet, *arguments: Any) -> Any:
-            traffic = self._traffic.setdefault(operator.kind, Traffic())
-            traffic.num_calls += 1
-            num_ranks = dist.ProcessGroup.unbox(arguments[operator.group]).size()
-            traffic.sent_bytes += round(sum(_sizes_bytes(arguments[operator.counted])) * operator.sent(num_ranks))
-            moment = make_moment()
-            result = call_boxed(keys, *arguments)
-            work = dist.Work.unbox(result[-1] if isinstance(result, tuple | list) else result)
-            if not is_untold:
-                moment.ends_with(work)
-                self._unfinished.append((moment, traffic))
-            elif len(arguments) > ASYNC_OP and arguments[ASYNC_OP] is False:
-                work.wait()  # as the caller will, who finds it done
-                traffic.busy_s += moment.elapsed_s()
-            elif isinstance(arguments[0], Tensor):
-                self._awaited[arguments[0].data_ptr()] = traffic
-            return result
-
-        return call
-
-    def _timed_wait(self) -> Callable[..., Any]:
-        """What stands in for the wait for a functional collective, which DTensor calls."""
-        call_boxed = torch.library.get_kernel("_c10d_functional::wait_tensor", "CPU").call_boxed
-
-        def call(keys: torch.DispatchKeySet, tensor: Tensor) -> Any:
-            traffic = self._awaited.pop(tensor.data_ptr(), None)
-            began_s = time.perf_counter()
-            result = call_boxed(keys, tensor)
-            if traffic is not None:
-                traffic.busy_s += time.perf_counter() - began_s
-            return result
-
-        return call
-
-
-def _sizes_bytes(value: Any) -> Iterator[int]:
-    if isinstance(value, Tensor):
-        yield value.numel() * value.element_size()
-    else:
-        for each in value:
-            yield from _sizes_bytes(each)
+def size_bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 class _Moment(Protocol):

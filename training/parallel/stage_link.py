@@ -13,6 +13,7 @@ from torch import Tensor
 from training.distributed import Gang
 from training.parallel.mesh import Mesh
 from training.telemetry import PartClock
+from training.traffic import size_bytes
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 HEADER_LENGTH = 10
@@ -73,7 +74,7 @@ class StageLink:
 
     def finish(self) -> None:
         """Wait until all that was sent has left."""
-        with self._clock.part("sync"), self._traffic.waiting("send"):
+        with self._clock.part("sync"):
             for work, _ in self._sent:
                 if work is not None:
                     work.wait()
@@ -81,8 +82,9 @@ class StageLink:
 
     def _send(self, values: Tensor, to: int | None, group: dist.ProcessGroup) -> None:
         values = values.to(self._device).contiguous()
+        self._traffic.sent(size_bytes(values))
         self._sent.append((dist.isend(values, dst=to, group=group), values))  # held until it has left
 
     def _receive(self, values: Tensor, source: int | None, group: dist.ProcessGroup) -> None:
-        with self._clock.part("sync"), self._traffic.waiting("recv"):
+        with self._clock.part("sync"), self._traffic.within("recv", 0):
             dist.recv(values, src=source, group=group)

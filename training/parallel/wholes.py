@@ -14,6 +14,7 @@ from training.checkpoint.layout import by_tensor
 from training.checkpoint.pieces import State, pieces_of
 from training.checkpoint.plan import from_bytes, to_bytes
 from training.distributed import Gang
+from training.traffic import size_bytes
 
 
 def wholes(state: State, gang: Gang) -> Iterator[tuple[str, Tensor]]:
@@ -32,6 +33,8 @@ def wholes(state: State, gang: Gang) -> Iterator[tuple[str, Tensor]]:
             if holders[piece] == gang.rank:
                 values.copy_(own[name].local)
             if gang.world_size > 1 and values.numel():
-                dist.broadcast(values, src=holders[piece])
+                is_own = holders[piece] == gang.rank
+                with gang.traffic.within("broadcast", is_own * size_bytes(values)):
+                    dist.broadcast(values, src=holders[piece])
             whole[tuple(slice(o, o + n) for o, n in zip(piece.offsets, piece.shape, strict=True))] = values.cpu()
         yield name, whole

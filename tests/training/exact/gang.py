@@ -6,7 +6,6 @@ and to one of its own. torch is imported once; ranks are forks. What became of e
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -23,7 +22,6 @@ from tests.training.exact.cases import CASES, batch
 from training.checkpoint.pieces import Piece, pieces_of
 from training.distributed import Gang, be_deterministic
 from training.learner import Learner
-from training.traffic import TrafficMeter
 
 training.gradients.BUCKET_ELEMENTS = 256  # small models shall have many buckets
 
@@ -84,16 +82,14 @@ def run_rank(folder: Path, number: int, rank: int, job: dict[str, object]) -> No
     if world_size > 1:
         store = dist.FileStore(str(folder / f"store-{number}"), world_size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    traffic = TrafficMeter()
-    gang = Gang(rank=rank, world_size=world_size, device=torch.device("cpu"), traffic=traffic)
+    gang = Gang(rank=rank, world_size=world_size, device=torch.device("cpu"))
     found = {}
     for name, (first, last) in job["cases"].items():
         try:
             # What is trained whole and in slices has the same state.
             kind = name.removeprefix("whole ").removeprefix("sharded ")
             state = folder / f"{kind}-{job.get('chain', number)}.safetensors"
-            with traffic if world_size > 1 else contextlib.nullcontext():
-                found[name] = run_case(name, gang, first, last, state, state)
+            found[name] = run_case(name, gang, first, last, state, state)
         except Exception as error:
             found[name] = {"error": f"{type(error).__name__}: {error}"}
             if world_size > 1:

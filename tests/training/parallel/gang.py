@@ -6,6 +6,7 @@ cases. A case names its own world: ranks beyond it sit it out.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -22,6 +23,8 @@ import torch.distributed as dist
 import torch.distributed.fsdp
 import torch.distributed.pipelining
 import torch.distributed.tensor.parallel
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from data_contracts.documents import Link
 from data_contracts.errors import ConfigError
@@ -35,7 +38,6 @@ from training.launch.process_tree import die_with_parent
 from training.learner import Learner
 from training.recipes.protocol import load_recipe
 from training.result import tensors_sha256
-from training.traffic import TrafficMeter
 
 SHAPES: dict[str, DataShape] = {
     "language-model": TokenShape(vocab_size=64, context_tokens=16),
@@ -110,6 +112,28 @@ def at_most(more_bytes: int | None) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
+class Counting(TorchDispatchMode):
+    """Counts collectives; torch's CommDebugMode fails on modules that a hook runs again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: collections.Counter[str] = collections.Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it calls what it needs on plain tensors
+        if func.namespace in ("c10d", "_c10d_functional") and not func.__name__.startswith(("wait", "_wrap")):
+            self.calls[func.__name__.partition(".")[0].strip("_")] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def collectives(step: Callable[[], object]) -> dict[str, int]:
+    """How often a step calls each."""
+    with Counting() as counting:
+        step()
+    return dict(sorted(counting.calls.items()))
+
+
 def cost(step: Callable[[], object], learner: Learner, gang: Gang) -> dict[str, Any]:
     """What this rank's collectives cost in a step, and which parts of it were forward passes and waiting."""
     gang.traffic.take()
@@ -157,6 +181,7 @@ def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
         "local_parameters": sum(value.numel() for value in learner._arrangement.parameters.values()),
         "num_parameters": learner.num_parameters,
         **(cost(lambda: one_step(99), learner, gang) if case.get("measure") else {}),
+        **({"local_collectives": collectives(lambda: one_step(99))} if case.get("count_collectives") else {}),
     }
 
 
@@ -166,10 +191,9 @@ def answer(case: dict[str, Any], rank: int, store: dist.Store) -> dict[str, Any]
         return {}
     if world_size > 1:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
-    traffic = TrafficMeter()
     try:
-        with at_most(case.get("more_bytes")), traffic if world_size > 1 else contextlib.nullcontext():
-            return train(case, Gang(rank=rank, world_size=world_size, device=torch.device("cpu"), traffic=traffic))
+        with at_most(case.get("more_bytes")):
+            return train(case, Gang(rank=rank, world_size=world_size, device=torch.device("cpu")))
     except (MemoryError, RuntimeError) as error:
         if world_size > 1 or "memory" not in str(error):
             raise

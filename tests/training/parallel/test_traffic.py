@@ -1,4 +1,4 @@
-"""What a step says to other ranks, by arithmetic: who sends how many bytes of what, and that it takes time.
+"""What the engine says to other ranks in a step, by arithmetic: how many bytes of what, and that it takes time.
 
 The model of `LANGUAGE_MODEL` on two ranks: width 32, 4 blocks, hidden 48, 64 tokens of vocabulary, rows of 16.
 """
@@ -11,8 +11,6 @@ BLOCK = 32 * 96 + 32 * 32 + 32 * 96 + 48 * 32 + 2 * 32
 PARAMETERS = 2 * 64 * 32 + 4 * BLOCK + 32
 ROW_BYTES = 16 * 32 * 4
 """Of the activations of one row."""
-LOSS_BYTES = 16 * 16 * 4
-"""Of one fp32 number for each target of 16 rows."""
 
 
 def agreement(num_micro_batches: int) -> int:
@@ -29,33 +27,9 @@ CASES = {
     ),
     # Every rank has the whole sum, and needs nobody for its norm.
     "exact": ({"mode": "exact"}, 8, {"all_reduce": 4 * PARAMETERS, "all_gather": agreement(1) - 8}),
-    "sharded": (
-        {"shard": 2},
-        4,
-        {
-            # Of each weight half is fetched; of blocks again on the way back, in each of two micro-batches.
-            "all_gather": 2 * (4 * PARAMETERS + 4 * 4 * BLOCK) // 2 + agreement(2),
-            "reduce_scatter": 4 * PARAMETERS // 2,
-        },
-    ),
-    "tensor": (
-        {"tensor": 2, "sequence_parallel": False},
-        16,
-        {
-            # Two layers a block, and the embedding or the head, each way; the maxima, sums and logits of the loss.
-            "all_reduce": 2 * (2 * 4 + 1) * 16 * ROW_BYTES + 3 * LOSS_BYTES,
-            "all_gather": agreement(1),
-        },
-    ),
-    "tensor and sequence": (
-        {"tensor": 2},
-        16,
-        {
-            "all_reduce": 9 * 32 * 4 + 3 * LOSS_BYTES,  # gains of norms
-            "all_gather": 18 * 16 * ROW_BYTES // 2 + agreement(1),
-            "reduce_scatter": 18 * 16 * ROW_BYTES // 2,
-        },
-    ),
+    # What FSDP2 and DTensor exchange by themselves is in no count.
+    "sharded": ({"shard": 2}, 4, {"all_gather": agreement(2)}),
+    "tensor": ({"tensor": 2}, 16, {"all_gather": agreement(1)}),
     "pipeline": (
         {"pipeline": 2},
         8,
@@ -66,13 +40,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_byte_that_a_step_sends_is_counted_by_kind(train, name):
+def test_every_byte_that_the_engine_sends_in_a_step_is_counted_by_kind(train, name):
     options, micro, sent_bytes = CASES[name]
     compression = {key: options[key] for key in options if key == "gradient_compression"}
     parallel = {"mode": "fast"} | {key: value for key, value in options.items() if key not in compression}
     answer = train(2, micro=micro, steps=1, measure=True, parallel=parallel, **compression)
     assert {kind: cost["sent_bytes"] for kind, cost in answer["local_traffic"].items()} == sent_bytes
-    assert all(cost["busy_s"] > 0 for cost in answer["local_traffic"].values())
+    assert all((cost["busy_s"] > 0) == (kind != "send") for kind, cost in answer["local_traffic"].items())
     assert answer["num_parameters"] == PARAMETERS, "of the whole model, whatever part of it lies here"
 
 
