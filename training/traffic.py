@@ -1,6 +1,6 @@
 """What collectives cost a rank, counted and timed where the engine calls them.
 
-Not what FSDP2 and DTensor call by themselves. Torch's dispatcher could pass these through Python too
+Not what DTensor calls by itself, nor FSDP2 among replicas. Torch's dispatcher could pass these through Python
 (`torch.library.get_kernel`), but only with the interpreter's lock held, on which gloo's threads then wait for ever.
 """
 
@@ -56,8 +56,7 @@ class TrafficMeter:
     """
 
     def __init__(self, device: torch.device = torch.device("cpu")) -> None:  # noqa: B008 - it never changes
-        self._on_cuda = device.type == "cuda"
-        self._moment: Callable[[], _Moment] = _CudaMoment if self._on_cuda else _HostMoment
+        self._moment: Callable[[], _Moment] = _CudaMoment if device.type == "cuda" else _HostMoment
         self._traffic: dict[str, Traffic] = {}
         self._unfinished: deque[tuple[_Moment, Traffic]] = deque(maxlen=MAX_UNTAKEN)
 
@@ -73,10 +72,12 @@ class TrafficMeter:
 
     @contextlib.contextmanager
     def within(self, kind: str, sent_bytes: int) -> Iterator[None]:
-        """Around a whole exchange that this rank stands still for."""
-        traffic, began_s = self._count(kind, sent_bytes), time.perf_counter()
+        """Around a whole exchange that this rank, or on CUDA its stream, stands still for."""
+        traffic = self._count(kind, sent_bytes)
+        moment = self._moment()
         yield
-        traffic.busy_s += time.perf_counter() - began_s
+        moment.ends()
+        self._unfinished.append((moment, traffic))
 
     def sent(self, size_bytes: int) -> None:
         """A message to one rank, whose end gloo tells to nobody."""
@@ -106,6 +107,8 @@ class _Moment(Protocol):
 
     def ends_with(self, work: dist.Work) -> None: ...
 
+    def ends(self) -> None: ...
+
     def elapsed_s(self) -> float: ...
 
 
@@ -115,9 +118,9 @@ class _HostMoment:
         self._ended_s: float | None = None
 
     def ends_with(self, work: dist.Work) -> None:
-        work.get_future().add_done_callback(self._end)
+        work.get_future().add_done_callback(lambda _future: self.ends())
 
-    def _end(self, _future: object) -> None:
+    def ends(self) -> None:
         self._ended_s = time.perf_counter()
 
     def elapsed_s(self) -> float:
@@ -138,6 +141,9 @@ class _CudaMoment:
         with torch.cuda.stream(stream):
             work.wait()
             self._ended.record()
+
+    def ends(self) -> None:
+        self._ended.record()
 
     def elapsed_s(self) -> float:
         self._ended.synchronize()

@@ -15,6 +15,7 @@ from training.config import TrainingSpec
 from training.distributed import Gang
 from training.parallel.deferred_init import DeferredModel
 from training.parallel.mesh import Mesh
+from training.parallel.metered_shards import MeteredAllGather, MeteredReduceScatter
 from training.precision import DTYPES
 from training.recipes.protocol import Recipe, named_blocks
 from training.seeds import derive, seed_everything
@@ -54,7 +55,7 @@ def lay_out(recipe: Recipe, model: nn.Module, spec: TrainingSpec, gang: Gang, me
         if spec.parallel.recompute:
             block.forward = functools.partial(_recomputed, block.forward)
     if mesh.shape.shard > 1:
-        _shard(model, blocks, spec, mesh)
+        _shard(model, blocks, spec, gang, mesh)
     model.to_empty(device=gang.device)
     _tie(model, ties)
     return model
@@ -71,7 +72,7 @@ def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     )
 
 
-def _shard(model: nn.Module, blocks: Sequence[nn.Module], spec: TrainingSpec, mesh: Mesh) -> None:
+def _shard(model: nn.Module, blocks: Sequence[nn.Module], spec: TrainingSpec, gang: Gang, mesh: Mesh) -> None:
     """FSDP2: gradients travel in what they are compressed to, parameters in the precision that is computed in.
 
     In exact mode parameters travel in fp32, since autocast leaves some of them as they are, and replicas are added up
@@ -92,6 +93,8 @@ def _shard(model: nn.Module, blocks: Sequence[nn.Module], spec: TrainingSpec, me
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # sums, not means: gloo has no other
+            module.set_custom_all_gather(MeteredAllGather(gang.traffic))  # type: ignore[arg-type]
+            module.set_custom_reduce_scatter(MeteredReduceScatter(gang.traffic))  # type: ignore[arg-type]
     cast(FSDPModule, model).set_reduce_scatter_unused_params(True)
 
 

@@ -27,8 +27,16 @@ CASES = {
     ),
     # Every rank has the whole sum, and needs nobody for its norm.
     "exact": ({"mode": "exact"}, 8, {"all_reduce": 4 * PARAMETERS, "all_gather": agreement(1) - 8}),
-    # What FSDP2 and DTensor exchange by themselves is in no count.
-    "sharded": ({"shard": 2}, 4, {"all_gather": agreement(2)}),
+    "sharded": (
+        {"shard": 2},
+        4,
+        {
+            # Of each weight half is fetched; of blocks again on the way back, in each of two micro-batches.
+            "all_gather": 2 * (4 * PARAMETERS + 4 * 4 * BLOCK) // 2 + agreement(2),
+            "reduce_scatter": 4 * PARAMETERS // 2,
+        },
+    ),
+    # What DTensor exchanges by itself is in no count.
     "tensor": ({"tensor": 2}, 16, {"all_gather": agreement(1)}),
     "pipeline": (
         {"pipeline": 2},
