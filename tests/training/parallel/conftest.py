@@ -74,6 +74,7 @@ def train(ranks: Ranks) -> Callable[..., Answer]:
                 "lr": 0.01,
                 "epsilon": 1e-3,
                 "groups": options.pop("groups", []),
+                "implementation": options.pop("implementation", "fused"),
             },
             "schedule": {"warmup_steps": 2},
             "global_batch_sequences": batch,

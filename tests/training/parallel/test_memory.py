@@ -15,7 +15,7 @@ LIMIT_BYTES = WHOLE_BYTES * 7 // 10
 
 def large(train, world_size, more_bytes, **parallel):
     options = {"batch": 8, "micro": 2, "steps": 1, "recipe": LARGE, "more_bytes": more_bytes}
-    return train(world_size, parallel={"mode": "fast", **parallel}, **options)
+    return train(world_size, parallel={"mode": "fast", **parallel}, implementation="foreach", **options)
 
 
 def test_one_rank_alone_runs_out_of_memory(train):
@@ -23,7 +23,13 @@ def test_one_rank_alone_runs_out_of_memory(train):
 
 
 @pytest.mark.parametrize(
-    "mesh", [{"shard": 4, "reduce_every_micro_batch": True}, {"tensor": 4}], ids=["fsdp2", "tensor parallel"]
+    "mesh",
+    [
+        {"shard": 4, "reduce_every_micro_batch": True},
+        {"tensor": 4},
+        {"mode": "exact", "replicate": 1, "shard": -1},
+    ],
+    ids=["fsdp2", "tensor parallel", "exact"],
 )
 def test_four_ranks_under_the_same_limit_each_train_the_same_model(train, mesh):
     shared, unlimited = large(train, 4, LIMIT_BYTES, **mesh), large(train, 1, None)
