@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from data_contracts.errors import ConfigError
+from training.launch.failure import cause_of
 
 VALUE_DEPENDENT = (nn.init.trunc_normal_, nn.init.orthogonal_, nn.init.sparse_, nn.init.dirac_)
 """They do nothing at all to a tensor on the meta device, or look at what they draw: replayed as one operation each."""
@@ -62,6 +63,8 @@ class DeferredModel:
             with recorder, recorder.whole_functions():
                 self.model = build()
         except (RuntimeError, NotImplementedError) as error:
+            if cause_of(error) == "oom":
+                raise
             raise ConfigError(
                 f"the model's weights cannot be drawn one at a time ({error}).",
                 where="training.parallel.deferred_init",
