@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.status import read_status
 from training.ledger import read_events
 
 pytestmark = pytest.mark.slow
@@ -186,7 +187,7 @@ def test_a_run_can_be_watched_stopped_and_continued(project, finished, in_mid_tr
 
 
 def test_a_retrain_bounded_to_a_step_ends_there_and_the_command_it_names_continues_to_the_same_bits(
-    project, finished
+    project, finished, train_here
 ) -> None:
     project.forget_the_model()
     stopped = project.retrain("--stop-at-step", "33")
@@ -200,13 +201,13 @@ def test_a_retrain_bounded_to_a_step_ends_there_and_the_command_it_names_continu
     begun = [event["stop"] for event in flows if event["event"] == "flow.begin" and "stop" in event]
     told = [event["reason"] for event in flows if event["event"] in ("run.stopped", "flow.stopped")]
     assert (begun, told) == (["after step 33"], ["asked", "asked"])
-    (run,) = json.loads(project.headway("status", "--json").stdout)["runs"]
-    assert "stopped at step 33" in run["ended"] and run["continued_by"].endswith(command)
-    assert project.retrain().returncode == 0
+    (run,) = read_status(str(project.workspace)).runs
+    assert "stopped at step 33" in run.ended and run.continued_by.endswith(command)
+    train_here(project)
     expected = json.loads(next(finished.pristine.glob("workspace/runs/*/result.json")).read_bytes())
     assert project.result()["tensors_sha256"] == expected["tensors_sha256"]
-    (run,) = json.loads(project.headway("status", "--json").stdout)["runs"]
-    assert run["finished"] and not run["ended"]
+    (run,) = read_status(str(project.workspace)).runs
+    assert run.finished and not run.ended
 
 
 def test_a_second_retrain_of_a_run_that_is_going_on_is_refused_and_disturbs_nothing(
