@@ -8,14 +8,15 @@ warnings are neutral. A new column that may be null is widening, as schemas comm
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from data_contracts.bounds import compare_bounds
+from data_contracts.changes import Change, Effect
+from data_contracts.checks import Check
 from data_contracts.contract import Contract, Rule
 from data_contracts.documents import Frozen
+from data_contracts.suite_changes import compare_suites
 
-Effect = Literal["breaking", "widening", "neutral"]
 FLOORS = ("min", "min_length", "min_share", "min_ratio")
 """Fields that ask for more when they grow."""
 CEILINGS = (
@@ -29,30 +30,34 @@ WORDS = ("description", "id", "name", "version")
 RULE_LISTS = ("rules", "statistics", "keys", "ordering", "balance", "leakage", "drift", "freshness")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
-    effect: Effect
-    where: str
-    """The key of the contract, such as `columns.age.min`."""
-    sentence: str
+class Suites(NamedTuple):
+    """What two versions of a contract ask by `suite:`, read; nothing, where they name none."""
+
+    old: tuple[Check, ...]
+    new: tuple[Check, ...]
 
 
-def compare(old: Contract, new: Contract) -> tuple[Change, ...]:
-    """Every change, in the contract's order."""
+def compare(old: Contract, new: Contract, suites: Suites | None = None) -> tuple[Change, ...]:
+    """Every change, in the contract's order.
+
+    Args:
+        suites: None where they cannot be told: then a suite under another name may ask anything.
+    """
     return (
         *_compare_columns(old, new),
         *_compare_models("rows", old.rows, new.rows),
         *(change for name in RULE_LISTS for change in _compare_rules(name, old, new)),
         *_compare_optional("volume", old.volume, new.volume),
-        *_compare_fields("", old, new, ("description", "extra_columns", "quarantine_limit_ratio", "splits", "suite")),
+        *_compare_fields("", old, new, ("description", "extra_columns", "quarantine_limit_ratio", "splits")),
+        *(_compare_fields("", old, new, ("suite",)) if suites is None else compare_suites(*suites)),
     )
 
 
-def breaks_promise(old: Contract, new: Contract) -> tuple[Change, ...]:
+def breaks_promise(old: Contract, new: Contract, suites: Suites | None = None) -> tuple[Change, ...]:
     """The breaking changes that the version number does not announce; none under another major version."""
     if _major(new) > _major(old):
         return ()
-    return tuple(change for change in compare(old, new) if change.effect == "breaking")
+    return tuple(change for change in compare(old, new, suites) if change.effect == "breaking")
 
 
 def next_version(old: Contract, changes: Sequence[Change]) -> str:

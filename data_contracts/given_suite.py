@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from data_contracts.checks import Check
+from data_contracts.contract import Contract
 from data_contracts.errors import ConfigError
 
 SEVERITIES = ("critical", "warning", "info")
@@ -47,6 +49,27 @@ SUPPORTED = (
     "expect_table_row_count_to_equal",
 )
 """Expectation types whose verdicts on DuckDB are proved by tests; no other is taken."""
+
+
+def read_suite(path: Path, contract: Contract) -> tuple[tuple[Check, ...], bytes]:
+    """The expectations of the suite that a contract names, and the suite's exact text; nothing, if it names none.
+
+    Args:
+        path: the contract's file.
+
+    Raises:
+        ConfigError: missing, not a suite, or of expectations that cannot be judged here.
+    """
+    if contract.suite is None:
+        return (), b""
+    where = path.parent / contract.suite
+    try:
+        text = where.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"the suite cannot be read ({error.strerror}).", where=str(where), advice=f"Check `suite:` in {path}."
+        ) from error
+    return parse_suite(text, where=str(where)), text
 
 
 def parse_suite(data: bytes, *, where: str) -> tuple[Check, ...]:

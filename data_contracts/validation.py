@@ -51,12 +51,14 @@ class Surroundings:
         baseline: the receipt of the last accepted snapshot; None: nothing is accepted yet.
         split: the pipeline's own.
         suite: expectations given beside the contract.
+        suite_file: their own text in the workspace; the receipt names it.
         states: what files counted earlier; filled with what is counted now.
     """
 
     baseline: ContractReceipt | None = None
     split: PipelineSplit | None = None
     suite: tuple[Check, ...] = ()
+    suite_file: StoredFile | None = None
     states: FileStates | None = None
 
 
@@ -91,9 +93,9 @@ def validate(
         with contextlib.suppress(duckdb.OutOfMemoryException):
             judged = _judge(contract, checks, snapshot, rows, scratch, quarantine_file, given, memory_limit)
             if not judged.may_lack_memory:
-                return _receipt(contract, contract_file, checks, snapshot, judged)
+                return _receipt(contract, contract_file, given.suite_file, checks, snapshot, judged)
     judged = _judge(contract, checks, snapshot, rows, scratch, quarantine_file, given, MEMORY_LIMITS[-1])
-    return _receipt(contract, contract_file, checks, snapshot, judged)
+    return _receipt(contract, contract_file, given.suite_file, checks, snapshot, judged)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,7 +163,12 @@ def _judge(
 
 
 def _receipt(
-    contract: Contract, contract_file: StoredFile, checks: Sequence[Check], snapshot: Snapshot, judged: _Judged
+    contract: Contract,
+    contract_file: StoredFile,
+    suite_file: StoredFile | None,
+    checks: Sequence[Check],
+    snapshot: Snapshot,
+    judged: _Judged,
 ) -> ContractReceipt:
     quarantine, baseline = judged.quarantine, judged.baseline
     verdicts = (
@@ -171,6 +178,7 @@ def _receipt(
     )
     return ContractReceipt(
         contract=contract_file,
+        suite=suite_file,
         contract_name=contract.name,
         contract_version=contract.version,
         snapshot=snapshot.link,

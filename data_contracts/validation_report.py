@@ -130,6 +130,7 @@ def _facts(receipt: ContractReceipt, contract: Contract, snapshot: Snapshot) -> 
         ("Contract", f"{contract.name} {contract.version}"),
         ("About", contract.description),
         ("Contract text", receipt.contract.sha256),
+        ("Suite", receipt.suite.sha256 if receipt.suite else ""),
         ("Snapshot", receipt.snapshot.sha256),
         ("Compared with", receipt.baseline.sha256 if receipt.baseline else ""),
         ("Receipt", receipt.sha256),

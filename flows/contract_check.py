@@ -15,8 +15,9 @@ from data_contracts.contract import Contract, load_contract
 from data_contracts.digest_cache import DigestCache
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import ContractReceipt, ExpectationVerdict, Snapshot, StoredFile
-from data_contracts.errors import ConfigError, ContractViolation, IntegrityError
+from data_contracts.errors import ConfigError, ContractViolation
 from data_contracts.freshness import judge_freshness
+from data_contracts.given_suite import read_suite
 from data_contracts.publication import Workspace
 from data_contracts.report_quarantine import QuarantineSample, sample_quarantine
 from data_contracts.source_guess import guess_source
@@ -26,9 +27,9 @@ from data_contracts.verdicts import is_accepted, is_judged
 from flows.environment import default_workspace, project_folder
 from flows.pipeline_spec import find_pipeline_file, load_pipeline
 from flows.tables import print_table
-from tasks.acceptance import accepted_contract, baseline_of, refuse_broken_promise
+from tasks.acceptance import baseline_of, refuse_broken_promise
 from tasks.pipeline_split import pipeline_split
-from tasks.validate import read_contract, read_suite
+from tasks.validate import read_contract
 from training.data.spec import ShardSpec
 
 
@@ -43,6 +44,8 @@ class Asked:
     """Says which split a row is in, unless the contract does."""
     pipeline: str = ""
     """Whose accepted snapshot and contract are compared with; empty: nobody's."""
+    workspace: str = ""
+    """Where those are kept; empty: where every command looks by default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +56,8 @@ class Checked:
     quarantine: QuarantineSample
     judged_now: tuple[ExpectationVerdict, ...]
     """Verdicts by the clock: how fresh the newest row is."""
+    warning: str = ""
+    """Why the contract could not be compared with the accepted one."""
 
     @property
     def verdicts(self) -> tuple[ExpectationVerdict, ...]:
@@ -77,6 +82,7 @@ class Checked:
         fields = {"contract_name", "contract_version", "num_rows", "num_quarantined", "metrics"}
         return {
             "passed": self.passed,
+            "warning": self.warning or None,
             "verdicts": [
                 {**verdict.model_dump(mode="json"), "judged": is_judged(verdict)} for verdict in self.verdicts
             ],
@@ -88,14 +94,23 @@ class Checked:
         }
 
 
-def what_is_asked(target: str, data: str) -> Asked:
+def what_is_asked(target: str, data: str, workspace: str = "") -> Asked:
     """A pipeline file alone, or a contract and the data to hold against it.
+
+    Args:
+        workspace: goes with a pipeline file.
 
     Raises:
         ConfigError: no such file, or not what it should be.
         DataError: there are no data.
     """
     folder = project_folder()
+    if data and workspace:
+        raise ConfigError(
+            "goes with a pipeline file, which says whose accepted data are meant.",
+            where="--workspace",
+            advice=f"Check the pipeline, or leave it out: headway contract check {target} {data}.",
+        )
     if data:
         return Asked(contract_file=folder / target, source=guess_source(data, base=folder).spec, base=folder)
     path = find_pipeline_file(target, folder)
@@ -107,6 +122,7 @@ def what_is_asked(target: str, data: str) -> Asked:
         base=path.parent,
         shards=pipeline.shards,
         pipeline=pipeline.pipeline,
+        workspace=workspace,
     )
 
 
@@ -131,10 +147,12 @@ def check(asked: Asked, *, now_unix_s: float) -> Checked:
         DataError: the data cannot.
     """
     contract, text = read_contract(asked.contract_file)
-    suite, _ = read_suite(asked.contract_file, contract)
-    workspace = Workspace(default_workspace()) if asked.pipeline else None
+    suite, suite_text = read_suite(asked.contract_file, contract)
+    workspace = Workspace(asked.workspace or default_workspace()) if asked.pipeline else None
+    warning = ""
     if workspace is not None:
-        _refuse_broken_promise(workspace, asked, contract)
+        where = str(asked.contract_file)
+        warning = refuse_broken_promise(workspace, asked.pipeline, contract, suite, where=where)
     from data_contracts.validation import Surroundings, validate
 
     with tempfile.TemporaryDirectory(prefix="headway-check-") as name:
@@ -145,8 +163,9 @@ def check(asked: Asked, *, now_unix_s: float) -> Checked:
         baseline = None
         if workspace is not None and contract.needs_baseline:
             baseline = baseline_of(workspace, asked.pipeline, snapshot.link)
-        surroundings = Surroundings(baseline=baseline, split=split, suite=suite)
-        file = StoredFile(path=asked.contract_file.name, size_bytes=len(text), sha256=sha256_bytes(text))
+        suite_file = None if contract.suite is None else _named(contract.suite, suite_text)
+        surroundings = Surroundings(baseline=baseline, split=split, suite=suite, suite_file=suite_file)
+        file = _named(asked.contract_file.name, text)
         left_out = scratch / "quarantine.parquet"
         with rows_files(asked.source, snapshot, scratch, base=asked.base, digests=digests) as rows:
             receipt = validate(
@@ -159,15 +178,12 @@ def check(asked: Asked, *, now_unix_s: float) -> Checked:
         receipt=receipt,
         quarantine=sample,
         judged_now=judge_freshness(receipt.freshness, now_unix_s),
+        warning=warning,
     )
 
 
-def _refuse_broken_promise(workspace: Workspace, asked: Asked, contract: Contract) -> None:
-    try:
-        accepted = accepted_contract(workspace, asked.pipeline)
-    except (IntegrityError, ConfigError, ValueError):
-        return  # what cannot be read promises nothing, as at the gate
-    refuse_broken_promise(accepted, contract, where=str(asked.contract_file))
+def _named(path: str, data: bytes) -> StoredFile:
+    return StoredFile(path=path, size_bytes=len(data), sha256=sha256_bytes(data))
 
 
 def print_checked(checked: Checked, console: Console | None = None) -> None:
@@ -184,6 +200,8 @@ def print_checked(checked: Checked, console: Console | None = None) -> None:
             _mark(verdict), *(Text(each) for each in (verdict.rule_id, verdict.description, verdict.observed))
         )
     print_table(console, table)
+    if checked.warning:
+        console.print(Text(f"\n! {checked.warning}", style="yellow"), soft_wrap=True)
 
 
 def _urgency(verdict: ExpectationVerdict) -> int:

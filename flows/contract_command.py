@@ -34,6 +34,9 @@ def init(
 def check(
     target: Annotated[str, typer.Argument(help="A pipeline (file or name); with DATA, a contract's file.")],
     data: Annotated[str, typer.Argument(help="A folder, file or URI to hold against the contract.")] = "",
+    workspace: Annotated[
+        str, typer.Option("--workspace", "-w", help="Where a pipeline's accepted data and contract are kept.")
+    ] = "",
     as_json: AsJson = False,
     report: Annotated[str, typer.Option("--report", help="Write the report as an HTML file, too.")] = "",
 ) -> None:
@@ -41,7 +44,7 @@ def check(
     from flows.contract_check import check as run_check
     from flows.contract_check import print_checked, what_is_asked
 
-    checked = run_check(what_is_asked(target, data), now_unix_s=time.time())
+    checked = run_check(what_is_asked(target, data, workspace), now_unix_s=time.time())
     if report:
         _write(Path(report), checked.report())
     if as_json:

@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from data_contracts.compatibility import Change, compare, next_version
+from data_contracts.changes import Change
+from data_contracts.compatibility import Suites, compare, next_version
 from data_contracts.contract import Contract, load_contract
 from data_contracts.errors import ContractViolation
+from data_contracts.given_suite import read_suite
 from flows.tables import print_table
 
 ORDER = ("breaking", "widening", "neutral")
@@ -54,9 +56,10 @@ class Compared:
 
 
 def compare_files(old: Path, new: Path) -> Compared:
-    """Raises `ConfigError`: a file cannot be read, or is no contract."""
+    """Raises `ConfigError`: a file, or the suite that it names, cannot be read, or is none."""
     before, after = load_contract(old), load_contract(new)
-    changes = sorted(compare(before, after), key=lambda change: ORDER.index(change.effect))
+    suites = Suites(read_suite(old, before)[0], read_suite(new, after)[0])
+    changes = sorted(compare(before, after, suites), key=lambda change: ORDER.index(change.effect))
     return Compared(old=before, new=after, changes=tuple(changes), least_version=next_version(before, changes))
 
 

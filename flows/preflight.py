@@ -7,12 +7,13 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from data_contracts.errors import ConfigError
+from data_contracts.given_suite import read_suite
 from data_contracts.publication import Workspace
 from flows.environment import project_folder
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest
 from tasks import model_refs
-from tasks.validate import read_contract, read_suite
+from tasks.validate import read_contract
 from training.recipes.check import check_recipe
 
 TRACKING_SCHEMES = frozenset(

@@ -27,6 +27,7 @@ NOTICES = {
     "start_from": "start",
     "stage.damaged": "damaged",
     "alias.moved": "alias",
+    "validate.accepted_unreadable": "contract",
     "rank.lost": "rank",
     "attempt.failed": "attempt",
     "attempt.retry": "retry",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from data_contracts import refs
-from data_contracts.compatibility import breaks_promise, compare, next_version
+from data_contracts.checks import Check
+from data_contracts.compatibility import Suites, breaks_promise, compare, next_version
 from data_contracts.contract import Contract, parse_contract
-from data_contracts.documents import ContractReceipt, Link
+from data_contracts.documents import ContractReceipt, Link, StoredFile
 from data_contracts.errors import ConfigError, HeadwayError, RefConflict
+from data_contracts.given_suite import parse_suite
 from data_contracts.publication import Workspace
 from tasks.context import RunContext
 
@@ -47,37 +51,51 @@ def accept(context: RunContext, receipt: Link) -> None:
         context.ledger.event("validate.not_accepted", message=str(error))
 
 
-def check_compatible(context: RunContext, contract: Contract, *, where: str) -> None:
+class Promise(NamedTuple):
+    """What a contract's version promised to those whose data it accepted."""
+
+    contract: Contract
+    suite: tuple[Check, ...] | None
+    """None: receipts did not name suites then, and nobody knows what it asked."""
+
+
+def refuse_broken_promise(
+    workspace: Workspace, pipeline: str, contract: Contract, suite: tuple[Check, ...], *, where: str
+) -> str:
     """Refuse a contract that breaks what the accepted one promised without another major version.
+
+    Returns:
+        Why the two could not be compared; empty where they were, or where nothing is accepted yet. What cannot be read
+        promises nothing, and a person has to know.
 
     Raises:
         ConfigError: names the breaking changes, and the least version that announces them.
     """
     try:
-        accepted = accepted_contract(context.workspace, context.pipeline)
+        accepted = accepted_promise(workspace, pipeline)
     except (HeadwayError, OSError, ValueError) as error:
-        # What cannot be read promises nothing; that it is damaged is for `verify` to say.
-        context.ledger.event("validate.accepted_unreadable", message=str(error))
-        return
-    refuse_broken_promise(accepted, contract, where=where)
-
-
-def refuse_broken_promise(accepted: Contract | None, contract: Contract, *, where: str) -> None:
-    """Raises `ConfigError`, as `check_compatible` does."""
-    if accepted is None or accepted.name != contract.name:
-        return
-    broken = breaks_promise(accepted, contract)
+        return (
+            f"the contract that the last data were accepted under cannot be read ({error}): whether version "
+            f"{contract.version} breaks it is not known."
+        )
+    if accepted is None or accepted.contract.name != contract.name:
+        return ""
+    before = accepted.contract
+    suites = None if accepted.suite is None else Suites(accepted.suite, suite)
+    broken = breaks_promise(before, contract, suites)
     if broken:
         raise ConfigError(
-            f"version {contract.version} breaks what {accepted.version} accepted: "
+            f"version {contract.version} breaks what {before.version} accepted: "
             f"{'; '.join(change.sentence for change in broken)}.",
             where=where,
-            advice=f"Call it version {next_version(accepted, compare(accepted, contract))}, or take the changes back.",
+            advice=f"Call it version {next_version(before, compare(before, contract, suites))}, or take the changes "
+            "back.",
         )
+    return ""
 
 
-def accepted_contract(workspace: Workspace, pipeline: str) -> Contract | None:
-    """The contract that the newest accepted snapshot was held against; None: nothing is accepted yet.
+def accepted_promise(workspace: Workspace, pipeline: str) -> Promise | None:
+    """What the newest accepted snapshot was held against; None: nothing is accepted yet.
 
     Raises:
         HeadwayError, OSError, ValueError: it cannot be read, or is damaged.
@@ -86,5 +104,12 @@ def accepted_contract(workspace: Workspace, pipeline: str) -> Contract | None:
     if newest is None:
         return None
     receipt = workspace.load(newest.target, ContractReceipt)
-    workspace.verify(receipt.contract)
-    return parse_contract(workspace.read(receipt.contract.path).decode(), where=receipt.contract.path)
+    contract = parse_contract(_intact(workspace, receipt.contract).decode(), where=receipt.contract.path)
+    if receipt.suite is not None:
+        return Promise(contract, parse_suite(_intact(workspace, receipt.suite), where=receipt.suite.path))
+    return Promise(contract, () if contract.suite is None else None)
+
+
+def _intact(workspace: Workspace, file: StoredFile) -> bytes:
+    workspace.verify(file)
+    return workspace.read(file.path)

@@ -165,9 +165,11 @@ def _files(workspace: Workspace, what: str, files: tuple[StoredFile, ...]) -> It
 
 
 def _receipt(workspace: Workspace, receipt: ContractReceipt) -> Iterator[Proof]:
-    """The receipt, the contract it judges by, and the list of the rows that were left out."""
+    """The receipt, the contract and suite it judges by, and the list of the rows that were left out."""
     yield _document("contract receipt", receipt.link)
     yield from _files(workspace, "contract", (receipt.contract,))
+    if receipt.suite is not None:
+        yield from _files(workspace, "suite", (receipt.suite,))
     if receipt.quarantine is not None:
         yield from _files(workspace, "quarantine", (receipt.quarantine,))
 

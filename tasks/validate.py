@@ -10,18 +10,17 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_contracts.checks import Check
 from data_contracts.contract import Contract, parse_contract
 from data_contracts.digests import sha256_bytes, sha256_of
 from data_contracts.documents import ContractReceipt, ExpectationVerdict, Link, Snapshot, StoredFile
 from data_contracts.errors import ConfigError, ContractViolation
 from data_contracts.file_states import load_states, save_states
 from data_contracts.freshness import judge_freshness
-from data_contracts.given_suite import parse_suite
+from data_contracts.given_suite import read_suite
 from data_contracts.sources import SourceSpec, rows_files
 from data_contracts.split_sql import check_split_sql
 from data_contracts.verdicts import is_accepted
-from tasks.acceptance import accept, baseline_of, check_compatible
+from tasks.acceptance import accept, baseline_of, refuse_broken_promise
 from tasks.artifacts import artifact_key, show_table
 from tasks.code_version import code_version
 from tasks.context import RunContext
@@ -51,27 +50,6 @@ def read_contract(path: Path) -> tuple[Contract, bytes]:
     contract = parse_contract(text.decode(errors="replace"), where=str(path))
     check_split_sql(contract, where=str(path))
     return contract, text
-
-
-def read_suite(path: Path, contract: Contract) -> tuple[tuple[Check, ...], bytes]:
-    """The expectations of the suite that a contract names, and the suite's exact text; nothing, if it names none.
-
-    Args:
-        path: the contract's file.
-
-    Raises:
-        ConfigError: missing, not a suite, or of expectations that cannot be judged here.
-    """
-    if contract.suite is None:
-        return (), b""
-    where = path.parent / contract.suite
-    try:
-        text = where.read_bytes()
-    except OSError as error:
-        raise ConfigError(
-            f"the suite cannot be read ({error.strerror}).", where=str(where), advice=f"Check `suite:` in {path}."
-        ) from error
-    return parse_suite(text, where=str(where)), text
 
 
 def validate_inputs(context: RunContext, contract_file: str, snapshot: Link, shards: ShardSpec) -> dict[str, object]:
@@ -117,8 +95,12 @@ def validate(
         ContractViolation: a critical expectation failed, or the newest row is too old; the report says which, offline.
     """
     spec = shards or ShardSpec()
-    contract, text = read_contract(context.base / contract_file)
-    check_compatible(context, contract, where=str(context.base / contract_file))
+    path = context.base / contract_file
+    contract, text = read_contract(path)
+    suite, _ = read_suite(path, contract)
+    unread = refuse_broken_promise(context.workspace, context.pipeline, contract, suite, where=str(path))
+    if unread:
+        context.ledger.event("validate.accepted_unreadable", message=unread)
     link = find_or_make(
         context,
         "validate",
@@ -161,8 +143,10 @@ def _run(
     kept = workspace.publish_addressed(f"contracts/{sha256_bytes(text)}.yaml", text)
     files = [kept]
     suite, suite_text = read_suite(context.base / contract_file, contract)
-    if suite:
-        files.append(workspace.publish_addressed(f"contracts/{sha256_bytes(suite_text)}.json", suite_text))
+    suite_file = None
+    if suite_text:
+        suite_file = workspace.publish_addressed(f"contracts/{sha256_bytes(suite_text)}.json", suite_text)
+        files.append(suite_file)
     with tempfile.TemporaryDirectory(prefix="rows-", dir=context.scratch) as name:
         folder, left_out = Path(name), Path(name) / "quarantine.parquet"
         with contextlib.ExitStack() as proof:
@@ -175,6 +159,7 @@ def _run(
                 baseline=_baseline(context, contract, snapshot),
                 split=pipeline_split(shards, taken.columns),
                 suite=suite,
+                suite_file=suite_file,
                 states=states,
             )
             with ledger.span("validate.expectations") as fields:

@@ -13,6 +13,7 @@ from tasks.prove import _receipt
 def receipt_with_a_quarantine(workspace: Workspace) -> ContractReceipt:
     return ContractReceipt(
         contract=workspace.publish("contracts/texts.yaml", b"name: texts"),
+        suite=workspace.publish("contracts/suite.json", b"{}"),
         contract_name="texts",
         contract_version="1.0.0",
         snapshot=Link(kind="snapshot", sha256="0" * 64),
@@ -27,10 +28,10 @@ def receipt_with_a_quarantine(workspace: Workspace) -> ContractReceipt:
 
 def test_the_list_of_rows_left_out_is_proved_with_the_receipt(workspace: Workspace) -> None:
     proofs = list(_receipt(workspace, receipt_with_a_quarantine(workspace)))
-    assert [proof.what for proof in proofs] == ["contract receipt", "contract", "quarantine"]
+    assert [proof.what for proof in proofs] == ["contract receipt", "contract", "suite", "quarantine"]
 
 
-@pytest.mark.parametrize("path", ["contracts/texts.yaml", "quarantine/rows.parquet"])
+@pytest.mark.parametrize("path", ["contracts/texts.yaml", "contracts/suite.json", "quarantine/rows.parquet"])
 def test_one_flipped_bit_in_either_is_named(workspace: Workspace, path: str) -> None:
     receipt = receipt_with_a_quarantine(workspace)
     data = workspace.read(path)

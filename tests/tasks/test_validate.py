@@ -178,8 +178,56 @@ def test_a_given_suite_is_part_of_the_key_and_of_the_receipt(context: RunContext
     receipt = load(context.workspace, validate())
     assert receipt.verdicts[-1].rule_id == "suite.1"
     (context.base / "suite.json").write_text(suite.replace("VALUE", "101"))
+    say(context, (CONTRACT + "suite: suite.json\n").replace("1.0.0", "2.0.0"))
     with pytest.raises(ContractViolation, match=r"suite\.1"):
         validate()
+
+
+SUITE = """{"expectations": [{"type": "expect_column_values_to_be_between",
+"kwargs": {"column": "id", "min_value": 0, "max_value": MOST}}]}"""
+
+
+def test_a_suite_that_asks_more_needs_another_major_version_as_the_contract_s_own_rules_do(
+    context: RunContext, validate: Validate
+) -> None:
+    write(context, 100)
+    say(context, CONTRACT + "suite: suite.json\n")
+    suite = context.base / "suite.json"
+    suite.write_text(SUITE.replace("MOST", "1000"))
+    receipt = load(context.workspace, validate())
+    assert receipt.suite is not None and context.workspace.read(receipt.suite.path) == suite.read_bytes()
+    suite.write_text(SUITE.replace("MOST", "999"))
+    with pytest.raises(ConfigError, match=r"1\.0\.0 breaks what 1\.0\.0 accepted: suite\.1 .* max_value 999") as said:
+        validate()
+    assert "Call it version 2.0.0" in said.value.advice
+    say(context, (CONTRACT + "suite: suite.json\n").replace("1.0.0", "2.0.0"))
+    second = load(context.workspace, validate())
+    assert second.suite not in (None, receipt.suite)
+    suite.write_text(SUITE.replace("MOST", "1001"))
+    assert load(context.workspace, validate()).contract == second.contract
+
+
+def test_a_receipt_without_a_suite_has_the_bytes_it_always_had(context: RunContext, validate: Validate) -> None:
+    write(context, 100)
+    assert b"suite" not in load(context.workspace, validate()).to_bytes()
+
+
+@pytest.mark.parametrize("fate", ["altered", "gone"])
+def test_an_accepted_contract_that_cannot_be_read_is_told_and_refuses_nothing(
+    context: RunContext, validate: Validate, fate: str
+) -> None:
+    write(context, 100)
+    kept = load(context.workspace, validate()).contract
+    path = context.workspace.local_path(kept.path)
+    path.write_bytes(b"name: other\n") if fate == "altered" else path.unlink()
+    told: list[str] = []
+    context.ledger.listeners.append(
+        lambda event: told.append(event["message"]) if event["event"] == "validate.accepted_unreadable" else None
+    )
+    say(context, CONTRACT.replace("1000000", "999"))
+    validate()
+    (message,) = told
+    assert kept.path in message and "whether version 1.0.0 breaks it is not known" in message
 
 
 def test_the_split_is_an_input_of_leakage_alone(context: RunContext, validate: Validate) -> None:

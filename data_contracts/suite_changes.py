@@ -1,0 +1,109 @@
+"""What changed between two versions of a suite that a contract names. Pure.
+
+An expectation has no name. One of the same type about the same columns is taken for its successor; what is left over on
+either side is new, or no longer asked. An argument that is not known to be laxer may refuse what was accepted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from data_contracts.changes import Change, Effect
+from data_contracts.checks import Check
+
+SUBJECT = ("column", "column_A", "column_B", "column_list")
+"""Arguments that say what an expectation is about."""
+FLOORS = ("min_value", "mostly")
+CEILINGS = ("max_value",)
+STRICT_WHEN_TRUE = ("strict_min", "strict_max")
+SILENT = ("result_format", "catch_exceptions", "meta")
+"""Arguments that no verdict depends on."""
+DEFAULTS: dict[str, Any] = {"mostly": 1.0, "strict_min": False, "strict_max": False}
+ANY_OF = ("expect_column_values_to_be_in_set", "expect_column_distinct_values_to_be_in_set")
+"""Expectations that a longer `value_set` makes laxer."""
+ALL_OF = ("expect_column_values_to_not_be_in_set", "expect_column_distinct_values_to_contain_set")
+"""Expectations that a longer `value_set` makes stricter."""
+
+
+def compare_suites(old: Sequence[Check], new: Sequence[Check]) -> Iterator[Change]:
+    """Every change of what is asked; the order of expectations is none."""
+    before, after = _by_subject(old), _by_subject(new)
+    for subject in dict.fromkeys([*before, *after]):
+        yield from _compare_alike(before.get(subject, []), after.get(subject, []))
+
+
+def _by_subject(checks: Sequence[Check]) -> dict[str, list[Check]]:
+    found: dict[str, list[Check]] = {}
+    for check in checks:
+        kwargs = check.arguments["kwargs"]
+        subject = [check.arguments["type"], *(kwargs.get(name) for name in SUBJECT)]
+        found.setdefault(json.dumps(subject), []).append(check)
+    return found
+
+
+def _compare_alike(before: Sequence[Check], after: Sequence[Check]) -> Iterator[Change]:
+    """Of expectations of one type about the same columns: equal ones are no change, the others are paired in order."""
+    old, new = list(before), []
+    for check in after:
+        same = next((each for each in old if _asked(each) == _asked(check)), None)
+        if same is None:
+            new.append(check)
+        else:
+            old.remove(same)
+    for gone, come in zip_longest(old, new):
+        if gone is None:
+            effect: Effect = "breaking" if come.severity == "critical" else "neutral"
+            yield Change(effect=effect, where=come.rule_id, sentence=f"{_name(come)} is new")
+        elif come is None:
+            effect = "widening" if gone.severity == "critical" else "neutral"
+            yield Change(effect=effect, where=gone.rule_id, sentence=f"{_name(gone)} is no longer asked")
+        else:
+            yield from _compare(gone, come)
+
+
+def _compare(old: Check, new: Check) -> Iterator[Change]:
+    if new.severity == "critical" != old.severity:
+        yield Change(effect="breaking", where=f"{new.rule_id}.severity", sentence=f"{_name(new)} is critical now")
+        return
+    if new.severity != old.severity:
+        effect: Effect = "widening" if old.severity == "critical" else "neutral"
+        sentence = f"{_name(new)} is {new.severity} instead of {old.severity}"
+        yield Change(effect=effect, where=f"{new.rule_id}.severity", sentence=sentence)
+    before, after = old.arguments["kwargs"], new.arguments["kwargs"]
+    for name in dict.fromkeys([*before, *after]):
+        was, now = (each.get(name, DEFAULTS.get(name)) for each in (before, after))
+        if was == now:
+            continue
+        effect = _effect(new.arguments["type"], name, was, now) if new.severity == "critical" else "neutral"
+        shown = f"{'anything' if now is None else now} instead of {'anything' if was is None else was}"
+        sentence = f"{_name(new)} has {name} {shown}"
+        yield Change(effect=effect, where=f"{new.rule_id}.{name}", sentence=sentence)
+
+
+def _effect(kind: str, name: str, before: Any, after: Any) -> Effect:
+    if name in SILENT:
+        return "neutral"
+    if name in STRICT_WHEN_TRUE:
+        return "breaking" if after else "widening"
+    if name in (*FLOORS, *CEILINGS):
+        if before is None or after is None:
+            return "breaking" if before is None else "widening"
+        if all(isinstance(each, int | float) for each in (before, after)):
+            return "breaking" if (after > before) is (name in FLOORS) else "widening"
+    if name == "value_set" and all(isinstance(each, list) for each in (before, after)):
+        if kind in ANY_OF and all(each in after for each in before):
+            return "widening"
+        if kind in ALL_OF and all(each in before for each in after):
+            return "widening"
+    return "breaking"
+
+
+def _asked(check: Check) -> tuple[str, str]:
+    return check.severity, json.dumps(check.arguments["kwargs"], sort_keys=True)
+
+
+def _name(check: Check) -> str:
+    return f"{check.rule_id} ({check.description})"

@@ -1,0 +1,91 @@
+"""A suite is part of the promise: what it asks more of is breaking, whichever order it is written in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from data_contracts.checks import Check
+from data_contracts.compatibility import Suites, breaks_promise, compare
+from data_contracts.contract import parse_contract
+from data_contracts.given_suite import parse_suite
+
+BETWEEN = "expect_column_values_to_be_between"
+IN_SET = "expect_column_values_to_be_in_set"
+NOT_IN_SET = "expect_column_values_to_not_be_in_set"
+NOT_NULL = "expect_column_values_to_not_be_null"
+
+
+def expectation(kind: str, severity: str = "critical", **kwargs: Any) -> dict[str, Any]:
+    return {"type": kind, "kwargs": {"column": "x", **kwargs}, "severity": severity}
+
+
+def suite(*expectations: dict[str, Any]) -> tuple[Check, ...]:
+    return parse_suite(json.dumps({"expectations": expectations}).encode(), where="suite.json")
+
+
+def contract(version: str = "1.0.0", file: str = "suite.json"):
+    text = f"name: x\nversion: {version}\ncolumns: {{x: {{type: int64}}}}\nsuite: {file}\n"
+    return parse_contract(text, where="x.yaml")
+
+
+RANGE = {"min_value": 0, "max_value": 10}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "effect", "where"),
+    [
+        (expectation(BETWEEN, **RANGE), expectation(BETWEEN, min_value=1, max_value=10), "breaking", ".min_value"),
+        (expectation(BETWEEN, **RANGE), expectation(BETWEEN, min_value=-1, max_value=10), "widening", ".min_value"),
+        (expectation(BETWEEN, **RANGE), expectation(BETWEEN, min_value=0, max_value=9), "breaking", ".max_value"),
+        (expectation(BETWEEN, **RANGE), expectation(BETWEEN, min_value=0, max_value=11), "widening", ".max_value"),
+        (expectation(BETWEEN, **RANGE), expectation(BETWEEN, min_value=0), "widening", ".max_value"),
+        (expectation(BETWEEN, min_value=0), expectation(BETWEEN, **RANGE), "breaking", ".max_value"),
+        (expectation(BETWEEN, **RANGE), expectation(BETWEEN, **RANGE, strict_min=True), "breaking", ".strict_min"),
+        (expectation(NOT_NULL), expectation(NOT_NULL, mostly=0.9), "widening", ".mostly"),
+        (expectation(NOT_NULL, mostly=0.9), expectation(NOT_NULL), "breaking", ".mostly"),
+        (expectation(IN_SET, value_set=[1]), expectation(IN_SET, value_set=[2, 1]), "widening", ".value_set"),
+        (expectation(IN_SET, value_set=[1, 2]), expectation(IN_SET, value_set=[1]), "breaking", ".value_set"),
+        (expectation(NOT_IN_SET, value_set=[1]), expectation(NOT_IN_SET, value_set=[1, 2]), "breaking", ".value_set"),
+        (expectation(NOT_IN_SET, value_set=[1, 2]), expectation(NOT_IN_SET, value_set=[1]), "widening", ".value_set"),
+        (expectation(NOT_NULL, "warning"), expectation(NOT_NULL), "breaking", ".severity"),
+        (expectation(NOT_NULL), expectation(NOT_NULL, "info"), "widening", ".severity"),
+        (expectation(NOT_NULL, "info", mostly=0.5), expectation(NOT_NULL, "info"), "neutral", ".mostly"),
+        (expectation(NOT_NULL), expectation(NOT_NULL, result_format="BASIC"), "neutral", ".result_format"),
+        (expectation(BETWEEN, min_value="a"), expectation(BETWEEN, min_value="b"), "breaking", ".min_value"),
+    ],
+)
+def test_one_change_of_an_expectation_has_one_effect(old: Any, new: Any, effect: str, where: str) -> None:
+    suites = Suites(suite(old), suite(new))
+    (change,) = compare(contract(), contract(), suites)
+    assert (change.effect, change.where) == (effect, f"suite.1{where}")
+    assert bool(breaks_promise(contract(), contract("1.1.0"), suites)) is (effect == "breaking")
+    assert not breaks_promise(contract(), contract("2.0.0"), suites)
+
+
+@pytest.mark.parametrize(
+    ("severity", "come", "gone"), [("critical", "breaking", "widening"), ("info", *["neutral"] * 2)]
+)
+def test_an_expectation_that_is_new_or_no_longer_asked(severity: str, come: str, gone: str) -> None:
+    one, two = expectation(NOT_NULL), expectation(BETWEEN, severity, **RANGE)
+    (change,) = compare(contract(), contract(), Suites(suite(one), suite(one, two)))
+    assert (change.effect, change.where) == (come, "suite.2") and "is new" in change.sentence
+    (change,) = compare(contract(), contract(), Suites(suite(two, one), suite(one)))
+    assert (change.effect, change.where) == (gone, "suite.1") and "no longer asked" in change.sentence
+
+
+def test_order_and_the_file_s_name_are_no_change_and_columns_are_not_taken_for_each_other() -> None:
+    one, two = expectation(BETWEEN, **RANGE), expectation(BETWEEN, min_value=5)
+    moved = Suites(suite(one, two), suite(two, one))
+    assert compare(contract(), contract(file="other.json"), moved) == ()
+    other = {**one, "kwargs": {**one["kwargs"], "column": "y"}}
+    effects = [change.effect for change in compare(contract(), contract(), Suites(suite(one), suite(other)))]
+    assert effects == ["widening", "breaking"]
+
+
+def test_of_a_suite_that_nobody_can_tell_another_name_may_mean_anything() -> None:
+    assert compare(contract(), contract()) == ()
+    (change,) = compare(contract(), contract(file="other.json"))
+    assert (change.effect, change.where) == ("breaking", "suite")
