@@ -157,9 +157,10 @@ def project(versions: ModelVersions, alias: str, *, take_over: bool = False) -> 
         given = last.detail["version"] if last is not None and known else None
         projected = last.detail.get("entry") if last is not None and known else None
         ours, theirs = versions.ensure(entry.target), mlflow_store.alias_version(client, model, alias)
-        if theirs not in {None, ours, given, *own, *_in_flight(versions, alias, projected)} and not take_over:
-            _report(versions, alias, theirs, ours)
-            return
+        if theirs not in {None, ours, given, *own, *_in_flight(versions, alias, projected)}:
+            _report(versions, alias, theirs, ours, take_over)
+            if not take_over:
+                return
         if theirs != ours:
             client.set_registered_model_alias(model, alias, ours)
             own.add(ours)
@@ -186,9 +187,10 @@ def _in_flight(versions: ModelVersions, alias: str, projected: int | None) -> se
     return found
 
 
-def _report(versions: ModelVersions, alias: str, theirs: str | None, ours: str) -> None:
-    versions.context.ledger.event(
-        "alias.moved",
-        message=f"MLflow's alias {versions.model}@{alias} is version {theirs}, Headway's ref says {ours}: "
-        "it was moved outside Headway. Set it back, or promote through Headway.",
-    )
+def _report(versions: ModelVersions, alias: str, theirs: str | None, ours: str, taken_over: bool) -> None:
+    said = f"MLflow's alias {versions.model}@{alias} was moved outside Headway: it is version {theirs}"
+    if taken_over:
+        message = f"{said}, and is set to {ours} now."
+    else:
+        message = f"{said}, Headway's ref says {ours}. Set it back, or promote or roll back through Headway."
+    versions.context.ledger.event("alias.moved", message=message)

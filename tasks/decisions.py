@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 
 from data_contracts import refs
-from data_contracts.documents import Link, Registration
+from data_contracts.documents import EvaluationReport, Link, Registration
 from data_contracts.errors import RefConflict
 from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
@@ -66,12 +66,13 @@ def last_policy(workspace: Workspace, model: str) -> PromotionSpec:
 
 
 def newest_evaluation(workspace: Workspace, registration: Link, champion: Link | None) -> Link:
-    """The report of a registration that judges it against this champion; else its own."""
+    """The newest report of a registration that judges it against this champion; else its own."""
     document = workspace.load(registration, Registration)
-    for _, decision in decisions(workspace, document.model, registration):
-        if decision.champion == champion:
-            return decision.evaluation
-    return document.evaluation
+    found = (decision.evaluation for _, decision in decisions(workspace, document.model, registration))
+    return next(
+        (each for each in found if workspace.load(each, EvaluationReport).judged_against == champion),
+        document.evaluation,
+    )
 
 
 def who() -> str:

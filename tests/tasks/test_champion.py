@@ -187,6 +187,23 @@ def test_of_two_writers_that_saw_the_same_champion_one_wins(old, register) -> No
     assert any(event["event"] == "promotion.lost" for event in read_events(old.context.scratch / "ledger.jsonl"))
 
 
+def test_a_champion_that_came_between_judging_and_promoting_is_not_overwritten(old, register, monkeypatch) -> None:
+    first = register(1)
+    settled(old, first)
+    (other, _), better = register(2, first[0]), register(3, first[0])
+    judge = champion.judge
+
+    def judged_slowly(*arguments, **named):
+        decision = judge(*arguments, **named)
+        crown(old, other)
+        return decision
+
+    monkeypatch.setattr(champion, "judge", judged_slowly)
+    with pytest.raises(RefConflict):
+        settled(old, better)
+    assert champion_of(old.context.workspace) == other
+
+
 def test_in_a_new_store_the_refs_stay_the_truth_and_the_aliases_follow_them(old, new, register) -> None:
     """The tracking URI was changed: the champion's version there is made, under the number that store gives it."""
     first = register(1)

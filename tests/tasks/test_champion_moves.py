@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts import refs
-from data_contracts.documents import Link
+from data_contracts.documents import EvaluationReport, Interval, Link
 from data_contracts.errors import ConfigError, PromotionRefused, RefConflict
 from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
@@ -96,6 +96,45 @@ def test_a_version_that_the_policy_refuses_stays_what_it_is_and_its_card_says_wh
     card = workspace.read(card_path(MODEL, worse)).decode()
     assert "**Refused**" in card and "| champion | ✖ failed |" in card
     assert lines(workspace) == [("promoted", None, "1"), ("refused", "1", "2")], "told once, decided twice"
+
+
+TWICE = Interval(value=0.2, low=0.1, high=0.3)
+REFUSALS = {
+    "worse": ({"difference": TWICE}, "| champion | ✖ failed | bits 1.5000 does not beat the champion's 2.0000"),
+    "equal": ({"difference": Interval(value=0, low=0, high=0)}, "difference +0.0000 [+0.0000, +0.0000]"),
+    "better only by noise": ({"difference": Interval(value=-0.1, low=-0.3, high=0.01)}, "[-0.3000, +0.0100]"),
+    "regressing on a slice": ({"slices": {"a/": TWICE}}, "| slices | ✖ failed | 1 of 1 slices regress: a/ +0.2000"),
+    "evaluated on other data": ({}, "| data | ✖ failed | was evaluated on other data (manifest 111111111111"),
+    "a first model under the floor": ({}, "| floor of accuracy | ✖ failed | accuracy 0.8000 [0.7000, 0.9000] misses"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_each_refusal_leaves_the_champion_and_its_reason_is_in_the_card(versions, register, case: str) -> None:
+    fields, said = REFUSALS[case]
+    workspace, policy, champion_before = versions.context.workspace, DEFAULT, None
+    if not case.startswith("a first"):
+        champion_before = register(1)[0]
+        champion.settle(versions, *register(1))
+    registration, evaluation = register(2, champion_before)
+    report = workspace.load(evaluation, EvaluationReport)
+    if report.comparison is not None:
+        comparison = report.comparison.model_copy(update=fields)
+        report = report.model_copy(update={"comparison": comparison, "slices": comparison.slices})
+    if case == "regressing on a slice":
+        report = report.model_copy(update={"slice_sizes": {"a/": 20}})
+    if case == "evaluated on other data":
+        report = report.model_copy(update={"manifest": Link(kind="manifest", sha256="1" * 64)})
+    if case == "a first model under the floor":
+        policy = PromotionSpec(floors={"accuracy": 0.75})
+        accuracy = Interval(value=0.8, low=0.7, high=0.9)
+        report = report.model_copy(update={"metrics": {**report.metrics, "accuracy": accuracy}})
+    outcome = champion.settle(versions, registration, workspace.publish_document(report), policy)
+    assert not outcome.promoted
+    now = refs.current(workspace, model_refs.alias_ref(MODEL, "champion"))
+    assert (None if now is None else now.target) == champion_before
+    assert said in workspace.read(card_path(MODEL, registration)).decode()
+    assert said in versions.client.get_model_version(MODEL, outcome.version).description
 
 
 def test_an_override_promotes_it_and_is_kept_with_its_reason(versions, settle) -> None:

@@ -213,6 +213,30 @@ def test_a_report_of_a_comparison_has_the_bytes_it_always_had(judge) -> None:
     assert EvaluationReport.from_bytes(report.to_bytes(), where="") == report
 
 
+def test_a_slice_that_regresses_shows_however_much_better_the_model_is_on_the_whole(judge) -> None:
+    """Its interval is wider than the whole one's confidence asks for: of many slices one looks worse by chance."""
+    own, theirs = (scores(CLASSES, nats, baseline="class prior") for nats in (1.0, 1.3))
+    worse = np.array([name == "class 2" for name in own.slices])
+    own.sums["nats"][worse] *= 1.6
+    report = judge(CLASSES, own, theirs)
+    assert report.comparison is not None and report.comparison.difference.high < 0
+    by_slice = report.comparison.slices
+    assert by_slice["class 2"].low > 0
+    assert all(by_slice[name].high < 0 for name in by_slice if name != "class 2")
+    alone = judge(CLASSES, *(_sliced(each, "all") for each in (own, theirs))).comparison
+    assert alone is not None and alone.slices["all"] == alone.difference, "one slice is the whole"
+    halves = judge(CLASSES, *(_sliced(each, "all", "few") for each in (own, theirs))).comparison
+    assert halves is not None
+    narrow, wide = alone.difference, halves.slices["all"]
+    assert wide.high - wide.low > narrow.high - narrow.low
+
+
+def _sliced(given: Scores, name: str, first: str = "") -> Scores:
+    """All in one slice; with `first`, the first five in another."""
+    few = (first,) * 5 if first else ()
+    return dataclasses.replace(given, slices=few + (name,) * (NUM_EXAMPLES - len(few)))
+
+
 def test_scores_on_other_examples_are_not_compared(judge) -> None:
     fewer = scores(CLASSES, 1.0, baseline="class prior", num_examples=NUM_EXAMPLES - 1)
     with pytest.raises(IntegrityError, match="different examples"):
