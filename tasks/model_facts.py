@@ -46,8 +46,12 @@ def subject_of(
     run = workspace.load(document.run, RunSpec)
     description = _description(workspace, document)
     graph = next((file for file in document.artifacts if file.path.endswith(".pt2")), None)
+    problem = ""
     if policy.max_latency_ms is not None and latency_ms is None:
-        latency_ms = latency_of(workspace, document)
+        try:
+            latency_ms = latency_of(workspace, document)
+        except IntegrityError as error:
+            problem = str(error)
     return Subject(
         model=document.model,
         registration=registration,
@@ -57,6 +61,7 @@ def subject_of(
         champion=champion,
         model_bytes=None if graph is None else graph.size_bytes,
         latency_ms=latency_ms,
+        latency_problem=problem,
         data_age_s=data_age_s(workspace.load(run.receipt, ContractReceipt), time.time()),
         has_signature=bool((description.get("signature") or {}).get("inputs")),
         has_input_example=_example(workspace, document, description) is not None,
@@ -71,13 +76,16 @@ def data_age_s(receipt: ContractReceipt, now_unix_s: float) -> float | None:
     return now_unix_s - min(known) if known and len(known) == len(newest) else None
 
 
-def latency_of(workspace: Workspace, registration: Registration) -> float | None:
-    """95th percentile in milliseconds of one call on the input example, on one thread; None where there is none, or
-    the graph cannot be called."""
+def latency_of(workspace: Workspace, registration: Registration) -> float:
+    """95th percentile in milliseconds of one call of the registered graph on its input example, on one thread.
+
+    Raises:
+        IntegrityError: there is no example, or the graph cannot be called with it.
+    """
     description = _description(workspace, registration)
     example = _example(workspace, registration, description)
     if example is None:
-        return None
+        raise IntegrityError("no input example is registered.", where=registration.link.short)
     dtype = json.loads(description["signature"]["inputs"])[0]["tensor-spec"]["dtype"]
     with scratch_folder("headway-latency-") as folder:
         graph = folder / "model.pt2"
@@ -85,10 +93,13 @@ def latency_of(workspace: Workspace, registration: Registration) -> float | None
         (folder / "example.json").write_bytes(example)
         command = [sys.executable, str(TIMED_GRAPH), str(graph), str(folder / "example.json"), dtype, str(CALLS)]
         try:
-            done = subprocess.run(command, capture_output=True, timeout=WITHIN_S, check=True, cwd=folder)
-            return float(json.loads(done.stdout)["p95_ms"])
-        except (subprocess.SubprocessError, ValueError, KeyError):
-            return None
+            done = subprocess.run(command, capture_output=True, timeout=WITHIN_S, cwd=folder, text=True)
+        except subprocess.TimeoutExpired as error:
+            raise IntegrityError(f"{CALLS} calls took longer than {WITHIN_S:g} s.", where=graph.name) from error
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()
+        raise IntegrityError(f"cannot be called: {said[-1][:200] if said else 'no word why'}", where=graph.name)
+    return float(json.loads(done.stdout)["p95_ms"])
 
 
 def _read(workspace: Workspace, registration: Registration, name: str) -> bytes | None:

@@ -125,6 +125,8 @@ class Subject:
     """Today's."""
     model_bytes: int | None = None
     latency_ms: float | None = None
+    latency_problem: str = ""
+    """Why it could not be measured."""
     data_age_s: float | None = None
     has_signature: bool = False
     has_input_example: bool = False
@@ -151,7 +153,7 @@ def decide(policy: PromotionSpec, report: EvaluationReport, subject: Subject) ->
             *_floors(policy.floors, report),
             _slices(policy.slices, report, subject),
             _at_most("size", subject.model_bytes, policy.max_model_bytes, "bytes"),
-            _at_most("latency", subject.latency_ms, policy.max_latency_ms, "ms"),
+            _at_most("latency", subject.latency_ms, policy.max_latency_ms, "ms", subject.latency_problem),
             _at_most("freshness", subject.data_age_s, policy.max_data_age_s, "s old"),
             _there("signature", policy.signature, subject.has_signature),
             _there("input example", policy.input_example, subject.has_input_example),
@@ -284,12 +286,13 @@ def _slices(limits: SliceLimits | None, report: EvaluationReport, subject: Subje
     return Check(name="slices", standing=standing, detail=detail, value=large[worst].high, limit=-limits.may_lose)
 
 
-def _at_most(name: str, value: float | None, limit: float | None, unit: str) -> Check:
+def _at_most(name: str, value: float | None, limit: float | None, unit: str, problem: str = "") -> Check:
     if limit is None:
         found = "" if value is None else f" ({value:,.6g} {unit})"
         return Check(name=name, standing="not judged", detail=f"the policy sets no limit{found}", value=value)
     if value is None:
-        return Check(name=name, standing="failed", detail=f"{name} is limited and not known", limit=limit)
+        detail = f"{name} is limited and not known{f' ({problem})' if problem else ''}"
+        return Check(name=name, standing="failed", detail=detail, limit=limit)
     held = value <= limit
     detail = f"{name} {value:,.6g} {unit}, {'within' if held else 'over'} {limit:,.6g}"
     return Check(name=name, standing="passed" if held else "failed", detail=detail, value=value, limit=limit)

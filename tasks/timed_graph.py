@@ -20,7 +20,7 @@ def main() -> None:
 
     torch.set_num_threads(1)
     called = torch.export.load(graph).module()
-    given = torch.as_tensor(np.asarray(json.loads(Path(example).read_bytes())["inputs"], dtype=dtype))
+    given = torch.as_tensor(np.asarray(json.loads(Path(example).read_bytes()), dtype=dtype))
     took_s = []
     with torch.inference_mode():
         for number in range(WARM_UP_CALLS + int(calls)):

@@ -163,7 +163,7 @@ def register(workspace: Workspace) -> Register:
             artifacts=(
                 workspace.publish(f"{folder}/MLmodel", MLMODEL),
                 workspace.publish(f"{folder}/artifacts/model.pt2", b"weights %d" % number),
-                workspace.publish(f"{folder}/input_example.json", b'{"inputs": [[1]]}'),
+                workspace.publish(f"{folder}/input_example.json", b"[[1]]"),
             ),
         )
         return workspace.publish_document(registration), evaluation.link

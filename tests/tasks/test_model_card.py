@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from data_contracts.documents import EvaluationReport, Interval, Link, Registration
 from data_contracts.publication import Workspace
 from tasks import champion, decisions, mlflow_store
@@ -72,6 +74,33 @@ def test_size_signature_and_example_are_read_from_the_registered_files(workspace
     bare = workspace.publish_document(document.model_copy(update={"artifacts": kept}))
     decision = judge(workspace, policy, bare, evaluation, None)
     assert [check.name for check in decision.failed] == ["input example"]
+
+
+def test_the_registered_graph_is_timed_once_and_one_that_cannot_be_called_is_refused_with_the_reason(
+    workspace: Workspace, register, tmp_path: Path
+) -> None:
+    import torch
+
+    registration, evaluation = register(1)
+    document, policy = workspace.load(registration, Registration), PromotionSpec(max_latency_ms=1e6)
+    refused = judge(workspace, policy, registration, evaluation, None)
+    assert [check.name for check in refused.failed] == ["latency"]
+    assert "not known (model.pt2: cannot be called" in refused.reason
+
+    class Double(torch.nn.Module):
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            return 2 * given
+
+    torch.export.save(torch.export.export(Double(), (torch.ones(1, 1, dtype=torch.int64),)), tmp_path / "model.pt2")
+    graph = workspace.publish_file(tmp_path / "model.pt2", document.artifacts[1].path)
+    made = document.model_copy(update={"artifacts": (document.artifacts[0], graph, document.artifacts[2])})
+    registration = workspace.publish_document(made)
+    timed = judge(workspace, policy, registration, evaluation, None)
+    (latency,) = (check for check in timed.checks if check.name == "latency")
+    assert latency.standing == "passed" and latency.value is not None and 0 < latency.value < 1e6
+    decisions.record(workspace, timed, version="1", by="a test")
+    again = judge(workspace, policy, registration, evaluation, None)
+    assert again == timed, "what was measured is remembered"
 
 
 def test_data_whose_age_nobody_knows_are_not_fresh(workspace: Workspace, register) -> None:
