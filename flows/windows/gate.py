@@ -55,7 +55,7 @@ def decide(timetable: Timetable, now: datetime.datetime, scheduled: datetime.dat
         return Skip(state="Skipped", reason=reason, next_opening=coming)
     if scheduled is not None and (opening is None or scheduled < opening.start):
         missed = timetable.opening_at(scheduled)
-        if missed is not None:
+        if missed is not None and missed.end <= now:
             what = f"it was due at {local(spec, scheduled)}, in a window that closed at {local(spec, missed.end)}"
             rest = "" if opening is None else "; the window that is open now has a start of its own"
             return Skip(state="Missed", reason=f"{what}{rest}.", next_opening=coming)

@@ -63,7 +63,9 @@ def test_prefect_starts_every_opening_when_it_opens_and_whatever_else_it_starts_
     assert expected and expected <= dates, sorted(expected - dates)
     timetable = Timetable(spec=spec)
     for extra in dates - expected:
-        assert isinstance(decide(timetable, extra, extra), Skip), extra
+        decided = decide(timetable, extra, extra)
+        # In the middle of one only where the clock skips what was closed between two windows.
+        assert isinstance(decided, Skip) or decided.opening.start in dates - {extra}, extra
 
 
 def test_plain_windows_are_plain_cron_lines_in_their_zone() -> None:
