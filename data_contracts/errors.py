@@ -11,7 +11,8 @@
     ├── EnvironmentProblem     8   workspace, disk, port or machine
     ├── RegistryError          9   MLflow or a ref refused
     │   └── RefConflict        9   another writer moved the ref first
-    └── RunStopped            75   asked to stop; a checkpoint was kept
+    ├── RunStopped            75   asked to stop; a checkpoint was kept
+    └── OutsideWindow         77   a retrain that keeps to its windows found them closed; nothing was done
 
 `0` is success, `70` a defect of Headway's own, `129` a closed terminal, `130` Ctrl-C, `143` SIGTERM.
 """
@@ -139,3 +140,10 @@ class RunStopped(HeadwayError):
 
 def _rebuild_stopped(what: str, where: str, advice: str, reason: StopReason | None) -> RunStopped:
     return RunStopped(what, where=where, advice=advice, reason=reason)
+
+
+class OutsideWindow(HeadwayError):
+    """No failure: the next window's start comes by itself."""
+
+    cause = "stopped"
+    exit_code = 77

@@ -2,7 +2,8 @@
 
 Exit codes: 0 done · 2 configuration · 3 data · 4 contract · 5 integrity · 6 training · 7 refused by its policy ·
 8 environment · 9 registry, or another was first to move the champion · 70 a defect of Headway ·
-75 stopped on request, the same command continues · 129 terminal closed · 130 Ctrl-C · 143 SIGTERM
+75 stopped on request, the same command continues · 77 windows closed, nothing was done · 129 terminal closed ·
+130 Ctrl-C · 143 SIGTERM
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ def retrain(
     stop_at_step: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Train to this step, keep a checkpoint and end.")
     ] = None,
+    in_window: Annotated[
+        bool, typer.Option("--in-window", help="As schedules do: outside the pipeline's windows nothing runs, exit 77.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run every stage that is not found, and register what comes out; ended by a bound, it is continued by the next."""
@@ -75,12 +79,17 @@ def retrain(
         note=note,
         stop_at_step=stop_at_step,
         **({} if stop is None else {"stop_at": stop.at, "stop_because": stop.because}),
+        in_window=in_window,
     )
     # A user's mistake should cost a moment, not the start of a server.
     check_request(request)
+    from flows.windows.admission import enter
+
+    request = enter(request)
     from flows.own_server import prefect_api
     from flows.retrain import retrain as retrain_flow
     from flows.session import command_began_unix_s, watchers
+    from flows.summary import RetrainSummary
     from flows.terminal import JsonLines, Terminal
 
     signal.signal(signal.SIGTERM, _terminate)
@@ -90,7 +99,9 @@ def retrain(
     watchers.set((view,))
     command_began_unix_s.set(began_unix_s)
     with prefect_api():
-        view.summary(retrain_flow(request))
+        made = retrain_flow(request)
+        assert isinstance(made, RetrainSummary)  # the gate was passed above, and is not asked again
+        view.summary(made)
 
 
 @app.command()

@@ -32,7 +32,12 @@ class RetrainRequest(BaseModel):
         description="Off: train, evaluate and register, but leave the champion as it is.",
     )
     note: str = Field(default="", title="Note", description="Why this retrain was asked for; kept in the ledger.")
-
+    in_window: bool = Field(
+        default=False,
+        title="Only in its windows",
+        description="On: outside the pipeline's windows nothing runs, and at a window's end training yields to the "
+        "next. Schedules set it.",
+    )
     stop_at: AwareDatetime | None = Field(
         default=None,
         title="Stop at",

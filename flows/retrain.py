@@ -5,11 +5,13 @@ snapshot ─► validate ─► shard ─► launch ─► verify ─► evaluat
 
 from __future__ import annotations
 
-from prefect import flow
+from prefect import State, flow
 
 from flows.request import RetrainRequest
 from flows.session import session
 from flows.summary import RetrainSummary, summarise
+from flows.windows.admission import admit, skipped
+from flows.windows.gate import Skip
 from tasks.evaluate import evaluate
 from tasks.launch import launch
 from tasks.register import register, tracking_uri
@@ -20,13 +22,16 @@ from tasks.verify import verify
 
 
 @flow(name="retrain", flow_run_name="retrain {request.pipeline}", persist_result=False)
-def retrain(request: RetrainRequest) -> RetrainSummary:
+def retrain(request: RetrainRequest) -> RetrainSummary | State[None]:
     """Retrain one model: every stage finds what it made before, or makes it and writes it down.
 
     Args:
         request: What to retrain, and what may come of it.
     """
-    with session(request) as (run, pipeline):
+    admitted = admit(request)
+    if isinstance(admitted, Skip):
+        return skipped(admitted)
+    with session(admitted) as (run, pipeline):
         files = snapshot(run, pipeline.source)
         receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
         manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)

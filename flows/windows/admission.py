@@ -1,0 +1,111 @@
+"""From a request to the gate and back: whether a retrain may run now, and until when."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from dataclasses import dataclass
+
+from prefect import State
+from prefect.runtime import flow_run
+from prefect.states import Completed
+
+from data_contracts.errors import ConfigError, OutsideWindow
+from data_contracts.publication import Workspace
+from flows.environment import project_folder
+from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
+from flows.request import RetrainRequest
+from flows.windows.gate import Run, Skip, decide, opens_next
+from flows.windows.openings import UTC, Timetable
+from flows.windows.overrides import read_overrides
+from flows.windows.schedules import require_an_opening
+from flows.windows.spec import WindowsSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pipeline:
+    """A pipeline that has windows, as it is asked for."""
+
+    request: RetrainRequest
+    spec: PipelineSpec
+    windows: WindowsSpec
+    timetable: Timetable
+
+
+def open_pipeline(request: RetrainRequest) -> Pipeline:
+    """Read its file, and what people decided about its windows.
+
+    Raises:
+        ConfigError: the file, or it has no windows.
+        IntegrityError: a recorded decision is damaged.
+    """
+    path = find_pipeline_file(request.pipeline, project_folder())
+    spec = load_pipeline(path)
+    if spec.windows is None:
+        raise ConfigError(
+            "the pipeline has no windows.",
+            where=str(path),
+            advice="Give it a `windows:` branch with time_zone and open; without one it may train at any time.",
+        )
+    overrides = read_overrides(Workspace(request.workspace), spec.pipeline)
+    timetable = Timetable(spec=spec.windows, overrides=overrides)
+    return Pipeline(request=request, spec=spec, windows=spec.windows, timetable=timetable)
+
+
+def admit(request: RetrainRequest, now: datetime.datetime | None = None) -> RetrainRequest | Skip:
+    """The request with its window's end as deadline, or why it is skipped; unchanged if it does not keep to windows."""
+    if not request.in_window:
+        return request
+    pipeline = open_pipeline(request)
+    now = now or datetime.datetime.now(UTC)
+    require_an_opening(pipeline.timetable, now)
+    decision = decide(pipeline.timetable, now, scheduled_start())
+    return decision if isinstance(decision, Skip) else bounded(request, decision)
+
+
+def bounded(request: RetrainRequest, run: Run) -> RetrainRequest:
+    """The request, admitted: it is not asked again, and ends by its own time or by the window's, the earlier of them."""
+    own = request.stop_at if request.stop_at is not None and request.stop_at <= run.deadline else None
+    stop = {} if own is not None else {"stop_at": run.deadline, "stop_because": "window closed"}
+    return request.model_copy(update={"in_window": False, **stop})
+
+
+def scheduled_start() -> datetime.datetime | None:
+    """When Prefect's schedule wanted this flow run; None outside of one, or where a person started it."""
+    if flow_run.id is None or not flow_run.scheduled_start_time:
+        return None
+    # Prefect's own kind of datetime goes wrong in arithmetic.
+    return datetime.datetime.fromtimestamp(flow_run.scheduled_start_time.timestamp(), UTC)
+
+
+def skipped(skip: Skip) -> State[None]:
+    """How a flow run that was skipped ends: nothing failed, and its state has the reason's name."""
+    return Completed(name=skip.state, message=skip.reason)
+
+
+def enter(request: RetrainRequest) -> RetrainRequest:
+    """`admit` for a command. Who retrains by hand outside of the windows is told so, and goes on.
+
+    Raises:
+        OutsideWindow: skipped; says why, and when the next window opens.
+    """
+    if said := remark(request):
+        print(f"headway: {said}", file=sys.stderr)
+    admitted = admit(request)
+    if isinstance(admitted, Skip):
+        coming = opens_next(open_pipeline(request).windows, admitted.next_opening)
+        raise OutsideWindow(f"{admitted.state}: {admitted.reason}", where=request.pipeline, advice=coming)
+    return admitted
+
+
+def remark(request: RetrainRequest) -> str:
+    """What a person who retrains by hand is told where a schedule would wait; empty otherwise."""
+    path = find_pipeline_file(request.pipeline, project_folder())
+    if request.in_window or load_pipeline(path).windows is None:
+        return ""
+    pipeline = open_pipeline(request)
+    decision = decide(pipeline.timetable, datetime.datetime.now(UTC))
+    if isinstance(decision, Run):
+        return ""
+    coming = opens_next(pipeline.windows, decision.next_opening)
+    return f"{decision.state}: {decision.reason} A retrain by hand does not wait for its windows. {coming}"
