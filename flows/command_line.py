@@ -33,6 +33,8 @@ from flows.environment import default_workspace, prepare
 from flows.promotion_command import history, promote, rollback
 from flows.request import RetrainRequest
 from flows.stop_options import stop_time
+from flows.windows.command import InWindow
+from flows.windows.command import app as windows_app
 
 app = typer.Typer(
     help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -41,6 +43,7 @@ app = typer.Typer(
 app.add_typer(contract_app, name="contract")
 for command in (history, promote, rollback):
     app.command()(command)
+app.add_typer(windows_app)
 
 Pipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
 WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]
@@ -60,9 +63,7 @@ def retrain(
     stop_at_step: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Train to this step, keep a checkpoint and end.")
     ] = None,
-    in_window: Annotated[
-        bool, typer.Option("--in-window", help="As schedules do: outside the pipeline's windows nothing runs, exit 77.")
-    ] = False,
+    in_window: InWindow = False,
     as_json: AsJson = False,
 ) -> None:
     """Run every stage that is not found, and register what comes out; ended by a bound, it is continued by the next."""
@@ -85,7 +86,7 @@ def retrain(
     check_request(request)
     from flows.windows.admission import enter
 
-    request = enter(request)
+    request = enter(request)  # no server either where windows are closed
     from flows.own_server import prefect_api
     from flows.retrain import retrain as retrain_flow
     from flows.session import command_began_unix_s, watchers
@@ -99,8 +100,7 @@ def retrain(
     watchers.set((view,))
     command_began_unix_s.set(began_unix_s)
     with prefect_api():
-        made = retrain_flow(request)
-        assert isinstance(made, RetrainSummary)  # the gate was passed above, and is not asked again
+        assert isinstance(made := retrain_flow(request), RetrainSummary)  # the gate is not asked again
         view.summary(made)
 
 

@@ -30,7 +30,7 @@ from tasks.shard import known_fitted_state, outlook, shard_inputs
 from tasks.stage import find_intact
 from tasks.validate import validate_inputs
 from tasks.verify import verify_inputs
-from training.checkpoint.layout import run_folder
+from training.checkpoint.layout import run_folder, step_of
 from training.config import batch_line
 from training.data.data_shape import token_shape
 from training.data.encoder_specs import TokenSpec
@@ -48,6 +48,8 @@ class StagePlan(BaseModel):
     detail: str
     expected_s: float | None
     """From the last time this workspace ran the stage; None when it never did."""
+    from_step: int | None = None
+    """Of training that goes on: the step of its newest checkpoint."""
 
 
 class Plan(BaseModel):
@@ -230,7 +232,8 @@ def _stage(context: RunContext, name: str, found: dict[str, str], damages: dict[
     damage = f"what it made is damaged: {damages[name]}" if name in damages else ""
     if (checkpoint := found.get(f"{name}.resume")) is not None:
         detail = "; ".join(filter(None, (f"from {checkpoint}", damage)))
-        return StagePlan(stage=name, state="resume", detail=detail, expected_s=expected_s)
+        from_step = step_of(checkpoint)
+        return StagePlan(stage=name, state="resume", detail=detail, expected_s=expected_s, from_step=from_step)
     detail = "; ".join(filter(None, (found.get(f"{name}.outlook"), damage)))
     return StagePlan(stage=name, state="run", detail=detail, expected_s=expected_s)
 

@@ -64,7 +64,7 @@ def admit(request: RetrainRequest, now: datetime.datetime | None = None) -> Retr
 
 
 def bounded(request: RetrainRequest, run: Run) -> RetrainRequest:
-    """The request, admitted: it is not asked again, and ends by its own time or by the window's, the earlier of them."""
+    """The request, admitted: it is not asked again, and ends by the window's deadline if not before by its own."""
     own = request.stop_at if request.stop_at is not None and request.stop_at <= run.deadline else None
     stop = {} if own is not None else {"stop_at": run.deadline, "stop_because": "window closed"}
     return request.model_copy(update={"in_window": False, **stop})

@@ -1,0 +1,86 @@
+"""The commands about windows: see the calendar, skip, unskip, open."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Annotated
+
+import typer
+
+from flows.environment import default_workspace
+from flows.request import RetrainRequest
+
+app = typer.Typer(rich_markup_mode=None)
+
+PipelineName = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
+WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
+InWindow = Annotated[
+    bool, typer.Option("--in-window", help="As schedules do: outside the pipeline's windows nothing runs, exit 77.")
+]
+Why = Annotated[str, typer.Option("--why", help="The reason; kept with your name and the time.")]
+Until = Annotated[
+    str, typer.Option("--until", help="A date or time, such as 2030-01-31T06:00; on the windows' clock without offset.")
+]
+
+
+@app.command("windows")
+def windows(
+    pipeline: PipelineName,
+    ahead: Annotated[str, typer.Option("--next", help="How far to look: 36h, 14d, 2w.")] = "14d",
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """When a pipeline's windows open, what was decided about them, and when the next run will be done."""
+    from flows.windows.admission import open_pipeline
+    from flows.windows.calendar import make_calendar, print_calendar
+    from flows.windows.moments import length
+
+    far = length(ahead, "--next")
+    calendar = make_calendar(open_pipeline(_request(pipeline, workspace)), _now(), far)
+    if as_json:
+        print(json.dumps(calendar.model_dump(mode="json")))
+    else:
+        print_calendar(calendar)
+
+
+@app.command("skip-window")
+def skip_window(
+    pipeline: PipelineName,
+    why: Why,
+    until: Until = "",
+    skip_next: Annotated[bool, typer.Option("--next", help="The window that opens next.")] = False,
+    workspace: WorkspaceUri = "",
+) -> None:
+    """Let no scheduled retrain train until a moment, or in the next window; on record."""
+    from flows.windows.admission import open_pipeline
+    from flows.windows.decisions import skip
+
+    print(skip(open_pipeline(_request(pipeline, workspace)), _now(), until=until, skip_next=skip_next, why=why))
+
+
+@app.command("unskip-window")
+def unskip_window(pipeline: PipelineName, why: Why, workspace: WorkspaceUri = "") -> None:
+    """End what was skipped or opened by hand: the windows count again."""
+    from flows.windows.admission import open_pipeline
+    from flows.windows.decisions import unskip
+
+    print(unskip(open_pipeline(_request(pipeline, workspace)), _now(), why=why))
+
+
+@app.command("open-window")
+def open_window(pipeline: PipelineName, why: Why, until: Until, workspace: WorkspaceUri = "") -> None:
+    """Open a window by hand, from now until a moment, whatever the calendar says; on record."""
+    from flows.windows.admission import open_pipeline
+    from flows.windows.decisions import open_until
+
+    print(open_until(open_pipeline(_request(pipeline, workspace)), _now(), until=until, why=why))
+
+
+def _request(pipeline: str, workspace: str) -> RetrainRequest:
+    return RetrainRequest(pipeline=pipeline, workspace=workspace or default_workspace())
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

@@ -1,0 +1,120 @@
+"""The gate in place: the command's exit code, the flow run's state, and what a person by hand is told."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import ConfigError, OutsideWindow
+from data_contracts.publication import Workspace
+from flows.command_line import run
+from flows.request import RetrainRequest
+from flows.windows.admission import admit, enter, remark
+from flows.windows.decisions import open_until, skip
+from flows.windows.gate import Skip
+
+from .clocks import instant
+
+HOUR = datetime.timedelta(hours=1)
+
+
+@pytest.fixture
+def closed(reopened) -> None:
+    """Whatever the time is while the test runs."""
+    now = datetime.datetime.now(datetime.UTC)
+    skip(reopened(), now - HOUR, until=(now + 24 * HOUR).isoformat(), skip_next=False, why="the cluster moves")
+
+
+@pytest.fixture
+def opened(reopened) -> datetime.datetime:
+    """Until when."""
+    now = datetime.datetime.now(datetime.UTC)
+    until = (now + 24 * HOUR).replace(microsecond=0)
+    open_until(reopened(), now - HOUR, until=until.isoformat(), why="the model is on fire")
+    return until
+
+
+def kept(request: RetrainRequest) -> RetrainRequest:
+    return request.model_copy(update={"in_window": True})
+
+
+def headway(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["headway", *arguments])
+    return run()
+
+
+def test_a_request_that_does_not_keep_to_windows_is_left_as_it_is(request_of: RetrainRequest) -> None:
+    assert admit(request_of, instant("2026-11-24T12:00Z")) is request_of
+
+
+def test_an_admitted_request_carries_the_windows_deadline_and_is_asked_no_second_time(request_of) -> None:
+    admitted = admit(kept(request_of), instant("2026-11-24T01:00Z"))
+    assert isinstance(admitted, RetrainRequest) and not admitted.in_window
+    assert admitted.stop_at == instant("2026-11-24T03:55Z") and admitted.stop_because == "window closed"
+    refused = admit(kept(request_of), instant("2026-11-24T12:00Z"))
+    assert isinstance(refused, Skip) and refused.state == "OutsideWindow"
+
+
+def test_a_pipeline_without_windows_cannot_keep_to_them(project: Path) -> None:
+    request = RetrainRequest(pipeline="plain.yaml", workspace=str(project / "workspace"), in_window=True)
+    with pytest.raises(ConfigError, match="has no windows"):
+        admit(request)
+    assert remark(request.model_copy(update={"in_window": False})) == ""
+
+
+def test_the_command_ends_with_77_and_says_why_and_when_the_next_window_opens(
+    project: Path, closed: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert headway(monkeypatch, "retrain", "tiny.yaml", "--in-window") == OutsideWindow.exit_code == 77
+    said = capsys.readouterr().err
+    assert "Skipped" in said and "the cluster moves" in said and "The next window opens at" in said
+    assert "Traceback" not in said
+    assert not (project / "workspace" / "stages").exists(), "nothing was done"
+
+
+def test_by_hand_a_person_is_told_outside_of_the_windows_and_goes_on(
+    request_of: RetrainRequest, closed: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert enter(request_of) is request_of
+    assert "does not wait for its windows" in capsys.readouterr().err
+
+
+def test_by_hand_a_person_in_a_window_is_told_nothing(
+    request_of: RetrainRequest, opened: datetime.datetime, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert enter(request_of) is request_of
+    assert capsys.readouterr().err == ""
+    admitted = enter(kept(request_of))
+    assert admitted.stop_at == opened - datetime.timedelta(seconds=300)
+
+
+def test_skips_and_the_calendar_by_command(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert headway(monkeypatch, "skip-window", "tiny.yaml", "--next", "--why", "the cluster moves") == 0
+    assert headway(monkeypatch, "windows", "tiny.yaml", "--next", "4d") == 0
+    said = capsys.readouterr().out
+    assert "Skipped: " in said and "skipped" in said and "the cluster moves" in said
+    assert headway(monkeypatch, "unskip-window", "tiny.yaml", "--why", "it does not") == 0
+    assert headway(monkeypatch, "open-window", "tiny.yaml", "--until", "2099-01-01", "--why", "always") == 0
+    assert headway(monkeypatch, "windows", "tiny.yaml", "--next", "4d", "--json") == 0
+    assert '"is_open": true' in capsys.readouterr().out
+    assert headway(monkeypatch, "windows", "plain.yaml") == 2
+    assert "has no windows" in capsys.readouterr().err
+    assert len(Workspace(os.environ["HEADWAY_WORKSPACE"]).names("refs/windows/tiny")) == 3
+
+
+@pytest.mark.slow
+def test_a_flow_run_outside_its_windows_completes_under_the_reasons_name(
+    request_of: RetrainRequest, closed: None, prefect_here: None, project: Path
+) -> None:
+    from flows.retrain import retrain
+
+    state = retrain(kept(request_of), return_state=True)
+    assert (state.type.value, state.name) == ("COMPLETED", "Skipped")
+    assert "the cluster moves" in (state.message or "")
+    assert not (project / "workspace" / "ledger").exists(), "nothing was done"

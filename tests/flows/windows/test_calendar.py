@@ -1,0 +1,121 @@
+"""`headway windows`: each opening on both clocks, what is useful of it, and when the next run will be done."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from data_contracts.digests import sha256_bytes
+from data_contracts.documents import Link, RunSpec
+from data_contracts.errors import ConfigError
+from data_contracts.publication import Workspace
+from flows.windows.calendar import make_calendar, print_calendar, span
+from flows.windows.estimate import measured_step_s
+from flows.windows.moments import length
+from training.checkpoint.layout import run_folder
+
+from .clocks import instant
+
+DAY = datetime.timedelta(days=1)
+
+
+def shown(calendar) -> list[str]:
+    stream = io.StringIO()
+    print_calendar(calendar, Console(file=stream, width=200, highlight=False))
+    return [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+
+
+def test_each_opening_is_shown_on_both_clocks_with_its_length_over_a_change_of_the_clock(reopened) -> None:
+    calendar = make_calendar(reopened(), instant("2026-10-24T10:00Z"), 2 * DAY)
+    assert [each.length_s for each in calendar.openings] == [5 * 3600, 4 * 3600]
+    assert [each.useful_s for each in calendar.openings] == [5 * 3600 - 300, 4 * 3600 - 300]
+    lines = shown(calendar)
+    assert "Sun 2026-10-25 01:00 +0200 Sun 05:00 +0100 Sat 23:00 to Sun 04:00 5 h 00 min 17,700 s" in lines
+    assert "Mon 2026-10-26 01:00 +0100 Mon 05:00 +0100 Mon 00:00 to Mon 04:00 4 h 00 min 14,100 s" in lines
+
+
+def test_an_open_window_says_so_and_blackouts_in_sight_are_listed(reopened) -> None:
+    calendar = make_calendar(reopened(), instant("2026-12-23T02:00Z"), 5 * DAY)
+    assert [f"{each.opens:%d}" for each in calendar.openings] == ["23", "27", "28"]
+    assert [each.is_open for each in calendar.openings] == [True, False, False]
+    lines = shown(calendar)
+    assert "blackout 2026-12-24 to 2026-12-26 (nobody is there)" in lines
+    assert sum(line.endswith("open now") for line in lines) == 1
+    assert make_calendar(reopened(), instant("2026-11-23T12:00Z"), 5 * DAY).blackouts == []
+
+
+def test_before_a_first_run_nobody_guesses_when_the_next_is_done(reopened) -> None:
+    calendar = make_calendar(reopened(), instant("2026-11-23T12:00Z"), 2 * DAY)
+    assert calendar.next_run.fits is None and "not known before a first run" in calendar.next_run.sentence
+    assert shown(calendar)[-1] == calendar.next_run.sentence
+    assert [each.cron for each in calendar.schedules] == ["0 1 * * *"]
+    assert (
+        json.loads(json.dumps(calendar.model_dump(mode="json")))["openings"][0]["opens_utc"] == "2026-11-24T00:00:00Z"
+    )
+
+
+def test_a_source_that_cannot_be_read_costs_the_forecast_and_not_the_calendar(reopened, project: Path) -> None:
+    (project / "texts" / "one.txt").unlink()
+    calendar = make_calendar(reopened(), instant("2026-11-23T12:00Z"), 2 * DAY)
+    assert len(calendar.openings) == 2
+    assert calendar.next_run.sentence.startswith("When the next run will be done is not known: ")
+
+
+def keep_steps(workspace: Workspace, pipeline: str, attempt: str, begin_unix_s: float, step_s: float) -> None:
+    """What ranks leave of an attempt of ten steps, a tenth of their time spent waiting between them."""
+    digest = sha256_bytes(pipeline.encode())
+    nothing, link = workspace.publish("nothing", b""), Link(kind="manifest", sha256=digest)
+    run = RunSpec(
+        pipeline=pipeline, config={}, manifest=link, receipt=link, fitted=link, code=nothing, environment=nothing
+    )
+    folder = run_folder(workspace.publish_document(run))
+    spool = workspace.local_path(f"{folder}/attempts/{attempt}/ledger/rank-0.jsonl")
+    spool.parent.mkdir(parents=True, exist_ok=True)
+    steps = [
+        {"event": "step", "step": n, "unix_s": begin_unix_s + n * step_s, "duration_s": 0.9 * step_s} for n in range(10)
+    ]
+    spool.write_text("".join(json.dumps(step) + "\n" for step in steps))
+
+
+def test_a_step_is_measured_from_the_newest_attempt_of_this_pipeline_and_no_other(project: Path) -> None:
+    workspace = Workspace.create(str(project / "workspace"))
+    assert measured_step_s(workspace, "tiny") is None
+    keep_steps(workspace, "tiny", "001", 2_000.0, 0.5)
+    keep_steps(workspace, "tiny", "000", 1_000.0, 7.0)
+    keep_steps(workspace, "other", "001", 9_000.0, 3.0)
+    assert measured_step_s(workspace, "tiny") == pytest.approx(0.5, rel=0.02)
+    assert measured_step_s(workspace, "third") is None
+
+
+def test_the_measured_steps_give_the_finish(reopened, project: Path) -> None:
+    keep_steps(Workspace.create(str(project / "workspace")), "tiny", "001", 1_000.0, 60.0)
+    calendar = make_calendar(reopened(), instant("2026-11-23T12:00Z"), DAY)
+    # 500 steps of a minute are 8 h 20 min, and a night has 3 h 55 min: the third night's beginning.
+    assert calendar.next_run.num_openings == 3 and calendar.next_run.fits is False
+    assert "cannot finish in the windows given (the one that opens until" in calendar.next_run.sentence
+    assert calendar.next_run.work_s["launch"] == pytest.approx(500 * 60, rel=0.02)
+
+
+def test_windows_that_never_open_are_refused(reopened, project: Path) -> None:
+    text = (project / "tiny.yaml").read_text().replace("last: 2026-12-26", "last: 2028-01-01")
+    (project / "tiny.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="no window opens within a year"):
+        make_calendar(reopened(), instant("2026-12-25T12:00Z"), 2 * DAY)
+
+
+@pytest.mark.parametrize("text", ["", "14", "2 weeks", "0d", "400d", "-3d", "1h30m"])
+def test_a_length_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="Write 36h, 14d or 2w"):
+        length(text, "--next")
+
+
+def test_lengths_and_spans_are_in_units_that_people_use() -> None:
+    assert (length("36h", ""), length("2w", "")) == (1.5 * DAY, 14 * DAY)
+    assert [span(s) for s in (59.6, 119, 120, 3599, 3600, 90061)] == [
+        *("60 s", "119 s", "2 min", "1 h 00 min", "1 h 00 min", "25 h 01 min")
+    ]

@@ -1,0 +1,106 @@
+"""Skips and openings by hand are on record for ever: who, when, why; the last one counts."""
+
+from __future__ import annotations
+
+import datetime
+import getpass
+import json
+from pathlib import Path
+
+import pytest
+
+from data_contracts import refs
+from data_contracts.errors import ConfigError, IntegrityError
+from data_contracts.publication import Workspace
+from flows.windows.calendar import make_calendar
+from flows.windows.decisions import open_until, skip, unskip
+from flows.windows.gate import Run, Skip, decide
+from flows.windows.overrides import decisions_ref
+
+from .clocks import instant
+
+NOON = instant("2026-11-23T12:00Z")
+TONIGHT = instant("2026-11-24T01:00Z")
+DAY = datetime.timedelta(days=1)
+
+
+def state(pipeline, now: datetime.datetime) -> str:
+    decision = decide(pipeline.timetable, now)
+    return decision.state if isinstance(decision, Skip) else "run"
+
+
+def test_the_next_window_is_skipped_and_no_other(reopened) -> None:
+    said = skip(reopened(), NOON, until="", skip_next=True, why="the cluster moves")
+    assert "2026-11-24 01:00+01:00 to 2026-11-24 05:00+01:00" in said
+    assert "next window opens at 2026-11-25 01:00+01:00" in said
+    assert [state(reopened(), TONIGHT + days * DAY) for days in range(3)] == ["Skipped", "run", "run"]
+
+
+def test_windows_are_skipped_until_a_date_on_the_windows_own_clock(reopened) -> None:
+    skip(reopened(), NOON, until="2026-11-26", skip_next=False, why="the cluster moves")
+    assert reopened().timetable.overrides[0].end == instant("2026-11-25T23:00Z")
+    assert [state(reopened(), TONIGHT + days * DAY) for days in range(3)] == ["Skipped", "Skipped", "run"]
+
+
+def test_unskipping_brings_the_windows_back_from_now_on(reopened) -> None:
+    skip(reopened(), NOON, until="2026-11-30", skip_next=False, why="the cluster moves")
+    said = unskip(reopened(), NOON + DAY, why="it moved faster")
+    assert "Ended one decision" in said and "2026-11-25 01:00+01:00" in said
+    assert [state(reopened(), TONIGHT + days * DAY) for days in range(3)] == ["Skipped", "run", "run"]
+    with pytest.raises(ConfigError, match="nothing is skipped or opened"):
+        unskip(reopened(), NOON + DAY, why="again")
+
+
+def test_a_window_opened_by_hand_wins_over_a_skip_and_a_blackout(reopened) -> None:
+    christmas = instant("2026-12-24T12:00Z")
+    skip(reopened(), christmas, until="2027-01-02", skip_next=False, why="holidays")
+    assert state(reopened(), christmas) == "Skipped"
+    said = open_until(reopened(), christmas, until="2026-12-24T18:00", why="the model is on fire")
+    assert "Open until 2026-12-24 18:00+01:00" in said
+    decision = decide(reopened().timetable, christmas)
+    assert isinstance(decision, Run) and decision.deadline == instant("2026-12-24T16:55Z")
+    assert state(reopened(), instant("2026-12-24T17:00Z")) == "Skipped"
+
+
+def test_the_record_is_kept_with_who_when_and_why(reopened, project: Path) -> None:
+    skip(reopened(), NOON, until="", skip_next=True, why="the cluster moves")
+    unskip(reopened(), NOON, why="it does not")
+    entries = refs.history(Workspace(str(project / "workspace")), decisions_ref("tiny"))
+    assert [entry.reason for entry in entries] == ["the cluster moves", "it does not"]
+    assert all(entry.detail["who"].startswith(f"{getpass.getuser()}@") and entry.unix_s > 0 for entry in entries)
+
+
+def test_the_calendar_shows_what_was_decided_by_whom_and_why(reopened) -> None:
+    skip(reopened(), NOON, until="", skip_next=True, why="the cluster moves")
+    calendar = make_calendar(reopened(), NOON, 2 * DAY)
+    assert [each.opens.isoformat() for each in calendar.openings] == ["2026-11-25T01:00:00+01:00"]
+    [decision] = calendar.decisions
+    assert (decision.action, decision.why) == ("skip", "the cluster moves")
+    assert decision.who.startswith(getpass.getuser())
+    assert make_calendar(reopened(), NOON + 2 * DAY, DAY).decisions == [], "it is over by then"
+
+
+@pytest.mark.parametrize(
+    ("until", "skip_next", "why", "said"),
+    [
+        ("", False, "why", "Give --next, or --until"),
+        ("2026-11-26", True, "why", "Give --next, or --until"),
+        ("2026-11-23T12:59", False, "why", r"2026-11-23 12:59\+01:00 is past"),
+        ("soon", False, "why", "'soon' is no date or time"),
+        ("2026-11-26", False, " ", "needs its reason"),
+    ],
+)
+def test_a_decision_that_says_too_little_is_refused(reopened, until, skip_next, why, said) -> None:
+    with pytest.raises(ConfigError, match=said):
+        skip(reopened(), NOON, until=until, skip_next=skip_next, why=why)
+    assert reopened().timetable.overrides == ()
+
+
+def test_a_damaged_record_stops_rather_than_being_guessed(reopened, project: Path) -> None:
+    skip(reopened(), NOON, until="", skip_next=True, why="the cluster moves")
+    [entry] = (project / "workspace" / "refs" / "windows" / "tiny").glob("*.json")
+    value = json.loads(entry.read_bytes()) | {"reason": "another"}
+    entry.chmod(0o644)
+    entry.write_text(json.dumps(value))
+    with pytest.raises(IntegrityError):
+        reopened()
