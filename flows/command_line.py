@@ -100,7 +100,8 @@ def retrain(
     watchers.set((view,))
     command_began_unix_s.set(began_unix_s)
     with prefect_api():
-        assert isinstance(made := retrain_flow(request), RetrainSummary)  # the gate is not asked again
+        made = retrain_flow(request)
+        assert isinstance(made, RetrainSummary)  # the gate is not asked again
         view.summary(made)
 
 

@@ -5,13 +5,12 @@ snapshot ─► validate ─► shard ─► launch ─► verify ─► evaluat
 
 from __future__ import annotations
 
-from prefect import State, flow
+from prefect import flow
 
 from flows.request import RetrainRequest
 from flows.session import session
 from flows.summary import RetrainSummary, summarise
-from flows.windows.admission import admit, skipped
-from flows.windows.gate import Skip
+from flows.windows.admission import keeping_to_windows
 from tasks.evaluate import evaluate
 from tasks.launch import launch
 from tasks.register import register, tracking_uri
@@ -22,16 +21,14 @@ from tasks.verify import verify
 
 
 @flow(name="retrain", flow_run_name="retrain {request.pipeline}", persist_result=False)
-def retrain(request: RetrainRequest) -> RetrainSummary | State[None]:
+@keeping_to_windows
+def retrain(request: RetrainRequest) -> RetrainSummary:
     """Retrain one model: every stage finds what it made before, or makes it and writes it down.
 
     Args:
         request: What to retrain, and what may come of it.
     """
-    admitted = admit(request)
-    if isinstance(admitted, Skip):
-        return skipped(admitted)
-    with session(admitted) as (run, pipeline):
+    with session(request) as (run, pipeline):
         files = snapshot(run, pipeline.source)
         receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
         manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from prefect import State
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
-from data_contracts.errors import ConfigError, OutsideWindow
+from data_contracts.errors import ConfigError, OutsideWindow, RunStopped
 from data_contracts.publication import Workspace
 from flows.environment import project_folder
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
@@ -20,6 +23,8 @@ from flows.windows.openings import UTC, Timetable
 from flows.windows.overrides import read_overrides
 from flows.windows.schedules import require_an_opening
 from flows.windows.spec import WindowsSpec
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,9 +83,27 @@ def scheduled_start() -> datetime.datetime | None:
     return datetime.datetime.fromtimestamp(flow_run.scheduled_start_time.timestamp(), UTC)
 
 
-def skipped(skip: Skip) -> State[None]:
-    """How a flow run that was skipped ends: nothing failed, and its state has the reason's name."""
-    return Completed(name=skip.state, message=skip.reason)
+def keeping_to_windows(retrain: Callable[[RetrainRequest], R]) -> Callable[[RetrainRequest], R | State[None]]:
+    """A flow that completes under a name of its own where its windows are closed, or close while it trains.
+
+    Neither is a failure, and neither spends a retry. A command has its exit codes instead, and passes its gate itself.
+    """
+
+    @functools.wraps(retrain)
+    def kept(request: RetrainRequest) -> R | State[None]:
+        if not request.in_window:
+            return retrain(request)
+        admitted = admit(request)
+        if isinstance(admitted, Skip):
+            return Completed(name=admitted.state, message=admitted.reason)
+        try:
+            return retrain(admitted)
+        except RunStopped as stopped:
+            if stopped.reason != "window closed":
+                raise
+            return Completed(name="WindowClosed", message=str(stopped))
+
+    return kept
 
 
 def enter(request: RetrainRequest) -> RetrainRequest:

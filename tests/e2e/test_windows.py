@@ -1,0 +1,62 @@
+"""A real window that closes while a run trains: the run yields with a checkpoint, and the next window goes on."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+
+from data_contracts.errors import RunStopped
+from flows.request import RetrainRequest
+from flows.windows.admission import open_pipeline
+from flows.windows.decisions import open_until
+from training.ledger import Event
+
+pytestmark = pytest.mark.slow
+
+OPEN = datetime.timedelta(seconds=75)
+"""Long enough to come to train on a busy machine."""
+WINDOWS = """\
+windows:
+  time_zone: UTC
+  open: [{days: [mon], start: "00:00", end: "00:01"}]
+  margin_s: 5
+  min_useful_s: 5
+"""
+
+
+def steps(project) -> list[Event]:
+    return [e for attempt in project.attempts() for e in project.rank_events(attempt) if e["event"] == "step"]
+
+
+def test_training_stops_inside_its_window_with_a_checkpoint_and_the_next_one_goes_on(new_project, prefect_here) -> None:
+    from flows.retrain import retrain
+
+    project = new_project
+    project.edit("tiny.yaml", "max_steps: 120", "max_steps: 1000000")
+    project.edit("tiny.yaml", "registry:", f"{WINDOWS}registry:")
+    by_hand = RetrainRequest(pipeline=str(project.pipeline), workspace=str(project.workspace))
+    in_window = by_hand.model_copy(update={"in_window": True})
+
+    def open_window() -> datetime.datetime:
+        now = datetime.datetime.now(datetime.UTC)
+        open_until(open_pipeline(by_hand), now, until=(now + OPEN).isoformat(), why="a test")
+        return now + OPEN
+
+    with pytest.raises(RunStopped):
+        retrain(by_hand.model_copy(update={"stop_at_step": 1}))
+    closes = open_window()
+    state = retrain(in_window, return_state=True)
+    assert (state.type.value, state.name) == ("COMPLETED", "WindowClosed"), state.message
+    in_first = steps(project)
+    last = in_first[-1]["step"]
+    assert last > 1, "it came to train"
+    assert in_first[-1]["unix_s"] + in_first[-1]["duration_s"] < closes.timestamp()
+    assert project.files(f"runs/*/checkpoints/*{last}/manifest.json")
+    assert not project.living()
+
+    open_window()
+    with pytest.raises(RunStopped):
+        retrain(in_window.model_copy(update={"stop_at_step": last + 3}))
+    assert [step["step"] for step in steps(project)] == list(range(1, last + 4)), "no step twice, and none left out"
+    assert len(list((project.workspace / "runs").iterdir())) == 1, "the same run"
