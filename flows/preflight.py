@@ -1,4 +1,4 @@
-"""What can be refused before anything is spent: the pipeline file, the contract, the recipe, the workspace."""
+"""What can be refused before anything is spent: pipeline file, contract, recipe, encoder and workspace."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest
 from tasks import model_refs
 from tasks.validate import read_contract
+from training.code_archive import encoder_code
+from training.data.encoder_specs import OwnSpec
+from training.data.hosted_encoder import check_own_encoder
 from training.recipes.check import check_recipe
 
 TRACKING_SCHEMES = frozenset(
@@ -26,7 +29,7 @@ def check_request(request: RetrainRequest) -> tuple[PipelineSpec, Path, Workspac
     """The pipeline, its file and its workspace, all found good.
 
     Raises:
-        ConfigError: pipeline file, contract, recipe, model to start from, or tracking URI.
+        ConfigError: pipeline file, contract, recipe, encoder, model to start from, or tracking URI.
         EnvironmentProblem: the workspace cannot be written.
         RunStopped: the time to stop is over already.
     """
@@ -36,6 +39,8 @@ def check_request(request: RetrainRequest) -> tuple[PipelineSpec, Path, Workspac
     contract_file = path.parent / pipeline.contract
     read_suite(contract_file, read_contract(contract_file)[0])
     check_recipe(pipeline.training.recipe.name, pipeline.training.recipe.model, (str(path.parent),))
+    if isinstance(encoder := pipeline.shards.encoder, OwnSpec):
+        check_own_encoder(encoder, encoder_code(encoder, (str(path.parent),)) or b"")
     check_tracking_uri(pipeline.registry.tracking_uri)
     workspace = Workspace.create(request.workspace)
     if pipeline.training.start_from is not None:

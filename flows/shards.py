@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from data_contracts.documents import ShardGroup, ShardManifest
+from data_contracts.documents import Json, ShardGroup, ShardManifest
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from flows.environment import project_folder
@@ -66,10 +66,15 @@ def read_shards(pipeline: str, workspace_uri: str) -> ShardTable:
         pipeline=name,
         manifest=manifest.sha256,
         content_sha256=manifest.content_sha256,
-        encoder=str(manifest.spec["encoder"]["kind"]),
+        encoder=_encoder_name(manifest.spec["encoder"]),
         columns={column.name: f"{column.dtype}{list(column.shape)}" for column in manifest.columns},
         groups=group_rows(manifest.groups),
     )
+
+
+def _encoder_name(encoder: Json) -> str:
+    """Its kind; of a user's own, its place."""
+    return str(encoder["name"] if encoder["kind"] == "own" else encoder["kind"])
 
 
 def _newest_manifest(workspace: Workspace, pipeline: str) -> ShardManifest | None:

@@ -32,7 +32,10 @@ from training.statistics import paired_difference, ratio_interval
 
 CODE = (
     *("training.evaluation", "training.statistics", "tasks.evaluate", "tasks.scoring", "tasks.evaluation_report"),
-    "training.data.sharding",  # encodes today's documents for a champion with another encoder
+    *(
+        "training.data.sharding",
+        "training.data.encoder_host",
+    ),  # encode today's documents for a champion with another encoder
 )
 MIN_SLICE = 5
 """Slices of fewer examples are taken together."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from data_contracts import stages
 from data_contracts.digests import sha256_bytes
-from data_contracts.documents import CheckpointManifest, Link, RunSpec, ShardManifest, StoredFile
+from data_contracts.documents import CheckpointManifest, FittedState, Link, RunSpec, ShardManifest, StoredFile
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
 from tasks.artifacts import ProgressBar, artifact_key
@@ -23,12 +23,12 @@ from tasks.track import SUMMARY, SeriesShipper
 from training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder, stored_files
 from training.code_archive import freeze_code, freeze_environment
 from training.config import TrainingSpec, batch_line
-from training.data.spec import ShardSpec
+from training.data.shapes import TokenShape
 from training.launch.spec import LaunchSpec
 from training.launch.supervisor import supervise
 from training.ledger import Event, SpoolTail, read_events
 from training.optimizers.spec import learning_rate_line
-from training.run_documents import mixed_manifests
+from training.run_documents import data_shape, mixed_manifests
 from training.step_summary import summarise_steps
 
 
@@ -116,7 +116,10 @@ def _bring_start(context: RunContext, start: Link) -> None:
 
 
 def _context_tokens(context: RunContext, run: RunSpec) -> int:
-    return ShardSpec.model_validate(context.workspace.load(run.manifest, ShardManifest).spec).context_tokens
+    """Tokens that a row predicts; 1 where a row is an example of its own."""
+    manifest = context.workspace.load(run.manifest, ShardManifest)
+    shape = data_shape(manifest, context.workspace.load(run.fitted, FittedState))
+    return shape.context_tokens if isinstance(shape, TokenShape) else 1
 
 
 class RunResult(NamedTuple):

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from data_contracts.digests import canonical_json, sha256_of
 from data_contracts.documents import (
+    FittedState,
     Incomparable,
+    Json,
     Link,
     Registration,
     RunSpec,
@@ -14,7 +16,7 @@ from data_contracts.documents import (
     SourceFile,
     StoredFile,
 )
-from data_contracts.errors import EncodingRefused, IntegrityError
+from data_contracts.errors import ConfigError, EncodingRefused, IntegrityError
 from data_contracts.sources import SourceSpec, read_file
 from tasks.candidate import Candidate, read_candidate, require_files
 from tasks.context import RunContext
@@ -66,12 +68,12 @@ class Bench:
         workspace = self.context.workspace
         registration = workspace.load(champion, Registration)
         candidate = read_candidate(workspace, registration.checkpoint)
-        theirs, ours = (target_of(self._encoder(run)) for run in (candidate.run, today))
+        theirs, ours = (target_of(self._encoder(run), self._learnt(run)) for run in (candidate.run, today))
         if theirs != ours:
             return Incomparable(champion=champion, reason=f"it predicts {theirs}, this model {ours}")
         try:
             manifest = self._encoded_for(candidate.run, today)
-        except EncodingRefused as error:
+        except (EncodingRefused, ConfigError) as error:  # of an encoder of the user's own both
             said = f"{error.where}: {error.what}".removesuffix(".")
             return Incomparable(champion=champion, reason=f"its encoder cannot read today's data ({said})")
         graph = self._graph_instead(registration, candidate)
@@ -118,12 +120,15 @@ class Bench:
 
     def yardstick(self, run: RunSpec) -> Yardstick:
         """Raises `ConfigError`: its shards hold nothing to predict."""
-        return yardstick_of(self._encoder(run))
+        return yardstick_of(self._encoder(run), self._learnt(run))
 
     def _encoder(self, run: RunSpec) -> EncoderSpec:
         """The encoder of the shards that it was trained on."""
         spec = self.context.workspace.load(run.manifest, ShardManifest).spec["encoder"]
         return ENCODER_SPEC.validate_python(spec)
+
+    def _learnt(self, run: RunSpec) -> Json:
+        return self.context.workspace.load(run.fitted, FittedState).statistics
 
     @property
     def examples_are_files(self) -> bool:

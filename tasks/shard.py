@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from data_contracts import refs
+from data_contracts.digests import sha256_bytes
 from data_contracts.documents import ContractReceipt, FittedState, Link, ShardGroup, ShardManifest, Snapshot, SourceFile
 from data_contracts.errors import IntegrityError
 from data_contracts.quarantine import left_out_rows
@@ -13,6 +14,7 @@ from tasks.context import RunContext
 from tasks.fitted_refs import detail_of, fitted_ref, repaired_state_in_use, state_in_use
 from tasks.shard_group import ShardJob, share_out, source_rows
 from tasks.stage import Made, find_or_make, stage_task
+from training.code_archive import encoder_code
 from training.data.encoder_specs import ENCODER_SPEC
 from training.data.encoders import libraries
 from training.data.group_store import record_path
@@ -21,7 +23,7 @@ from training.data.sharding import fit, write_shards
 from training.data.spec import ShardSpec
 from training.data.splits import NO_ROWS, SourceRows, plan_groups
 
-CODE = ("training.data.sharding",)
+CODE = ("training.data.sharding", "training.data.encoder_host")
 FIRST_FIT, DAMAGED = "first fit", "the state in use is damaged"
 
 
@@ -49,6 +51,7 @@ def current_fitted_state(
     reason = reason_to_fit(context, spec, entry)
     if entry is not None and reason is None:
         return entry.target
+    own = encoder_code(spec.encoder, (str(context.base),))
     inputs = {
         "encoder": spec.encoder.fitting,
         "split": spec.splitting,
@@ -56,10 +59,12 @@ def current_fitted_state(
         "receipt": receipt.sha256,
         "code": code_version(*CODE),
         "libraries": libraries(spec.encoder),
+        **({} if own is None else {"encoder_code": sha256_bytes(own)}),
     }
 
     def make() -> Made:
-        state = fit(spec, _sources(context, source, snapshot, receipt), workspace, snapshot=snapshot, receipt=receipt)
+        sources = _sources(context, source, snapshot, receipt)
+        state = fit(spec, sources, workspace, snapshot=snapshot, receipt=receipt, code=own)
         return Made(document=state, files=state.files)
 
     link = find_or_make(context, "fit", inputs, make)
@@ -95,6 +100,9 @@ def reason_to_fit(context: RunContext, spec: ShardSpec, entry: refs.RefEntry | N
         return DAMAGED
     if ENCODER_SPEC.validate_python(state.spec).fitting != spec.encoder.fitting:
         return "another encoder"
+    own = encoder_code(spec.encoder, (str(context.base),))
+    if own is not None and sha256_bytes(own) not in [file.sha256 for file in state.files]:
+        return "the encoder's code changed"
     if entry.detail.get("split") != spec.splitting:
         return "another split"
     fit_before = entry.detail.get("fit", 0)

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from data_contracts.documents import ShardManifest
+from data_contracts.documents import FittedState, ShardManifest
 from data_contracts.publication import Workspace
 from training.bigram import Bigram
 from training.class_prior import ClassPrior
-from training.data.data_shape import token_shape
-from training.data.encoder_specs import ENCODER_SPEC, TokenIdsSpec
+from training.data.data_shape import data_shape, token_shape
+from training.data.encoder_specs import ENCODER_SPEC, OwnSpec, TokenIdsSpec
 from training.data.loader import ShardReader
+from training.data.shapes import TokenShape
 from training.data.spec import TRAIN
-from training.measures import LABEL, TOKENS, yardstick_of
+from training.measures import LABEL, TOKENS, yardstick_for
 from training.scorers import Columns, Measured, Predict, token_sizes_bytes
 
 
@@ -25,7 +26,7 @@ def fitted_baseline(
     workspace: Workspace, manifest: ShardManifest, heldout: ShardReader, *, on_shard: Callable[[], None] = lambda: None
 ) -> Predict:
     """The simple model of this kind of data."""
-    yardstick = yardstick_of(manifest.spec["encoder"])
+    yardstick = yardstick_for(workspace, manifest)
     column = TOKENS if yardstick.predicts == "tokens" else LABEL
     training = _all_of(ShardReader(workspace, manifest, TRAIN, (column,), on_shard=on_shard), column)
     if yardstick.predicts == "tokens":
@@ -45,6 +46,9 @@ def vocab_size_of(workspace: Workspace, manifest: ShardManifest) -> int:
     encoder = ENCODER_SPEC.validate_python(manifest.spec["encoder"])
     if isinstance(encoder, TokenIdsSpec):
         return token_shape(encoder).vocab_size
+    if isinstance(encoder, OwnSpec):
+        shape = data_shape(manifest.spec["encoder"], workspace.load(manifest.fitted, FittedState).statistics)
+        return shape.vocab_size if isinstance(shape, TokenShape) else 0
     sizes_bytes = token_sizes_bytes(workspace, manifest)
     return 0 if sizes_bytes is None else len(sizes_bytes)
 

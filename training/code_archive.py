@@ -18,8 +18,9 @@ from data_contracts.digests import canonical_json, sha256_bytes
 from data_contracts.documents import StoredFile
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
+from training.data.encoder_specs import EncoderSpec, OwnSpec
 from training.import_closure import HOME, imports, lies_in, modules_below, source_file
-from training.recipes.built_in import BUILT_IN
+from training.recipes.built_in import BUILT_IN, nearest
 
 RANK_MODULES = ("training.worker", "training.evaluation", "training.export", "training.checkpoint.verify_worker")
 """What is started as a rank, by `python -m`."""
@@ -35,7 +36,7 @@ def rank_sources(recipe_files: Iterable[Path] = ()) -> dict[str, Path]:
         ConfigError: a file of the user's recipe is not Python.
     """
     shipped = [recipe.place.partition(":")[0] for recipe in BUILT_IN.values()]
-    wanted = (name for file in recipe_files for name in _imports_of_recipe(file) if _is_ranks(name))
+    wanted = (name for file in recipe_files for name in _imports_of(file, "recipe") if _is_ranks(name))
     roots = {*RANK_MODULES, *shipped, *(name for name in wanted if source_file(name, HOME))}
     modules = modules_below(*sorted(roots), follow=_is_ranks)
     folders = {parent for path in modules.values() for parent in path.parents if parent.is_relative_to(HOME)}
@@ -47,11 +48,11 @@ def _is_ranks(module: str) -> bool:
     return lies_in(module, ("data_contracts", "training"))
 
 
-def _imports_of_recipe(file: Path) -> list[str]:
+def _imports_of(file: Path, what: str, package: str = "") -> list[str]:
     try:
-        return list(imports(file)) if file.suffix == ".py" else []
+        return list(imports(file, package)) if file.suffix == ".py" else []
     except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"the recipe's module cannot be read ({error}).", where=str(file)) from error
+        raise ConfigError(f"the {what}'s module cannot be read ({error}).", where=str(file)) from error
 
 
 def recipe_sources(recipe: str, search_path: tuple[str, ...]) -> dict[str, Path]:
@@ -60,14 +61,47 @@ def recipe_sources(recipe: str, search_path: tuple[str, ...]) -> dict[str, Path]
     Raises:
         ConfigError: the package cannot be found, or carries one of Headway's own names.
     """
-    if ":" not in recipe:
-        return {}
-    package = recipe.partition(":")[0].partition(".")[0]
+    return _package_sources(recipe, search_path, "recipe") if ":" in recipe else {}
+
+
+def encoder_code(spec: EncoderSpec, search_path: tuple[str, ...]) -> bytes | None:
+    """The archive of a user's own encoder; None for a shipped one.
+
+    It holds the encoder's module, what that imports of its package, and the package's data files: an edit to a recipe
+    that lies in the same package encodes nothing anew.
+
+    Raises:
+        ConfigError: the package or module cannot be found or read, or carries one of Headway's own names.
+    """
+    if not isinstance(spec, OwnSpec):
+        return None
+    sources = _package_sources(spec.name, search_path, "encoder")
+    module = spec.name.partition(":")[0]
+    found: set[str] = set()
+    unseen = [module]
+    while unseen:
+        name = unseen.pop()
+        stem = name.replace(".", "/")
+        file = next((each for each in (f"{stem}.py", f"{stem}/__init__.py") if each in sources), None)
+        if file is None and name == module:
+            modules = [each.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for each in sources]
+            advice = nearest(module, modules)
+            raise ConfigError(f"there is no module {module!r}.", where="shards.encoder.name", advice=advice)
+        if file is None or file in found:
+            continue
+        found.add(file)
+        package = name if file.endswith("/__init__.py") else name.rpartition(".")[0]
+        unseen += [*_imports_of(sources[file], "encoder", package), *filter(None, [name.rpartition(".")[0]])]
+    return pack({name: path for name, path in sources.items() if name in found or path.suffix != ".py"})
+
+
+def _package_sources(name: str, search_path: tuple[str, ...], what: str) -> dict[str, Path]:
+    package = name.partition(":")[0].partition(".")[0]
     if package in OWN_PACKAGES:
         raise ConfigError(
-            f"the recipe's package {package!r} has the name of one of Headway's own.",
-            where=recipe,
-            advice="Rename the package that holds the recipe.",
+            f"the {what}'s package {package!r} has the name of one of Headway's own.",
+            where=name,
+            advice=f"Rename the package that holds the {what}.",
         )
     sys.path[:0] = list(search_path)
     try:
@@ -77,7 +111,7 @@ def recipe_sources(recipe: str, search_path: tuple[str, ...]) -> dict[str, Path]
     if spec is None or spec.origin is None:
         raise ConfigError(
             f"no package {package!r} on {', '.join(search_path) or 'the path'}.",
-            where=recipe,
+            where=name,
             advice="Put it beside the pipeline file, or install it.",
         )
     origin = Path(spec.origin)

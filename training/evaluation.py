@@ -27,7 +27,7 @@ from training.baselines import fitted_baseline
 from training.data.loader import ShardReader
 from training.data.spec import HELDOUT
 from training.launch.rank import Rank, arm
-from training.measures import Sums, yardstick_of
+from training.measures import Sums, yardstick_for
 from training.process_ends import leave, record_imports
 from training.pulse import Pulse
 from training.scorers import Columns, Measured, Predict, score_all, scorer_of
@@ -182,7 +182,7 @@ def evaluate_share(rank: Rank, workspace: Workspace, request: EvaluationRequest)
         blocks = score_all(scorer, own, predict, on_block=Pulse(rank.ledger, "evaluate.model"))
     baselines = {}
     if request.baselines and rank.rank == 0:
-        name = yardstick_of(manifest.spec["encoder"]).gate_baseline
+        name = yardstick_for(workspace, manifest).gate_baseline
         with rank.ledger.span("evaluate.baseline"):
             pulse = Pulse(rank.ledger, "evaluate.baseline")
             baseline = fitted_baseline(workspace, manifest, reader, on_shard=pulse)

@@ -48,11 +48,17 @@ def source_file(module: str, home: Path) -> Path | None:
     return next((path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()), None)
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Absolute names that the source imports; of `from a import b` both `a` and `a.b`, for `b` may be a module."""
+def imports(path: Path, package: str = "") -> Iterator[str]:
+    """Absolute names that the source imports; of `from a import b` both `a` and `a.b`, for `b` may be a module.
+
+    Args:
+        package: that the source lies in, for its relative imports; without it they are passed over.
+    """
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+            parts = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            base = ".".join((*parts, *filter(None, [node.module])))
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)

@@ -14,9 +14,12 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_contracts.documents import Json
+from data_contracts.documents import FittedState, Json, ShardManifest
 from data_contracts.errors import ConfigError
-from training.data.encoder_specs import ENCODER_SPEC, BytePairSpec, ImageSpec, TabularSpec, TokenIdsSpec
+from data_contracts.publication import Workspace
+from training.data.encoder_specs import ENCODER_SPEC, BytePairSpec, ImageSpec, OwnSpec, TabularSpec, TokenIdsSpec
+from training.data.own_protocol import OwnFacts, num_classes_of
+from training.data.shapes import TokenShape
 
 TOKENS: Final = "tokens"
 LABEL: Final = "label"
@@ -105,8 +108,12 @@ GREATER_IS_BETTER = {
 """Every figure there is."""
 
 
-def target_of(encoder: Json) -> str:
-    """What models over such shards predict, in words: figures of two different things cannot be compared."""
+def target_of(encoder: Json, statistics: Json = None) -> str:
+    """What models over such shards predict, in words: figures of two different things cannot be compared.
+
+    Args:
+        statistics: `FittedState.statistics`, as for `yardstick_of`.
+    """
     match ENCODER_SPEC.validate_python(encoder):
         case BytePairSpec() as spec:
             return f"the text in column {spec.column!r}"
@@ -116,10 +123,29 @@ def target_of(encoder: Json) -> str:
             return f"the class in column {spec.label!r}"
         case TabularSpec() as spec:
             return f"the {spec.label_kind} in column {spec.label!r}"
+        case OwnSpec() as spec:
+            facts = OwnFacts.model_validate(statistics)
+            what = {TEXT: "text", TOKEN_IDS: "tokens", CLASSES: "class", NUMBERS: "number"}[_own_yardstick(facts)]
+            return f"the {what} of {spec.name}" if facts.target is None else f"the {what} in column {facts.target!r}"
 
 
-def yardstick_of(encoder: Json) -> Yardstick:
+def yardstick_for(workspace: Workspace, manifest: ShardManifest) -> Yardstick:
+    """The yardstick for these shards.
+
+    Raises:
+        ConfigError: there is nothing to predict in them.
+        IntegrityError: their fitted state is gone or damaged.
+    """
+    encoder = manifest.spec["encoder"]
+    is_own = encoder["kind"] == "own"
+    return yardstick_of(encoder, workspace.load(manifest.fitted, FittedState).statistics if is_own else None)
+
+
+def yardstick_of(encoder: Json, statistics: Json = None) -> Yardstick:
     """The yardstick for shards of this encoder, such as `ShardManifest.spec["encoder"]`.
+
+    Args:
+        statistics: `FittedState.statistics`, in which a user's own encoder says what its rows are.
 
     Raises:
         ConfigError: there is nothing to predict in them.
@@ -135,8 +161,16 @@ def yardstick_of(encoder: Json) -> Yardstick:
             return CLASSES
         case TabularSpec() as spec if spec.predicts_number:
             return NUMBERS
+        case OwnSpec():
+            return _own_yardstick(OwnFacts.model_validate(statistics))
     raise ConfigError(
         "shards with nothing to predict cannot be evaluated.",
         where="shards.encoder",
         advice="Name the column in `label`.",
     )
+
+
+def _own_yardstick(facts: OwnFacts) -> Yardstick:
+    if isinstance(facts.shape, TokenShape):
+        return TOKEN_IDS if facts.token_sizes_bytes is None else TEXT
+    return CLASSES if num_classes_of(facts.shape) else NUMBERS

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from data_contracts.documents import Frozen
 from data_contracts.errors import EnvironmentProblem, TrainingFailed
 from training.config import TrainingSpec, replicas_per_rank
-from training.data.shapes import DataShape, ImageShape, TabularNumberShape, TokenShape
+from training.data.shapes import DataShape, ImageShape, OwnShape, TabularNumberShape, TokenShape
 from training.launch.process_tree import die_with_parent
 from training.parallel.spec import ParallelSpec
 
@@ -145,7 +145,10 @@ def _made_up_batch(shape: DataShape, rows: int) -> dict[str, Tensor]:
     if isinstance(shape, TabularNumberShape):
         label = shape.mean + shape.deviation * torch.randn((rows, 1))
     else:
-        label = torch.randint(shape.num_classes, (rows, 1))
+        label = torch.randint(shape.num_classes, (rows, 1)) if shape.num_classes else torch.zeros((rows, 1))
+    if isinstance(shape, OwnShape):
+        own = ((column.name, torch.zeros((rows, *column.shape)), column.dtype) for column in shape.columns)
+        return {"label": label} | {name: values if "float" in dtype else values.long() for name, values, dtype in own}
     if isinstance(shape, ImageShape):
         return {"image": torch.randint(256, (rows, shape.channels, shape.height, shape.width)), "label": label}
     ids = [torch.randint(size, (rows, 1)) for size in shape.cardinalities]

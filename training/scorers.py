@@ -14,8 +14,9 @@ from data_contracts.publication import Workspace
 from training.data.byte_pair import TOKENIZER_FILE, token_bytes
 from training.data.encoders import fitted_file
 from training.data.loader import ShardReader
+from training.data.own_protocol import OwnFacts
 from training.data.packing import PAD_ID, document_of_positions
-from training.measures import LABEL, TEXT, yardstick_of
+from training.measures import LABEL, TEXT, yardstick_for
 
 BLOCK_ROWS = 16
 Columns = Mapping[str, NDArray[Any]]
@@ -36,7 +37,7 @@ class Scorer(Protocol):
 
 def scorer_of(workspace: Workspace, manifest: ShardManifest, reader: ShardReader) -> Scorer:
     """Raises `ConfigError`: nothing in these shards can be evaluated."""
-    match yardstick_of(manifest.spec["encoder"]).predicts:
+    match yardstick_for(workspace, manifest).predicts:
         case "tokens":
             return DocumentScorer(reader, manifest, token_sizes_bytes(workspace, manifest))
         case "class":
@@ -47,9 +48,12 @@ def scorer_of(workspace: Workspace, manifest: ShardManifest, reader: ShardReader
 
 def token_sizes_bytes(workspace: Workspace, manifest: ShardManifest) -> NDArray[np.int64] | None:
     """Bytes that each token stands for, by token id; None of ids that the source gave."""
-    if yardstick_of(manifest.spec["encoder"]) is not TEXT:
+    if yardstick_for(workspace, manifest) is not TEXT:
         return None
-    table = token_bytes(fitted_file(workspace, workspace.load(manifest.fitted, FittedState), TOKENIZER_FILE))
+    fitted = workspace.load(manifest.fitted, FittedState)
+    if manifest.spec["encoder"]["kind"] == "own":
+        return np.array(OwnFacts.model_validate(fitted.statistics).token_sizes_bytes, dtype=np.int64)
+    table = token_bytes(fitted_file(workspace, fitted, TOKENIZER_FILE))
     return np.array([len(text) for text in table], dtype=np.int64)
 
 

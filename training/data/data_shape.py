@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from data_contracts.documents import Json
 from data_contracts.errors import IntegrityError
-from training.data.encoder_specs import ENCODER_SPEC, BytePairSpec, ImageSpec, TabularSpec, TokenIdsSpec, TokenSpec
+from training.data.encoder_specs import (
+    ENCODER_SPEC,
+    BytePairSpec,
+    ImageSpec,
+    OwnSpec,
+    TabularSpec,
+    TokenIdsSpec,
+    TokenSpec,
+)
+from training.data.own_protocol import OwnFacts
 from training.data.packing import NUM_MARKERS
 from training.data.shapes import DataShape, ImageShape, TabularNumberShape, TabularShape, TokenShape
 
@@ -30,6 +39,8 @@ def data_shape(encoder: Json, statistics: Json) -> DataShape:
                 return ImageShape(channels=channels, height=height, width=width, num_classes=num_classes)
             case TabularSpec():
                 return _tabular_shape(spec, statistics)
+            case OwnSpec():
+                return OwnFacts.model_validate(statistics).shape
     except (ValueError, KeyError, TypeError) as error:
         raise IntegrityError("the encoder's spec and the fitted statistics do not belong together.") from error
 

@@ -144,6 +144,18 @@ class ImageSpec(Frozen):
         return self.model_dump(mode="json")
 
 
+class OwnSpec(Frozen):
+    """An encoder of the user's own, as `training.data.own_protocol` describes it; its code is frozen with its state."""
+
+    kind: Literal["own"] = "own"
+    name: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="The encoder: package.module:Class.")
+    options: dict[str, Any] = Field(default_factory=dict, description="The encoder's own fields.")
+
+    @property
+    def fitting(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+
 def _written_out(written: str) -> list[str]:
     found = RANGE.search(written)
     if found is None:
@@ -152,6 +164,6 @@ def _written_out(written: str) -> list[str]:
     return [f"{written[: found.start()]}{number}{written[found.end() :]}" for number in range(first, last + 1)]
 
 
-EncoderSpec = Annotated[BytePairSpec | TokenIdsSpec | TabularSpec | ImageSpec, Field(discriminator="kind")]
+EncoderSpec = Annotated[BytePairSpec | TokenIdsSpec | TabularSpec | ImageSpec | OwnSpec, Field(discriminator="kind")]
 TokenSpec = BytePairSpec | TokenIdsSpec
-ENCODER_SPEC: TypeAdapter[BytePairSpec | TokenIdsSpec | TabularSpec | ImageSpec] = TypeAdapter(EncoderSpec)
+ENCODER_SPEC: TypeAdapter[BytePairSpec | TokenIdsSpec | TabularSpec | ImageSpec | OwnSpec] = TypeAdapter(EncoderSpec)

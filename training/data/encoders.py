@@ -1,6 +1,7 @@
 """The seam between rows of the source and rows of the shards: an encoder is fitted once, then encodes group by group.
 
-A new kind is a spec in `encoder_specs`, a class with `columns`, `num_classes` and `stream`, and an entry below.
+A new kind is a spec in `encoder_specs`, a class with `columns`, `num_classes` and `stream`, and an entry below. One of
+the user's own needs no edit here: `own_protocol` says what it brings.
 """
 
 from __future__ import annotations
@@ -8,14 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import FittedState, Json, PayloadColumn
 from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
 from training.data.blocks import EncodedBlock, SourceBlock
-from training.data.encoder_specs import ENCODER_SPEC, BytePairSpec, EncoderSpec, ImageSpec, TabularSpec, TokenIdsSpec
+from training.data.encoder_specs import (
+    ENCODER_SPEC,
+    BytePairSpec,
+    EncoderSpec,
+    ImageSpec,
+    OwnSpec,
+    TabularSpec,
+    TokenIdsSpec,
+)
 
 TOKENIZER_FILE: Final = "tokenizer.json"
 
@@ -44,6 +53,13 @@ class Encoder(Protocol):
         ...
 
 
+@runtime_checkable
+class HeldOutside(Protocol):
+    """What an encoder is besides when it holds something outside this process."""
+
+    def close(self) -> None: ...
+
+
 class Fitted(NamedTuple):
     files: dict[str, bytes]
     statistics: Json
@@ -64,26 +80,40 @@ SOURCES = {
     "token-ids": ("token_ids", "packing", "token_stream"),
     "tabular": ("tabular", "categories", "row_by_row"),
     "image": ("images", "tabular", "categories", "row_by_row"),
+    "own": (
+        *("encoder_host", "encoder_messages", "encoder_process", "hosted_encoder", "own_protocol"),
+        *("packing", "row_by_row", "token_stream"),
+    ),
 }
 """Modules of this folder that decide an encoder's rows."""
 
 
 def libraries(spec: EncoderSpec) -> dict[str, str]:
     """Distributions whose version may change what is fitted or encoded."""
-    names = ("pyarrow", "tokenizers") if isinstance(spec, BytePairSpec) else ("pyarrow",)
-    return {name: version(name) for name in names}
+    also = ("tokenizers",) if isinstance(spec, BytePairSpec) else ("numpy",) if isinstance(spec, OwnSpec) else ()
+    return {name: version(name) for name in ("pyarrow", *also)}
 
 
-def fit_encoder(spec: EncoderSpec, groups: Sequence[Iterable[SourceBlock]], num_threads: int) -> Fitted:
+def fit_encoder(
+    spec: EncoderSpec, groups: Sequence[Iterable[SourceBlock]], num_threads: int, code: bytes | None = None
+) -> Fitted:
     """What the encoder learns from the training split.
 
     Args:
         groups: blocks of training rows; the result does not depend on how they are shared out.
+        code: of an encoder of the user's own, the archive that it is imported from.
 
     Raises:
         DataError: no row to learn from, or a row that the spec does not allow.
+        ConfigError: an encoder of the user's own is wrong.
     """
     match spec:
+        case OwnSpec():
+            from training.data.hosted_encoder import fit_own_encoder
+
+            if code is None:
+                raise ValueError("an encoder of the user's own is fitted with its code")
+            return fit_own_encoder(spec, code, groups)
         case BytePairSpec():
             return Fitted({TOKENIZER_FILE: _fit_byte_pair(spec, groups)}, None)
         case TokenIdsSpec():
@@ -149,6 +179,12 @@ def load_encoder(spec: EncoderSpec, fitted: FittedState, workspace: Workspace) -
             from training.data.images import ImageEncoder
 
             return ImageEncoder(spec, fitted.statistics)
+        case OwnSpec():
+            from training.data.hosted_encoder import HostedEncoder
+
+            names = [file.path.rpartition("/")[2] for file in fitted.files]
+            files = {name: fitted_file(workspace, fitted, name) for name in names}
+            return HostedEncoder(spec, files, fitted.statistics)
 
 
 def _difference(held: dict[str, Any], asked: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from data_contracts.publication import Workspace
 from data_contracts.published_files import FileDigests
 from training.data.blocks import EncodedBlock, SourceBlock
 from training.data.bucket_shuffle import BucketShuffle
-from training.data.encoders import SOURCES, Encoder, EncoderStream, libraries, load_encoder
+from training.data.encoders import SOURCES, Encoder, EncoderStream, HeldOutside, libraries, load_encoder
 from training.data.group_store import (
     EveryByte,
     GroupRecord,
@@ -78,6 +78,8 @@ class GroupWriter:
 
     def __exit__(self, *_: object) -> None:
         self._pool.shutdown(cancel_futures=True)
+        if isinstance(self._encoder, HeldOutside):
+            self._encoder.close()
 
     def write(self, task: GroupTask) -> GroupRecord:
         """The group's record, found or made.

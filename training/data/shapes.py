@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from data_contracts.documents import Frozen
+from data_contracts.documents import Frozen, Json, PayloadColumn
 
 
 class TokenShape(Frozen):
@@ -50,4 +50,17 @@ class TabularNumberShape(Frozen):
     deviation: float
 
 
-DataShape = TokenShape | ImageShape | TabularShape | TabularNumberShape
+class OwnShape(Frozen):
+    """Rows of columns that an encoder of the user's own names, each with a class or a number to predict."""
+
+    content: ClassVar[str] = "rows of an encoder's own columns"
+
+    columns: tuple[PayloadColumn, ...]
+    """Beside `label`, which is there always."""
+    num_classes: int = 0
+    """0: the label is a number."""
+    facts: Json = None
+    """What else the encoder wants a recipe to know."""
+
+
+DataShape = TokenShape | ImageShape | TabularShape | TabularNumberShape | OwnShape

@@ -35,14 +35,19 @@ def fit(
     snapshot: Link,
     receipt: Link,
     num_threads: int | None = None,
+    code: bytes | None = None,
 ) -> FittedState:
     """Fit the encoder on the training split and publish its files.
 
+    Args:
+        code: of an encoder of the user's own, the archive that it is imported from; it becomes one of the files.
+
     Raises:
         DataError: a split stays empty, a file is gone or changed since the snapshot, or a row is refused.
+        ConfigError: an encoder of the user's own is wrong.
     """
     groups = [training_blocks(task, spec) for task in plan_groups(sources, spec) if TRAIN in task.splits]
-    fitted = fit_encoder(spec.encoder, groups, num_threads or num_cores())
+    fitted = fit_encoder(spec.encoder, groups, num_threads or num_cores(), code)
     digest = sha256_of({name: sha256_bytes(data) for name, data in fitted.files.items()})
     return FittedState(
         encoder=spec.encoder.kind,

@@ -54,8 +54,11 @@ BUILT_IN = {
 CHOICE = f"Use one of {', '.join(sorted(BUILT_IN))}, or package.module:Class."
 
 
-def model_fields(spec_type: type[S], model: Mapping[str, Any]) -> S:
-    """A recipe's spec from its fields in the pipeline file.
+def model_fields(spec_type: type[S], model: Mapping[str, Any], within: tuple[str, ...] = ("recipe", "model")) -> S:
+    """A recipe's spec, or an encoder's, from its fields in the pipeline file.
+
+    Args:
+        within: the keys that the fields lie under.
 
     Raises:
         ConfigError: names the first field that is unknown or refused.
@@ -64,12 +67,14 @@ def model_fields(spec_type: type[S], model: Mapping[str, Any]) -> S:
         return spec_type.model_validate(dict(model))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in ("recipe", "model", *first["loc"]))
+        field = ".".join(str(part) for part in (*within, *first["loc"]))
         known = spec_type.model_fields
         is_unknown = first["type"] == "extra_forbidden"
         hint = nearest(str(first["loc"][-1]), known) if is_unknown else ""
         what = "no such field" if is_unknown else first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{what}.", where=field, advice=f"{hint}Its fields are {', '.join(known)}.") from error
+        raise ConfigError(
+            f"{what}.", where=field, advice=f"{hint}Its fields are {', '.join(known) or 'none'}."
+        ) from error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -7,17 +7,15 @@ a failing device keep their own names, for another attempt may help.
 from __future__ import annotations
 
 import contextlib
-import inspect
-import linecache
 import math
 from collections.abc import Callable, Iterator, Mapping
-from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from data_contracts.errors import ConfigError, DataError, HeadwayError
+from training.blame import definition, line_at_fault
 from training.launch.failure import cause_of
 from training.recipes.protocol import ADVICE, Losses, Recipe
 
@@ -106,10 +104,9 @@ class CheckedRecipe:
         except Exception as error:
             if cause_of(error) != "training" or _is_the_devices(error):
                 raise
-            frame = _innermost(error.__traceback__, self._package)
             text = f"{type(error).__name__}: {' '.join(str(error).split())[:MESSAGE_CHARACTERS]}"
             columns = f"The batch has {', '.join(batch)}. " if isinstance(error, KeyError) and batch else ""
-            where = "recipe" if frame is None else _place(frame, _line(error.__traceback__, frame))
+            where = line_at_fault(error, self._package) or "recipe"
             raise ConfigError(f"{text}.", where=where, advice=f"{columns}{ADVICE}") from error
 
     def _refuse(self, method: str, problem: str) -> NoReturn:
@@ -145,9 +142,7 @@ def require_finite_first_loss(recipe: Recipe, batch: Mapping[str, Tensor], loss:
 
 def _definition(recipe: Recipe, method: str) -> str:
     """File and line where the recipe defines a method."""
-    function = inspect.unwrap(getattr(type(getattr(recipe, "_recipe", recipe)), method))
-    code = getattr(function, "__code__", None)
-    return "recipe" if code is None else f"{_file(function.__module__, code.co_filename)}:{code.co_firstlineno}"
+    return definition(getattr(type(getattr(recipe, "_recipe", recipe)), method)) or "recipe"
 
 
 def _kind(value: object) -> str:
@@ -157,36 +152,3 @@ def _kind(value: object) -> str:
 def _is_the_devices(error: Exception) -> bool:
     words = ("CUDA error", "NCCL", "cuDNN")
     return isinstance(error, torch.AcceleratorError) or any(word in str(error) for word in words)
-
-
-def _innermost(traceback: TracebackType | None, package: str) -> FrameType | None:
-    """The last frame that lies in the user's package."""
-    found = None
-    while traceback is not None:
-        module = str(traceback.tb_frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] == package:
-            found = traceback.tb_frame
-        traceback = traceback.tb_next
-    return found
-
-
-def _line(traceback: TracebackType | None, frame: FrameType) -> int:
-    number = frame.f_lineno
-    while traceback is not None:
-        if traceback.tb_frame is frame:
-            number = traceback.tb_lineno
-        traceback = traceback.tb_next
-    return number
-
-
-def _place(frame: FrameType, line: int) -> str:
-    """File and line, and the line itself; the file as its package names it, for it lies in the run's archive."""
-    text = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
-    where = f"{_file(str(frame.f_globals['__name__']), frame.f_code.co_filename)}:{line}"
-    return f"{where} ({text})" if text else where
-
-
-def _file(module: str, path: str) -> str:
-    """`my_package/my_module.py`, wherever it was imported from."""
-    parts = path.rsplit("/", module.count(".") + (2 if path.endswith("/__init__.py") else 1))
-    return "/".join(parts[1:])

@@ -1,0 +1,279 @@
+"""The process that runs a user's encoder: its code comes from a frozen archive, and what it makes is checked here.
+
+As a process: `python -m training.data.encoder_host`, with the archive first on PYTHONPATH. It answers messages on its
+standard input until that ends; whatever is wrong with the encoder is an answer, too, in one sentence with a place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, NoReturn
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from data_contracts.digests import canonical_json
+from data_contracts.documents import Frozen, PayloadColumn
+from data_contracts.errors import ConfigError, EnvironmentProblem, HeadwayError
+from training.blame import definition, line_at_fault
+from training.data.encoder_messages import Message, array_bytes, batch_from, receive, send
+from training.data.own_protocol import (
+    ADVICE,
+    DTYPES,
+    LABEL,
+    TOKENS,
+    Learnt,
+    OwnFacts,
+    columns_of,
+    num_classes_of,
+)
+from training.data.shapes import OwnShape, TokenShape
+from training.launch.process_tree import die_with_parent
+from training.recipes.built_in import model_fields
+
+OPTIONS = ("shards", "encoder", "options")
+ABOUT_CODE = (ArithmeticError, AttributeError, ImportError, NameError, NotImplementedError, SyntaxError, TypeError)
+"""Exceptions whose own words speak of code; those of others may quote a value of the data."""
+MESSAGE_CHARACTERS = 300
+
+
+class Guest:
+    """A user's encoder under watch.
+
+    Args:
+        name: `package.module:Class`.
+        options: its own fields of the pipeline file.
+
+    Raises:
+        ConfigError: cannot be imported, is no encoder, or does not accept its options.
+    """
+
+    def __init__(self, name: str, options: Mapping[str, Any]) -> None:
+        self._name = name
+        module, _, attribute = name.partition(":")
+        self._package = module.partition(".")[0]
+        with self._blamed("importing it"):
+            imported = importlib.import_module(module)
+        if not isinstance(found := getattr(imported, attribute, None), type):
+            raise ConfigError(f"{module} defines no class {attribute!r}.", where=self._where, advice=ADVICE)
+        self._class: type[Any] = found
+        self._require_methods()
+        self._spec = model_fields(self._class.spec_type, options, OPTIONS)
+        self._encoder: Any = None
+        self._columns: tuple[PayloadColumn, ...] = ()
+        self.facts: OwnFacts | None = None
+
+    @property
+    def _where(self) -> str:
+        return f"shards.encoder {self._name!r}"
+
+    def _require_methods(self) -> None:
+        spec_type = getattr(self._class, "spec_type", None)
+        if not (isinstance(spec_type, type) and issubclass(spec_type, Frozen)):
+            self._refuse(None, "is no encoder: its spec_type is no Frozen model.")
+        for method in ("fit", "encode"):
+            if not callable(getattr(self._class, method, None)):
+                self._refuse(None, f"is no encoder: it has no method {method}.")
+        if not inspect.ismethod(self._class.fit):
+            self._refuse("fit", "is no classmethod: it runs before there is an encoder.")
+
+    def fit(self, batches: Iterator[pa.RecordBatch]) -> Learnt:
+        with self._blamed("fit", "fit"):
+            learnt: object = self._class.fit(self._spec, batches)
+        if not isinstance(learnt, Learnt):
+            self._refuse("fit", f"returned {_kind(learnt)}, not Learnt(state, files).")
+        try:
+            canonical_json(learnt.state)
+        except (TypeError, ValueError, RecursionError) as error:
+            self._refuse("fit", f"returned a state that is no JSON value ({error}).")
+        for file, data in learnt.files.items():
+            if not isinstance(file, str) or not file or "/" in file or file.startswith("."):
+                self._refuse("fit", f"returned a file called {file!r}, which is no plain name.")
+            if not isinstance(data, bytes):
+                self._refuse("fit", f"returned the file {file!r} as {_kind(data)}, not as bytes.")
+        return learnt
+
+    def open(self, learnt: Learnt) -> OwnFacts:
+        """Make the encoder that a state belongs to; what it says of its rows."""
+        with self._blamed("constructing it", "__init__"):
+            self._encoder = self._class(self._spec, learnt)
+            shape: Any = self._encoder.shape
+            sizes = getattr(self._encoder, "token_sizes_bytes", None)
+            target = getattr(self._encoder, "target", None)
+        try:
+            facts = OwnFacts(
+                shape=shape,
+                learnt=learnt.state,
+                target=target,
+                token_sizes_bytes=None if sizes is None else tuple(sizes),
+            )
+        except (ValidationError, TypeError) as error:
+            said = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+            self._refuse("__init__", f"made an encoder whose shape, target or token_sizes_bytes is none ({said}).")
+        self._check_shape(facts)
+        self._columns, self.facts = columns_of(facts.shape), facts
+        return facts
+
+    def _check_shape(self, facts: OwnFacts) -> None:
+        shape = facts.shape
+        if isinstance(shape, TokenShape):
+            if not (0 < shape.vocab_size < (1 << 31) - 2 and 0 < shape.context_tokens <= 1 << 17):
+                self._refuse("__init__", f"made a shape that cannot be: {shape}.")
+            if facts.token_sizes_bytes is not None and len(facts.token_sizes_bytes) != shape.vocab_size:
+                problem = f"gives sizes of {len(facts.token_sizes_bytes)} tokens, and the vocabulary has"
+                self._refuse("__init__", f"{problem} {shape.vocab_size}.")
+            return
+        if facts.token_sizes_bytes is not None:
+            self._refuse("__init__", "gives token_sizes_bytes, and its rows are no tokens.")
+        columns = shape.columns if isinstance(shape, OwnShape) else ()
+        names = [column.name for column in columns]
+        if len({*names, LABEL}) != len(names) + 1:
+            self._refuse("__init__", f"names a column twice, or {LABEL!r}, in {', '.join(names)}.")
+        for column in columns:
+            if column.dtype not in DTYPES or min(column.shape, default=0) < 1:
+                said = f"column {column.name!r} as {column.dtype} {list(column.shape)}"
+                self._refuse("__init__", f"names {said}; a column has a shape and one of {', '.join(DTYPES)}.")
+
+    def encode(self, batch: pa.RecordBatch) -> dict[str, NDArray[Any]]:
+        """By column, or `tokens` of all rows one after another and their `lengths`."""
+        with self._blamed("encode", "encode"):
+            made = self._encoder.encode(batch)
+        if self.facts is not None and isinstance(self.facts.shape, TokenShape):
+            return self._checked_tokens(made, batch.num_rows, self.facts.shape.vocab_size)
+        names = [column.name for column in self._columns]
+        if not isinstance(made, Mapping) or sorted(made) != sorted(names):
+            said = ", ".join(map(str, made)) or "none" if isinstance(made, Mapping) else _kind(made)
+            self._refuse("encode", f"returned {said}, not the columns {', '.join(names)}.")
+        return {column.name: self._checked(column, made[column.name], batch.num_rows) for column in self._columns}
+
+    def _checked(self, column: PayloadColumn, values: object, num_rows: int) -> NDArray[Any]:
+        if not isinstance(values, np.ndarray):
+            self._refuse("encode", f"returned {column.name} as {_kind(values)}, not as a numpy array.")
+        if values.shape[:1] != (num_rows,):
+            said = "no rows" if not values.shape else f"{values.shape[0]:,} rows"
+            self._refuse("encode", f"returned {column.name} with {said} for {num_rows:,} rows of the source.")
+        if values.dtype != np.dtype(column.dtype) or values.shape[1:] != column.shape:
+            said = f"{values.dtype} {list(values.shape)}"
+            expected = f"{column.dtype} {[num_rows, *column.shape]}"
+            self._refuse("encode", f"returned {column.name} as {said}, not as {expected}.")
+        if np.issubdtype(values.dtype, np.floating) and not bool(np.isfinite(values).all()):
+            self._refuse("encode", f"returned {column.name} with a NaN or an infinity.")
+        classes = num_classes_of(self.facts.shape) if column.name == LABEL and self.facts is not None else 0
+        if classes and num_rows and not 0 <= int(values.min()) <= int(values.max()) < classes:
+            self._refuse("encode", f"returned a label outside [0, {classes}), which the shape gives.")
+        return values
+
+    def _checked_tokens(self, made: object, num_rows: int, vocab_size: int) -> dict[str, NDArray[Any]]:
+        if not isinstance(made, Sequence):
+            self._refuse("encode", f"returned {_kind(made)}, not a list with the tokens of each row.")
+        if len(made) != num_rows:
+            self._refuse("encode", f"returned tokens of {len(made):,} rows for {num_rows:,} rows of the source.")
+        for tokens in made:
+            if not isinstance(tokens, np.ndarray) or tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+                said = f"{tokens.dtype} {list(tokens.shape)}" if isinstance(tokens, np.ndarray) else _kind(tokens)
+                self._refuse("encode", f"returned the tokens of a row as {said}, not as a flat array of whole numbers.")
+        flat = np.concatenate([np.zeros(0, dtype=np.int64), *made]).astype(np.int64)
+        if flat.size and not 0 <= int(flat.min()) <= int(flat.max()) < vocab_size:
+            self._refuse("encode", f"returned a token outside [0, {vocab_size}), which the shape gives.")
+        return {TOKENS: flat, "lengths": np.array([len(tokens) for tokens in made], dtype=np.int64)}
+
+    @contextlib.contextmanager
+    def _blamed(self, doing: str, method: str = "") -> Iterator[None]:
+        """Name the encoder's line for what went wrong in it."""
+        try:
+            yield
+        except HeadwayError as error:
+            where = line_at_fault(error, self._package) or self._where
+            raise type(error)(error.what, where=error.where or where, advice=error.advice) from error
+        except MemoryError as error:
+            advice = "Hold less at once: batches are bounded, and fit gets them one after another."
+            raise EnvironmentProblem(f"no memory is left for {doing}.", where=self._where, advice=advice) from error
+        except (Exception, SystemExit) as error:
+            text = " ".join(str(error).split())[:MESSAGE_CHARACTERS]
+            said = f": {text}" if text and isinstance(error, ABOUT_CODE) else ""
+            where = line_at_fault(error, self._package) or self._definition(method)
+            if isinstance(error, SyntaxError):
+                where, said = f"{_in_archive(str(error.filename))}:{error.lineno}", f": {error.msg}"
+            problem = f"{doing} raised {type(error).__name__}{said}."
+            raise ConfigError(problem, where=where, advice=ADVICE) from error
+
+    def _refuse(self, method: str | None, problem: str) -> NoReturn:
+        subject = {None: self._class.__name__, "__init__": "it"}.get(method, method)
+        raise ConfigError(f"{subject} {problem}", where=self._definition(method or ""), advice=ADVICE)
+
+    def _definition(self, method: str) -> str:
+        known = getattr(self, "_class", None)
+        found = None if known is None else definition(getattr(known, method, known))
+        return found or self._where
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def _in_archive(path: str) -> str:
+    """The file as its package names it."""
+    inside = [path.removeprefix(f"{entry}/") for entry in sys.path if path.startswith(f"{entry}/")]
+    return min(inside, key=len, default=path)
+
+
+def _answer(guest: Guest, question: Message, questions: BinaryIO) -> tuple[dict[str, Any], list[memoryview | bytes]]:
+    header = question.header
+    match header["ask"]:
+        case "fit":
+            rows = _rows(questions)
+            learnt = guest.fit(map(batch_from, rows))
+            for _ in rows:
+                pass  # that it did not ask for
+            # As it will be read: JSON has text keys and no tuples.
+            learnt = Learnt(json.loads(canonical_json(learnt.state)), dict(sorted(learnt.files.items())))
+            facts = guest.open(learnt)
+            return {"facts": facts.model_dump(mode="json"), "files": list(learnt.files)}, [*learnt.files.values()]
+        case "open":
+            files = {name: bytes(part) for name, part in zip(header["files"], question.parts, strict=True)}
+            facts = guest.open(Learnt(header["state"], files))
+            return {"facts": facts.model_dump(mode="json")}, []
+        case "encode":
+            made = guest.encode(batch_from(question.parts[0]))
+            names = list(made)
+            return {"columns": names}, [array_bytes(made[name]) for name in names]
+    raise ValueError(f"no such question: {header['ask']}")
+
+
+def _rows(questions: BinaryIO) -> Iterator[memoryview]:
+    """The batches that follow a question, up to the message without one."""
+    while (message := receive(questions)) is not None and message.parts:
+        yield message.parts[0]
+
+
+def main() -> None:
+    die_with_parent()
+    # What a user's code prints, or reads, is not for this pipe.
+    questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    guest: Guest | None = None
+    while (question := receive(questions)) is not None:
+        try:
+            if guest is None:
+                guest = Guest(question.header["name"], question.header["options"])
+                send(answers, {})
+                continue
+            header, parts = _answer(guest, question, questions)
+        except HeadwayError as error:
+            words = {"what": error.what, "where": error.where, "advice": error.advice}
+            send(answers, {"refused": type(error).__name__, **words})
+            return
+        send(answers, header, parts)
+
+
+if __name__ == "__main__":
+    main()
