@@ -1,11 +1,17 @@
-"""Which device a rank computes on."""
+"""Which device a rank computes on, and how long it waits for its peers."""
 
 from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import time
 
 import pytest
 import torch
 
-from training.distributed import choose_device
+from training import distributed
+from training.distributed import choose_device, meet
 
 
 @pytest.mark.parametrize(
@@ -29,3 +35,28 @@ def test_no_two_ranks_of_a_machine_share_a_gpu(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: num_devices)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _device: None)
     assert str(choose_device()) == device
+
+
+def come_late_to_meetings(rank: int, port: int) -> None:
+    place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ.update(place | {"GLOO_SOCKET_IFNAME": "lo"})
+    torch.set_num_threads(1)
+    distributed.COLLECTIVE_TIMEOUT_S = 4
+    with meet(rank=rank, world_size=2) as gang:
+        if rank == 1:
+            time.sleep(6)
+        assert gang.gather(torch.tensor([[rank]])).tolist() == [[0], [1]]
+        assert gang.from_leader(bytes([rank])) == bytes([0])
+
+
+def test_outside_of_steps_ranks_wait_for_one_that_reads_or_writes_for_longer_than_a_collective_may_take():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    fork = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=come_late_to_meetings, args=(rank, port)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(100)
+    assert [process.exitcode for process in ranks] == [0, 0]
