@@ -18,6 +18,7 @@ from flows.windows.forecast import foresee
 from flows.windows.gate import deadline_of, local, utc
 from flows.windows.openings import DAY, Opening, Timetable
 from flows.windows.schedules import Schedule, require_an_opening, schedules
+from flows.windows.spec import WindowsSpec
 
 
 class CalendarEntry(BaseModel):
@@ -31,6 +32,8 @@ class CalendarEntry(BaseModel):
     """Before the last checkpoint's margin."""
     is_open: bool
     is_too_short: bool
+    has_a_start: bool
+    """Whether a schedule starts it; what people opened, or a skip left over, it does not."""
 
 
 class DecisionEntry(BaseModel):
@@ -81,6 +84,7 @@ def make_calendar(pipeline: Pipeline, now: datetime.datetime, ahead: datetime.ti
     require_an_opening(timetable, now)
     until = now + ahead
     days = (now.astimezone(spec.zone).date(), until.astimezone(spec.zone).date())
+    starts = {each.start for each in Timetable(spec=spec).openings(now, until)}
     return Calendar(
         pipeline=pipeline.spec.pipeline,
         time_zone=spec.time_zone,
@@ -89,7 +93,7 @@ def make_calendar(pipeline: Pipeline, now: datetime.datetime, ahead: datetime.ti
         margin_s=spec.margin_s,
         min_useful_s=spec.min_useful_s,
         priority=spec.priority,
-        openings=[_entry(timetable, each, now) for each in timetable.openings(now, until)],
+        openings=[_entry(spec, each, now, starts) for each in timetable.openings(now, until)],
         decisions=[
             DecisionEntry(
                 action=each.action,
@@ -108,8 +112,9 @@ def make_calendar(pipeline: Pipeline, now: datetime.datetime, ahead: datetime.ti
     )
 
 
-def _entry(timetable: Timetable, opening: Opening, now: datetime.datetime) -> CalendarEntry:
-    spec = timetable.spec
+def _entry(
+    spec: WindowsSpec, opening: Opening, now: datetime.datetime, starts: set[datetime.datetime]
+) -> CalendarEntry:
     useful_s = max(0.0, (deadline_of(spec, opening) - opening.start).total_seconds())
     return CalendarEntry(
         opens=opening.start.astimezone(spec.zone),
@@ -120,6 +125,7 @@ def _entry(timetable: Timetable, opening: Opening, now: datetime.datetime) -> Ca
         useful_s=useful_s,
         is_open=opening.holds(now),
         is_too_short=useful_s < spec.min_useful_s,
+        has_a_start=opening.start in starts,
     )
 
 
@@ -183,20 +189,28 @@ def span(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min"
 
 
+def _note(entry: CalendarEntry) -> str:
+    notes = {
+        "open now": entry.is_open,
+        "too short": entry.is_too_short,
+        "no schedule starts it": not entry.has_a_start,
+    }
+    return ", ".join(note for note, applies in notes.items() if applies)
+
+
 def print_calendar(calendar: Calendar, console: Console | None = None) -> None:
     console = console or Console(highlight=False, soft_wrap=True)
     days = (calendar.until - calendar.now) / DAY
     console.print(f"[bold]{calendar.pipeline}[/bold]  {calendar.time_zone}, the next {days:g} days\n")
     table = Table("opens", "closes", "in UTC", "length", "useful", "", box=None, padding=(0, 2))
     for each in calendar.openings:
-        note = "open now" if each.is_open else "too short" if each.is_too_short else ""
         table.add_row(
             f"{each.opens:%a %Y-%m-%d %H:%M %z}",
             f"{each.closes:%a %H:%M %z}" if each.closes - each.opens < 6 * DAY else f"{each.closes:%a %Y-%m-%d %H:%M}",
             f"{each.opens_utc:%a %H:%M} to {each.closes_utc:%a %H:%M}",
             span(each.length_s),
             f"{each.useful_s:,.0f} s",
-            note,
+            _note(each),
         )
     print_table(console, table)
     if not calendar.openings:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import datetime
 import getpass
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from data_contracts import refs
 from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
-from flows.windows.calendar import make_calendar
+from flows.windows.calendar import make_calendar, print_calendar
 from flows.windows.decisions import open_until, skip, unskip
 from flows.windows.gate import Run, Skip, decide
 from flows.windows.overrides import decisions_ref
@@ -22,6 +24,12 @@ from .clocks import instant
 NOON = instant("2026-11-23T12:00Z")
 TONIGHT = instant("2026-11-24T01:00Z")
 DAY = datetime.timedelta(days=1)
+
+
+def shown(calendar) -> str:
+    stream = io.StringIO()
+    print_calendar(calendar, Console(file=stream, width=200, highlight=False))
+    return stream.getvalue()
 
 
 def state(pipeline, now: datetime.datetime) -> str:
@@ -78,6 +86,15 @@ def test_the_calendar_shows_what_was_decided_by_whom_and_why(reopened) -> None:
     assert (decision.action, decision.why) == ("skip", "the cluster moves")
     assert decision.who.startswith(getpass.getuser())
     assert make_calendar(reopened(), NOON + 2 * DAY, DAY).decisions == [], "it is over by then"
+
+
+def test_the_calendar_says_what_no_schedule_starts(reopened) -> None:
+    skip(reopened(), NOON, until="2026-11-24T03:00", skip_next=False, why="the cluster moves")
+    open_until(reopened(), NOON, until="2026-11-23T15:00", why="a try")
+    calendar = make_calendar(reopened(), NOON, 2 * DAY)
+    assert [f"{each.opens:%d %H:%M}" for each in calendar.openings] == ["23 13:00", "24 03:00", "25 01:00"]
+    assert [each.has_a_start for each in calendar.openings] == [False, False, True]
+    assert "open now, no schedule starts it" in shown(calendar)
 
 
 @pytest.mark.parametrize(
