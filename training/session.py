@@ -127,6 +127,14 @@ class _Session:
 
     def _train(self, first_step: int) -> int | None:
         """Train to the end, and return None; or to where the guard wants to go back, at most to the step returned."""
+        self._left_unix_s = time.time()
+        try:
+            return self._train_steps(first_step)
+        finally:
+            # What is still written behind the steps, and threads that end: it is nobody else's time.
+            self._rank.ledger.elapsed("wind_down", self._left_unix_s)
+
+    def _train_steps(self, first_step: int) -> int | None:
         windows = self._guard.windows(first_step, self._spec.max_steps)
         batches = RankBatches(self._reader, self._spec, share=self._learner.share, device=self._gang.device)
         with (
@@ -154,6 +162,8 @@ class _Session:
                 return wanted.step
             except RunStopped as stopped:
                 raise RunStopped(stopped.what, reason=self._stop.reason) from None
+            finally:
+                self._left_unix_s = time.time()
         return None
 
     @contextlib.contextmanager
