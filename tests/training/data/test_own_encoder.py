@@ -26,7 +26,7 @@ from training.data.shapes import OwnShape, TokenShape
 from training.data.sharding import fit, write_shards
 from training.data.spec import ShardSpec
 from training.data.splits import NO_ROWS, SourceRows
-from training.measures import CLASSES, TEXT, yardstick_for
+from training.measures import CLASSES, TEXT, target_of, yardstick_for
 from training.scorers import token_sizes_bytes
 
 SNAPSHOT, RECEIPT = Link(kind="snapshot", sha256="a" * 64), Link(kind="receipt", sha256="b" * 64)
@@ -185,6 +185,10 @@ def test_rows_are_what_the_encoder_makes_of_them_and_its_state_says_what_they_ar
     }
     assert {file.path.rpartition("/")[2] for file in fitted.files} == {"encoder.zip", "kinds.txt"}
     assert yardstick_for(own.workspace, manifest) is CLASSES
+    encoder = manifest.spec["encoder"]
+    assert target_of(encoder, fitted.statistics) == "the class of my_words.encoder:Words"
+    named = target_of(encoder, {**fitted.statistics, "target": "kind"})
+    assert named == target_of({"kind": "tabular", "numeric": ["x"], "label": "kind"}), "comparable with a built-in one"
     reader = ShardReader(own.workspace, manifest, "train")
     columns = reader.gather(np.arange(reader.num_rows))
     lengths = sorted(columns["letters"].sum(axis=1).tolist())
