@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from data_contracts import stages
 from data_contracts.documents import Registration
+from data_contracts.errors import RunStopped
 from data_contracts.published_files import document_path
 from tasks.context import RunContext
 from tasks.stage import Made, find_or_make
+from training.launch.stop_bound import StopBound
 from training.ledger import Event, read_events
 
 INPUTS = {"source": "a", "code": "1"}
@@ -77,3 +80,14 @@ def test_what_went_bad_is_made_again_as_it_was_and_told(stage: Stage, paths, wha
         assert path.read_bytes() == good
     assert bool(stage.damaged()) == ((what, fate) != ("record", "gone")), "a record that is gone was never made"
     assert stage.run() == 2
+
+
+def test_when_the_time_is_over_nothing_is_begun_and_what_is_there_is_still_found(stage: Stage) -> None:
+    over = StopBound(at_unix_s=1.0, reason="window closed")
+    there = Stage(stage.context, stage.document)
+    there.run()
+    there.context = replace(stage.context, stop=over, continued_by="headway retrain tiny")
+    assert there.run() == 1
+    with pytest.raises(RunStopped, match=r"window closed .*: stage register was not started. `headway retrain tiny`"):
+        there.run(source="b")
+    assert there.num_made == 1
