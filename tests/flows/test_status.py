@@ -68,7 +68,8 @@ def test_a_run_that_ended_early_says_why_and_what_goes_on(tmp_path: Path) -> Non
     text = " ".join(" ".join(shown(status)).split())
     assert f"ended {stopped['what']} go on headway retrain tiny" in text
     AttemptRecords(folder.parent).end(replace(record, attempt=2, begin_unix_s=3.0, state="done"))
-    assert not read_status(workspace.uri).runs[0].ended
+    run = read_status(workspace.uri).runs[0]
+    assert not run.ended and not run.continued_by
 
 
 def test_an_empty_workspace_says_so() -> None:
