@@ -16,12 +16,11 @@ from data_contracts.documents import Frozen, Link, Registration, StoredFile
 from data_contracts.errors import IntegrityError
 from tasks import mlflow_store, model_card
 from tasks.artifacts import artifact_key, show_link, show_markdown
-from tasks.candidate import Candidate, read_candidate, require_files
+from tasks.candidate import read_candidate, require_files
 from tasks.champion import Outcome, settle
 from tasks.context import RunContext
 from tasks.model_export import export_graph, save_model
 from tasks.model_versions import model_versions
-from tasks.pages import contract_page, evaluation_page
 from tasks.promotion import PromotionSpec
 from tasks.stage import Made, find_or_make, stage_task
 from training.launch.spec import LaunchSpec
@@ -100,34 +99,21 @@ def _export(
 ) -> Made:
     candidate = read_candidate(context.workspace, checkpoint)
     require_files(context, candidate)
-    before = registered_before(context, registry, checkpoint)
-    if before is not None:
-        # Registering again, after damage, is the same registration, whoever is champion by now.
-        evaluation = before.evaluation
     staging, run = context.scratch / "model", candidate.run.link
     with context.ledger.span("register.export"):
         exported = export_graph(context, launch, candidate)
         save_model(exported, {"run": run.sha256, "checkpoint": checkpoint.sha256}, staging)
-        _add_pages(context, candidate, evaluation, staging / "reports")
         files = publish_folder(context, staging, f"models/{registry.model}/{checkpoint.sha256[:16]}")
+    before = registered_before(context, registry, checkpoint)
     document = Registration(
         model=registry.model,
         run=run,
         checkpoint=checkpoint,
-        evaluation=evaluation,
+        # Registering again, after damage, is the same registration, whoever is champion by now.
+        evaluation=evaluation if before is None else before.evaluation,
         artifacts=files,
     )
     return Made(document=document, files=files)
-
-
-def _add_pages(context: RunContext, candidate: Candidate, evaluation: Link, folder: Path) -> None:
-    """What people were shown belongs to the version: it is proved with it, and lies in MLflow beside the model."""
-    folder.mkdir()
-    shown = {"contract.html": contract_page(candidate.run.receipt), "evaluation.html": evaluation_page(evaluation)}
-    for name, path in shown.items():
-        page = context.workspace.read_if_there(path)
-        if page is not None:
-            (folder / name).write_bytes(page)
 
 
 def registered_before(context: RunContext, registry: RegistrySpec, checkpoint: Link) -> Registration | None:

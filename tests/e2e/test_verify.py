@@ -17,8 +17,6 @@ MODEL = "models:/tiny@champion"
 ARTIFACTS = {
     "registered graph": "models/tiny/*/artifacts/model.pt2",
     "registered description": "models/tiny/*/MLmodel",
-    "registered report of the contract": "models/tiny/*/reports/contract.html",
-    "registered report of the evaluation": "models/tiny/*/reports/evaluation.html",
     "MLflow's copy": "mlartifacts/**/model.pt2",
     "registration document": "documents/registration/*.json",
     "evaluation document": "documents/evaluation/*.json",
