@@ -52,6 +52,7 @@ def render_html(
             num_rows=receipt.num_rows,
             limit_ratio=contract.quarantine_limit_ratio,
         ),
+        _judged_each_time(receipt) if not judged_now else "",
         _table("What held", "", held),
         _facts(receipt, contract, snapshot),
     )
@@ -123,6 +124,18 @@ def _verdict_row(verdict: ExpectationVerdict) -> str:
         f"<td>{verdict.severity}</td><td class='words'>{escape(verdict.description)}</td>"
         f"<td class='observed'>{escape(verdict.observed)}</td></tr>"
     )
+
+
+def _judged_each_time(receipt: ContractReceipt) -> str:
+    """What only a clock can say, and this page was written once."""
+    rows = "".join(
+        f"<tr><td class='rule'><code>{escape(each.rule_id)}</code></td><td>{each.severity}</td>"
+        f"<td class='words'>{escape(each.description)}</td></tr>"
+        for each in receipt.freshness
+    )
+    note = "By the clock, whenever the data pass the gate; a refusal gets a page of its own."
+    table = f"<div class='scroll'><table><tbody>{rows}</tbody></table></div>"
+    return section("Judged anew each time", table, count=len(receipt.freshness), note=note) if rows else ""
 
 
 def _facts(receipt: ContractReceipt, contract: Contract, snapshot: Snapshot) -> str:

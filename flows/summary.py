@@ -17,10 +17,9 @@ from tasks import model_refs
 from tasks.artifacts import artifact_key, show_markdown, show_table
 from tasks.champion import Outcome
 from tasks.context import RunContext
-from tasks.evaluate import report_path as evaluation_path
 from tasks.model_card import card_path
+from tasks.pages import contract_page, evaluation_page
 from tasks.track import SUMMARY
-from tasks.validate import report_path as contract_path
 from training.ledger import Event, read_events
 from training.step_summary import StepSummary
 
@@ -94,8 +93,8 @@ def summarise(
         stages_found=[name for name, was_found in found.items() if was_found],
         stages_made=[name for name, was_found in found.items() if not was_found],
         reports={
-            "contract": workspace.uri_of(contract_path(receipt)),
-            "evaluation": workspace.uri_of(evaluation_path(evaluation)),
+            "contract": workspace.uri_of(contract_page(receipt)),
+            "evaluation": workspace.uri_of(evaluation_page(evaluation)),
             "card": workspace.uri_of(card_path(pipeline.registry.model, outcome.registration)),
         },
         logs=str(spool.parent),

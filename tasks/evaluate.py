@@ -19,6 +19,7 @@ from tasks.candidate import read_candidate
 from tasks.code_version import code_version
 from tasks.context import RunContext
 from tasks.evaluation_report import Standing, render_html, render_markdown
+from tasks.pages import evaluation_page
 from tasks.register import RegistrySpec, registered_before
 from tasks.scoring import Bench
 from tasks.stage import Made, find_or_make, stage_task
@@ -136,10 +137,6 @@ def standing_of(
     )
 
 
-def report_path(report: Link) -> str:
-    return f"reports/evaluation-{report.sha256[:16]}.html"
-
-
 def _evaluate(
     bench: Bench, spec: EvaluationSpec, registry: RegistrySpec, checkpoint: Link, champion: Link | None
 ) -> Made:
@@ -177,7 +174,7 @@ def _evaluate(
         inexact=inexactness(candidate.manifest.scalars),
     )
     standing = standing_of(context, registry, report, judged_unix_s=time.time())
-    page = workspace.publish(report_path(report.link), render_html(report, standing).encode())
+    page = workspace.publish(evaluation_page(report.link), render_html(report, standing).encode())
     return Made(document=report, files=(page,))
 
 

@@ -37,7 +37,7 @@ from tasks.model_versions import lineage
 from training.checkpoint.layout import checkpoint_path, run_folder, stored_files
 
 OUTSIDE = (
-    "HTML reports, model cards and decisions (why it was promoted, not what it is made of)",
+    "HTML reports, model cards and decisions (why it was promoted; the version's own contract report is proved)",
     "stage records and group.json (they only save work: what they name is hashed)",
     "ledger, logs and MLflow's series and other rows",
     "other checkpoints of the run",

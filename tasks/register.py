@@ -16,11 +16,12 @@ from data_contracts.documents import Frozen, Link, Registration, StoredFile
 from data_contracts.errors import IntegrityError
 from tasks import mlflow_store, model_card
 from tasks.artifacts import artifact_key, show_link, show_markdown
-from tasks.candidate import read_candidate, require_files
+from tasks.candidate import Candidate, read_candidate, require_files
 from tasks.champion import Outcome, settle
 from tasks.context import RunContext
 from tasks.model_export import export_graph, save_model
 from tasks.model_versions import model_versions
+from tasks.pages import contract_page
 from tasks.promotion import PromotionSpec
 from tasks.stage import Made, find_or_make, stage_task
 from training.launch.spec import LaunchSpec
@@ -103,6 +104,7 @@ def _export(
     with context.ledger.span("register.export"):
         exported = export_graph(context, launch, candidate)
         save_model(exported, {"run": run.sha256, "checkpoint": checkpoint.sha256}, staging)
+        _add_contract_page(context, candidate, staging / "reports")
         files = publish_folder(context, staging, f"models/{registry.model}/{checkpoint.sha256[:16]}")
     before = registered_before(context, registry, checkpoint)
     document = Registration(
@@ -114,6 +116,17 @@ def _export(
         artifacts=files,
     )
     return Made(document=document, files=files)
+
+
+def _add_contract_page(context: RunContext, candidate: Candidate, folder: Path) -> None:
+    """What people were shown of the data belongs to the version: proved with it, and in MLflow beside the model.
+
+    The evaluation's page says when it was judged, and equal weights are to be an equal registration.
+    """
+    page = context.workspace.read_if_there(contract_page(candidate.run.receipt))
+    if page is not None:
+        folder.mkdir()
+        (folder / "contract.html").write_bytes(page)
 
 
 def registered_before(context: RunContext, registry: RegistrySpec, checkpoint: Link) -> Registration | None:

@@ -24,6 +24,7 @@ from tasks.acceptance import accept, baseline_of, refuse_broken_promise
 from tasks.artifacts import artifact_key, show_table
 from tasks.code_version import code_version
 from tasks.context import RunContext
+from tasks.pages import contract_page, refusal_page
 from tasks.pipeline_split import pipeline_split
 from tasks.stage import Made, find_or_make, stage_task
 from training.data.spec import ShardSpec
@@ -77,10 +78,6 @@ def _baseline(context: RunContext, contract: Contract, snapshot: Link) -> Contra
     return baseline_of(context.workspace, context.pipeline, snapshot) if contract.needs_baseline else None
 
 
-def report_path(receipt: Link) -> str:
-    return f"reports/contract-{receipt.sha256[:16]}.html"
-
-
 @stage_task(name="validate", task_run_name="validate {context.pipeline} against its contract")
 def validate(
     context: RunContext, contract_file: str, source: SourceSpec, snapshot: Link, shards: ShardSpec | None = None
@@ -110,17 +107,20 @@ def validate(
     )
     receipt = context.workspace.load(link, ContractReceipt)
     # The clock is no input of a receipt: the same one may pass today and be too old tomorrow.
-    fresh = judge_freshness(receipt.freshness, time.time())
+    now_unix_s = time.time()
+    fresh = judge_freshness(receipt.freshness, now_unix_s)
     show_table(
         artifact_key(context.pipeline, "contract"),
         _rows((*receipt.verdicts, *fresh)),
         f"Contract {contract.name} {contract.version}",
     )
-    if fresh:
-        taken = context.workspace.load(snapshot, Snapshot)
-        _publish_report(context, receipt, contract, taken, _kept_sample(context, receipt), fresh)
-    if not receipt.passed or not is_accepted(fresh):
-        raise _violation(context, receipt, fresh)
+    if not is_accepted(fresh):
+        taken, sample = context.workspace.load(snapshot, Snapshot), _kept_sample(context, receipt)
+        page = refusal_page(link, now_unix_s)
+        _publish_report(context, page, receipt, contract, taken, sample, fresh)
+        raise _violation(context, receipt, fresh, page)
+    if not receipt.passed:
+        raise _violation(context, receipt, fresh, contract_page(link))
     accept(context, link)
     return link
 
@@ -173,26 +173,25 @@ def _run(
             files.append(workspace.publish_file(left_out, receipt.quarantine.path))
     if states is not None:
         save_states(workspace, states)
-    if not receipt.freshness:
-        files.append(_publish_report(context, receipt, contract, taken, sample))
+    files.append(_publish_report(context, contract_page(receipt.link), receipt, contract, taken, sample))
     return Made(document=receipt, files=tuple(files))
 
 
 def _publish_report(
     context: RunContext,
+    path: str,
     receipt: ContractReceipt,
     contract: Contract,
     taken: Snapshot,
     sample: QuarantineSample,
     fresh: tuple[ExpectationVerdict, ...] = (),
 ) -> StoredFile:
-    """The page says what the gate says. One that the clock has a part in is written anew at every judgement, so that it
-    belongs to no stage record, whose files never change."""
+    """A page is written once. The receipt's own says nothing by the clock; what the clock refuses has its own page."""
     from data_contracts.validation_report import render_html
 
     with context.ledger.span("validate.report"):
         page = render_html(receipt, contract, taken, sample, fresh).encode()
-        return context.workspace.publish(report_path(receipt.link), page)
+        return context.workspace.publish(path, page)
 
 
 def _kept_sample(context: RunContext, receipt: ContractReceipt) -> QuarantineSample:
@@ -214,7 +213,7 @@ def _basis(contract: Contract, taken: Snapshot) -> str:
 
 
 def _violation(
-    context: RunContext, receipt: ContractReceipt, fresh: tuple[ExpectationVerdict, ...]
+    context: RunContext, receipt: ContractReceipt, fresh: tuple[ExpectationVerdict, ...], page: str
 ) -> ContractViolation:
     judged = (*receipt.verdicts, *fresh)
     failed = [verdict for verdict in judged if not verdict.passed and verdict.severity == "critical"]
@@ -222,7 +221,7 @@ def _violation(
     return ContractViolation(
         f"the data break {receipt.contract_name} {receipt.contract_version}: {rules}.",
         where=f"snapshot {receipt.snapshot.sha256[:12]}",
-        advice=f"Read {context.workspace.uri_of(report_path(receipt.link))}; nothing was trained.",
+        advice=f"Read {context.workspace.uri_of(page)}; nothing was trained.",
     )
 
 

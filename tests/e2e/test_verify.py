@@ -17,6 +17,7 @@ MODEL = "models:/tiny@champion"
 ARTIFACTS = {
     "registered graph": "models/tiny/*/artifacts/model.pt2",
     "registered description": "models/tiny/*/MLmodel",
+    "registered report": "models/tiny/*/reports/contract.html",
     "MLflow's copy": "mlartifacts/**/model.pt2",
     "registration document": "documents/registration/*.json",
     "evaluation document": "documents/evaluation/*.json",

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts import refs
+from data_contracts import refs, stages
 from data_contracts.documents import ContractReceipt, Link
 from data_contracts.errors import ConfigError, ContractViolation
 from data_contracts.publication import Workspace
@@ -18,6 +18,7 @@ from data_contracts.sources import take_snapshot
 from tasks import validate as gate
 from tasks.acceptance import accepted_ref, baseline_of
 from tasks.context import RunContext
+from tasks.pages import contract_page
 from tasks.shard_group import source_rows
 from training.data.spec import ShardSpec
 
@@ -62,6 +63,11 @@ def validate(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> Validate:
         return gate.validate.fn(context, "events.yaml", SOURCE, link, ShardSpec())
 
     return run
+
+
+def judged(context: RunContext) -> Link:
+    """The snapshot of the data as they lie now."""
+    return take_snapshot(SOURCE, base=context.base, cache=context.digests).link
 
 
 def accepted(context: RunContext) -> list[str]:
@@ -125,21 +131,30 @@ def test_the_report_says_what_the_gate_says_by_the_clock(
     found: list[bool] = []
     context.ledger.listeners.append(lambda event: found.append(event["found"]) if "found" in event else None)
 
-    def page() -> str:
-        (name,) = context.workspace.names("reports")
-        return context.workspace.read(f"reports/{name}").decode()
+    def pages() -> dict[str, str]:
+        names = context.workspace.names("reports")
+        return {name: context.workspace.read(f"reports/{name}").decode() for name in names}
 
-    with pytest.raises(ContractViolation, match=r"fresh \(the newest row lies 25\.0 hours in the future\)"):
+    with pytest.raises(ContractViolation, match=r"fresh \(the newest row lies 25\.0 hours in the future\)") as said:
         validate()
-    assert "<h1>Refused</h1>" in page() and "lies 25.0 hours in the future" in page()
+    (name, refusal), (own, first) = sorted(pages().items())
+    assert name in said.value.advice and "-refused-2027" in name
+    assert "<h1>Refused</h1>" in refusal and "lies 25.0 hours in the future" in refusal
+    assert "<h1>Passed</h1>" in first and "1 row left out" in first
+    assert "Judged anew each time" in first and "hours in the future" not in first
     monkeypatch.setattr(gate.time, "time", lambda: NOW_S + 2 * 3600)
-    validate()
-    assert "<h1>Passed</h1>" in page() and "1 row left out" in page()
+    link = validate()
+    assert own == contract_page(link).rpartition("/")[2] and len(pages()) == 2
     monkeypatch.setattr(gate.time, "time", lambda: NOW_S + 50 * 3600)
-    with pytest.raises(ContractViolation, match=r"fresh \(the newest row is 25\.0 hours old\)"):
+    with pytest.raises(ContractViolation, match=r"fresh \(the newest row is 25\.0 hours old\)") as said:
         validate()
-    assert "<h1>Refused</h1>" in page() and "the newest row is 25.0 hours old" in page()
+    (latest,) = {*pages()} - {own, name}
+    assert latest in said.value.advice and "the newest row is 25.0 hours old" in pages()[latest]
+    assert pages() == {own: first, name: refusal, latest: pages()[latest]}
     assert found == [False, True, True]
+    key = stages.stage_key("validate", gate.validate_inputs(context, "events.yaml", judged(context), ShardSpec()))
+    record = stages.recorded(context.workspace, "validate", key)
+    assert record is not None and f"reports/{own}" in [file.path for file in record.files]
 
 
 def test_a_breaking_change_is_refused_before_anything_is_read(context: RunContext, validate: Validate) -> None:
