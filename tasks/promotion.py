@@ -202,8 +202,8 @@ def versus_rival(report: EvaluationReport, margin: float = 0.0) -> Check:
             name="champion",
             standing="failed",
             detail=f"cannot be compared with the champion, which stays: {report.incomparable.reason}. Give it data "
-            "that it can read, or start anew under another registry.model, where this model has to beat the "
-            f"{report.gate_baseline} alone",
+            "that it can read, promote this model by `headway promote --override`, or start anew under another "
+            f"registry.model, where it has to beat the {report.gate_baseline} alone",
         )
     if report.comparison is not None:
         name = rival = "champion"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import random
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from flows.champion_moves import promote
 from flows.terminal import Terminal
 from flows.verify import verify_model
 
@@ -53,7 +55,7 @@ def write(folder: Path, names: list[str], version: str) -> None:
 
 
 def test_after_a_column_went_away_the_new_model_is_registered_and_the_champion_stays(
-    tmp_path: Path, retrain_here, capsys
+    tmp_path: Path, retrain_here
 ) -> None:
     project = SimpleNamespace(pipeline=tmp_path / "pipeline.yaml", workspace=tmp_path / "workspace")
     write(tmp_path, ["x", "y"], "1.0.0")
@@ -65,8 +67,9 @@ def test_after_a_column_went_away_the_new_model_is_registered_and_the_champion_s
     assert (second.version, second.promoted, second.is_champion, second.champion_version) == ("2", False, False, "1")
     assert "points.csv: has no column 'y', which was fitted as numbers" in second.reason
     assert second.champion_value is None and second.value < second.baselines["class prior"]
-    Terminal().summary(second)
-    assert "has no column 'y'" in capsys.readouterr().out
+    shown = io.StringIO()
+    Terminal(shown).summary(second)
+    assert "has no column 'y'" in shown.getvalue()
     page = Path(second.reports["evaluation"].removeprefix("file://")).read_text()
     assert "sides version 2 cannot be compared with the champion" in page and "points.csv: has no column" in page
 
@@ -74,3 +77,6 @@ def test_after_a_column_went_away_the_new_model_is_registered_and_the_champion_s
     assert (third.version, third.is_champion, third.reason) == ("2", False, second.reason)
     assert {"evaluate", "register"} <= set(third.stages_found)
     assert verify_model("models:/sides/2", str(project.workspace), as_json=True) == 0
+
+    moved = promote(str(project.workspace), "sides", "2", why="the column is gone", override="looked at by a person")
+    assert (moved.from_version, moved.to_version) == ("1", "2")
