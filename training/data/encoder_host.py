@@ -7,6 +7,7 @@ standard input until that ends; whatever is wrong with the encoder is an answer,
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import inspect
 import json
@@ -20,6 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from data_contracts import errors
 from data_contracts.digests import canonical_json
 from data_contracts.documents import Frozen, PayloadColumn
 from data_contracts.errors import ConfigError, EnvironmentProblem, HeadwayError
@@ -94,6 +96,8 @@ class Guest:
             canonical_json(learnt.state)
         except (TypeError, ValueError, RecursionError) as error:
             self._refuse("fit", f"returned a state that is no JSON value ({error}).")
+        if not isinstance(learnt.files, Mapping):
+            self._refuse("fit", f"returned files as {_kind(learnt.files)}, not as bytes by name.")
         for file, data in learnt.files.items():
             if not isinstance(file, str) or not file or "/" in file or file.startswith("."):
                 self._refuse("fit", f"returned a file called {file!r}, which is no plain name.")
@@ -149,7 +153,7 @@ class Guest:
         if self.facts is not None and isinstance(self.facts.shape, TokenShape):
             return self._checked_tokens(made, batch.num_rows, self.facts.shape.vocab_size)
         names = [column.name for column in self._columns]
-        if not isinstance(made, Mapping) or sorted(made) != sorted(names):
+        if not isinstance(made, Mapping) or set(made) != set(names):
             said = ", ".join(map(str, made)) or "none" if isinstance(made, Mapping) else _kind(made)
             self._refuse("encode", f"returned {said}, not the columns {', '.join(names)}.")
         return {column.name: self._checked(column, made[column.name], batch.num_rows) for column in self._columns}
@@ -192,7 +196,7 @@ class Guest:
             yield
         except HeadwayError as error:
             where = line_at_fault(error, self._package) or self._where
-            raise type(error)(error.what, where=error.where or where, advice=error.advice) from error
+            raise _own_kind(error)(error.what, where=error.where or where, advice=error.advice) from error
         except MemoryError as error:
             advice = "Hold less at once: batches are bounded, and fit gets them one after another."
             raise EnvironmentProblem(f"no memory is left for {doing}.", where=self._where, advice=advice) from error
@@ -213,6 +217,12 @@ class Guest:
         known = getattr(self, "_class", None)
         found = None if known is None else definition(getattr(known, method, known))
         return found or self._where
+
+
+def _own_kind(error: HeadwayError) -> type[HeadwayError]:
+    """Headway's own class: one that the user derived from it is known in this process alone."""
+    known = vars(errors).values()
+    return next(kind for kind in type(error).__mro__ if issubclass(kind, HeadwayError) and kind in known)
 
 
 def _kind(value: object) -> str:
@@ -260,6 +270,9 @@ def main() -> None:
     questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
+    for end in (questions.fileno(), answers.fileno()):
+        # What a user's code forks must not hold the pipe open when this process is gone.
+        os.register_at_fork(after_in_child=functools.partial(os.close, end))
     guest: Guest | None = None
     while (question := receive(questions)) is not None:
         try:

@@ -49,6 +49,7 @@ class EncoderProcess:
             stdout=subprocess.PIPE,
             stderr=self._said,
             env={**os.environ, **environment},
+            process_group=0,  # with all that the encoder starts
         )
         try:
             self.ask(spec.model_dump(mode="json", include={"name", "options"}))
@@ -83,7 +84,8 @@ class EncoderProcess:
         return answer
 
     def _ended(self) -> HeadwayError:
-        code = self._process.wait()
+        os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        code = self._end_group()
         self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
         lines = self._said.read().decode(errors="replace").strip().splitlines()
         where = f"shards.encoder {self._spec.name!r}"
@@ -101,9 +103,14 @@ class EncoderProcess:
             advice="Run its fit and encode by hand on some rows.",
         )
 
+    def _end_group(self) -> int:
+        """Kill what is left of the process and of all that it started. Returns how it ended."""
+        if self._process.returncode is None:  # else its number may be somebody else's by now
+            os.killpg(self._process.pid, signal.SIGKILL)
+        return self._process.wait()
+
     def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        self._end_group()
         for stream in (self._process.stdin, self._process.stdout, self._said):
             with contextlib.suppress(OSError):
                 if stream is not None:

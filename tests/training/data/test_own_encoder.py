@@ -333,6 +333,8 @@ def guest(own: Own, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Gu
         ("self.kinds.index(kind)", "self.kinds.idx(kind)", ["no attribute 'idx'", "encoder.py:36"]),
         ("self.kinds.index(kind)", "{}[kind]", ["encode raised KeyError.", "encoder.py:36"]),
         ("        found = set()", "        raise SystemExit('no')", ["fit raised SystemExit", "encoder.py:21"]),
+        ("sorted(found)).encode()}", "sorted(found)).encode()}.values()", ["fit returned files as a dict_values"]),
+        ('{"letters": letters, ', '{7: letters, "label": 1, ', ["returned 7, label, not the columns letters, label"]),
         ("import numpy as np", "import numpie as np", ["No module named 'numpie'", "encoder.py:1"]),
         ("shape=(spec.buckets,)", "shape=(0,)", ["letters' as uint8 [0]", "encoder.py:26"]),
         ('dtype="uint8"', 'dtype="complex64"', ["letters' as complex64"]),
@@ -390,6 +392,36 @@ def test_rows_that_the_encoder_refuses_are_the_datas_fault(own: Own) -> None:
     own.write("        letters = np", "        raise DataError('a word has no letter')\n        letters = np")
     with pytest.raises(DataError, match=r"encoder\.py:32 .*a word has no letter, in rows 0 to \d+ of part-"):
         own.fit(own.spec())
+
+
+def test_an_error_class_of_the_users_own_is_told_as_headways_that_it_derives_from(own: Own) -> None:
+    own.write(
+        "        letters = np",
+        """        class Unreadable(DataError):
+            def __init__(self, word):
+                super().__init__("a word has no letter")
+        raise Unreadable(batch)
+        letters = np""",
+    )
+    with pytest.raises(DataError, match=r"a word has no letter, in rows 0 to \d+ of part-"):
+        own.fit(own.spec())
+
+
+def test_what_an_encoder_forked_ends_with_it_and_keeps_nobody_waiting(own: Own) -> None:
+    left = own.root / "left"
+    own.write(
+        "        found = set()",
+        f"""        import os, signal
+        with open({str(left)!r}, "w") as file:
+            if not (child := os.fork()):
+                signal.pause()
+            file.write(str(child))
+        os._exit(9)""",
+    )
+    with pytest.raises(ConfigError, match="ended with exit code 9"):
+        own.fit(own.spec())
+    state = Path(f"/proc/{left.read_text()}/stat")
+    assert not state.exists() or ") Z " in state.read_text()
 
 
 def test_what_the_sample_is_too_small_to_teach_is_learnt_from_all_rows(own: Own) -> None:
