@@ -39,12 +39,13 @@ def _moment(text: str) -> datetime:
     where, example = "--stop-at", "Write it such as 2030-01-31T06:00+01:00 or 2030-01-31T05:00Z."
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
+        in_utc = moment.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
         raise ConfigError(f"{text!r} is no ISO 8601 time.", where=where, advice=example) from error
     if moment.tzinfo is None:
         local = moment.astimezone().isoformat(timespec="minutes")
         raise ConfigError(f"{text!r} names no time zone.", where=where, advice=f"In this machine's zone it is {local}.")
-    return moment
+    return in_utc
 
 
 def _duration(text: str) -> timedelta:

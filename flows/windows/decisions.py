@@ -8,7 +8,7 @@ from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from flows.windows.admission import Pipeline
 from flows.windows.gate import local, opens_next
-from flows.windows.moments import moment
+from flows.windows.moments import LONGEST_LOOK, moment
 from flows.windows.openings import Timetable
 from flows.windows.overrides import WindowDecision, read_overrides, record_decision
 
@@ -19,7 +19,7 @@ def skip(pipeline: Pipeline, now: datetime.datetime, *, until: str, skip_next: b
     """No training until a moment, or in the opening that comes next.
 
     Raises:
-        ConfigError: neither or both given, a moment that is past, no reason, or no window to skip.
+        ConfigError: neither or both given, a moment that is past or over a year ahead, no reason, or no window to skip.
     """
     _require_reason(why)
     if bool(until) == skip_next:
@@ -55,7 +55,7 @@ def open_until(pipeline: Pipeline, now: datetime.datetime, *, until: str, why: s
     """Training may happen from now until a moment, whatever windows, blackouts and skips say.
 
     Raises:
-        ConfigError: a moment that is past, or no reason.
+        ConfigError: a moment that is past or over a year ahead, or no reason.
     """
     _require_reason(why)
     end = _until(pipeline, until, now)
@@ -75,6 +75,11 @@ def _until(pipeline: Pipeline, until: str, now: datetime.datetime) -> datetime.d
     end = moment(until, pipeline.windows.zone, "--until")
     if end <= now:
         raise ConfigError(f"{local(pipeline.windows, end)} is past.", where="--until")
+    if end - now > LONGEST_LOOK:
+        # Every look at the windows lays out all days of a decision, and what was decided for ever is soon forgotten.
+        raise ConfigError(
+            f"{until} is more than a year ahead.", where="--until", advice="Decide anew in a year at most."
+        )
     return end
 
 

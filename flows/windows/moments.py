@@ -37,10 +37,12 @@ def moment(text: str, zone: ZoneInfo, where: str) -> datetime.datetime:
     """
     try:
         found = datetime.datetime.fromisoformat(text.strip())
-    except ValueError as error:
+        instant = first_shown(found, zone) if found.tzinfo is None else found.astimezone(UTC)
+        instant.astimezone(zone)  # raises where a calendar ends: what the zone's clock cannot show is no time
+        return instant
+    except (ValueError, OverflowError) as error:
         raise ConfigError(
             f"{text!r} is no date or time.",
             where=where,
             advice=f"Write 2030-01-31, 2030-01-31T06:00 (on the clock of {zone.key}) or 2030-01-31T06:00+01:00.",
         ) from error
-    return first_shown(found, zone) if found.tzinfo is None else found.astimezone(UTC)

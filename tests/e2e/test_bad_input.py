@@ -161,6 +161,8 @@ def test_an_unknown_scalar_to_rank_checkpoints_by_is_answered_with_the_nearest(c
     ("options", "said"),
     [
         (("--stop-at", "2030-13-01T00:00Z"), "no ISO 8601 time"),
+        (("--stop-at", "0001-01-01"), "no ISO 8601 time"),
+        (("--stop-at", "9999-12-31T23:59-05:00"), "no ISO 8601 time"),
         (("--stop-at", "2030-01-01T00:00"), "names no time zone. In this machine's zone it is 2030-01-01T00:00"),
         (("--stop-after", "soon"), "'soon' is no length of time. Write it such as 90s"),
         (("--stop-after", "0s"), "'0s' is no length of time"),

@@ -104,12 +104,21 @@ def test_the_calendar_says_what_no_schedule_starts(reopened) -> None:
         ("2026-11-26", True, "why", "Give --next, or --until"),
         ("2026-11-23T12:59", False, "why", r"2026-11-23 12:59\+01:00 is past"),
         ("soon", False, "why", "'soon' is no date or time"),
+        ("0001-01-01", False, "why", "'0001-01-01' is no date or time"),
+        ("9999-12-31T23:59Z", False, "why", "'9999-12-31T23:59Z' is no date or time"),
+        ("2028-01-01", False, "why", "2028-01-01 is more than a year ahead"),
         ("2026-11-26", False, " ", "needs its reason"),
     ],
 )
 def test_a_decision_that_says_too_little_is_refused(reopened, until, skip_next, why, said) -> None:
     with pytest.raises(ConfigError, match=said):
         skip(reopened(), NOON, until=until, skip_next=skip_next, why=why)
+    assert reopened().timetable.overrides == ()
+
+
+def test_nothing_is_opened_for_longer_than_a_year(reopened) -> None:
+    with pytest.raises(ConfigError, match="2999-01-01 is more than a year ahead. Decide anew in a year at most"):
+        open_until(reopened(), NOON, until="2999-01-01", why="it shall always train")
     assert reopened().timetable.overrides == ()
 
 
