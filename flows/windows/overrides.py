@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import getpass
-import os
-import socket
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -14,6 +11,7 @@ from data_contracts import refs
 from data_contracts.documents import Document
 from data_contracts.publication import Workspace
 from flows.windows.openings import UTC, Override
+from tasks.decisions import who
 
 
 class WindowDecision(Document):
@@ -46,15 +44,6 @@ def record_decision(workspace: Workspace, decision: WindowDecision, *, why: str)
         reason=why,
         detail={"who": who()},
     )
-
-
-def who() -> str:
-    """The person at this machine, as far as it knows."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):  # a container's user need not have a name
-        name = f"uid {os.getuid()}"
-    return f"{name}@{socket.gethostname()}"
 
 
 def read_overrides(workspace: Workspace, pipeline: str) -> tuple[Override, ...]:
