@@ -27,6 +27,7 @@ from tasks.model_versions import model_versions
 from tasks.promotion import Check, PromotionSpec
 from training.ledger import Event, Ledger
 
+KEPT = "It is kept in the history."
 MARKS = {"passed": "passed", "failed": "FAILED", "not judged": "not judged"}
 
 
@@ -42,6 +43,7 @@ class MoveReport(BaseModel):
     checks: list[Check]
     """Of a promotion; a rollback asks no policy."""
     override: str
+    """Why it was promoted although the policy refuses; empty where the policy had nothing against it."""
     card: str
     warnings: list[str]
 
@@ -64,6 +66,8 @@ def promote(
     """
     workspace = Workspace(workspace_uri)
     _require_reason(why)
+    if override and not override.strip():
+        raise ConfigError("a promotion against the policy needs a reason.", where="--override", advice=KEPT)
     name, version, target = model_refs.resolve(workspace, f"models:/{model}/{version}")
     policy = _policy(workspace, name, pipeline)
     _require_proof(workspace, name, version)
@@ -72,7 +76,7 @@ def promote(
         model_versions(context, name, _store(workspace, name)) as made,
     ):
         moved = champion_moves.promote(made, target, why=why, by=decisions.who(), policy=policy, override=override)
-    return _report(workspace, name, moved, override, warnings)
+    return _report(workspace, name, moved, warnings)
 
 
 def rollback(workspace_uri: str, model: str, *, why: str, to: str = "") -> MoveReport:
@@ -97,12 +101,12 @@ def rollback(workspace_uri: str, model: str, *, why: str, to: str = "") -> MoveR
         model_versions(context, model, _store(workspace, model)) as made,
     ):
         moved = champion_moves.rollback(made, target, expected=now, why=why, by=decisions.who())
-    return _report(workspace, model, moved, "", warnings)
+    return _report(workspace, model, moved, warnings)
 
 
 def _require_reason(why: str) -> None:
     if not why.strip():
-        raise ConfigError("a move of the champion needs a reason.", where="--why", advice="It is kept in the history.")
+        raise ConfigError("a move of the champion needs a reason.", where="--why", advice=KEPT)
 
 
 def _policy(workspace: Workspace, model: str, pipeline: str) -> PromotionSpec:
@@ -158,7 +162,7 @@ def _at_work(workspace: Workspace, model: str) -> Iterator[tuple[RunContext, lis
         yield context, warnings
 
 
-def _report(workspace: Workspace, model: str, moved: Moved, override: str, warnings: list[str]) -> MoveReport:
+def _report(workspace: Workspace, model: str, moved: Moved, warnings: list[str]) -> MoveReport:
     def number(link: Link | None) -> str | None:
         return None if link is None else model_refs.version_of(workspace, model, link)
 
@@ -170,7 +174,7 @@ def _report(workspace: Workspace, model: str, moved: Moved, override: str, warni
         by=str(moved.entry.detail["by"]),
         when=moved.entry.moved_at,
         checks=[] if moved.decision is None else list(moved.decision.checks),
-        override=override,
+        override="" if moved.decision is None else moved.decision.override,
         card=workspace.uri_of(model_card.card_path(model, moved.entry.target)),
         warnings=warnings,
     )
