@@ -29,6 +29,7 @@ from data_contracts.errors import (
     HeadwayError,
 )
 from flows.contract_command import app as contract_app
+from flows.deploy.command import deploy
 from flows.environment import default_workspace, prepare
 from flows.promotion_command import history, promote, rollback
 from flows.request import RetrainRequest
@@ -41,7 +42,7 @@ app = typer.Typer(
 )
 
 app.add_typer(contract_app, name="contract")
-for command in (history, promote, rollback):
+for command in (deploy, history, promote, rollback):
     app.command()(command)
 app.add_typer(windows_app)
 

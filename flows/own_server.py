@@ -36,7 +36,7 @@ def prefect_api() -> Iterator[None]:
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     if configured := PREFECT_API_URL.value():
-        _require_answer(configured)
+        require_answer(configured, advice="or unset it to run with a server of the command's own.")
         yield
         return
     server = _api_alone(prefect_server(free_port()))
@@ -50,7 +50,7 @@ def prefect_api() -> Iterator[None]:
         yield
 
 
-def _require_answer(api_url: str) -> None:
+def require_answer(api_url: str, advice: str = "") -> None:
     """Raises `EnvironmentProblem` unless Prefect's API is there: Prefect itself would retry for minutes."""
     try:
         with urllib.request.urlopen(f"{api_url.rstrip('/')}/health", timeout=ANSWER_WITHIN_S) as answer:
@@ -65,8 +65,8 @@ def _require_answer(api_url: str) -> None:
         raise EnvironmentProblem(
             problem,
             where=api_url,
-            advice="Start it, or let PREFECT_API_URL name another (such as http://127.0.0.1:4200/api), or unset it to "
-            "run with a server of the command's own.",
+            advice="Start it, or let PREFECT_API_URL name another (such as http://127.0.0.1:4200/api)"
+            + (f", {advice}" if advice else "."),
         )
 
 

@@ -34,6 +34,15 @@ class PipelineSpec(Frozen):
     windows: WindowsSpec | None = Field(default=None, description="When scheduled retrains may train; empty: always.")
 
 
+NO_PIPELINES = ("prefect.yaml", "profiles.yaml")
+"""In `deployments/`, beside the pipeline files."""
+
+
+def pipeline_files(folder: Path) -> list[Path]:
+    """Those of a project, by name."""
+    return sorted(path for path in (folder / "deployments").glob("*.yaml") if path.name not in NO_PIPELINES)
+
+
 def find_pipeline_file(name: str, folder: Path) -> Path:
     """A path to a pipeline file, or the bare name of one in `deployments/`.
 
@@ -43,7 +52,7 @@ def find_pipeline_file(name: str, folder: Path) -> Path:
     for candidate in (folder / name, folder / "deployments" / f"{name}.yaml"):
         if candidate.is_file():
             return candidate.resolve()
-    known = sorted(path.stem for path in (folder / "deployments").glob("*.yaml") if path.stem != "prefect")
+    known = [path.stem for path in pipeline_files(folder)]
     raise ConfigError(
         "no such pipeline file.",
         where=str(folder / name),

@@ -42,15 +42,15 @@ def serve() -> Iterator[Serve]:
 
 def refused(url: str) -> str:
     with pytest.raises(EnvironmentProblem) as problem:
-        own_server._require_answer(url)
+        own_server.require_answer(url)
     assert problem.value.where == url and "PREFECT_API_URL" in problem.value.advice
     return problem.value.what
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, b"true"), (401, b"who are you?"), (403, b"not you")])
 def test_a_server_that_is_there_is_taken(serve: Serve, status: int, body: bytes) -> None:
-    own_server._require_answer(serve(status, body))
-    own_server._require_answer(serve(status, body) + "/")
+    own_server.require_answer(serve(status, body))
+    own_server.require_answer(serve(status, body) + "/")
 
 
 def test_a_port_where_nobody_listens() -> None:

@@ -1,0 +1,112 @@
+"""What is on a server, in the shape of what should be there: only what `headway deploy` decides about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_contracts.documents import Json
+from flows.deploy.resources import Found
+from flows.deploy.server import Server
+
+SETS = ("after", "expect", "for_each")
+"""Of a trigger; the server hands them out in any order."""
+TRIGGER = ("type", "posture", *SETS, "match", "match_related", "threshold", "within")
+ACTION = ("type", "state", "message", "block_document_id", "subject", "body")
+
+
+def actual(server: Server, mark: str) -> tuple[Found, ...]:
+    """All pools, limits, variables, deployments and automations, whosever they are.
+
+    Raises:
+        httpx.HTTPError: the server refuses, or does not answer.
+    """
+    flows = {each["id"]: each["name"] for each in server.all("/flows/filter")}
+    deployments = [_deployment(each, flows, mark) for each in server.all("/deployments/filter")]
+    return (
+        *(_pool(each, deployments, mark) for each in server.all("/work_pools/filter")),
+        *(_limit(each, mark) for each in server.all("/v2/concurrency_limits/filter")),
+        *(_variable(each, mark) for each in server.all("/variables/filter")),
+        *deployments,
+        *(_automation(each, mark) for each in server.all("/automations/filter")),
+    )
+
+
+def _pool(read: dict[str, Any], deployments: list[Found], mark: str) -> Found:
+    name = read["name"]
+    description = read["description"] or ""
+    others = tuple(each.name for each in deployments if not each.ours and each.fields["work_pool_name"] == name)
+    return Found(
+        kind="work pool",
+        name=name,
+        fields={"description": description, "concurrency_limit": read["concurrency_limit"]},
+        id=read["id"],
+        ours=f"[{mark}]" in description,
+        used_by_others=others,
+    )
+
+
+def _limit(read: dict[str, Any], mark: str) -> Found:
+    name = read["name"]
+    return Found(
+        kind="concurrency limit",
+        name=name,
+        fields={"limit": read["limit"]},
+        id=read["id"],
+        ours=name.startswith(f"{mark}:"),
+    )
+
+
+def _variable(read: dict[str, Any], mark: str) -> Found:
+    fields = {"value": read["value"], "tags": read["tags"]}
+    return Found(kind="variable", name=read["name"], fields=fields, id=read["id"], ours=mark in read["tags"])
+
+
+def _deployment(read: dict[str, Any], flows: dict[str, str], mark: str) -> Found:
+    limit, options = read["global_concurrency_limit"] or {}, read["concurrency_options"] or {}
+    same = ("description", "version", "entrypoint", "parameters", "parameter_openapi_schema")
+    return Found(
+        kind="deployment",
+        name=f"{flows.get(read['flow_id'], '')}/{read['name']}",
+        fields={
+            **{field: read[field] for field in (*same, "enforce_parameter_schema", "work_pool_name", "job_variables")},
+            "tags": sorted(read["tags"]),
+            "concurrency_limit": limit.get("limit"),
+            "concurrency_options": {"collision_strategy": options.get("collision_strategy")},
+            "pull_steps": read["pull_steps"] or [],
+            "schedules": sorted((_schedule(each) for each in read["schedules"]), key=lambda each: str(each["slug"])),
+        },
+        id=read["id"],
+        ours=mark in read["tags"],
+    )
+
+
+def _schedule(read: dict[str, Any]) -> dict[str, Json]:
+    rule = {key: value for key in ("cron", "rrule", "interval", "timezone") if (value := read["schedule"].get(key))}
+    return {"slug": read["slug"], "schedule": rule, "active": read["active"], "parameters": read["parameters"]}
+
+
+def _automation(read: dict[str, Any], mark: str) -> Found:
+    trigger = {key: read["trigger"].get(key) for key in TRIGGER}
+    for each in SETS:
+        trigger[each] = sorted(trigger[each] or ())
+    for each in ("match", "match_related"):
+        trigger[each] = _unwrapped(trigger[each])
+    actions = [{key: each[key] for key in ACTION if each.get(key) is not None} for each in read["actions"]]
+    return Found(
+        kind="automation",
+        name=read["name"],
+        fields={
+            **{field: read[field] for field in ("description", "enabled", "tags")},
+            "trigger": trigger,
+            "actions": actions,
+        },
+        id=read["id"],
+        ours=mark in read["tags"],
+    )
+
+
+def _unwrapped(match: Json) -> Json:
+    """A list of one value is that value."""
+    if not isinstance(match, dict):
+        return match
+    return {key: value[0] if isinstance(value, list) and len(value) == 1 else value for key, value in match.items()}

@@ -1,0 +1,37 @@
+"""The command `headway deploy`. Heavy imports happen inside it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from flows.environment import project_folder
+
+
+def deploy(
+    profile: Annotated[str, typer.Argument(help="A profile of deployments/profiles.yaml, such as production.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Take over what others made under a name that is wanted.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")] = False,
+) -> None:
+    """Make a Prefect server what deployments/ says: pool, deployments, schedules, automations, limits, variables.
+
+    The difference is shown first, then done; a second time there is none. What was deployed earlier and is gone from
+    the files is removed; what others made is left alone. Exit code 8: the server does not answer, or refuses a step;
+    the message names what was done, and the same command does the rest.
+    """
+    from rich.console import Console
+
+    from flows.deploy.deploying import deploy as run_deploy
+
+    # For machines the account goes to standard error, the result to standard output.
+    console = Console(highlight=False, soft_wrap=True, stderr=as_json, markup=True)
+    made = run_deploy(project_folder(), profile, dry_run=dry_run, adopt=adopt, console=console)
+    if as_json:
+        json.dump(made.model_dump(mode="json", exclude={"changes": {"__all__": {"wanted"}}}), sys.stdout)
+        print()

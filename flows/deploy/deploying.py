@@ -1,0 +1,130 @@
+"""`headway deploy`: what should be, what is, the difference; shown, then done."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+
+from data_contracts.documents import Json
+from data_contracts.errors import ConfigError
+from flows.champion_flow import move_champion
+from flows.deploy.actual import actual
+from flows.deploy.apply import NOTHING, apply, require_ours
+from flows.deploy.desired import MOVE_CHAMPION, RETRAIN, Wanted, desired
+from flows.deploy.difference import Change, difference
+from flows.deploy.profiles import load_profile
+from flows.deploy.server import connected
+from flows.pipeline_spec import PipelineSpec, load_pipeline, pipeline_files
+from flows.retrain import retrain
+from flows.tables import print_table
+
+MAX_SHOWN_CHARS = 60
+DONE = {"create": "created", "change": "changed", "remove": "removed"}
+
+
+class Deployed(BaseModel):
+    """What `headway deploy` found and did."""
+
+    server: str
+    project: str
+    profile: str
+    dry_run: bool
+    changes: list[Change]
+    num_unchanged: int
+
+    @property
+    def num_steps(self) -> int:
+        return sum(change.action not in NOTHING for change in self.changes)
+
+
+def deploy(
+    folder: Path, profile_name: str, *, dry_run: bool = False, adopt: bool = False, console: Console
+) -> Deployed:
+    """Make a server what the project's files say.
+
+    Args:
+        folder: the project's, the one with `deployments/`.
+        console: where the difference is shown, and each step when it is done.
+        adopt: take over what others made under a name that is wanted.
+
+    Raises:
+        ConfigError: a file is wrong, there is no such profile, or others have a name that is wanted.
+        EnvironmentProblem: the server does not answer, or refuses a step; names what was done.
+    """
+    folder = folder.resolve()
+    project, profile = load_profile(folder, profile_name)
+    pipelines = _pipelines(folder)
+    with connected() as server:
+        wanted = Wanted(
+            project=project,
+            profile_name=profile_name,
+            profile=profile,
+            pipelines=pipelines,
+            project_folder=str(folder),
+            forms={RETRAIN: _form(retrain), MOVE_CHAMPION: _form(move_champion)},
+            now=datetime.datetime.now(datetime.UTC),
+            notify_block_id=server.notification_block(profile.notify) if profile.notify else None,
+        )
+        resources = desired(wanted)
+        changes = difference(resources, actual(server, wanted.mark), adopt=adopt)
+        touched = {
+            (change.kind, change.name) for change in changes if change.wanted is not None or change.action == "refuse"
+        }
+        report = Deployed(
+            server=server.url,
+            project=project,
+            profile=profile_name,
+            dry_run=dry_run,
+            changes=list(changes),
+            num_unchanged=sum((each.kind, each.name) not in touched for each in resources),
+        )
+        _print(report, console)
+        if not dry_run:
+            require_ours(changes, "--adopt")
+            apply(server, changes, lambda change: console.print(f"{DONE[change.action]} {change.kind} {change.name}"))
+    return report
+
+
+def _pipelines(folder: Path) -> dict[str, PipelineSpec]:
+    files = pipeline_files(folder)
+    if not files:
+        # An empty folder is a wrong one; as a wish it would take every deployment away.
+        raise ConfigError(
+            "there is no pipeline file.",
+            where=str(folder / "deployments"),
+            advice="They are looked for in HEADWAY_PROJECT, or the current folder.",
+        )
+    return {path.stem: load_pipeline(path) for path in files}
+
+
+def _form(flow: Any) -> Json:
+    return flow.parameters.model_dump_for_openapi()
+
+
+def _print(report: Deployed, console: Console) -> None:
+    console.print(f"[bold]{report.project} {report.profile}[/bold] on {report.server}")
+    if report.changes:
+        print_table(console, _table(report.changes))
+    rest = f"{report.num_unchanged} as they should be"
+    if report.num_steps:
+        console.print(f"{report.num_steps} to do, {rest}{'; nothing was done' if report.dry_run else ''}")
+    else:
+        console.print(f"nothing to do, {rest}")
+
+
+def _table(changes: list[Change]) -> Table:
+    table = Table(box=None, padding=(0, 2), show_header=False)
+    for change in changes:
+        shown = [f"{each.field}: {_short(each.before)} → {_short(each.after)}" for each in change.fields]
+        table.add_row(change.action, change.kind, change.name, "\n".join(shown) or change.why)
+    return table
+
+
+def _short(value: Json) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"

@@ -1,0 +1,198 @@
+"""What should be on a server, from the pipeline files and a profile. Pure: it asks neither the server nor a clock."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from data_contracts.documents import Json
+from flows.deploy.profiles import HEARTBEATS_MISSED, Profile
+from flows.deploy.resources import Resource, mark_of
+from flows.pipeline_spec import PipelineSpec
+from flows.windows.schedules import schedules
+
+RETRAIN = "retrain"
+MOVE_CHAMPION = "move-champion"
+ENTRYPOINTS = {RETRAIN: "flows.retrain.retrain", MOVE_CHAMPION: "flows.champion_flow.move_champion"}
+ENDED = ("Completed", "Failed", "Cancelled", "Crashed")
+PAUSED = ("Suspended", "Paused")
+LIMIT_REACHED = "Deployment concurrency limit reached.*"
+"""How Prefect begins the message of a run that it cancels because another one of its deployment is going on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What the desired state is made from."""
+
+    project: str
+    profile_name: str
+    profile: Profile
+    pipelines: Mapping[str, PipelineSpec]
+    """By the name that a request gives: the file's."""
+    project_folder: str
+    forms: Mapping[str, Json]
+    """Flow name to the JSON schema of its parameters."""
+    now: datetime.datetime
+    notify_block_id: str | None = None
+
+    @property
+    def mark(self) -> str:
+        return mark_of(self.project, self.profile_name)
+
+
+def desired(wanted: Wanted) -> tuple[Resource, ...]:
+    """Everything, by kind.
+
+    Raises:
+        ConfigError: a pipeline's windows never open.
+    """
+    profile = wanted.profile
+    pool = {"description": f"Retrains of {wanted.project}, {wanted.profile_name}. [{wanted.mark}]"}
+    return (
+        Resource(kind="work pool", name=profile.pool.name, fields={**pool, "concurrency_limit": profile.pool.limit}),
+        *(
+            Resource(kind="concurrency limit", name=f"{wanted.mark}:{name}", fields={"limit": slots})
+            for name, slots in profile.limits.items()
+        ),
+        *(
+            Resource(kind="variable", name=name, fields={"value": value, "tags": [wanted.mark]})
+            for name, value in profile.variables.items()
+        ),
+        *(_retrain(wanted, name, spec) for name, spec in wanted.pipelines.items()),
+        _move_champion(wanted),
+        _zombies(wanted),
+        _lost_starts(wanted),
+    )
+
+
+def _retrain(wanted: Wanted, name: str, spec: PipelineSpec) -> Resource:
+    planned = () if spec.windows is None else schedules(spec.windows, wanted.now)
+    description = (
+        f"Retrain **{name}**, which makes the model {spec.registry.model}.\n\n"
+        "snapshot → validate → shard → train → verify → evaluate → register. What has not changed is found, not made "
+        "again. Cancelling keeps a checkpoint; the next run continues from it."
+    )
+    timetable: list[Json] = [
+        {
+            "slug": each.slug,
+            "schedule": {key: value for key in ("cron", "rrule", "timezone") if (value := getattr(each, key))},
+            "active": wanted.profile.schedules_active,
+            # Instead of the deployment's own: Prefect merges no deeper.
+            "parameters": {"request": {"pipeline": name, "in_window": True}},
+        }
+        for each in sorted(planned, key=lambda each: each.slug)
+    ]
+    return _deployment(wanted, RETRAIN, name, description, {"request": {"pipeline": name}}, timetable)
+
+
+def _move_champion(wanted: Wanted) -> Resource:
+    description = (
+        "Make a version champion, or bring an earlier champion back. It is verified first; a promotion is held to the "
+        "pipeline's policy."
+    )
+    return _deployment(wanted, MOVE_CHAMPION, "champion", description, {}, [])
+
+
+def _deployment(
+    wanted: Wanted, flow: str, name: str, description: str, parameters: dict[str, Json], timetable: list[Json]
+) -> Resource:
+    profile = wanted.profile
+    env = {
+        "HEADWAY_PROJECT": wanted.project_folder,
+        "PYTHONSAFEPATH": "1",  # never import from the folder a run happens to start in
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(profile.heartbeat_s),
+        **profile.env,
+    }
+    return Resource(
+        kind="deployment",
+        name=f"{flow}/{name}{profile.suffix}",
+        fields={
+            "description": description,
+            "version": version("headway"),
+            "tags": sorted({"headway", flow, wanted.mark, *profile.tags}),
+            "entrypoint": ENTRYPOINTS[flow],
+            "parameters": parameters,
+            "parameter_openapi_schema": wanted.forms[flow],
+            "enforce_parameter_schema": True,
+            "work_pool_name": profile.pool.name,
+            "job_variables": {"env": {key: value for key, value in sorted(env.items()) if value is not None}},
+            # A night missed while no worker was up is not caught up with in a storm: one at a time, others cancelled.
+            "concurrency_limit": 1,
+            "concurrency_options": {"collision_strategy": "CANCEL_NEW"},
+            "pull_steps": [],  # the worker's environment has Headway installed
+            "schedules": timetable,
+        },
+    )
+
+
+def _zombies(wanted: Wanted) -> Resource:
+    silent_s = HEARTBEATS_MISSED * wanted.profile.heartbeat_s
+    heartbeat = "prefect.flow-run.heartbeat"
+    why = (
+        f"No sign of life for {silent_s} s: the worker or its machine is gone. The next run goes on from a checkpoint."
+    )
+    return _automation(
+        wanted,
+        "zombie runs",
+        f"Marks runs as Crashed that gave no sign of life for {silent_s} s, so that the next one may start.",
+        {
+            "posture": "Proactive",
+            "after": [heartbeat],
+            "expect": sorted([heartbeat, *(f"prefect.flow-run.{state}" for state in (*ENDED, *PAUSED))]),
+            "match": {"prefect.resource.id": "prefect.flow-run.*"},
+            "within": silent_s,
+        },
+        [{"type": "change-flow-run-state", "state": "CRASHED", "message": why}],
+    )
+
+
+def _lost_starts(wanted: Wanted) -> Resource:
+    return _automation(
+        wanted,
+        "lost starts",
+        "Fires where a run was cancelled because another of its deployment was going on: its start is lost.",
+        {
+            "posture": "Reactive",
+            "after": [],
+            "expect": ["prefect.flow-run.Cancelled"],
+            "match": {"prefect.resource.id": "prefect.flow-run.*", "prefect.state-message": LIMIT_REACHED},
+            "within": 0,
+        },
+        [{"type": "do-nothing"}],  # that it was triggered is an event already
+    )
+
+
+def _automation(wanted: Wanted, name: str, description: str, trigger: dict[str, Json], actions: list[Json]) -> Resource:
+    told: list[Json] = []
+    if wanted.notify_block_id is not None:
+        body = f"{description}\n\n{{{{ flow_run.name }}}}: {{{{ flow_run.state.message }}}}\n{{{{ flow_run|ui_url }}}}"
+        subject = f"Headway {wanted.project} {wanted.profile_name}: {name}"
+        told = [
+            {
+                "type": "send-notification",
+                "block_document_id": wanted.notify_block_id,
+                "subject": subject,
+                "body": body,
+            }
+        ]
+    # Runs carry their deployment's tags, and events those of their run: nobody else's are touched.
+    ours = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{wanted.mark}"}
+    return Resource(
+        kind="automation",
+        name=f"{wanted.project} {wanted.profile_name}: {name}",
+        fields={
+            "description": description,
+            "enabled": True,
+            "tags": [wanted.mark],
+            "trigger": {
+                "type": "event",
+                **trigger,
+                "match_related": ours,
+                "for_each": ["prefect.resource.id"],
+                "threshold": 1,
+            },
+            "actions": [*actions, *told],
+        },
+    )

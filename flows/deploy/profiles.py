@@ -1,0 +1,117 @@
+"""`deployments/profiles.yaml`: where `headway deploy PROFILE` deploys to, and in what manner. It holds no secrets."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, StringConstraints, field_validator
+
+from data_contracts.documents import Frozen, Json
+from data_contracts.errors import ConfigError
+from data_contracts.strict_yaml import parse_yaml_model
+
+PROFILES = "profiles.yaml"
+MIN_HEARTBEAT_S = 30
+"""Prefect sends none more often."""
+HEARTBEATS_MISSED = 3
+"""A run that is silent for so many is a zombie: one lost on the way, or a late one, is not enough."""
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+_SECRET = re.compile(
+    r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIALS?|(API|ACCESS|PRIVATE)_?KEY|AUTH_STRING)(_|$)", re.I
+)
+
+
+class PoolSpec(Frozen):
+    """The work pool that workers serve. One that exists and that Headway did not make is used as it is."""
+
+    name: str = Field(min_length=1, description="Workers start with `prefect worker start --pool NAME`.")
+    limit: int | None = Field(default=None, ge=1, description="Flow runs at once in the whole pool; empty: any number.")
+
+
+class Profile(Frozen):
+    """One place and manner of deploying."""
+
+    pool: PoolSpec = Field(description="The process work pool.")
+    suffix: str = Field(
+        default="",
+        pattern=r"^(-[a-z0-9-]+)?$",
+        description="Behind each deployment's name, such as `-dev`: profiles that share a server differ in it.",
+    )
+    tags: tuple[str, ...] = Field(default=(), description="Of every deployment, besides Headway's own.")
+    schedules_active: bool = Field(default=True, description="Do schedules start runs? Off: they are there, and rest.")
+    env: dict[str, str | None] = Field(
+        default_factory=dict,
+        description="Environment of every run. HEADWAY_PROJECT is the folder you deploy from unless it stands here; "
+        "null leaves a variable to the worker's own environment.",
+    )
+    heartbeat_s: int = Field(
+        default=180,
+        ge=MIN_HEARTBEAT_S,
+        description="Seconds between a run's signs of life. One that gives none for three times as long is Crashed.",
+    )
+    limits: dict[Name, int] = Field(default_factory=dict, description="Global concurrency limits: name to slots.")
+    variables: dict[str, Json] = Field(default_factory=dict, description="Prefect variables: name to JSON value.")
+    notify: str = Field(
+        default="",
+        pattern=r"^([a-z0-9-]+/[a-z0-9-]+)?$",
+        description="A notification block of the server, type/name, such as slack-webhook/ops; empty: events alone.",
+    )
+
+    @field_validator("limits")
+    @classmethod
+    def _some_slots(cls, limits: dict[str, int]) -> dict[str, int]:
+        if none := [name for name, slots in limits.items() if slots < 1]:
+            raise ValueError(f"{', '.join(none)} would let nobody through; give at least 1")
+        return limits
+
+    @field_validator("variables")
+    @classmethod
+    def _prefect_names(cls, variables: dict[str, Json]) -> dict[str, Json]:
+        if odd := [name for name in variables if not re.fullmatch(r"[a-z0-9_]+", name)]:
+            raise ValueError(f"{', '.join(odd)}: Prefect's names are of lower case, digits and underscores")
+        return variables
+
+    @field_validator("env", "variables")
+    @classmethod
+    def _no_secrets(cls, values: dict[str, Json]) -> dict[str, Json]:
+        # Anybody who sees the server's pages reads these.
+        if found := [name for name, value in values.items() if _SECRET.search(name) and value is not None]:
+            raise ValueError(f"{', '.join(found)} reads like a secret; set it in the workers' environment instead")
+        return values
+
+
+class Profiles(Frozen):
+    project: Name = Field(description="Marks what is made on a server; no two projects on one server share it.")
+    profiles: dict[Name, Profile] = Field(min_length=1, description="By name, such as dev, staging, production.")
+
+
+def load_profile(folder: Path, name: str) -> tuple[str, Profile]:
+    """The project's name and one of its profiles.
+
+    Args:
+        folder: the project's, the one with `deployments/`.
+
+    Raises:
+        ConfigError: no such file, not readable, malformed, or no such profile in it; names those there are.
+    """
+    path = folder / "deployments" / PROFILES
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            "the profiles cannot be read.",
+            where=str(path),
+            advice=f"{error}. It is looked for in HEADWAY_PROJECT, or the current folder; a short one reads "
+            "`project: my-team` and `profiles: {production: {pool: {name: headway}}}`.",
+        ) from error
+    found = parse_yaml_model(Profiles, text, where=str(path))
+    if name not in found.profiles:
+        raise ConfigError(f"no profile is called {name!r}.", where=str(path), advice=f"There are: {_names(found)}.")
+    return found.project, found.profiles[name]
+
+
+def _names(found: Profiles) -> str:
+    return ", ".join(sorted(found.profiles))

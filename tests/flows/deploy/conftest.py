@@ -1,0 +1,49 @@
+"""A desired state made from two pipelines, one of them with windows; no server."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from data_contracts.strict_yaml import parse_yaml_model
+from flows.deploy.desired import MOVE_CHAMPION, RETRAIN, Wanted
+from flows.deploy.profiles import Profile
+from flows.pipeline_spec import PipelineSpec
+
+PIPELINE = """
+pipeline: NAME
+source: {format: text-files, uri: texts}
+contract: contract.yaml
+registry: {model: NAME}
+"""
+WINDOWS = """
+windows:
+  time_zone: Europe/Berlin
+  open: [{days: [mon, tue], start: "22:00", end: "06:00"}, {days: [sat], start: "01:30", end: "05:00"}]
+"""
+NOW = datetime.datetime(2026, 6, 1, 12, tzinfo=datetime.UTC)
+
+
+def pipeline(name: str, windows: str = "") -> PipelineSpec:
+    return parse_yaml_model(PipelineSpec, PIPELINE.replace("NAME", name) + windows, where=name)
+
+
+@pytest.fixture
+def make_wanted() -> Callable[..., Wanted]:
+    def make(**given: Any) -> Wanted:
+        profile = Profile.model_validate({"pool": {"name": "gpu-pool"}, **given.pop("profile", {})})
+        usual: dict[str, Any] = {
+            "project": "acme",
+            "profile_name": "production",
+            "profile": profile,
+            "pipelines": {"nightly": pipeline("nightly", WINDOWS), "by-hand": pipeline("by-hand")},
+            "project_folder": "/projects/acme",
+            "forms": {RETRAIN: {"title": "retrain"}, MOVE_CHAMPION: {"title": "move"}},
+            "now": NOW,
+        }
+        return Wanted(**usual | given)
+
+    return make

@@ -1,0 +1,105 @@
+"""What the files and a profile come to, without a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from flows.deploy.desired import Wanted, desired
+from flows.deploy.resources import Resource
+
+Make = Callable[..., Wanted]
+
+
+def by_name(wanted: Wanted) -> dict[str, Resource]:
+    made = desired(wanted)
+    named = {resource.name: resource for resource in made}
+    assert len(named) == len(made)
+    return named
+
+
+def test_everything_carries_the_mark_of_its_project_and_profile(make_wanted: Make) -> None:
+    made = by_name(make_wanted(profile={"limits": {"gpus": 8}, "variables": {"team": "search"}}))
+    mark = "headway:acme:production"
+    assert list(made) == [
+        *("gpu-pool", f"{mark}:gpus", "team", "retrain/nightly", "retrain/by-hand", "move-champion/champion"),
+        *("acme production: zombie runs", "acme production: lost starts"),
+    ]
+    for resource in made.values():
+        marked = (resource.name, resource.fields.get("description", ""), *resource.fields.get("tags", ()))
+        assert any(mark in each for each in marked), resource
+
+
+def test_schedules_are_those_of_the_windows_and_keep_to_them(make_wanted: Make) -> None:
+    made = by_name(make_wanted())
+    rules = [(each["slug"], each["schedule"]) for each in made["retrain/nightly"].fields["schedules"]]
+    assert rules == [
+        ("window-0130", {"cron": "30 1 * * sat", "timezone": "Europe/Berlin"}),
+        ("window-2200", {"cron": "0 22 * * mon,tue", "timezone": "Europe/Berlin"}),
+    ]
+    for each in made["retrain/nightly"].fields["schedules"]:
+        assert each["active"] and each["parameters"] == {"request": {"pipeline": "nightly", "in_window": True}}
+    # A person's own run from the form does not wait for a window.
+    assert made["retrain/nightly"].fields["parameters"] == {"request": {"pipeline": "nightly"}}
+
+
+def test_a_pipeline_without_windows_has_no_schedule(make_wanted: Make) -> None:
+    assert by_name(make_wanted())["retrain/by-hand"].fields["schedules"] == []
+
+
+def test_a_profile_may_let_schedules_rest(make_wanted: Make) -> None:
+    made = by_name(make_wanted(profile={"schedules_active": False, "suffix": "-dev"}))
+    assert [each["active"] for each in made["retrain/nightly-dev"].fields["schedules"]] == [False, False]
+
+
+def test_environment_is_the_profiles_over_headways_own_and_null_leaves_it_to_the_worker(make_wanted: Make) -> None:
+    def env(given: dict[str, str | None]) -> dict[str, str]:
+        made = by_name(make_wanted(profile={"env": given}))["retrain/nightly"]
+        variables: dict[str, dict[str, str]] = made.fields["job_variables"]
+        return variables["env"]
+
+    assert env({}) == {
+        "HEADWAY_PROJECT": "/projects/acme",
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "180",
+        "PYTHONSAFEPATH": "1",
+    }
+    given = env({"HEADWAY_PROJECT": None, "HEADWAY_WORKSPACE": "s3://bucket/prefix"})
+    assert "HEADWAY_PROJECT" not in given and given["HEADWAY_WORKSPACE"] == "s3://bucket/prefix"
+
+
+def test_every_deployment_runs_one_at_a_time_and_cancels_the_others(make_wanted: Make) -> None:
+    made = [each for each in desired(make_wanted()) if each.kind == "deployment"]
+    assert len(made) == 3
+    for each in made:
+        assert each.fields["concurrency_limit"] == 1
+        assert each.fields["concurrency_options"] == {"collision_strategy": "CANCEL_NEW"}
+
+
+@pytest.mark.parametrize("heartbeat_s", [30, 180])
+def test_a_run_is_a_zombie_after_three_heartbeats(make_wanted: Make, heartbeat_s: int) -> None:
+    made = by_name(make_wanted(profile={"heartbeat_s": heartbeat_s}))
+    trigger = made["acme production: zombie runs"].fields["trigger"]
+    env = made["retrain/nightly"].fields["job_variables"]["env"]
+    assert int(env["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"]) * 3 == trigger["within"] == 3 * heartbeat_s
+    assert trigger["posture"] == "Proactive" and trigger["after"] == ["prefect.flow-run.heartbeat"]
+    # What ends, or waits for a person, is no zombie.
+    awaited = {event.rpartition(".")[2] for event in trigger["expect"]}
+    assert awaited == {"heartbeat", "Completed", "Failed", "Cancelled", "Crashed", "Suspended", "Paused"}
+
+
+def test_automations_hear_of_runs_of_this_profile_alone(make_wanted: Make) -> None:
+    made = [each for each in desired(make_wanted()) if each.kind == "automation"]
+    assert len(made) == 2
+    for each in made:
+        related = {"prefect.resource.role": "tag", "prefect.resource.id": "prefect.tag.headway:acme:production"}
+        assert each.fields["trigger"]["match_related"] == related
+    tags = by_name(make_wanted())["retrain/nightly"].fields["tags"]
+    assert "headway:acme:production" in tags
+
+
+def test_a_notification_is_sent_where_a_block_is_named(make_wanted: Make) -> None:
+    made = [each for each in desired(make_wanted(notify_block_id="b1")) if each.kind == "automation"]
+    for each in made:
+        assert each.fields["actions"][-1]["type"] == "send-notification"
+        assert each.fields["actions"][-1]["block_document_id"] == "b1"

@@ -1,0 +1,73 @@
+"""Profiles, and what a wrong one is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import ConfigError
+from flows.deploy.profiles import load_profile
+from flows.pipeline_spec import find_pipeline_file, pipeline_files
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def profiles(folder: Path, text: str) -> Path:
+    (folder / "deployments").mkdir()
+    (folder / "deployments" / "profiles.yaml").write_text(text)
+    return folder
+
+
+def refusal(folder: Path, name: str = "production") -> str:
+    with pytest.raises(ConfigError) as refused:
+        load_profile(folder, name)
+    assert "profiles.yaml" in refused.value.where
+    return str(refused.value)
+
+
+def test_the_shipped_profiles_share_a_server_without_sharing_a_name() -> None:
+    loaded = [load_profile(REPOSITORY, name) for name in ("dev", "staging", "production")]
+    assert len({project for project, _ in loaded}) == 1
+    assert len({profile.suffix for _, profile in loaded}) == len({profile.pool.name for _, profile in loaded}) == 3
+    assert [profile.schedules_active for _, profile in loaded] == [False, False, True]
+
+
+def test_profiles_are_no_pipeline(tmp_path: Path) -> None:
+    folder = profiles(tmp_path, "project: acme\nprofiles: {production: {pool: {name: p}}}\n")
+    assert pipeline_files(folder) == []
+    with pytest.raises(ConfigError, match="there is none here"):
+        find_pipeline_file("nightly", folder)
+
+
+def test_an_unknown_profile_is_told_which_there_are(tmp_path: Path) -> None:
+    text = "project: acme\nprofiles: {production: {pool: {name: p}}, dev: {pool: {name: q}}}\n"
+    assert "There are: dev, production." in refusal(profiles(tmp_path, text), "prod")
+
+
+def test_a_missing_file_says_how_a_short_one_reads(tmp_path: Path) -> None:
+    assert "project: my-team" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("branch", "told"),
+    [
+        ("env: {WANDB_API_KEY: abc}", "WANDB_API_KEY reads like a secret"),
+        ("env: {DB_PASSWORD: abc}", "DB_PASSWORD reads like a secret"),
+        ("variables: {slack_token: abc}", "slack_token reads like a secret"),
+        ("variables: {Team-Name: abc}", "lower case, digits and underscores"),
+        ("limits: {gpus: 0}", "give at least 1"),
+        ("heartbeat_s: 29", "greater than or equal to 30"),
+        ("scheduled: true", "unknown key `scheduled`"),
+        ("notify: my-block", "notify"),
+    ],
+)
+def test_what_a_profile_may_not_say(tmp_path: Path, branch: str, told: str) -> None:
+    assert told in refusal(
+        profiles(tmp_path, f"project: acme\nprofiles: {{production: {{pool: {{name: p}}, {branch}}}}}")
+    )
+
+
+def test_a_secret_may_be_left_to_the_worker_by_name(tmp_path: Path) -> None:
+    text = "project: acme\nprofiles: {production: {pool: {name: p}, env: {WANDB_API_KEY: null}}}"
+    assert load_profile(profiles(tmp_path, text), "production")[1].env == {"WANDB_API_KEY": None}
