@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from data_contracts.documents import Json
@@ -127,4 +128,5 @@ def _table(changes: list[Change]) -> Table:
 
 def _short(value: Json) -> str:
     text = " ".join(str(value).split())
-    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"
+    # The mark stands in brackets, which would be read as a style.
+    return escape(text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…")

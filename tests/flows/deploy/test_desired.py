@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 
 import pytest
 
-from flows.deploy.desired import Wanted, desired
+from flows.deploy.desired import ENTRYPOINTS, Wanted, desired
 from flows.deploy.resources import Resource
 
 Make = Callable[..., Wanted]
@@ -103,3 +104,9 @@ def test_a_notification_is_sent_where_a_block_is_named(make_wanted: Make) -> Non
     for each in made:
         assert each.fields["actions"][-1]["type"] == "send-notification"
         assert each.fields["actions"][-1]["block_document_id"] == "b1"
+
+
+@pytest.mark.parametrize("name", list(ENTRYPOINTS))
+def test_a_worker_finds_each_flow_under_its_name(name: str) -> None:
+    module, _, attribute = ENTRYPOINTS[name].rpartition(".")
+    assert getattr(importlib.import_module(module), attribute).name == name
