@@ -68,7 +68,7 @@ def print_compared(compared: Compared, console: Console | None = None) -> None:
     console = console or Console(highlight=False)
     old, new = compared.old, compared.new
     console.print(Text(f"{old.name} {old.version} to {new.name} {new.version}", style="bold"))
-    console.print(_verdict(compared), end="\n\n" if compared.changes else "\n")
+    console.print(verdict(compared), end="\n\n" if compared.changes else "\n")
     table = Table("effect", "key", "change", box=None, padding=(0, 2, 0, 0))
     for change in compared.changes:
         table.add_row(MARKS[change.effect], Text(change.where, overflow="fold"), Text(change.sentence))
@@ -76,7 +76,8 @@ def print_compared(compared: Compared, console: Console | None = None) -> None:
         print_table(console, table)
 
 
-def _verdict(compared: Compared) -> Text:
+def verdict(compared: Compared) -> Text:
+    """Whether the version number says what changed, in one line."""
     new, least = compared.new.version, compared.least_version
     if not compared.is_announced:
         return Text(f"✖ {new} does not announce these changes: call it {least}, or take them back.", style="bold red")

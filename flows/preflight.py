@@ -6,6 +6,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from data_contracts.contract import Contract
 from data_contracts.errors import ConfigError
 from data_contracts.given_suite import read_suite
 from data_contracts.publication import Workspace
@@ -36,16 +37,28 @@ def check_request(request: RetrainRequest) -> tuple[PipelineSpec, Path, Workspac
     _ = request.stop
     path = find_pipeline_file(request.pipeline, project_folder())
     pipeline = load_pipeline(path)
-    contract_file = path.parent / pipeline.contract
-    read_suite(contract_file, read_contract(contract_file)[0])
+    check_contract(pipeline, path)
     check_recipe(pipeline.training.recipe.name, pipeline.training.recipe.model, (str(path.parent),))
-    if isinstance(encoder := pipeline.shards.encoder, OwnSpec):
-        check_own_encoder(encoder, encoder_code(encoder, (str(path.parent),)) or b"")
+    check_encoder(pipeline, path)
     check_tracking_uri(pipeline.registry.tracking_uri)
     workspace = Workspace.create(request.workspace)
     if pipeline.training.start_from is not None:
         model_refs.resolve(workspace, pipeline.training.start_from.model)
     return pipeline, path, workspace
+
+
+def check_contract(pipeline: PipelineSpec, path: Path) -> Contract:
+    """Raises `ConfigError`: the contract, its SQL or the suite that it names cannot be understood."""
+    contract_file = path.parent / pipeline.contract
+    contract, _ = read_contract(contract_file)
+    read_suite(contract_file, contract)
+    return contract
+
+
+def check_encoder(pipeline: PipelineSpec, path: Path) -> None:
+    """Raises `ConfigError`: an encoder of the user's own cannot be imported, is none, or refuses its options."""
+    if isinstance(encoder := pipeline.shards.encoder, OwnSpec):
+        check_own_encoder(encoder, encoder_code(encoder, (str(path.parent),)) or b"")
 
 
 def check_tracking_uri(uri: str) -> None:

@@ -1,0 +1,95 @@
+"""The command `headway ci`: what a pull request's checkout is held against before it is merged."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from data_contracts.errors import EnvironmentProblem
+from data_contracts.leftovers import scratch_folder
+from flows.ci.pages import junit_page, markdown
+from flows.ci.results import Checklist, Ended, Report
+from flows.environment import default_workspace
+
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+
+
+def ci(
+    pipeline: Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")],
+    base: Annotated[
+        str, typer.Option(metavar="REF", help="The git ref that the change is to be merged into, such as origin/main.")
+    ] = "",
+    workspace: Annotated[
+        str, typer.Option("--workspace", "-w", help="Where --full runs, and its champion is; a smoke run never does.")
+    ] = "",
+    smoke: Annotated[bool, typer.Option(help="Retrain a few steps on a part of the data, and verify?")] = True,
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Also the whole run, registered, and judged as for a promotion; none happens."),
+    ] = False,
+    summary: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Markdown; also added to $GITHUB_STEP_SUMMARY where that is set."),
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="JUnit XML, a case for each check.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")] = False,
+) -> None:
+    """Check a pull request: contract against its base, configuration, recipe, encoder, mesh, and a smoke retrain.
+
+    A breaking change of the contract needs a new major version. The exit code is that of the first check that failed.
+    """
+    from flows.ci.checks import Asked, Checks
+    from flows.ci.terminal import Progress, print_result, print_verdict
+
+    def end(number: int, _frame: object) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(each, signal.SIG_IGN)  # what one signal began, no second one cuts short
+        raise Ended(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, end)
+    said: TextIO = sys.stderr if as_json else sys.stdout
+    asked = Asked(pipeline=pipeline, base=base, workspace=workspace, smoke=smoke, full=full)
+    checklist, ended = Checklist(lambda result: print_result(result, said)), 0
+    with scratch_folder("headway-ci-") as scratch:
+        checks = Checks(asked, workspace or default_workspace(), scratch, Progress(said))
+        try:
+            checks.make(checklist)
+        except Ended as signalled:
+            ended = signalled.exit_code
+            checklist.skip_rest("interrupted")
+    report = Report(pipeline=pipeline, base=base, base_commit=checks.base_commit, results=checklist.results)
+    problems = list(_write(report, summary, junit))
+    if as_json:
+        document = {**report.model_dump(mode="json"), "verdict": report.verdict, "exit_code": ended or report.exit_code}
+        print(json.dumps(document))
+    print_verdict(report, said, interrupted=bool(ended))
+    for problem in problems:
+        print(f"headway: {problem}", file=sys.stderr)
+    sys.exit(ended or report.exit_code or (EnvironmentProblem.exit_code if problems else 0))
+
+
+def _write(report: Report, summary: Path | None, junit_file: Path | None) -> Iterator[str]:
+    """Write the report where it was asked for; says what could not be written."""
+    page = markdown(report)
+    step_summary = os.environ.get(STEP_SUMMARY)
+    wanted = [
+        *([(summary, "w", page)] if summary is not None else []),
+        *([(Path(step_summary), "a", page)] if step_summary else []),
+        *([(junit_file, "w", junit_page(report))] if junit_file is not None else []),
+    ]
+    for path, mode, text in wanted:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open(mode, encoding="utf-8", errors="replace") as file:
+                file.write(text)
+        except OSError as error:
+            yield f"{path}: the report cannot be written ({error.strerror})."

@@ -1,0 +1,100 @@
+"""A small part of a source for a smoke retrain: the same one for the same files, whoever draws it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data_contracts.digest_cache import DigestCache
+from data_contracts.digests import sha256_bytes
+from data_contracts.documents import Snapshot
+from data_contracts.errors import DataError
+from data_contracts.file_cache import FileCache
+from data_contracts.source_places import resolve_base_uri
+from data_contracts.source_spec import SourceSpec
+from data_contracts.source_stores import ListedFile, open_store
+from data_contracts.sources import read_rows, take_snapshot
+
+MAX_FILES = 64
+MAX_BYTES = 32 << 20
+"""Of all files together; a larger one is taken alone."""
+MAX_ROWS = 4096
+"""Of tables; more are thinned out evenly."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Subset:
+    source: SourceSpec
+    """Reads the part from wherever it is asked."""
+    is_all: bool
+    said: str
+
+
+def draw_subset(spec: SourceSpec, base: Path, scratch: Path) -> Subset:
+    """Some files, first by the digest of their paths, and of long tables every so manieth row.
+
+    Args:
+        base: the folder relative paths start from.
+        scratch: an existing folder; what is written there must outlive the subset.
+
+    Raises:
+        ConfigError, DataError: what is wrong with the source.
+    """
+    root, cache = resolve_base_uri(spec, base=base), DigestCache(scratch / "digests")
+    listed = open_store(spec, root, cache, FileCache.beside(cache)).list_files()
+    if not listed:
+        raise DataError(
+            "the source is empty: no file matches.",
+            where=root,
+            advice="Check `source.uri`, `source.include` and `source.exclude`.",
+        )
+    chosen = _chosen(listed)
+    names = {"include": tuple(_literal(file.path) for file in chosen), "exclude": ()}
+    found = spec.model_copy(update={"uri": root, **({} if len(chosen) == len(listed) else names)})
+    said = f"{len(chosen)} of {len(listed)} files"
+    if spec.is_table:
+        snapshot = take_snapshot(found, base=base, cache=cache)
+        if (every := -(-snapshot.num_rows // MAX_ROWS)) > 1:
+            folder = scratch / "rows"
+            folder.mkdir()
+            num_rows = _thin_out(found, snapshot, base, cache, every, folder)
+            said += f", {num_rows:,} of {snapshot.num_rows:,} rows"
+            thinned = SourceSpec(format="parquet", uri=str(folder), include=("*.parquet",))
+            return Subset(source=thinned, is_all=False, said=said)
+        said += f", {snapshot.num_rows:,} rows"
+    return Subset(source=found, is_all=len(chosen) == len(listed), said=said)
+
+
+def _chosen(listed: list[ListedFile]) -> list[ListedFile]:
+    chosen: list[ListedFile] = []
+    left_bytes = MAX_BYTES
+    for file in sorted(listed, key=lambda file: sha256_bytes(file.path.encode(errors="surrogateescape"))):
+        if len(chosen) < MAX_FILES and file.size_bytes <= left_bytes:
+            chosen.append(file)
+            left_bytes -= file.size_bytes
+    return chosen or [min(listed, key=lambda file: (file.size_bytes, file.path))]
+
+
+def _literal(path: str) -> str:
+    """A glob that matches this path alone."""
+    return re.sub(r"[*?\[]", r"[\g<0>]", path)
+
+
+def _thin_out(spec: SourceSpec, snapshot: Snapshot, base: Path, cache: DigestCache, every: int, folder: Path) -> int:
+    """Write every so manieth row of each file; returns how many."""
+    written, seen = 0, 0
+    for file in snapshot.files:
+        kept = []
+        for batch in read_rows(spec, file, base=base, columns=snapshot.columns, digests=cache):
+            if places := range(-seen % every, batch.num_rows, every):
+                kept.append(batch.take(pa.array(places)))
+            seen += batch.num_rows
+        if kept:
+            table = pa.Table.from_batches(kept)
+            pq.write_table(table, folder / f"{sha256_bytes(file.path.encode())[:16]}.parquet")
+            written += table.num_rows
+    return written
