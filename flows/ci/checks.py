@@ -9,8 +9,8 @@ from typing import cast
 
 import yaml
 
-from data_contracts import refs
-from data_contracts.errors import ConfigError, ContractViolation, PromotionRefused
+from data_contracts.documents import Link, Registration
+from data_contracts.errors import ConfigError, ContractViolation
 from data_contracts.publication import Workspace
 from flows.ci.anew import compare_stages
 from flows.ci.base import Base, read_base
@@ -148,26 +148,15 @@ class Checks:
         arguments = ("retrain", self._asked.pipeline, "--workspace", self._workspace, "--no-promote", "--json")
         self._made = made = headway(*arguments, "--note", "headway ci", hear=self._hear)
         figures = f"{made['metric']} {made['value']:.4f} [{made['low']:.4f}, {made['high']:.4f}]"
-        stages = (
-            f"made {', '.join(made['stages_made']) or 'nothing'}, found {', '.join(made['stages_found']) or 'none'}"
-        )
-        return Said(f"{made['model']} version {made['version']}: {figures}; {stages}")
+        stages = ", ".join(made["stages_made"]) or "nothing"
+        return Said(f"{made['model']} version {made['version']}: {figures}; made {stages}")
 
     def _quality(self) -> Said:
-        """The decision of a promotion, with nobody promoted."""
-        from tasks import decisions, model_refs  # MLflow takes seconds to import
-        from tasks.champion import judge
+        from flows.ci.gate import judge_quality  # MLflow takes seconds to import
 
         _, pipeline = self._loaded()
-        workspace = Workspace(self._workspace)
-        model, _, registration = model_refs.resolve(workspace, f"models:/{self._made['model']}/{self._made['version']}")
-        now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
-        if now is not None and now.target == registration:
-            return Said("nothing changed: the run's model is today's champion")
-        evaluation = decisions.newest_evaluation(workspace, registration, None if now is None else now.target)
-        decision = judge(workspace, pipeline.promotion, registration, evaluation, now)
-        details = tuple(f"{check.name}: {check.standing}, {check.detail}" for check in decision.checks)
-        return Said(decision.reason, details, None if decision.promote else PromotionRefused(decision.reason))
+        registration = Link(kind=Registration.kind, sha256=self._made["registration"])
+        return judge_quality(Workspace(self._workspace), pipeline.promotion, registration)
 
     def _find(self) -> Path:
         if self._file is None:

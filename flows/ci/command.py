@@ -32,11 +32,11 @@ def ci(
     smoke: Annotated[bool, typer.Option(help="Retrain a few steps on a part of the data, and verify?")] = True,
     full: Annotated[
         bool,
-        typer.Option("--full", help="Also the whole run, registered, and judged as for a promotion; none happens."),
+        typer.Option("--full", help="Also the whole run, registered, and judged as for a promotion; none comes."),
     ] = False,
     summary: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Markdown; also added to $GITHUB_STEP_SUMMARY where that is set."),
+        typer.Option(metavar="FILE", help="Markdown; also added to $GITHUB_STEP_SUMMARY if that is set."),
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="JUnit XML, a case for each check.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")] = False,

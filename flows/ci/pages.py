@@ -64,8 +64,9 @@ def junit_page(report: Report) -> str:
         "skipped": str(sum(result.outcome == "skipped" for result in report.results)),
         "time": f"{sum(result.duration_s for result in report.results):.3f}",
     }
-    suites = ET.Element("testsuites", name="headway ci", **{name: count[name] for name in count if name != "skipped"})
-    suite = ET.SubElement(suites, "testsuite", name=f"headway ci {report.pipeline}", **count)
+    in_all = {name: number for name, number in count.items() if name != "skipped"}
+    suites = ET.Element("testsuites", {"name": "headway ci", **in_all})
+    suite = ET.SubElement(suites, "testsuite", {"name": f"headway ci {report.pipeline}", **count})
     for result in report.results:
         time = f"{result.duration_s:.3f}"
         case = ET.SubElement(suite, "testcase", classname=f"headway.ci.{report.pipeline}", name=result.check, time=time)

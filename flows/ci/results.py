@@ -118,8 +118,8 @@ class Checklist:
     def _judged(self, name: CheckName, check: Callable[[], Said]) -> Result:
         try:
             said = check()
-        except NotJudged as reason:
-            return Result(check=name, outcome="skipped", reason=str(reason))
+        except NotJudged as nobody:
+            return Result(check=name, outcome="skipped", reason=str(nobody))
         except HeadwayError as error:
             return _failure(name, error, str(error), ())
         except Exception as error:

@@ -1,0 +1,28 @@
+"""The model-quality gate: the decision of a promotion on a registered model, with nobody promoted."""
+
+from __future__ import annotations
+
+from data_contracts import refs
+from data_contracts.documents import Link, Registration
+from data_contracts.errors import PromotionRefused
+from data_contracts.publication import Workspace
+from flows.ci.results import Said
+from tasks import decisions, model_refs
+from tasks.champion import judge
+from tasks.promotion import PromotionSpec
+
+
+def judge_quality(workspace: Workspace, policy: PromotionSpec, registration: Link) -> Said:
+    """Would it become champion today? Nothing is written.
+
+    Raises:
+        IntegrityError: a document that it stands on is gone or damaged.
+    """
+    model = workspace.load(registration, Registration).model
+    now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
+    if now is not None and now.target == registration:
+        return Said("the run's model is today's champion: nothing changed for it")
+    evaluation = decisions.newest_evaluation(workspace, registration, None if now is None else now.target)
+    decision = judge(workspace, policy, registration, evaluation, now)
+    details = tuple(f"{check.name}: {check.standing}, {check.detail}" for check in decision.checks)
+    return Said(decision.reason, details, None if decision.promote else PromotionRefused(decision.reason))
