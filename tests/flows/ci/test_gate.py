@@ -1,0 +1,49 @@
+"""The gate says what a promotion would say, promotes nobody and writes nothing."""
+
+from __future__ import annotations
+
+from data_contracts import refs
+from flows.ci.gate import judge_quality
+from tasks import model_refs
+from tasks.promotion import PromotionSpec
+from tests.tasks.conftest import MODEL, register, workspace  # noqa: F401
+
+CHAMPION = model_refs.alias_ref(MODEL, "champion")
+
+
+def crowned(workspace, registration):  # noqa: F811
+    refs.move(workspace, CHAMPION, registration, expected=refs.current(workspace, CHAMPION), reason="test", detail={})
+    return registration
+
+
+def files(workspace) -> set[str]:  # noqa: F811
+    return {str(path) for path in workspace.local_root.rglob("*")}
+
+
+def test_only_a_model_that_beats_the_champion_passes_and_the_champion_stays(workspace, register) -> None:  # noqa: F811
+    first = crowned(workspace, register(1)[0])
+    better, equal = register(2, first)[0], register(3, first, better=False)[0]
+    before = files(workspace)
+    passed, refused = (judge_quality(workspace, PromotionSpec(), each) for each in (better, equal))
+    assert passed.error is None and "beats the champion" in passed.reason
+    assert refused.error is not None and refused.error.exit_code == 7
+    assert "does not beat the champion" in refused.reason
+    assert any(line.startswith("champion: failed") for line in refused.details)
+    assert refs.current(workspace, CHAMPION).target == first and files(workspace) == before
+
+
+def test_a_first_model_is_held_against_its_baseline(workspace, register) -> None:  # noqa: F811
+    assert judge_quality(workspace, PromotionSpec(), register(1)[0]).error is None
+    assert judge_quality(workspace, PromotionSpec(), register(2, better=False)[0]).error is not None
+
+
+def test_todays_champion_passes_whatever_the_policy_says_by_now(workspace, register) -> None:  # noqa: F811
+    first = crowned(workspace, register(1)[0])
+    assert judge_quality(workspace, PromotionSpec(max_model_bytes=1), first).error is None
+
+
+def test_a_model_that_was_judged_against_a_former_champion_is_refused(workspace, register) -> None:  # noqa: F811
+    first = crowned(workspace, register(1)[0])
+    second, third = register(2, first)[0], register(3, first)[0]
+    crowned(workspace, third)
+    assert "another champion than today's" in judge_quality(workspace, PromotionSpec(), second).reason
