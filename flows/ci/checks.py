@@ -44,12 +44,13 @@ class Checks:
     """What the checks find out for one another.
 
     Args:
-        scratch: an existing folder; the caller removes it.
+        workspace: of a full run, and of what is looked up.
         hear: events of the retrains.
     """
 
-    def __init__(self, asked: Asked, workspace: str, scratch: Path, hear: Callable[[Answer], object]) -> None:
-        self._asked, self._workspace, self._scratch, self._hear = asked, workspace, scratch, hear
+    def __init__(self, asked: Asked, workspace: str, hear: Callable[[Answer], object]) -> None:
+        self._asked, self._workspace, self._hear = asked, workspace, hear
+        self._scratch = Path()
         self._file: Path | None = None
         self._pipeline: PipelineSpec | None = None
         self._base: Base | None = None
@@ -60,9 +61,13 @@ class Checks:
     def base_commit(self) -> str:
         return "" if self._base is None else self._base.commit
 
-    def make(self, checklist: Checklist) -> None:
-        """Make all checks that were asked for; a failed one stops only those that stand on it."""
-        asked = self._asked
+    def make(self, checklist: Checklist, scratch: Path) -> None:
+        """Make all checks that were asked for; a failed one stops only those that stand on it.
+
+        Args:
+            scratch: an existing folder; the caller removes it.
+        """
+        asked, self._scratch = self._asked, scratch
         checklist.run("contract", self._contract)
         checklist.run("config", self._config)
         checklist.run("recipe", self._recipe, needs=("config",))
@@ -86,6 +91,10 @@ class Checks:
             raise NotJudged("the pipeline file names no contract; see config")
         if then is None or not then.is_file():
             raise NotJudged(f"{base.said} has no contract of this pipeline")
+        try:
+            compare_files(then, then)
+        except ConfigError as error:
+            raise NotJudged(f"the contract of {base.said} cannot be read: {error}") from error
         compared = compare_files(then, now)
         details = tuple(f"{change.effect}  {change.where}  {change.sentence}" for change in compared.changes)
         said = f"{compared.old.version} to {compared.new.version}, against {base.said}: {verdict(compared).plain}"

@@ -59,13 +59,13 @@ def ci(
     said: TextIO = sys.stderr if as_json else sys.stdout
     asked = Asked(pipeline=pipeline, base=base, workspace=workspace, smoke=smoke, full=full)
     checklist, ended = Checklist(lambda result: print_result(result, said)), 0
-    with scratch_folder("headway-ci-") as scratch:
-        checks = Checks(asked, workspace or default_workspace(), scratch, Progress(said))
-        try:
-            checks.make(checklist)
-        except Ended as signalled:
-            ended = signalled.exit_code
-            checklist.skip_rest("interrupted")
+    checks = Checks(asked, workspace or default_workspace(), Progress(said))
+    try:
+        with scratch_folder("headway-ci-") as scratch:
+            checks.make(checklist, scratch)
+    except Ended as signalled:
+        ended = signalled.exit_code
+        checklist.skip_rest("interrupted")
     report = Report(pipeline=pipeline, base=base, base_commit=checks.base_commit, results=checklist.results)
     problems = list(_write(report, summary, junit))
     if as_json:

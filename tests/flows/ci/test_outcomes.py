@@ -27,7 +27,7 @@ def assert_failed(answer, check: str, cause: str, code: int, said: str) -> None:
     assert (answer.code, answer.report["exit_code"]) == (code, code)
     assert (answer[check]["outcome"], answer[check]["cause"], answer[check]["exit_code"]) == ("failed", cause, code)
     assert said in answer[check]["reason"]
-    assert answer.page.startswith("## ❌ headway ci tiny.yaml: ") and f"{check} failed" in answer.report["verdict"]
+    assert answer.page.startswith("## ❌ headway ci tiny.yaml: ") and check in answer.report["verdict"]
     assert f"| {check} | ❌ failed |" in answer.page
     failure = answer.junit.find(f".//testcase[@name='{check}']/failure")
     assert failure is not None and failure.get("type") == cause and said in (failure.text or "")
@@ -141,6 +141,13 @@ def test_a_new_pipeline_has_nothing_to_be_compared_with(ci, checkout) -> None:
     answer = ci("--base", "HEAD")
     assert answer.code == 0 and answer.outcomes["contract"] == "skipped"
     assert "every stage runs" in answer["stages"]["reason"]
+
+
+def test_a_base_whose_contract_cannot_be_read_does_not_hold_up_the_change_that_mends_it(ci, checkout) -> None:
+    commit_with(checkout, "contract.yaml", "version: 1.0.0", "version: one")
+    edit(checkout / "contract.yaml", "version: one", "version: 1.0.0")
+    answer = ci("--base", "main")
+    assert answer.code == 0 and "cannot be read" in answer["contract"]["reason"]
 
 
 def test_no_pipeline_file_ends_with_2(ci, checkout) -> None:
