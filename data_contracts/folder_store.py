@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from data_contracts.digests import CHUNK_BYTES, sha256_file
 from data_contracts.places import confined_in
+
+
+class Listed(NamedTuple):
+    """A file as a listing shows it."""
+
+    path: str
+    size_bytes: int
+    unix_s: float
+    """When it was written, or renewed, last."""
 
 
 class FolderStore:
@@ -28,6 +39,23 @@ class FolderStore:
 
     def exists(self, relative: str) -> bool:
         return self._path(relative).is_file()
+
+    def files(self, relative: str) -> Iterator[Listed]:
+        """Every file below a folder, links not followed; what goes meanwhile is left out."""
+        for folder, _, names in os.walk(self._path(relative)):
+            for name in names:
+                path = Path(folder, name)
+                with contextlib.suppress(FileNotFoundError):
+                    stat = path.lstat()
+                    yield Listed(path.relative_to(self.root).as_posix(), stat.st_size, stat.st_mtime)
+
+    def written_unix_s(self, relative: str) -> float:
+        """When a file was written, or renewed, last. Raises `FileNotFoundError`."""
+        return self._path(relative).stat().st_mtime
+
+    def renew(self, relative: str) -> None:
+        """Count a file as written now. Raises `FileNotFoundError`."""
+        os.utime(self._path(relative))
 
     def put_file(self, relative: str, local: Path, *, exclusive: bool) -> None:
         """Give a finished file of the same folder its name. Raises `FileExistsError`: `exclusive`, and it is taken."""

@@ -84,6 +84,23 @@ def discard_if_abandoned(path: Path, discard: Callable[[], object] | None = None
         os.close(descriptor)
 
 
+def is_held(claim: Path) -> bool:
+    """Whether somebody on this machine holds a claim; True where that cannot be told."""
+    try:
+        descriptor = os.open(claim, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 @contextlib.contextmanager
 def scratch_folder(prefix: str) -> Iterator[Path]:
     """A folder for temporary files; it goes with the body, or, should this process be killed, when the next is made.

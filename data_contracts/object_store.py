@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import hashlib
 import itertools
 import logging
@@ -25,6 +26,7 @@ from fsspec.asyn import sync
 from data_contracts.digests import sha256_bytes, sha256_file
 from data_contracts.errors import EnvironmentProblem, IntegrityError
 from data_contracts.file_systems import CREDENTIALS, NUM_PARALLEL, endpoint_note, takes_parts
+from data_contracts.folder_store import Listed
 from data_contracts.store_errors import Meaning, Trouble, trouble_of
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,10 @@ TOLD_AFTER = 4
 """Tries after which the log says why nothing moves."""
 MOST_DAMAGED = 3
 """How often the same object may arrive damaged before it is taken for damaged in the store."""
+LISTING_BYTES = 10**9
+"""What a listing of a whole folder is given the time of."""
+WRITTEN = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
+"""How stores name the time when an object was written."""
 REFUSALS: dict[Meaning, tuple[str, str]] = {
     "bucket": ("there is no such bucket here", "Make the bucket, or check its name, region and endpoint."),
     "permission": ("these credentials may not do it", "They must get, put, list and delete below the prefix."),
@@ -89,6 +95,27 @@ class ObjectStore:
         except FileNotFoundError:
             return []
         return sorted(name.rstrip("/").rpartition("/")[2] for name in listing if name.rstrip("/") != prefix)
+
+    def files(self, relative: str) -> Iterator[Listed]:
+        """Every object below a prefix."""
+        prefix = f"{self.root}/"
+        try:
+            found = self._tried(
+                "listing", relative, "find", self._path(relative), size_bytes=LISTING_BYTES, detail=True
+            )
+        except FileNotFoundError:
+            return
+        for name, info in found.items():
+            if info["type"] == "file" and name.startswith(prefix):
+                yield Listed(name.removeprefix(prefix), int(info["size"]), _written_unix_s(info))
+
+    def written_unix_s(self, relative: str) -> float:
+        """When an object was written last; now, where the store does not say. Raises `FileNotFoundError`."""
+        return _written_unix_s(self._info(relative))
+
+    def renew(self, relative: str) -> None:
+        """Write a small object once more, so that it counts as written now. Raises `FileNotFoundError`."""
+        self.put(relative, self.read(relative), exclusive=False)
 
     def identity(self, relative: str) -> tuple[int, str]:
         """Size in bytes and strong ETag, which changes whenever the object does; empty where the store has none.
@@ -248,6 +275,19 @@ class ObjectStore:
 
     def uri_of(self, relative: str) -> str:
         return f"{self.uri}/{relative}"
+
+
+def _written_unix_s(info: dict[str, Any]) -> float:
+    for name in WRITTEN:
+        written = info.get(name)
+        if isinstance(written, str):
+            written = datetime.datetime.fromisoformat(written)
+        if isinstance(written, datetime.datetime):
+            aware = written if written.tzinfo is not None else written.replace(tzinfo=datetime.UTC)
+            return aware.timestamp()
+        if isinstance(written, (int, float)):
+            return float(written)
+    return time.time()
 
 
 def _other_size(relative: str, actual_bytes: int, size_bytes: int) -> IntegrityError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,9 @@ from data_contracts.leftovers import STAGING_SUFFIX, claimed, staging_name
 from data_contracts.object_store import Patience
 from data_contracts.places import LOCAL, confined, naming_the_place
 from data_contracts.published_files import PublishedFiles, document_path, require_digest
+
+RENEW_AFTER_S = 3600.0
+"""What was written within this counts as new."""
 
 
 class Workspace(PublishedFiles):
@@ -139,9 +143,27 @@ class Workspace(PublishedFiles):
     def publish_addressed(self, relative: str, data: bytes) -> StoredFile:
         """Publish bytes under a name that says what they are: written only when missing, or when gone bad."""
         file = StoredFile(path=relative, size_bytes=len(data), sha256=sha256_bytes(data))
-        if self.read_if_there(relative) != data:
+        if self.read_if_there(relative) != data or not self.renew(relative):
             self.publish(relative, data)
         return file
+
+    def renew(self, relative: str) -> bool:
+        """Count a file that is used again as written now: what is new, no cleaning takes.
+
+        Returns:
+            Whether it is still there.
+        """
+        written_unix_s = self.written_unix_s(relative)
+        if written_unix_s is None:
+            return False
+        if time.time() - written_unix_s > RENEW_AFTER_S:
+            try:
+                self._store.renew(confined(relative))
+            except FileNotFoundError:
+                return False
+            except PermissionError:
+                return True  # another's file, which only that user's cleaning could take
+        return True
 
     def publish_json(self, relative: str, value: Any) -> StoredFile:
         return self.publish(relative, canonical_json(value))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
@@ -17,7 +17,7 @@ from data_contracts.digests import sha256_bytes, sha256_file
 from data_contracts.documents import Document, Link, StoredFile
 from data_contracts.errors import IntegrityError
 from data_contracts.file_systems import endpoint_of, open_file_system
-from data_contracts.folder_store import FolderStore
+from data_contracts.folder_store import FolderStore, Listed
 from data_contracts.leftovers import claimed, staging_name
 from data_contracts.object_store import ObjectStore, Patience
 from data_contracts.places import confined, confined_in, local_side, naming_the_place
@@ -162,6 +162,17 @@ class PublishedFiles:
     def names(self, relative: str) -> list[str]:
         """Bare names in a folder, sorted; empty where there is none."""
         return self._store.names(confined(relative))
+
+    def files(self, relative: str) -> Iterator[Listed]:
+        """Every file below a folder, in no order."""
+        return self._store.files(confined(relative))
+
+    def written_unix_s(self, relative: str) -> float | None:
+        """When a file was written, or renewed, last; None when it is gone."""
+        try:
+            return self._store.written_unix_s(confined(relative))
+        except GONE:
+            return None
 
     def is_empty(self) -> bool:
         """Whether nothing was ever published here."""

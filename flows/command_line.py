@@ -29,6 +29,7 @@ from data_contracts.errors import (
     HeadwayError,
 )
 from flows.ci.command import ci
+from flows.clean_command import clean
 from flows.contract_command import app as contract_app
 from flows.deploy.command import deploy
 from flows.environment import default_workspace, prepare
@@ -43,7 +44,7 @@ app = typer.Typer(
 )
 
 app.add_typer(contract_app, name="contract")
-for command in (ci, deploy, history, promote, rollback):
+for command in (ci, clean, deploy, history, promote, rollback):
     app.command()(command)
 app.add_typer(windows_app)
 

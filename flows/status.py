@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,7 +87,7 @@ def _run(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus
         described: the run's whole digest, if its document is there.
     """
     folder = workspace.local_path(f"runs/{name}")
-    owner = _owner(folder)
+    owner = run_lock.owner_of(folder)
     checkpoints = {step_of(path.parent.name) for path in folder.glob(f"checkpoints/*/{MANIFEST_NAME}")}
     if not workspace.is_local:
         checkpoints |= {step_of(published) for published in workspace.names(f"runs/{name}/checkpoints")}
@@ -125,20 +123,6 @@ def _pipeline(workspace: Workspace, run: Sha256 | None) -> str:
 def _steps(folder: Path) -> Iterator[Event]:
     spools = sorted(folder.glob("attempts/*/ledger/rank-0.jsonl"))
     return (event for spool in spools[-1:] for event in read_events(spool) if event["event"] == "step")
-
-
-def _owner(folder: Path) -> str | None:
-    """Who holds the run's lock; None when nobody does."""
-    lock = folder / run_lock.NAME
-    if not lock.is_file():
-        return None
-    with lock.open("rb") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = json.loads(stream.read() or b"{}")
-            return f"pid {owner.get('pid')} on {owner.get('host')}"
-        return None
 
 
 def request_stop(workspace_uri: str, run: str, reason: str) -> str:

@@ -30,7 +30,11 @@ def stop_time(at: str, after: str, began_unix_s: float) -> StopTime | None:
     """
     given = [
         *([StopTime(_moment(at), "window closed")] if at else ()),
-        *([StopTime(datetime.fromtimestamp(began_unix_s, UTC) + _duration(after), "budget spent")] if after else ()),
+        *(
+            [StopTime(datetime.fromtimestamp(began_unix_s, UTC) + duration(after, "--stop-after"), "budget spent")]
+            if after
+            else ()
+        ),
     ]
     return min(given, default=None)
 
@@ -48,14 +52,19 @@ def _moment(text: str) -> datetime:
     return in_utc
 
 
-def _duration(text: str) -> timedelta:
+def duration(text: str, where: str) -> timedelta:
+    """A length of time as people write it.
+
+    Raises:
+        ConfigError: it is none; says what would do.
+    """
     found = AFTER.fullmatch(text.strip())
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups()) if found else (0, 0, 0, 0)
     try:
-        duration = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        length = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     except OverflowError:
-        duration = timedelta()
-    if not timedelta() < duration <= timedelta(days=3650):
+        length = timedelta()
+    if not timedelta() < length <= timedelta(days=3650):
         advice = "Write it such as 90s, 30m, 1h30m or 2d; ten years at most."
-        raise ConfigError(f"{text!r} is no length of time.", where="--stop-after", advice=advice)
-    return duration
+        raise ConfigError(f"{text!r} is no length of time.", where=where, advice=advice)
+    return length

@@ -78,6 +78,8 @@ def find_or_make(
     """
     with context.ledger.span(span or f"stage.{stage}", shown=shown) as fields:
         found = find_intact(context, stage, inputs)
+        if found is not None and not context.workspace.renew(stages.record_path(stage, found.key)):
+            found = None  # it was cleaned away meanwhile
         fields["found"] = found is not None
         if found is not None:
             return found.document

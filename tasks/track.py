@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_contracts.documents import RunSpec
 from data_contracts.publication import Workspace
-from tasks import mlflow_store
+from tasks import mlflow_store, tracked_runs
 from training.ledger import Event
 
 if TYPE_CHECKING:
@@ -34,12 +34,14 @@ MAX_METRICS_PER_BATCH = 1000
 class SeriesShipper:
     """A thread that ships step records in batches; used as a context manager around training.
 
-    Records of a resumed run that MLflow has already are not sent again.
+    Records of a resumed run that MLflow has already are not sent again. MLflow's run is RUNNING while the thread lives;
+    what a killed process left RUNNING on this machine is ended as KILLED by the next that starts.
     """
 
     def __init__(self, workspace: Workspace, tracking_uri: str, pipeline: str, run: RunSpec) -> None:
         self._workspace, self._tracking_uri, self._pipeline, self._run = workspace, tracking_uri, pipeline, run
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._ends_as = ""
         self._thread = threading.Thread(target=self._ship, name="mlflow-series", daemon=True)
 
     def add(self, event: Event) -> None:
@@ -53,18 +55,23 @@ class SeriesShipper:
     def __exit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        self._ends_as = tracked_runs.ended_as(kind)
         self._queue.put(None)
         self._thread.join(CLOSE_WITHIN_S)
 
     def _ship(self) -> None:
         try:
             client = mlflow_store.connect(self._tracking_uri)
-            run_id = mlflow_store.find_or_create_run(client, self._workspace, self._pipeline, self._run).info.run_id
+            record = mlflow_store.find_or_create_run(client, self._workspace, self._pipeline, self._run)
+            run_id = record.info.run_id
+            tracked_runs.end_killed(self._workspace, client)
+            tracked_runs.begin(client, record)
             last_step = max((m.step for m in client.get_metric_history(run_id, "loss")), default=-1)
             while True:
                 steps, ended = self._collect()
                 last_step = _log_steps(client, run_id, steps, last_step)
                 if ended:
+                    client.set_terminated(run_id, self._ends_as)
                     return
         except Exception as error:
             # The ledger keeps every record; MLflow's copy is a convenience and must not cost the run.

@@ -109,7 +109,8 @@ def find_group(workspace: Workspace, key: str, digests: FileDigests) -> GroupRec
             where=where,
             advice="Check the workspace's owner, mode and disk.",
         ) from error
-    return record if record.key == key else None
+    # A group that was cleaned away meanwhile is encoded again.
+    return record if record.key == key and workspace.renew(where) else None
 
 
 def store_group(workspace: Workspace, key: str, parts: Iterable[GroupPart]) -> GroupRecord:

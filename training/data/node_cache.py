@@ -114,6 +114,18 @@ class NodeCache:
         os.utime(path)
         return path
 
+    def unused_since(self, unix_s: float, *, evict: bool) -> list[Item]:
+        """Entries that nobody has in use and nobody used since a moment; evicted, if so asked."""
+        if not self._files.is_dir():
+            return []
+        with self._changing():
+            in_use = self._in_use()
+            stats = {path: path.stat() for path in self._files.iterdir() if path.suffix != PART}
+            found = {path: stat for path, stat in stats.items() if stat.st_mtime < unix_s and path.name not in in_use}
+            for path in found if evict else ():
+                path.unlink()
+        return [Item(path.name, stat.st_size) for path, stat in found.items()]
+
     def renew(self, item: Item, found_bad: Path, inode: int, make: Callable[[Path], None]) -> Path:
         """The entry made anew, unless another process has done so since its `inode` was found bad."""
         with self._making(item, lambda: None):

@@ -40,6 +40,21 @@ def owning(run_dir: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def owner_of(run_dir: Path) -> str | None:
+    """Who holds the run's folder; None when nobody does."""
+    try:
+        descriptor = os.open(run_dir / NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _owner(descriptor)
+    finally:
+        os.close(descriptor)
+    return None
+
+
 def _owner(descriptor: int) -> str:
     with contextlib.suppress(ValueError, KeyError):
         owner = json.loads(os.pread(descriptor, 4096, 0))

@@ -1,0 +1,37 @@
+"""The command `headway clean`. Heavy imports happen inside it."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from flows.environment import default_workspace
+from flows.promotion_command import AsJson, WorkspaceUri
+
+
+def clean(
+    workspace: WorkspaceUri = "",
+    apply: Annotated[bool, typer.Option("--apply", help="Take it away; without, only say what would go.")] = False,
+    keep_last: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Finished runs of each pipeline that stay however old they are.")
+    ] = 3,
+    older_than: Annotated[
+        str, typer.Option(metavar="LENGTH", help="What was written or used since stays: 30d, 12d12h; a day at least.")
+    ] = "30d",
+    why: Annotated[str, typer.Option(metavar="PATH", help="Say why this file stays, and no more.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Say what no model, ref, run or cached stage needs; with --apply, take it away. Exit code 5: damage."""
+    from flows import clean as cleaning
+
+    where = workspace or default_workspace()
+    if why:
+        print(cleaning.why(where, why, keep_last=keep_last, older_than=older_than))
+        return
+    report = cleaning.clean(where, apply=apply, keep_last=keep_last, older_than=older_than)
+    if as_json:
+        print(json.dumps(report.model_dump(mode="json")))
+    else:
+        cleaning.print_clean(report)
