@@ -57,7 +57,9 @@ def look(workspace: Workspace, *, older_than_s: float, keep_last: int, now_unix_
     """
     limit_unix_s = (time.time() if now_unix_s is None else now_unix_s) - older_than_s
     session_unix_s = oldest_session_unix_s(workspace.local_path("sessions"))
-    policy = Policy(limit_unix_s=min(limit_unix_s, session_unix_s or limit_unix_s), keep_last=keep_last)
+    if session_unix_s is not None:
+        limit_unix_s = min(limit_unix_s, session_unix_s)
+    policy = Policy(limit_unix_s=limit_unix_s, keep_last=keep_last)
     return Findings(policy=policy, survey=survey(workspace, policy, Reader(workspace)), here=_here(workspace, policy))
 
 

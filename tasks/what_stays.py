@@ -112,7 +112,7 @@ def _roots(
         if reason := is_going_on(workspace, folder, newest_unix_s, policy):
             yield from ((file.path, reason) for file in files)
             yield document, reason  # "" is no file
-        elif document and f"{folder}/{RESULT_NAME}" in listed:
+        if document and f"{folder}/{RESULT_NAME}" in listed:
             finished[reader.pipeline(document)].append((newest_unix_s, folder))
     for pipeline, runs in finished.items():
         for _, folder in sorted(runs, reverse=True)[: policy.keep_last]:

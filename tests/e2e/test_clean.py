@@ -1,0 +1,43 @@
+"""A real workspace, grown old and cleaned: its version proves as before, and nothing has to be made again."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+DAY_S = 86400.0
+
+
+def test_after_cleaning_every_version_proves_and_a_retrain_finds_every_stage(project) -> None:
+    moment = time.time() - 40 * DAY_S
+    for path in project.workspace.rglob("*"):
+        os.utime(path, (moment, moment), follow_symlinks=False)
+    checkpoints = project.files("runs/*/checkpoints/*/manifest.json")
+    assert len(checkpoints) > 1
+
+    dry = project.headway("clean", "--keep-last", "0", "--json")
+    assert dry.returncode == 0, dry.stderr
+    told = json.loads(dry.stdout)
+    assert project.files("runs/*/checkpoints/*/manifest.json") == checkpoints
+    applied = project.headway("clean", "--keep-last", "0", "--apply", "--json")
+    assert applied.returncode == 0, applied.stderr
+    report = json.loads(applied.stdout)
+    assert report["kinds"] == told["kinds"] and not told["applied"] and report["applied"]
+    assert {"checkpoints", "ledgers", "runs: logs, exports, scores"} == {kind["kind"] for kind in report["kinds"]}
+    assert project.files("runs/*/checkpoints/*/manifest.json") == checkpoints[-1:]
+    assert report["mlflow_removed"] == report["mlflow_killed"] == []
+
+    proved = project.headway("verify", "models:/tiny/1")
+    assert proved.returncode == 0, proved.stdout + proved.stderr
+    second = project.retrain("--json")
+    assert second.returncode == 0, second.stderr
+    assert json.loads(second.stdout.splitlines()[-1])["stages_made"] == []
+
+    (weights, *_) = project.files("runs/*/checkpoints/*/tensors*")
+    why = project.headway("clean", "--why", str(weights.relative_to(project.workspace)))
+    assert "refs/models/tiny/" in why.stdout, why.stderr
