@@ -30,7 +30,7 @@ from training.checkpoint.layout import run_folder
 from training.launch import run_lock
 
 workspace, run = Workspace(sys.argv[1]), RunSpec.from_bytes(sys.stdin.buffer.read(), where="")
-uri = mlflow_store.default_tracking_uri(workspace)
+uri = sys.argv[2]
 folder = workspace.local_path(run_folder(run.link))
 folder.mkdir(parents=True)
 with run_lock.owning(folder), SeriesShipper(workspace, uri, "tiny", run) as shipper:
@@ -59,19 +59,25 @@ def run_of(seed: int) -> RunSpec:
     )
 
 
-def status_of(workspace: Workspace, run: RunSpec) -> str:
-    client = mlflow_store.connect(mlflow_store.default_tracking_uri(workspace))
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One store for all tests: to make its tables takes seconds."""
+    return f"{mlflow_store.SQLITE}{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+
+
+def status_of(uri: str, run: RunSpec) -> str:
+    client = mlflow_store.connect(uri)
     found = mlflow_store.find_run(client, "tiny", run)
     assert found is not None
     return str(found.info.status)
 
 
 @pytest.fixture
-def killed(workspace: Workspace) -> Iterator[tuple[RunSpec, subprocess.Popen[bytes]]]:
+def killed(workspace: Workspace, uri: str) -> Iterator[tuple[RunSpec, subprocess.Popen[bytes]]]:
     """A process that trains, as far as MLflow and the run's lock can tell; to be killed."""
     run = run_of(1)
     process = subprocess.Popen(
-        [sys.executable, "-c", TRAINS, workspace.uri],
+        [sys.executable, "-c", TRAINS, workspace.uri, uri],
         cwd=REPOSITORY,
         env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
         stdin=subprocess.PIPE,
@@ -88,24 +94,23 @@ def killed(workspace: Workspace) -> Iterator[tuple[RunSpec, subprocess.Popen[byt
 
 
 def test_what_was_killed_ends_as_killed_when_another_trains_and_no_sooner(
-    workspace: Workspace, killed: tuple[RunSpec, subprocess.Popen[bytes]]
+    workspace: Workspace, uri: str, killed: tuple[RunSpec, subprocess.Popen[bytes]]
 ) -> None:
     run, process = killed
-    uri = mlflow_store.default_tracking_uri(workspace)
     client = mlflow_store.connect(uri)
     assert tracked_runs.end_killed(workspace, client) == []
-    assert status_of(workspace, run) == "RUNNING"
+    assert status_of(uri, run) == "RUNNING"
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     other = run_of(2)
     with SeriesShipper(workspace, uri, "tiny", other):
         pass
-    assert status_of(workspace, run) == "KILLED"
-    assert status_of(workspace, other) == "FINISHED"
+    assert status_of(uri, run) == "KILLED"
+    assert status_of(uri, other) == "FINISHED"
 
     with SeriesShipper(workspace, uri, "tiny", run):  # continued
         pass
-    assert status_of(workspace, run) == "FINISHED"
+    assert status_of(uri, run) == "FINISHED"
 
 
 def test_how_training_ended_is_what_mlflow_says() -> None:
@@ -113,16 +118,16 @@ def test_how_training_ended_is_what_mlflow_says() -> None:
     assert [tracked_runs.ended_as(error) for error in errors] == ["FINISHED", "FAILED", "KILLED", "KILLED", "KILLED"]
 
 
-def test_of_another_machine_nobody_here_can_tell_whether_it_was_killed(workspace: Workspace) -> None:
-    client = mlflow_store.connect(mlflow_store.default_tracking_uri(workspace))
-    record = mlflow_store.find_or_create_run(client, workspace, "tiny", run_of(1))
+def test_of_another_machine_nobody_here_can_tell_whether_it_was_killed(workspace: Workspace, uri: str) -> None:
+    client = mlflow_store.connect(uri)
+    record = mlflow_store.find_or_create_run(client, workspace, "tiny", run_of(3))
     client.set_tag(record.info.run_id, tracked_runs.MACHINE_TAG, "elsewhere")
     assert tracked_runs.end_killed(workspace, client) == []
 
 
-def test_an_old_run_goes_with_its_document_unless_a_version_came_of_it(workspace: Workspace) -> None:
-    client = mlflow_store.connect(mlflow_store.default_tracking_uri(workspace))
-    runs = [run_of(seed) for seed in range(4)]
+def test_an_old_run_goes_with_its_document_unless_a_version_came_of_it(workspace: Workspace, uri: str) -> None:
+    client = mlflow_store.connect(uri)
+    runs = [run_of(seed) for seed in range(10, 14)]
     ids = []
     for run in runs:
         record = mlflow_store.find_or_create_run(client, workspace, "tiny", run)
@@ -134,7 +139,8 @@ def test_an_old_run_goes_with_its_document_unless_a_version_came_of_it(workspace
     later_s = client.get_run(ids[0]).info.end_time / 1000 + 1000
 
     def names(limit_unix_s: float, *, apply: bool) -> list[str]:
-        return tracked_runs.tidy(workspace, client, {runs[0].sha256}, limit_unix_s, apply=apply)[0]
+        kept = {runs[0].sha256, *(run_of(seed).sha256 for seed in range(4))}
+        return tracked_runs.tidy(workspace, client, kept, limit_unix_s, apply=apply)[0]
 
     assert names(0.0, apply=True) == []
     expected = [f"tiny {runs[2].sha256[:8]}"]  # kept; of a version; neither; still running
