@@ -1,6 +1,7 @@
 """The documents that stages hand on: small, frozen, canonical JSON, named by their own SHA-256.
 
-A document never holds wall time, a host name or an absolute path: equal inputs must give equal bytes.
+A document never holds wall time, a host name or an absolute path: equal inputs must give equal bytes. All of them in
+one file, long as it is: whoever reads the chain from snapshot to registration should not have to turn pages.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from tasks import champion_moves, decisions, model_card, model_refs
 from tasks.champion_moves import Moved
 from tasks.context import RunContext
 from tasks.model_versions import model_versions
-from tasks.promotion import Check, PromotionSpec
+from tasks.promotion import Check
+from tasks.promotion_spec import PromotionSpec
 from training.ledger import Event, Ledger
 
 KEPT = "It is kept in the history."

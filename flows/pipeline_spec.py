@@ -12,7 +12,7 @@ from data_contracts.sources import SourceSpec
 from data_contracts.strict_yaml import parse_yaml_model
 from flows.windows.spec import WindowsSpec
 from tasks.evaluate import EvaluationSpec
-from tasks.promotion import PromotionSpec
+from tasks.promotion_spec import PromotionSpec
 from tasks.register import RegistrySpec
 from training.config import TrainingSpec
 from training.data.spec import ShardSpec

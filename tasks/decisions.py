@@ -13,7 +13,8 @@ from data_contracts.documents import EvaluationReport, Link, Registration
 from data_contracts.errors import RefConflict
 from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
-from tasks.promotion import Decision, PromotionSpec
+from tasks.promotion import Decision
+from tasks.promotion_spec import PromotionSpec
 
 
 def decisions_ref(model: str) -> str:

@@ -10,54 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import Field, field_validator
-
 from data_contracts.documents import Document, EvaluationReport, Frozen, Interval, Json, Link
+from tasks.promotion_spec import PromotionSpec, SliceLimits
 from training.measures import GREATER_IS_BETTER
 
 Standing = Literal["passed", "failed", "not judged"]
-
-
-class SliceLimits(Frozen):
-    may_lose: float = Field(
-        0.0, ge=0, description="By how much the decisive figure of a slice may get worse, in its own unit."
-    )
-    min_examples: int = Field(20, ge=1, description="Smaller slices are not judged: their intervals say little.")
-
-
-class PromotionSpec(Frozen):
-    floors: dict[str, float] = Field(
-        default_factory=dict,
-        description="By figure, such as `accuracy: 0.9`: the whole interval must be at least as good.",
-    )
-    margin: float = Field(
-        0.0,
-        ge=0,
-        description="The whole interval of the difference to the champion must be better by more than this, in the "
-        "decisive figure's unit.",
-    )
-    slices: SliceLimits | None = Field(
-        default_factory=SliceLimits,
-        description="No slice may get worse than the champion beyond doubt; null switches the check off.",
-    )
-    max_model_bytes: int | None = Field(None, gt=0, description="Size of the registered graph.")
-    max_latency_ms: float | None = Field(
-        None, gt=0, description="95th percentile of one call on the input example, on one CPU thread of this machine."
-    )
-    max_data_age_s: float | None = Field(
-        None,
-        gt=0,
-        description="Age of the newest row by the contract's freshness rules; the oldest of several decides.",
-    )
-    signature: bool = Field(True, description="The registered model must say what goes in and comes out.")
-    input_example: bool = Field(True, description="The registered model must come with an example of what goes in.")
-
-    @field_validator("floors")
-    @classmethod
-    def _are_figures(cls, floors: dict[str, float]) -> dict[str, float]:
-        if unknown := sorted(set(floors) - set(GREATER_IS_BETTER)):
-            raise ValueError(f"no such figure: {', '.join(unknown)}; there are {', '.join(sorted(GREATER_IS_BETTER))}")
-        return floors
 
 
 class Check(Frozen):

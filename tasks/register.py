@@ -22,7 +22,7 @@ from tasks.context import RunContext
 from tasks.model_export import export_graph, save_model
 from tasks.model_versions import model_versions
 from tasks.pages import contract_page
-from tasks.promotion import PromotionSpec
+from tasks.promotion_spec import PromotionSpec
 from tasks.stage import Made, find_or_make, stage_task
 from training.launch.spec import LaunchSpec
 

@@ -9,7 +9,7 @@ from data_contracts.publication import Workspace
 from flows.ci.results import Said
 from tasks import decisions, model_refs
 from tasks.champion import judge
-from tasks.promotion import PromotionSpec
+from tasks.promotion_spec import PromotionSpec
 
 
 def judge_quality(workspace: Workspace, policy: PromotionSpec, registration: Link) -> Said:

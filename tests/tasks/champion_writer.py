@@ -24,7 +24,7 @@ from tasks.champion import crown
 from tasks.champion_moves import previous, promote, rollback
 from tasks.context import RunContext
 from tasks.model_versions import model_versions
-from tasks.promotion import PromotionSpec
+from tasks.promotion_spec import PromotionSpec
 from training.ledger import Event, Ledger
 
 BY = "a writer"

@@ -18,7 +18,7 @@ from tasks import champion, champion_moves, decisions, mlflow_store, model_refs
 from tasks.context import RunContext
 from tasks.model_card import card_path
 from tasks.model_versions import ModelVersions
-from tasks.promotion import PromotionSpec
+from tasks.promotion_spec import PromotionSpec
 from training.ledger import read_events
 
 MODEL = "tiny"

@@ -11,7 +11,7 @@ from tasks.champion import judge
 from tasks.context import RunContext
 from tasks.model_card import MAX_DESCRIPTION, card_path, render
 from tasks.model_versions import ModelVersions, lineage
-from tasks.promotion import PromotionSpec
+from tasks.promotion_spec import PromotionSpec
 
 MODEL = "tiny"
 

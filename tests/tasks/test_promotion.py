@@ -9,7 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts.documents import Comparison, EvaluationReport, Incomparable, Interval, Link
-from tasks.promotion import Check, Decision, PromotionSpec, SliceLimits, Subject, decide, versus_rival
+from tasks.promotion import Check, Decision, Subject, decide, versus_rival
+from tasks.promotion_spec import PromotionSpec, SliceLimits
 
 SHA = "0" * 64
 CHAMPION = Link(kind="registration", sha256="c" * 64)

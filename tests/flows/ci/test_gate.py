@@ -5,7 +5,7 @@ from __future__ import annotations
 from data_contracts import refs
 from flows.ci.gate import judge_quality
 from tasks import model_refs
-from tasks.promotion import PromotionSpec
+from tasks.promotion_spec import PromotionSpec
 from tests.tasks.conftest import MODEL, register, workspace  # noqa: F401
 
 CHAMPION = model_refs.alias_ref(MODEL, "champion")
