@@ -29,8 +29,8 @@ def anew(answer) -> tuple[str, ...]:
         ("tiny.yaml", "pipeline: tiny", "# a word\npipeline: tiny", (), ""),
         (
             "contract.yaml",
-            "description: none",
-            "description: some",
+            "name: tiny",
+            "# why\nname: tiny",
             ALL[1:],
             "validate: runs anew, the contract's text",
         ),

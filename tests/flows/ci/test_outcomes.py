@@ -76,10 +76,9 @@ def test_what_others_merged_since_is_no_change_of_this_checkouts(ci, checkout) -
         ("tiny.yaml", "max_steps", "max_stepz", "config", "Did you mean `max_steps`?"),
         ("tiny.yaml", "training: {", "launch: {nodes: 3}\ntraining: {", "config", "3 ranks cannot share 2 replicas"),
         ("tiny.yaml", "training: {", "training: {parallel: {mode: fast, tensor: 5}, ", "config", "tensor"),
-        ("tiny.yaml", "width: 16", "widht: 16", "recipe", "width"),
+        ("tiny.yaml", "width: 16", "widht: 16", "config", "Did you mean width"),
         ("tiny.yaml", "{model: tiny}", "{model: tiny, tracking_uri: 'sqllite:///x'}", "config", "scheme 'sqllite'"),
         ("tiny.yaml", "recipe: {", "recipe: {name: 'mine:Net', ", "recipe", "no package 'mine'"),
-        ("tiny.yaml", "contract:", "shards: {encoder: {kind: own, name: 'mine:Words'}}\ncontract:", "encoder", "mine"),
     ],
 )
 def test_a_mistake_in_the_configuration_ends_with_2_and_is_told_under_its_check(
@@ -87,10 +86,17 @@ def test_a_mistake_in_the_configuration_ends_with_2_and_is_told_under_its_check(
 ) -> None:
     edit(checkout / file, old, new)
     answer = ci("--base", "main", smoke=True)
-    failed = [result["check"] for result in answer.report["results"] if result["outcome"] == "failed"]
-    assert failed[0] in (check, "config") and said in answer[failed[0]]["reason"]
-    assert_failed(answer, failed[0], "config", 2, said)
+    assert_failed(answer, check, "config", 2, said)
     assert answer.outcomes["smoke"] == "skipped", "nothing is trained"
+
+
+def test_an_encoder_of_ones_own_that_is_not_there_fails_under_its_name(ci, checkout) -> None:
+    (checkout / "my.py").write_text("class Net: pass\n")
+    edit(checkout / "tiny.yaml", "{model: {width: 16, depth: 1, heads: 2, hidden: 32}}", "{name: 'my:Net'}")
+    edit(checkout / "tiny.yaml", "contract:", "shards: {encoder: {kind: own, name: 'mine:Words'}}\ncontract:")
+    answer = ci("--base", "main")
+    assert_failed(answer, "encoder", "config", 2, "no package 'mine'")
+    assert answer.outcomes["recipe"] == "passed"
 
 
 def test_a_contract_that_cannot_be_read_fails_where_it_is_read_first(ci, checkout) -> None:
