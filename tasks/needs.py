@@ -100,7 +100,12 @@ class Reader:
 
 def _names_others(path: str) -> bool:
     is_record = path.startswith(("documents/", "refs/", "stages/")) and path.endswith(".json")
-    return is_record or path.endswith(f"/{GROUP_RECORD}")
+    return is_record or path.endswith(f"/{GROUP_RECORD}") or _is_result(path)
+
+
+def _is_result(path: str) -> bool:
+    """Whether it says what a run ended with."""
+    return OF_RUN.match(path) is not None and path.count("/") == 2 and path.endswith(f"/{RESULT_NAME}")
 
 
 def own_digest(path: str) -> str:
@@ -138,7 +143,7 @@ class Needs:
             yield from self._by_checkpoint.get(self._reader.checkpoint(path) or "", ())
         elif OF_CHECKPOINT.match(path) and path.endswith(f"/{MANIFEST_NAME}"):
             yield from (each for each in self._by_checkpoint[path.rpartition("/")[0]] if each != path)
-        elif OF_RUN.match(path) and path.count("/") == 2 and path.endswith(f"/{RESULT_NAME}"):
+        elif _is_result(path):
             yield from self._last_checkpoint(path)
 
     def _last_checkpoint(self, result: str) -> list[str]:
