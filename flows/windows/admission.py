@@ -76,7 +76,7 @@ def bounded(request: RetrainRequest, run: Run) -> RetrainRequest:
 
 
 def scheduled_start() -> datetime.datetime | None:
-    """When Prefect's schedule wanted this flow run; None outside of one, or where a person started it."""
+    """When this flow run was due: by its schedule, or when a person asked for it; None outside of a flow run."""
     if flow_run.id is None or not flow_run.scheduled_start_time:
         return None
     # Prefect's own kind of datetime goes wrong in arithmetic.

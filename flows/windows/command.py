@@ -21,7 +21,11 @@ InWindow = Annotated[
 ]
 Why = Annotated[str, typer.Option("--why", help="The reason; kept with your name and the time.")]
 Until = Annotated[
-    str, typer.Option("--until", help="A date or time, such as 2030-01-31T06:00; on the windows' clock without offset.")
+    str,
+    typer.Option(
+        "--until",
+        help="A date or time within a year, such as 2030-01-31T06:00; on the windows' clock without offset.",
+    ),
 ]
 
 
