@@ -59,6 +59,9 @@ def decide(timetable: Timetable, now: datetime.datetime, scheduled: datetime.dat
             what = f"it was due at {local(spec, scheduled)}, in a window that closed at {local(spec, missed.end)}"
             rest = "" if opening is None else "; the window that is open now has a start of its own"
             return Skip(state="Missed", reason=f"{what}{rest}.", next_opening=coming)
+        if opening is not None and (what := _kept_closed(timetable, scheduled, now)):
+            reason = f"it was due at {local(spec, scheduled)}, {what}; the window that is open now has its own start."
+            return Skip(state="Missed", reason=reason, next_opening=coming)
     if opening is None:
         return _outside(timetable, now, coming)
     deadline = deadline_of(spec, opening)
@@ -77,6 +80,17 @@ def decide(timetable: Timetable, now: datetime.datetime, scheduled: datetime.dat
 def deadline_of(spec: WindowsSpec, opening: Opening) -> datetime.datetime:
     """When training keeps its last checkpoint and stops."""
     return opening.end - datetime.timedelta(seconds=spec.margin_s)
+
+
+def _kept_closed(timetable: Timetable, scheduled: datetime.datetime, now: datetime.datetime) -> str:
+    """What kept the window of an earlier start closed; empty where nothing did, or where it is this very window."""
+    usual = Timetable(spec=timetable.spec).opening_at(now)
+    if usual is not None and usual.holds(scheduled):
+        return ""
+    if (skip := timetable.skip_at(scheduled)) is not None:
+        return f"when {skip.who} had windows skipped ({skip.why})"
+    blackout = timetable.blackout_at(scheduled)
+    return "" if blackout is None else f"in blackout {blackout}"
 
 
 def _outside(timetable: Timetable, now: datetime.datetime, coming: Opening | None) -> Skip:

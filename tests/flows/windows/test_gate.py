@@ -109,6 +109,20 @@ def test_of_three_starts_missed_none_runs_when_the_outage_ends_between_windows()
     assert {skipped("2026-11-24T10:00Z", start)[0] for start in starts} == {"Missed"}
 
 
+def test_starts_that_were_due_on_blacked_out_or_skipped_nights_run_in_no_later_window() -> None:
+    starts = ["2026-11-22T00:00Z", "2026-11-23T00:00Z", "2026-11-24T00:00Z"]
+    freeze = [datetime.date(2026, 11, 22)]
+    skip = override("skip", "2026-11-22T18:00Z", "2026-11-23T12:00Z")
+    found = [decided("2026-11-24T01:00Z", start, skip, blackouts=freeze) for start in starts]
+    assert [each.state if isinstance(each, Skip) else "run" for each in found] == ["Missed", "Missed", "run"]
+    assert "in blackout 2026-11-22;" in found[0].reason and "disks are full" in found[1].reason
+
+
+def test_a_late_start_runs_in_the_rest_that_a_skip_left_of_its_own_window() -> None:
+    skip = override("skip", "2026-11-23T18:00Z", "2026-11-24T00:30Z")
+    assert isinstance(decided("2026-11-24T01:00Z", "2026-11-24T00:00Z", skip), Run)
+
+
 def test_a_clock_that_lags_behind_the_servers_loses_no_night() -> None:
     due = "2026-11-24T00:00Z"
     found = decided("2026-11-23T23:59:00Z", due)
