@@ -228,6 +228,7 @@ class _Session:
         )
         if verified is None:
             self._guard.restart()
+            self._inexact_resumes, self._known_good = 0, set()
             if self._start is not None:
                 self._start.take_over(self._learner.tensors(), self._recipe.build, on_part=pulse)
             with self._explaining_out_of_memory(of_batches=True):
