@@ -41,10 +41,11 @@ def come_late_to_meetings(rank: int, port: int) -> None:
     place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ.update(place | {"GLOO_SOCKET_IFNAME": "lo"})
     torch.set_num_threads(1)
-    distributed.COLLECTIVE_TIMEOUT_S = 4
+    # Long enough to find each other on a machine that is busy.
+    distributed.COLLECTIVE_TIMEOUT_S = 10
     with meet(rank=rank, world_size=2) as gang:
         if rank == 1:
-            time.sleep(6)
+            time.sleep(distributed.COLLECTIVE_TIMEOUT_S + 2)
         assert gang.gather(torch.tensor([[rank]])).tolist() == [[0], [1]]
         assert gang.from_leader(bytes([rank])) == bytes([0])
 
