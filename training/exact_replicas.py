@@ -22,6 +22,7 @@ from training.config import TrainingSpec
 from training.distributed import Gang
 from training.gradients import GradientTree, row_places, row_squares
 from training.optimizers.update_rule import gradient
+from training.parallel.dividable import refuse_undividable
 from training.precision import DTYPES, autocast
 from training.recipes.protocol import Recipe, named_blocks
 from training.seeds import derive, seed_everything
@@ -30,7 +31,7 @@ from training.telemetry import PartClock
 
 class ExactReplicas(WholeModel):
     """Raises:
-    ConfigError: the model has SyncBatchNorm or weights that are not fp32, or sparse gradients and is to be sharded.
+    ConfigError: the model has SyncBatchNorm or weights that are not fp32, or is to be sharded and cannot be.
     """
 
     def __init__(self, recipe: Recipe, spec: TrainingSpec, gang: Gang) -> None:
@@ -41,7 +42,7 @@ class ExactReplicas(WholeModel):
         self._is_sharded = spec.parallel.shard != 1
         """By as many ranks as there are, of which this one is all."""
         if self._is_sharded:
-            refuse_sparse(self.model)
+            refuse_undividable(self.model)
             for block in named_blocks(recipe, self.model):
                 block.register_forward_pre_hook(_enter, with_kwargs=True)
         # Not `self.model.compile()`: evaluation and the proof batch would go through it too, and get other bits.
@@ -114,17 +115,6 @@ def _enter(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         for place, tensor in zip(places, entered, strict=True):
             given[place] = tensor
     return cast(tuple[tuple[Any, ...], dict[str, Any]], tree_unflatten(given, structure))
-
-
-def refuse_sparse(model: nn.Module) -> None:
-    """Of a model that is to be sharded. Raises `ConfigError`: a parameter's gradient is sparse."""
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
-            raise ConfigError(
-                "its gradient is sparse, and FSDP2 scatters dense ones.",
-                where=f"model.{name}",
-                advice="Build it with sparse=False, or leave the model whole (training.parallel.shard: 1).",
-            )
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -27,7 +27,7 @@ from training.checkpoint.proof import proof_loss
 from training.communication import Collectives, tree_sum
 from training.config import TrainingSpec
 from training.distributed import Gang
-from training.exact_replicas import refuse_sparse, trained_parameters
+from training.exact_replicas import trained_parameters
 from training.gradients import GradientTree, row_places, row_squares
 from training.optimizers.update_rule import gradient
 from training.parallel.mesh_arrangement import MeshArrangement
@@ -38,7 +38,7 @@ from training.recipes.protocol import Recipe
 
 class ExactShards(MeshArrangement):
     """Raises:
-    ConfigError: the model has sparse gradients or SyncBatchNorm, or weights that are not fp32.
+    ConfigError: the model cannot be sharded, or has SyncBatchNorm or weights that are not fp32.
     """
 
     def __init__(self, recipe: Recipe, spec: TrainingSpec, gang: Gang) -> None:
@@ -46,7 +46,6 @@ class ExactShards(MeshArrangement):
         shape = self._mesh.shape
         self.share = Share(self._mesh.share, shape.num_shares, stride=shape.shard)
         self._trained = {name: self._locals[name] for name in trained_parameters(self.model)}
-        refuse_sparse(self.model)
         among_replicas = Collectives(gang, self._mesh.group("replicate"), shape.replicate)
         self._among_shards = Collectives(gang, self._mesh.group("shard"), shape.shard)
         self._gradients = GradientTree(

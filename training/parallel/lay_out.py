@@ -14,6 +14,7 @@ from data_contracts.errors import ConfigError
 from training.config import TrainingSpec
 from training.distributed import Gang
 from training.parallel.deferred_init import DeferredModel
+from training.parallel.dividable import refuse_undividable
 from training.parallel.mesh import Mesh
 from training.parallel.metered_shards import MeteredAllGather, MeteredReduceScatter
 from training.precision import DTYPES
@@ -81,6 +82,7 @@ def _shard(model: nn.Module, blocks: Sequence[nn.Module], spec: TrainingSpec, ga
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
     assert mesh.devices is not None
+    refuse_undividable(model)
     is_fast = spec.parallel.mode == "fast"
     names = ("replicate", "shard") if is_fast and mesh.shape.replicate > 1 else "shard"
     policy = MixedPrecisionPolicy(reduce_dtype=DTYPES[spec.gradient_compression])

@@ -135,6 +135,17 @@ class Skipping(nn.Module):
         return self.head(self.mix(torch.stack((stem, first, second), dim=-1)).squeeze(-1) + stem * first)
 
 
+class Scaled(nn.Module):
+    """A parameter without a dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.scale = nn.Linear(6, NUM_CLASSES), nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x) * self.scale
+
+
 def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 32), nn.LayerNorm(32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, NUM_CLASSES))
 
@@ -219,6 +230,7 @@ CASES |= {
         for how, parallel in (("whole", ParallelSpec()), ("sharded", ALL))
     },
     "sharded by twos": partial(shipped, "language-model", optimizer=FOREACH, parallel=ParallelSpec(shard=2)),
+    "sharded scalar": partial(own, Scaled, (6,), optimizer=FOREACH, parallel=ALL),
     "sharded sparse": partial(own, Sparse, (5,), 50, optimizer=FOREACH, parallel=ALL),
 }
 

@@ -37,7 +37,7 @@ def rounds(tmp_path_factory) -> dict[str, list[Found]]:
         "2": {"world_size": 2, "cases": dict.fromkeys([*sharded, "sharded by twos"], steps)},
         "4": {"world_size": 4, "cases": dict.fromkeys([*sharded, "sharded by twos"], steps)},
         "8": {"world_size": 8, "cases": dict.fromkeys([f"sharded {name}" for name in ON_EIGHT], steps)},
-        "refused": {"world_size": 1, "cases": {"sharded sparse": steps}},
+        "refused": {"world_size": 1, "cases": {"sharded sparse": steps, "sharded scalar": steps}},
         **{f"resumed {index}": job for index, job in enumerate(resumes(SEED))},
     }
     return dict(zip(jobs, run(tmp_path_factory.mktemp("rounds"), list(jobs.values())), strict=True))
@@ -92,6 +92,7 @@ def test_compression_halves_the_bytes_of_gradients_that_are_scattered(rounds):
     assert plain[1] == 2 * compressed[1]
 
 
-def test_sparse_gradients_are_refused_by_name_on_one_rank_too(rounds):
-    error = rounds["refused"][0]["sharded sparse"]["error"]
-    assert error.startswith("ConfigError: model.embedding: its gradient is sparse"), error
+def test_what_cannot_be_sharded_is_refused_by_name_on_one_rank_too(rounds):
+    told = {name: found["error"] for name, found in rounds["refused"][0].items()}
+    assert told["sharded sparse"].startswith("ConfigError: model.embedding: its gradient is sparse"), told
+    assert told["sharded scalar"].startswith("ConfigError: model.scale: it is a scalar"), told
