@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import time
 
 import pytest
 
@@ -19,7 +18,7 @@ WINDOWS = """\
 windows:
   time_zone: UTC
   open: [{days: [mon], start: "00:00", end: "00:01"}]
-  margin_s: 5
+  margin_s: 15
   min_useful_s: 5
 """
 
@@ -42,22 +41,22 @@ def test_training_stops_inside_its_window_with_a_checkpoint_and_the_next_one_goe
         open_until(open_pipeline(by_hand), now, until=(now + length).isoformat(), why="a test")
         return now + length
 
-    began = time.monotonic()
     with pytest.raises(RunStopped):
         retrain(by_hand.model_copy(update={"stop_at_step": 1}))
-    # Long enough to come to train, however busy the machine is: this once was everything before training, too.
-    long_enough = datetime.timedelta(seconds=20 + 2 * (time.monotonic() - began))
-    closes = open_window(long_enough)
-    state = retrain(in_window, return_state=True)
-    assert (state.type.value, state.name) == ("COMPLETED", "WindowClosed"), state.message
-    in_first = steps(project)
-    last = in_first[-1]["step"]
-    assert last > 1, "it came to train"
-    assert in_first[-1]["unix_s"] + in_first[-1]["duration_s"] < closes.timestamp()
+    length, last = datetime.timedelta(seconds=40), 1
+    while last == 1:  # windows in which a busy machine comes to no step are windows as well
+        assert length < datetime.timedelta(minutes=15), "it never comes to train"
+        closes = open_window(length)
+        state = retrain(in_window, return_state=True)
+        ends = {"WindowClosed"} if (last := steps(project)[-1]["step"]) > 1 else {"WindowClosed", "WindowTooShort"}
+        assert state.type.value == "COMPLETED" and state.name in ends, state.message
+        length *= 2
+    in_windows = steps(project)
+    assert in_windows[-1]["unix_s"] + in_windows[-1]["duration_s"] < closes.timestamp()
     assert project.files(f"runs/*/checkpoints/*{last}/manifest.json")
     assert not project.living()
 
-    open_window(long_enough)
+    open_window(datetime.timedelta(minutes=15))
     with pytest.raises(RunStopped):
         retrain(in_window.model_copy(update={"stop_at_step": last + 3}))
     assert [step["step"] for step in steps(project)] == list(range(1, last + 4)), "no step twice, and none left out"
