@@ -94,14 +94,16 @@ class Service:
             timeout=within_s,
         )
 
-    def api(self, path: str, body: dict[str, Any] | None = None) -> Any:
+    def api(self, path: str, body: dict[str, Any] | None = None, *, method: str | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.url}/{path}", data, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}/{path}", data, headers, method=method)
 
         def ask() -> tuple[Any] | None:
             try:
                 with urllib.request.urlopen(request, timeout=20) as answer:
-                    return (json.load(answer),)
+                    text = answer.read()
+                    return (json.loads(text) if text else None,)
             except urllib.error.HTTPError as error:
                 # A server on SQLite says "try again" while its database is locked, as Prefect's own client does.
                 if error.code != 503:
@@ -178,7 +180,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         *("server", "start", "--host", "127.0.0.1", "--port", str(port)), cwd=folder, log=folder / "server.log"
     )
     try:
-        wait_until(lambda: _answers(f"{url}/health", server), 120, "the Prefect server")
+        wait_until(lambda: _answers(f"{url}/health", server), 300, "the Prefect server")
         assert made.prefect("work-pool", "create", "headway", "--type", "process", cwd=folder).returncode == 0
         yield made
     finally:

@@ -1,0 +1,203 @@
+"""`headway deploy` on a real server: twice, after edits, broken off, beside others' things; and its automations."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from rich.console import Console
+
+from data_contracts.errors import ConfigError, EnvironmentProblem
+from flows.command_line import run
+from flows.deploy.deploying import Deployed, deploy
+
+pytestmark = pytest.mark.slow
+
+MARK = "headway:shop:production"
+PROFILES = """
+project: shop
+profiles:
+  production: {pool: {name: shop}, limits: {gpus: 8}, variables: {shop: {team: search}}}
+  dev: {pool: {name: shop-dev}, suffix: -dev, schedules_active: false}
+  clash: {pool: {name: shop-clash}}
+"""
+WINDOWS = '\nwindows: {time_zone: Europe/Berlin, open: [{start: "01:00", end: "05:00"}]}\n'
+
+
+class Shop:
+    """A user's project of two pipelines, `tiny` with windows, and a server to deploy it to."""
+
+    def __init__(self, service: Any, folder: Path) -> None:
+        self.service, self.folder, self.told = service, folder, io.StringIO()
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        path = self.folder / "deployments" / file
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    def deploy(self, profile: str = "production", **options: Any) -> list[str]:
+        """The steps, as a person reads them."""
+        made: Deployed = deploy(self.folder, profile, console=Console(file=self.told, width=200), **options)
+        return [str(change) for change in made.changes]
+
+    def marked(self, path: str, mark: str = MARK) -> list[str]:
+        """Names of what carries the mark; asked from the server without our own reader."""
+        return sorted(each["name"] for each in self.service.api(path, {}) if mark in str(each))
+
+
+@pytest.fixture
+def shop(service: Any, project: Path, tmp_path: Path) -> Iterator[Shop]:
+    folder = tmp_path / "shop"
+    shutil.copytree(project, folder)
+    (folder / "deployments" / "endless.yaml").unlink()
+    (folder / "deployments" / "profiles.yaml").write_text(PROFILES)
+    with (folder / "deployments" / "tiny.yaml").open("a") as file:
+        file.write(WINDOWS)
+    made = Shop(service, folder)
+    with temporary_settings({PREFECT_API_URL: service.url}):
+        yield made
+        for path in ("automations", "deployments", "variables", "v2/concurrency_limits", "work_pools"):
+            for each in service.api(f"{path}/filter", {}):
+                if "headway:shop:" in str(each):
+                    service.api(f"{path}/{each['name'] if path == 'work_pools' else each['id']}", method="DELETE")
+
+
+ALL = [
+    "create work pool shop",
+    f"create concurrency limit {MARK}:gpus",
+    "create variable shop",
+    "create deployment retrain/refused",
+    "create deployment retrain/tiny",
+    "create deployment move-champion/champion",
+    "create automation shop production: zombie runs",
+    "create automation shop production: lost starts",
+]
+
+
+def test_deployed_twice_the_second_time_changes_nothing_and_edits_are_one_change_each(shop: Shop) -> None:
+    assert shop.deploy(dry_run=True) == ALL
+    assert shop.marked("deployments/filter") == shop.marked("work_pools/filter") == []
+    assert shop.deploy() == ALL
+    assert all(f"created {each.removeprefix('create ')}" in shop.told.getvalue() for each in ALL)
+    before = shop.service.api("deployments/name/retrain/tiny")
+    assert before["job_variables"]["env"]["HEADWAY_PROJECT"] == str(shop.folder)
+    assert shop.deploy() == []
+    assert shop.service.api("deployments/name/retrain/tiny") == before
+
+    shop.edit("tiny.yaml", "01:00", "01:30")
+    assert shop.deploy() == ["change deployment retrain/tiny"]
+    (schedule,) = shop.service.api("deployments/name/retrain/tiny")["schedules"]
+    assert (schedule["schedule"]["cron"], schedule["active"]) == ("30 1 * * *", True)
+    assert shop.service.api("deployments/name/retrain/tiny")["id"] == before["id"]
+    assert shop.deploy() == []
+
+    (shop.folder / "deployments" / "refused.yaml").unlink()
+    shop.edit("profiles.yaml", ", limits: {gpus: 8}, variables: {shop: {team: search}}", "")
+    gone = ["deployment retrain/refused", "variable shop", f"concurrency limit {MARK}:gpus"]
+    assert shop.deploy() == [f"remove {each}" for each in gone]
+    assert shop.marked("deployments/filter") == ["champion", "tiny"]
+    assert shop.deploy() == []
+
+
+def test_what_a_person_changed_on_the_server_is_shown_and_put_back(shop: Shop) -> None:
+    shop.deploy()
+    limit = shop.service.api(f"v2/concurrency_limits/{MARK}:gpus")
+    shop.service.api(f"v2/concurrency_limits/{limit['id']}", {"limit": 1}, method="PATCH")
+    (automation,) = (each for each in shop.service.api("automations/filter", {}) if "zombie" in each["name"])
+    shop.service.api(f"automations/{automation['id']}", {"enabled": False}, method="PATCH")
+    shop.service.api("work_pools/shop", {"concurrency_limit": 2}, method="PATCH")
+    changed = ["work pool shop", f"concurrency limit {MARK}:gpus", "automation shop production: zombie runs"]
+    assert shop.deploy() == [f"change {each}" for each in changed]
+    assert "limit: 1 → 8" in shop.told.getvalue() and "enabled: False → True" in shop.told.getvalue()
+    assert shop.deploy() == []
+
+
+def test_profiles_share_a_server_and_neither_removes_the_others_things(shop: Shop) -> None:
+    shop.deploy()
+    assert "create deployment retrain/tiny-dev" in shop.deploy("dev")
+    assert shop.deploy() == shop.deploy("dev") == []
+    (schedule,) = shop.service.api("deployments/name/retrain/tiny-dev")["schedules"]
+    assert not schedule["active"]
+
+
+def test_a_name_that_another_profile_has_is_refused_before_anything_is_done(shop: Shop) -> None:
+    shop.deploy()
+    with pytest.raises(ConfigError, match=r"nothing was changed.*deployment retrain/tiny"):
+        shop.deploy("clash")
+    assert shop.marked("work_pools/filter", "headway:shop:clash") == []
+
+
+def test_broken_off_half_way_it_names_what_was_done_and_a_second_time_does_the_rest(shop: Shop) -> None:
+    shop.edit("profiles.yaml", "{team: search}", "x" * 10_000)  # more than Prefect keeps
+    with pytest.raises(EnvironmentProblem) as broken:
+        shop.deploy()
+    assert "could not create variable shop: 422" in broken.value.what
+    assert f"Done: create work pool shop, create concurrency limit {MARK}:gpus. Not done:" in broken.value.what
+    shop.edit("profiles.yaml", "x" * 10_000, "{team: search}")
+    assert shop.deploy() == ALL[2:]
+    assert shop.deploy() == []
+
+
+def test_a_start_that_the_limit_cancelled_raises_an_event(shop: Shop) -> None:
+    shop.deploy()
+    deployment = shop.service.api("deployments/name/retrain/tiny")["id"]
+    runs = [shop.service.api(f"deployments/{deployment}/create_flow_run", {})["id"] for _ in range(2)]
+    for each in runs:
+        shop.service.api(f"flow_runs/{each}/set_state", {"state": {"type": "PENDING"}})
+    assert [shop.service.state(each)["type"] for each in runs] == ["PENDING", "CANCELLED"]
+    asked = {"filter": {"event": {"name": ["prefect.automation.triggered"]}}}
+
+    def fired() -> list[str]:
+        events = shop.service.api("events/filter", asked)["events"]
+        return [name for each in events if (name := each["resource"]["prefect.resource.name"]).startswith("shop ")]
+
+    deadline = time.monotonic() + 60
+    while not fired() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert fired() == ["shop production: lost starts"]
+
+
+@pytest.mark.parametrize(
+    ("url", "profile", "code", "told"),
+    [
+        ("http://127.0.0.1:9/api", "production", 8, "does not answer"),
+        ("", "production", 8, "no Prefect server is named"),
+        (None, "prod", 2, "There are: clash, dev, production."),
+    ],
+)
+def test_bad_input_ends_with_its_code_and_one_message(
+    shop: Shop,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    url: str | None,
+    profile: str,
+    code: int,
+    told: str,
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["headway", "deploy", profile])
+    monkeypatch.setenv("HEADWAY_PROJECT", str(shop.folder))
+    with temporary_settings({} if url is None else {PREFECT_API_URL: url or None}):
+        assert run() == code
+    said = capsys.readouterr()
+    assert told in said.err and said.err.startswith("headway: ") and not said.out
+
+
+def test_a_pipeline_file_that_cannot_be_read_removes_nothing(shop: Shop) -> None:
+    shop.deploy()
+    shop.edit("refused.yaml", "pipeline: refused", "pipelin: refused")
+    with pytest.raises(ConfigError, match="pipelin"):
+        shop.deploy()
+    for each in (shop.folder / "deployments").glob("*.yaml"):
+        if each.name != "profiles.yaml":
+            each.unlink()
+    with pytest.raises(ConfigError, match="there is no pipeline file"):
+        shop.deploy()
+    assert shop.marked("deployments/filter") == ["champion", "refused", "tiny"]
