@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from training.ledger import Ledger
 
 PULSE_EVERY_S = 1.0
+T = TypeVar("T")
 
 
 class Pulse:
@@ -28,3 +30,9 @@ class Pulse:
         if now_s - self._told_s >= PULSE_EVERY_S:
             self._told_s = now_s
             self._ledger.event("pulse", what=self._what, num_done=self._num_done)
+
+    def beside(self, values: Iterable[T]) -> Iterator[T]:
+        """The values; each one that was used is a piece of work."""
+        for value in values:
+            yield value
+            self()

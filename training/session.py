@@ -7,9 +7,7 @@ import contextlib
 import dataclasses
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
@@ -30,17 +28,9 @@ from training.data.loader_spec import loader_spec
 from training.data.spec import TRAIN
 from training.distributed import Gang, be_deterministic, meet
 from training.guards.guard import Guard, RollBack
-from training.guards.memory import (
-    OutOfMemory,
-    out_of_memory,
-    remember_allocations,
-    what_took_memory,
-    with_noted_micro_batch,
-)
+from training.guards.memory import explaining_out_of_memory, remember_allocations, with_noted_micro_batch
 from training.guards.roll_back import abandon_after
 from training.guards.stop import StopConditions
-from training.launch.failure import cause_of
-from training.launch.protocol import write_json
 from training.launch.rank import Rank
 from training.learner import Learner
 from training.loop import Step, train
@@ -59,8 +49,6 @@ from training.run_documents import (
 from training.step_recorder import StepRecorder
 from training.telemetry import Stopwatch
 from training.traffic import as_fields
-
-T = TypeVar("T")
 
 
 def train_run(rank: Rank, workspace: Workspace, run: Link, run_dir: Path) -> None:
@@ -119,7 +107,7 @@ class _Session:
         while (at_most := self._train(self._begin(at_most))) is not None:
             self._let_go()
         with self._rank.ledger.span("result") as fields:
-            wholes = _told(self._learner.wholes(), Pulse(self._rank.ledger, "result"))
+            wholes = Pulse(self._rank.ledger, "result").beside(self._learner.wholes())
             if self._gang.leads and self._checkpointer.newest is not None:
                 publish_result(self._run_dir, self._run, self._checkpointer.newest, wholes)
             collections.deque(wholes, maxlen=0)  # all ranks take part in making them up
@@ -166,19 +154,11 @@ class _Session:
                 self._left_unix_s = time.time()
         return None
 
-    @contextlib.contextmanager
-    def _explaining_out_of_memory(self, *, of_batches: bool) -> Iterator[None]:
-        """Raises `OutOfMemory`, once what took the memory is written down, in place of torch's error."""
-        try:
-            yield
-        except OutOfMemory:
-            raise
-        except Exception as error:
-            if cause_of(error) != "oom":
-                raise
-            failure = out_of_memory(error, self._spec, self._run_dir, of_batches=of_batches)
-            write_json(self._rank.files.memory(self._rank.rank), what_took_memory(self._gang.device))
-            raise failure from error
+    def _explaining_out_of_memory(self, *, of_batches: bool) -> contextlib.AbstractContextManager[None]:
+        report = self._rank.files.memory(self._rank.rank)
+        return explaining_out_of_memory(
+            self._spec, self._run_dir, report=report, device=self._gang.device, of_batches=of_batches
+        )
 
     def _let_go(self) -> None:
         """Give up the model and all that belongs to it: the device need not hold two of them."""
@@ -308,10 +288,3 @@ class _Session:
             proof_loss=self._learner.proof_loss(self._proof_batch),
             fingerprint=self._fingerprint,
         )
-
-
-def _told(values: Iterable[T], on_value: Callable[[], None]) -> Iterator[T]:
-    """The values, telling of each one that was used."""
-    for value in values:
-        yield value
-        on_value()

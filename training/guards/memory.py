@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 from data_contracts.errors import HeadwayError, TrainingFailed
 from training.config import TrainingSpec
 from training.distributed import Gang
+from training.launch.failure import cause_of
 from training.launch.protocol import read_json, write_json
 
 NOTE_NAME = "smaller-micro-batch.json"
@@ -66,6 +68,23 @@ def out_of_memory(error: BaseException, spec: TrainingSpec, run_dir: Path, *, of
         return OutOfMemory(what, where=f"micro-batch of {rows}", advice="Split the model further, or shrink it.")
     write_json(run_dir / NOTE_NAME, {"micro_batch_sequences": rows // 2})
     return SmallerMicroBatch(what, where=f"micro-batch of {rows}", advice=f"The next attempt takes {rows // 2}.")
+
+
+@contextlib.contextmanager
+def explaining_out_of_memory(
+    spec: TrainingSpec, run_dir: Path, *, report: Path, device: torch.device, of_batches: bool
+) -> Iterator[None]:
+    """Raises `OutOfMemory` in place of torch's error, once what took the memory is written into `report`."""
+    try:
+        yield
+    except OutOfMemory:
+        raise
+    except Exception as error:
+        if cause_of(error) != "oom":
+            raise
+        failure = out_of_memory(error, spec, run_dir, of_batches=of_batches)
+        write_json(report, what_took_memory(device))
+        raise failure from error
 
 
 def with_noted_micro_batch(spec: TrainingSpec, run_dir: Path, gang: Gang) -> TrainingSpec:
