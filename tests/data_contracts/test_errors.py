@@ -13,6 +13,7 @@ SUBCLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) a
 DOCUMENTED_CODES = {
     "ConfigError": 2,
     "DataError": 3,
+    "EncodingRefused": 3,
     "ContractViolation": 4,
     "IntegrityError": 5,
     "TrainingFailed": 6,
@@ -21,6 +22,7 @@ DOCUMENTED_CODES = {
     "RegistryError": 9,
     "RefConflict": 9,
     "RunStopped": 75,
+    "OutsideWindow": 77,
     "HeadwayError": 70,
 }
 
