@@ -152,6 +152,7 @@ def test_a_closed_terminal_leaves_no_process_and_a_checkpoint(project, on_a_term
 
 def test_a_run_can_be_watched_stopped_and_continued(project, finished, in_mid_training, wait_until) -> None:
     run = project.run_dir().name
+    wait_until(lambda: project.files("runs/*/checkpoints/*/m*.json"), within_s=60)
     with held(project):
         status = json.loads(project.headway("status", "--json").stdout)
         shown = project.headway("status").stdout

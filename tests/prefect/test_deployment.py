@@ -33,7 +33,7 @@ def test_the_file_names_no_path_of_a_machine_and_the_version_that_is_installed()
 
 def test_every_shipped_pipeline_is_deployed_at_an_hour_of_its_own() -> None:
     deployments = yaml.safe_load((REPOSITORY / "deployments" / "prefect.yaml").read_text())["deployments"]
-    pipelines = {path.stem for path in (REPOSITORY / "deployments").glob("*.yaml")} - {"prefect"}
+    pipelines = {path.stem for path in (REPOSITORY / "deployments").glob("*.yaml")} - {"prefect", "profiles"}
     assert {each["name"] for each in deployments} == pipelines
     assert all(each["parameters"] == {"request": {"pipeline": each["name"]}} for each in deployments)
     assert len({schedule["cron"] for each in deployments for schedule in each["schedules"]}) == len(deployments)

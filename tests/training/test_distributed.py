@@ -54,8 +54,9 @@ def test_outside_of_steps_ranks_wait_for_one_that_reads_or_writes_for_longer_tha
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=come_late_to_meetings, args=(rank, port)) for rank in range(2)]
+    # No fork: what other tests left in this process, threads above all, is none of a rank's.
+    fresh = multiprocessing.get_context("spawn")
+    ranks = [fresh.Process(target=come_late_to_meetings, args=(rank, port)) for rank in range(2)]
     for process in ranks:
         process.start()
     for process in ranks:
