@@ -33,12 +33,12 @@ def test_after_cleaning_every_version_proves_and_a_retrain_finds_every_stage(pro
     assert project.files("runs/*/checkpoints/*/manifest.json") == checkpoints[-1:]
     assert report["mlflow_removed"] == report["mlflow_killed"] == []
 
+    (weights, *_) = project.files("runs/*/checkpoints/*/tensors*")
+    why = project.headway("clean", "--keep-last", "0", "--why", str(weights.relative_to(project.workspace)))
+    assert "refs/models/tiny/" in why.stdout, why.stdout + why.stderr
+
     proved = project.headway("verify", "models:/tiny/1")
     assert proved.returncode == 0, proved.stdout + proved.stderr
     second = project.retrain("--json")
     assert second.returncode == 0, second.stderr
     assert json.loads(second.stdout.splitlines()[-1])["stages_made"] == []
-
-    (weights, *_) = project.files("runs/*/checkpoints/*/tensors*")
-    why = project.headway("clean", "--why", str(weights.relative_to(project.workspace)))
-    assert "refs/models/tiny/" in why.stdout, why.stderr
