@@ -26,6 +26,7 @@ from training.data.shapes import OwnShape, TokenShape
 from training.data.sharding import fit, write_shards
 from training.data.spec import ShardSpec
 from training.data.splits import NO_ROWS, SourceRows
+from training.launch.process_tree import ALREADY_DEAD, process_state
 from training.measures import CLASSES, TEXT, target_of, yardstick_for
 from training.scorers import token_sizes_bytes
 
@@ -407,7 +408,7 @@ def test_an_error_class_of_the_users_own_is_told_as_headways_that_it_derives_fro
         own.fit(own.spec())
 
 
-def test_what_an_encoder_forked_ends_with_it_and_keeps_nobody_waiting(own: Own) -> None:
+def test_what_an_encoder_forked_ends_with_it_and_keeps_nobody_waiting(own: Own, until) -> None:
     left = own.root / "left"
     own.write(
         "        found = set()",
@@ -420,8 +421,8 @@ def test_what_an_encoder_forked_ends_with_it_and_keeps_nobody_waiting(own: Own) 
     )
     with pytest.raises(ConfigError, match="ended with exit code 9"):
         own.fit(own.spec())
-    state = Path(f"/proc/{left.read_text()}/stat")
-    assert not state.exists() or ") Z " in state.read_text()
+    pid = int(left.read_text())
+    until(lambda: process_state(pid) in ALREADY_DEAD, what=f"the end of {pid}, which the encoder forked,")
 
 
 def test_what_the_sample_is_too_small_to_teach_is_learnt_from_all_rows(own: Own) -> None:
