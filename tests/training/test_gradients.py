@@ -74,16 +74,18 @@ def test_squares_of_rows_are_the_same_bits_however_rows_are_cut(shape):
     assert float(whole.sum()) == pytest.approx(float(gradient.double().square().sum()), rel=1e-5)
 
 
-def test_a_parameter_that_a_replica_does_not_use_contributes_nothing():
-    used, unused = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
-    tree = GradientTree({"used": used, "unused": unused}, collectives=ALONE, num_replicas=2)
-    for replica in range(2):
-        tree.begin_replica()
-        (used.sum() + (unused.sum() if replica else 0)).backward()
-        tree.end_replica()
-    tree.total()
-    assert used.grad.tolist() == [2, 2, 2]
-    assert unused.grad.tolist() == [1, 1]
+@pytest.mark.parametrize("users", [[1], [0], [2, 3], []])
+def test_a_parameter_that_a_replica_does_not_use_contributes_nothing(users):
+    used, rare = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))
+    tree = GradientTree({"used": used, "rare": rare}, collectives=ALONE, num_replicas=4)
+    for all_use_it in (True, False):  # the first step leaves its sums behind in the buffers
+        for replica in range(4):
+            tree.begin_replica()
+            (used.sum() + (rare.sum() if all_use_it or replica in users else 0)).backward()
+            tree.end_replica()
+        tree.total()
+    assert used.grad.tolist() == [4] * 3
+    assert rare.grad.tolist() == [len(users)] * 2
 
 
 @pytest.mark.parametrize(("num_replicas", "length"), [(1, 13), (4, 16), (8, 16)])
