@@ -75,7 +75,8 @@ def was_champion(workspace: Workspace, model: str, registration: Link) -> bool:
 
 def require_model(workspace: Workspace, name: str) -> None:
     """Raises `ConfigError`: nothing was registered under this name; says what there is."""
-    if refs.newest_number(workspace, versions_ref(name)) == 0:
+    # A name with a slash is none, and would be a path.
+    if "/" in name or refs.newest_number(workspace, versions_ref(name)) == 0:
         known = workspace.names("models") + workspace.names("refs/models")
         raise ConfigError(
             f"no model {name!r} in this workspace.",

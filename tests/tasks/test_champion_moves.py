@@ -250,5 +250,6 @@ def test_a_projection_that_another_host_overtook_is_repeated(versions, register,
 
 
 def test_a_model_nobody_registered_has_no_history(context: RunContext) -> None:
-    with pytest.raises(ConfigError, match="no model 'tiny' in this workspace"):
-        read_history(context.workspace.uri, MODEL)
+    for name in (MODEL, f"../{MODEL}"):
+        with pytest.raises(ConfigError, match=f"no model '{name}' in this workspace"):
+            read_history(context.workspace.uri, name)
