@@ -92,7 +92,7 @@ def latency_of(workspace: Workspace, registration: Registration) -> float:
         graph = folder / "model.pt2"
         workspace.copy_out(registered_graph(registration), graph)
         (folder / "example.json").write_bytes(example)
-        command = [sys.executable, str(TIMED_GRAPH), str(graph), str(folder / "example.json"), dtype, str(CALLS)]
+        command = [sys.executable, "-P", str(TIMED_GRAPH), str(graph), str(folder / "example.json"), dtype, str(CALLS)]
         try:
             done = subprocess.run(command, capture_output=True, timeout=WITHIN_S, cwd=folder, text=True)
         except subprocess.TimeoutExpired as error:
