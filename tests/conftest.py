@@ -109,14 +109,14 @@ def prefect_here() -> Iterator[None]:
 
 
 @pytest.fixture
-def new_disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """Mounts a file system of so many bytes, which a test can fill."""
+def new_disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Mounts a file system of so many bytes, which a test can fill; in `folder`, with `options` of its own."""
     mounted: list[Path] = []
 
-    def mount(size_bytes: int) -> Path:
-        folder = tmp_path / "small"
+    def mount(size_bytes: int, folder: Path = tmp_path / "small", options: str = "") -> Path:
         folder.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
+        given = ",".join(filter(None, (f"size={size_bytes}", options)))
+        command = ["mount", "-t", "tmpfs", "-o", given, "tmpfs", str(folder)]
         if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
             pytest.skip("no file system can be mounted here")
         mounted.append(folder)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -318,26 +317,8 @@ def test_a_worker_started_by_hand_is_refused_when_the_receipt_is_of_other_data(p
     assert not (project.workspace / "runs" / run[:16] / "checkpoints").exists()
 
 
-@pytest.fixture
-def mount() -> Iterator[Callable[[Path, str], Path]]:
-    """Mounts a small file system of its own."""
-    mounted: list[Path] = []
-
-    def mount(folder: Path, options: str) -> Path:
-        folder.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-        if os.geteuid() != 0 or subprocess.run(command, capture_output=True).returncode != 0:
-            pytest.skip("no file system can be mounted here")
-        mounted.append(folder)
-        return folder
-
-    yield mount
-    for folder in mounted:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def test_no_space_left_loses_nothing_and_the_next_retrain_goes_on(new_project, mount, train_here) -> None:
-    small_disk = mount(new_project.workspace, "size=8m")
+def test_no_space_left_loses_nothing_and_the_next_retrain_goes_on(new_project, new_disk, train_here) -> None:
+    small_disk = new_disk(8 << 20, new_project.workspace)
     filler = small_disk / "filler"
     filler.write_bytes(b"\0" * ((8 << 20) - (120 << 10)))  # leaves room for documents, not for the shards
     done = new_project.retrain()
@@ -353,19 +334,19 @@ def test_no_space_left_loses_nothing_and_the_next_retrain_goes_on(new_project, m
     assert new_project.result()["step"] == 120
 
 
-def test_a_workspace_that_may_not_be_written(command, new_project, mount) -> None:
-    mount(new_project.workspace, "size=1m,ro")
+def test_a_workspace_that_may_not_be_written(command, new_project, new_disk) -> None:
+    new_disk(1 << 20, new_project.workspace, "ro")
     code, err = retrain(command, new_project)
     assert code == 8
     assert_one_message(err, str(new_project.workspace))
 
 
-def test_no_space_left_for_temporary_files_is_said_and_loses_nothing(project, mount, tmp_path) -> None:
+def test_no_space_left_for_temporary_files_is_said_and_loses_nothing(project, new_disk) -> None:
     for left in ("stages/register", "refs/models", "models", "mlartifacts"):
         shutil.rmtree(project.workspace / left)
     (project.workspace / "mlflow.db").unlink()
     before = content(project.workspace)
-    small_disk = mount(tmp_path / "small", "size=64k")  # not enough for the model that MLflow is to keep
+    small_disk = new_disk(64 << 10)  # not enough for the model that MLflow is to keep
     project.settings["TMPDIR"] = str(small_disk)
     done = project.retrain()
     assert done.returncode == 8, done.stderr
