@@ -17,15 +17,7 @@ from data_contracts.sources import take_snapshot
 from flows.pipeline_spec import load_pipeline
 from flows.plan import Plan, make_plan, print_plan
 from flows.request import RetrainRequest
-
-PIPELINE = """\
-pipeline: tiny
-source: {format: text-files, uri: texts, include: ["**/*.txt"]}
-contract: contract.yaml
-training: {recipe: {model: {width: 16, depth: 1, heads: 2, hidden: 32}}, max_steps: 500}
-registry: {model: tiny}
-"""
-CONTRACT = "name: tiny\nversion: 1.0.0\ndescription: none\ncolumns:\n  text: {type: string}\n"
+from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
 
 
 @pytest.fixture

@@ -14,14 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from flows.command_line import run as run_command
+from tests.flows.tiny_pipeline import PIPELINE
 
-PIPELINE = """\
-pipeline: tiny
-source: {format: text-files, uri: texts, include: ["**/*.txt"]}
-contract: contract.yaml
-training: {recipe: {model: {width: 16, depth: 1, heads: 2, hidden: 32}}, max_steps: 500}
-registry: {model: tiny}
-"""
 CONTRACT = "name: tiny\nversion: 1.0.0\ndescription: none\ncolumns:\n  text: {type: string, nullable: true}\n"
 
 

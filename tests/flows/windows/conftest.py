@@ -8,14 +8,8 @@ import pytest
 
 from flows.request import RetrainRequest
 from flows.windows.admission import Pipeline, open_pipeline
+from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
 
-PIPELINE = """\
-pipeline: tiny
-source: {format: text-files, uri: texts, include: ["**/*.txt"]}
-contract: contract.yaml
-training: {recipe: {model: {width: 16, depth: 1, heads: 2, hidden: 32}}, max_steps: 500}
-registry: {model: tiny}
-"""
 WINDOWS = """\
 windows:
   time_zone: Europe/Berlin
@@ -23,7 +17,6 @@ windows:
   blackouts: [{first: 2026-12-24, last: 2026-12-26, why: nobody is there}]
   margin_s: 300
 """
-CONTRACT = "name: tiny\nversion: 1.0.0\ndescription: none\ncolumns:\n  text: {type: string}\n"
 
 
 @pytest.fixture
