@@ -1,7 +1,7 @@
-"""What collectives cost a rank, counted and timed where the engine calls them.
+"""What collectives cost a rank, counted and timed where they are called.
 
-Not what DTensor calls by itself, nor FSDP2 among replicas. Torch's dispatcher could pass these through Python
-(`torch.library.get_kernel`), but only with the interpreter's lock held, on which gloo's threads then wait for ever.
+Torch's dispatcher could pass all of them through Python (`torch.library.get_kernel`), but only with the interpreter's
+lock held, on which gloo's threads then wait for ever.
 """
 
 from __future__ import annotations
@@ -73,11 +73,20 @@ class TrafficMeter:
     @contextlib.contextmanager
     def within(self, kind: str, sent_bytes: int) -> Iterator[None]:
         """Around a whole exchange that this rank, or on CUDA its stream, stands still for."""
+        ended = self.begin(kind, sent_bytes)
+        yield
+        ended()
+
+    def begin(self, kind: str, sent_bytes: int) -> Callable[[], None]:
+        """Just before an exchange whose end the caller sees. Returns what to call then, on CUDA in the stream of it."""
         traffic = self._count(kind, sent_bytes)
         moment = self._moment()
-        yield
-        moment.ends()
-        self._unfinished.append((moment, traffic))
+
+        def ended() -> None:
+            moment.ends()
+            self._unfinished.append((moment, traffic))
+
+        return ended
 
     def sent(self, size_bytes: int) -> None:
         """A message to one rank, whose end gloo tells to nobody."""

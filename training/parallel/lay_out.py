@@ -46,6 +46,10 @@ def lay_out(recipe: Recipe, model: nn.Module, spec: TrainingSpec, gang: Gang, me
     """Split a model without memory over the mesh as the configuration says, and give this rank's part memory."""
     ties = _ties(model)
     blocks = named_blocks(recipe, model) or [model]
+    if mesh.shape.tensor > 1 or mesh.shape.shard > 1:
+        from training.parallel.metered_tensors import meter_tensors  # and with it what a plain rank does without
+
+        meter_tensors(gang.traffic)
     if mesh.shape.tensor > 1:
         _split_tensors(recipe, model, spec, mesh)
         _tie(model, ties)

@@ -36,8 +36,26 @@ CASES = {
             "reduce_scatter": 4 * PARAMETERS // 2,
         },
     ),
-    # What DTensor exchanges by itself is in no count.
-    "tensor": ({"tensor": 2}, 16, {"all_gather": agreement(1)}),
+    "sharded, and two replicas of it": (
+        {"shard": 2, "replicate": 2},
+        4,
+        {
+            "all_gather": (4 * PARAMETERS + 4 * 4 * BLOCK) // 2 + 3 * agreement(1),
+            "reduce_scatter": 4 * PARAMETERS // 2,
+            "all_reduce": 4 * PARAMETERS // 2,
+        },
+    ),
+    # Positions are gathered before heads, hidden groups and vocabulary, and scattered behind them; the other way round
+    # on the way back. The norms see their own positions, and the loss their own part of the vocabulary.
+    "tensor": (
+        {"tensor": 2},
+        16,
+        {
+            "all_gather": 2 * (2 * 4 + 1) * 16 * ROW_BYTES // 2 + agreement(1),
+            "reduce_scatter": 2 * (2 * 4 + 1) * 16 * ROW_BYTES // 2,
+            "all_reduce": (2 * 4 + 1) * 32 * 4 + 3 * 16 * 16 * 4,
+        },
+    ),
     "pipeline": (
         {"pipeline": 2},
         8,
@@ -52,7 +70,7 @@ def test_every_byte_that_the_engine_sends_in_a_step_is_counted_by_kind(train, na
     options, micro, sent_bytes = CASES[name]
     compression = {key: options[key] for key in options if key == "gradient_compression"}
     parallel = {"mode": "fast"} | {key: value for key, value in options.items() if key not in compression}
-    answer = train(2, micro=micro, steps=1, measure=True, parallel=parallel, **compression)
+    answer = train(2 * options.get("replicate", 1), micro=micro, steps=1, measure=True, parallel=parallel, **compression)
     assert {kind: cost["sent_bytes"] for kind, cost in answer["local_traffic"].items()} == sent_bytes
     assert all((cost["busy_s"] > 0) == (kind != "send") for kind, cost in answer["local_traffic"].items())
     assert answer["num_parameters"] == PARAMETERS, "of the whole model, whatever part of it lies here"

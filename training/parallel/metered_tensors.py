@@ -1,0 +1,98 @@
+"""What DTensor and FSDP2 exchange by themselves, counted and timed, where torch offers no seam of its own.
+
+The functions that they look up at every call are replaced, once a process: DTensor's three collectives with the wait
+for their results, and the sum among replicas of shards. What `torch.compile` traces is passed by, and so is DTensor's
+exchange of shards by other dimensions on CUDA, which no plan of ours asks for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch import Tensor
+from torch.distributed.distributed_c10d import _get_group_size_by_name
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+
+from training.traffic import TrafficMeter, size_bytes
+
+KINDS = {"all_reduce": "all_reduce", "all_gather_single": "all_gather", "reduce_scatter_single": "reduce_scatter"}
+"""Of DTensor's collectives."""
+
+
+class _MeteredTensors:
+    """The functions, around those of torch.
+
+    A result is waited for by whoever first looks at it, through whatever view: calls are known by where it is stored.
+    """
+
+    def __init__(self) -> None:
+        self.meter = TrafficMeter()
+        self._under_way: dict[int, Callable[[], None]] = {}
+        self._wait_tensor: Callable[[Tensor], Any] = functional.wait_tensor
+
+    def install(self) -> None:
+        for name, kind in KINDS.items():
+            setattr(functional, name, self._metered(kind, getattr(functional, name)))
+        setattr(functional, "wait_tensor", self._wait)  # noqa: B010 - to a checker it is no place to write to
+        setattr(_fsdp_collectives, "dist", _MeteredDist(self))  # noqa: B010
+
+    def _metered(self, kind: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        arguments = inspect.signature(call)
+
+        def metered(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if functional._are_we_tracing():
+                return call(tensor, *args, **kwargs)
+            asked = arguments.bind(tensor, *args, **kwargs).arguments
+            group = functional._resolve_group(asked["group"], asked.get("tag", ""))
+            num_ranks = _get_group_size_by_name(group)
+            ended = self.meter.begin(kind, sent_bytes(kind, tensor, num_ranks))
+            result = call(tensor, *args, **kwargs)
+            if isinstance(result, functional.AsyncCollectiveTensor):
+                self._under_way[result.elem.untyped_storage().data_ptr()] = ended
+            else:  # waited for already
+                ended()
+            return result
+
+        return metered
+
+    def _wait(self, tensor: Tensor) -> Any:
+        result = self._wait_tensor(tensor)
+        if ended := self._under_way.pop(tensor.untyped_storage().data_ptr(), None):
+            ended()
+        return result
+
+
+class _MeteredDist:
+    """`torch.distributed`, as FSDP2 sees it."""
+
+    def __init__(self, tensors: _MeteredTensors) -> None:
+        self._tensors = tensors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(dist, name)
+
+    def all_reduce(self, tensor: Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+        with self._tensors.meter.within("all_reduce", sent_bytes("all_reduce", tensor, dist.get_world_size(group))):
+            return dist.all_reduce(tensor, op, group, async_op)
+
+
+def sent_bytes(kind: str, tensor: Tensor, num_ranks: int) -> int:
+    """What a rank sends in a ring that begins with this tensor."""
+    whole_bytes = size_bytes(tensor) * (num_ranks if kind == "all_gather" else 1)
+    return whole_bytes * (num_ranks - 1) // num_ranks * (2 if kind == "all_reduce" else 1)
+
+
+_metered: _MeteredTensors | None = None
+
+
+def meter_tensors(meter: TrafficMeter) -> None:
+    """From now on this process's exchanges go into `meter`."""
+    global _metered
+    if _metered is None:
+        _metered = _MeteredTensors()
+        _metered.install()
+    _metered.meter = meter
