@@ -36,7 +36,8 @@ class CheckedRecipe:
             self._recipe = make()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._recipe, name)
+        value = getattr(self._recipe, name)
+        return self._checked_flops(value) if name == "flops_per_token" else value
 
     def build(self) -> nn.Module:
         with self._blamed({}):
@@ -93,6 +94,18 @@ class CheckedRecipe:
         if not isinstance(example, Tensor):
             self._refuse("example_input", f"returned {_kind(example)}, not a tensor.")
         return example
+
+    def _checked_flops(self, own: Callable[[int], float]) -> Callable[[int], float]:
+        # A recipe need not have it, and who asks looks whether it is there.
+        def flops_per_token(num_parameters: int) -> float:
+            with self._blamed({}):
+                flops: object = own(num_parameters)
+            if not (isinstance(flops, int | float) and 0 < flops < math.inf):
+                said = f"{flops}" if isinstance(flops, int | float) else _kind(flops)
+                self._refuse("flops_per_token", f"returned {said}, not a number above 0.")
+            return float(flops)
+
+        return flops_per_token
 
     @contextlib.contextmanager
     def _blamed(self, batch: Mapping[str, Tensor]) -> Iterator[None]:

@@ -44,6 +44,8 @@ class Mine:
         return ()
     def example_input(self):
         return torch.zeros(2, 1, 4, 4)
+    def flops_per_token(self, num_parameters):
+        return 6 * num_parameters
 """
 Write = Callable[..., Recipe]
 
@@ -71,6 +73,7 @@ def use(recipe: Recipe) -> None:
     recipe.measures(model, BATCH)
     recipe.hidden_matrices(model)
     recipe.example_input()
+    assert recipe.flops_per_token(51) == 306
 
 
 def test_a_good_recipe_goes_through_and_keeps_what_is_its_own(load: Write) -> None:
@@ -100,6 +103,9 @@ def test_a_good_recipe_goes_through_and_keeps_what_is_its_own(load: Write) -> No
         ('"correct": torch.ones(len(batch["label"]), 1)', '"correct": 0.5', 20, "correct as a float, not as a tensor"),
         ("        return ()", '        return ("1.bias",)', 22, r"names 1\.bias, which has 1 dimensions"),
         ("return torch.zeros(2, 1, 4, 4)", "return [0]", 24, "example_input returned a list"),
+        ("6 * num_parameters", "num_parameters / 0", 27, "ZeroDivisionError"),
+        ("6 * num_parameters", "num_parameters * 0", 26, "flops_per_token returned 0, not a number above 0"),
+        ("return 6 *", "pass # ", 26, "flops_per_token returned nothing"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_line(load: Write, old: str, new: str, line: int | None, problem: str) -> None:
