@@ -12,23 +12,22 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import duckdb
 
-from data_contracts.checks import SCANNED, Check, compile_checks
-from data_contracts.column_figures import SUMMED, figures_of, statistic_value
+from data_contracts.checks import Check, compile_checks
+from data_contracts.column_figures import SUMMED, figures_of
 from data_contracts.comparison import Comparison, compare_distributions, newest_figure, newest_rows
 from data_contracts.contract import Contract
 from data_contracts.documents import ContractReceipt, Newest, Snapshot, StoredFile
-from data_contracts.exact_checks import one_value
+from data_contracts.evidence import GX_RAISED, find_evidence
 from data_contracts.figures import Scalar
 from data_contracts.file_states import FileStates
 from data_contracts.leakage import PipelineSplit, register_split
 from data_contracts.quarantine import Quarantine, set_aside, write_quarantine
-from data_contracts.rows_database import ALL_ROWS, ROWS, RowsDatabase, identifier
+from data_contracts.rows_database import ALL_ROWS, RowsDatabase, identifier
 from data_contracts.rows_files import FILE_COLUMN, RowsFiles
-from data_contracts.set_scans import judge_set
 from data_contracts.tallies import Tallies
 from data_contracts.type_families import family
 from data_contracts.verdicts import Evidence, is_accepted, quarantine_verdict, snapshot_verdict, verdict_of
@@ -40,7 +39,6 @@ MEMORY_LIMITS = ("128MB", "1GB")
 """What DuckDB may hold, tried in turn. The first is enough for all that sorts, groups or joins, however many rows there
 are: it spills, and at 20 million rows is no slower. The others are for what cannot spill, such as medians or very wide
 rows, and are taken only when something could not be judged."""
-GX_RAISED = "Great Expectations raised an error"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +151,7 @@ def _judge(
                 left_out=left_out,
                 compared=compared,
                 evidence=tuple(
-                    _evidence(connection, tallies, check, outcomes.get(check.rule_id), compared, given, rows)
+                    find_evidence(connection, tallies, check, outcomes.get(check.rule_id), compared, given.split, rows)
                     for check in checks
                 ),
                 metrics=_metrics(tallies, rows, quarantine, snapshot),
@@ -235,65 +233,6 @@ def _run_expectations(
         outcomes = {}
     unanswered = Outcome(passed=False, raised=True)
     return {check.rule_id: outcomes.get(check.rule_id, unanswered) for check in asked}
-
-
-def _evidence(
-    connection: duckdb.DuckDBPyConnection,
-    tallies: Tallies,
-    check: Check,
-    outcome: Outcome | None,
-    compared: Comparison,
-    given: Surroundings,
-    rows: RowsFiles,
-) -> Evidence:
-    found: dict[str, Any] = {}
-    raised = ""
-    try:
-        if check.kind in SCANNED:
-            found["finding"] = judge_set(connection, check, given.split)
-        elif check.rule_id in compared.raised:
-            raised = compared.raised[check.rule_id]
-        elif check.kind in ("volume", "drift"):
-            found["finding"] = compared.findings[check.rule_id]
-        elif check.kind == "statistic":
-            found["aggregate"] = _aggregate(connection, tallies, check, rows)
-        else:
-            values = _values(tallies.total(figures_of(check, rows.columns.get(check.column))))
-            found |= dict(
-                zip(("num_broken", "num_judged") if check.is_row_level else ("num_judged",), values, strict=False)
-            )
-    except duckdb.Error as error:
-        raised = type(error).__name__
-    if not raised and outcome is not None and outcome.raised:
-        raised = GX_RAISED
-    return Evidence(
-        expectation_passed=None if outcome is None else outcome.passed,
-        raised=raised,
-        actual_type=rows.columns.get(check.column),
-        actual_columns=tuple(rows.columns),
-        **found,
-    )
-
-
-def _values(values: Sequence[Any]) -> list[Any]:
-    """Raises the first error among the values of figures."""
-    for value in values:
-        if isinstance(value, Exception):
-            raise value
-    return list(values)
-
-
-def _aggregate(connection: duckdb.DuckDBPyConnection, tallies: Tallies, check: Check, rows: RowsFiles) -> float | None:
-    """The mean, standard deviation or sum of a column; None for figures that are values of the data themselves."""
-    statistic = check.arguments["statistic"]
-    functions = {"mean": "avg", "stdev": "stddev_samp", "sum": "sum"}
-    if statistic not in functions:
-        return None
-    figures = figures_of(check, rows.columns.get(check.column))
-    if figures:
-        return statistic_value(statistic, _values(tallies.total(figures)))
-    value = one_value(connection, f"SELECT {functions[statistic]}({identifier(check.column)}) FROM {ROWS}")
-    return None if value is None else float(value)
 
 
 def _metrics(tallies: Tallies, rows: RowsFiles, quarantine: Quarantine, snapshot: Snapshot) -> dict[str, float]:

@@ -70,7 +70,9 @@ def test_every_byte_that_the_engine_sends_in_a_step_is_counted_by_kind(train, na
     options, micro, sent_bytes = CASES[name]
     compression = {key: options[key] for key in options if key == "gradient_compression"}
     parallel = {"mode": "fast"} | {key: value for key, value in options.items() if key not in compression}
-    answer = train(2 * options.get("replicate", 1), micro=micro, steps=1, measure=True, parallel=parallel, **compression)
+    answer = train(
+        2 * options.get("replicate", 1), micro=micro, steps=1, measure=True, parallel=parallel, **compression
+    )
     assert {kind: cost["sent_bytes"] for kind, cost in answer["local_traffic"].items()} == sent_bytes
     assert all((cost["busy_s"] > 0) == (kind != "send") for kind, cost in answer["local_traffic"].items())
     assert answer["num_parameters"] == PARAMETERS, "of the whole model, whatever part of it lies here"
