@@ -17,6 +17,9 @@ def deploy(
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Take over what others made under a name that is wanted.")
     ] = False,
+    render: Annotated[
+        bool, typer.Option("--render", help="Print its deployments as a file for `prefect deploy`; no server is asked.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")] = False,
 ) -> None:
     """Make a Prefect server what deployments/ says: pool, deployments, schedules, automations, limits, variables.
@@ -28,6 +31,13 @@ def deploy(
     from rich.console import Console
 
     from flows.deploy.deploying import deploy as run_deploy
+    from flows.deploy.deploying import rendered
+
+    if render:
+        if dry_run or adopt or as_json:
+            raise typer.BadParameter("--render stands alone: it does nothing on a server.")
+        print(rendered(project_folder(), profile), end="")
+        return
 
     # For machines the account goes to standard error, the result to standard output.
     console = Console(highlight=False, soft_wrap=True, stderr=as_json, markup=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from flows.deploy.apply import NOTHING, apply, require_ours
 from flows.deploy.desired import MOVE_CHAMPION, RETRAIN, Wanted, desired
 from flows.deploy.difference import Change, difference
 from flows.deploy.profiles import load_profile
+from flows.deploy.rendering import WHERE_CALLED, render
 from flows.deploy.server import connected
 from flows.pipeline_spec import PipelineSpec, load_pipeline, pipeline_files
 from flows.retrain import retrain
@@ -57,20 +59,11 @@ def deploy(
         ConfigError: a file is wrong, there is no such profile, or others have a name that is wanted.
         EnvironmentProblem: the server does not answer, or refuses a step; names what was done.
     """
-    folder = folder.resolve()
-    project, profile = load_profile(folder, profile_name)
-    pipelines = _pipelines(folder)
+    wanted = _wanted(folder, profile_name)
+    notify = wanted.profile.notify
     with connected() as server:
-        wanted = Wanted(
-            project=project,
-            profile_name=profile_name,
-            profile=profile,
-            pipelines=pipelines,
-            project_folder=str(folder),
-            forms={RETRAIN: _form(retrain), MOVE_CHAMPION: _form(move_champion)},
-            now=datetime.datetime.now(datetime.UTC),
-            notify_block_id=server.notification_block(profile.notify) if profile.notify else None,
-        )
+        if notify:
+            wanted = dataclasses.replace(wanted, notify_block_id=server.notification_block(notify))
         resources = desired(wanted)
         changes = difference(resources, actual(server, wanted.mark), adopt=adopt)
         touched = {
@@ -78,7 +71,7 @@ def deploy(
         }
         report = Deployed(
             server=server.url,
-            project=project,
+            project=wanted.project,
             profile=profile_name,
             dry_run=dry_run,
             changes=list(changes),
@@ -89,6 +82,34 @@ def deploy(
             require_ours(changes, "--adopt")
             apply(server, changes, lambda change: console.print(f"{DONE[change.action]} {change.kind} {change.name}"))
     return report
+
+
+def rendered(folder: Path, profile_name: str) -> str:
+    """The deployments as a file for `prefect deploy`; no server is asked.
+
+    Raises:
+        ConfigError: a file is wrong, or there is no such profile.
+    """
+    return render(profile_name, desired(_wanted(folder, profile_name, project_folder=WHERE_CALLED)))
+
+
+def _wanted(folder: Path, profile_name: str, project_folder: str = "") -> Wanted:
+    """All that a server is not asked for.
+
+    Args:
+        project_folder: where runs find the project; `folder` if empty.
+    """
+    folder = folder.resolve()
+    project, profile = load_profile(folder, profile_name)
+    return Wanted(
+        project=project,
+        profile_name=profile_name,
+        profile=profile,
+        pipelines=_pipelines(folder),
+        project_folder=project_folder or str(folder),
+        forms={RETRAIN: _form(retrain), MOVE_CHAMPION: _form(move_champion)},
+        now=datetime.datetime.now(datetime.UTC),
+    )
 
 
 def _pipelines(folder: Path) -> dict[str, PipelineSpec]:

@@ -83,7 +83,7 @@ class Service:
     token: str
     folder: Path
 
-    def prefect(self, *arguments: str, cwd: Path, within_s: float = 90) -> subprocess.CompletedProcess[str]:
+    def prefect(self, *arguments: str, cwd: Path, within_s: float = 300) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             (PREFECT, "--no-prompt", *arguments),
             cwd=cwd,
@@ -110,7 +110,7 @@ class Service:
                     raise
                 return None
 
-        (answer,) = wait_until(ask, 60, f"an answer to {path}")
+        (answer,) = wait_until(ask, 180, f"an answer to {path}")
         return answer
 
     def start(self, *arguments: str, cwd: Path, log: Path) -> subprocess.Popen[bytes]:
@@ -243,7 +243,7 @@ def training_run(deployed: Service, worker: subprocess.Popen[bytes]) -> str:
         assert state["type"] in ("SCHEDULED", "PENDING", "RUNNING"), state
         return _steps(deployed) > before
 
-    wait_until(steps_or_end, 90, "the first training steps")
+    wait_until(steps_or_end, 600, "the first training steps")
     return flow_run
 
 
