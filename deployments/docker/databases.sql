@@ -1,0 +1,2 @@
+-- Beside Prefect's database, which PostgreSQL's first start makes.
+CREATE DATABASE mlflow;

