@@ -26,6 +26,6 @@ def elsewhere(workspace: str) -> str:
     return "" if is_usual else f" --workspace {shlex.quote(workspace)}"
 
 
-def retrain_command(pipeline: str, workspace: str) -> str:
+def retrain_command(pipeline: str, workspace: str, *options: str) -> str:
     """Starts a retrain, and continues one that was stopped."""
-    return f"{command_name()} retrain {shlex.quote(pipeline)}{elsewhere(workspace)}"
+    return " ".join([f"{command_name()} retrain {shlex.quote(pipeline)}{elsewhere(workspace)}", *options])

@@ -56,13 +56,15 @@ class RetrainRequest(BaseModel):
         if self.stop_at is None:
             return StopBound(at_step=self.stop_at_step)
         bound = StopBound(at_unix_s=self.stop_at.timestamp(), at_step=self.stop_at_step, reason=self.stop_because)
-        bound.require_time("the retrain", advice=f"`{self.command}` runs without a bound.")
+        where = "" if self.in_window else " without a bound"
+        bound.require_time("the retrain", advice=f"`{self.command}` runs{where}.")
         return bound
 
     @property
     def command(self) -> str:
-        """What a person types to ask for the same."""
-        return retrain_command(self.pipeline, self.workspace)
+        """What a person types to ask for the same, with no other bound than the windows."""
+        options = {"--no-promote": not self.may_promote, "--in-window": self.in_window}
+        return retrain_command(self.pipeline, self.workspace, *(name for name, is_on in options.items() if is_on))
 
     @field_validator("workspace")
     @classmethod

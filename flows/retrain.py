@@ -7,12 +7,17 @@ from __future__ import annotations
 
 from prefect import flow
 
+from data_contracts.documents import Link
+from flows.pipeline_spec import PipelineSpec
 from flows.request import RetrainRequest
 from flows.session import session
 from flows.summary import RetrainSummary, summarise
 from flows.windows.admission import keeping_to_windows
+from tasks.champion import Outcome
+from tasks.context import RunContext
+from tasks.current_run import cut_run, finish, giving_up
 from tasks.evaluate import evaluate
-from tasks.launch import launch
+from tasks.launch import carry_on, launch
 from tasks.register import register, tracking_uri
 from tasks.shard import shard
 from tasks.snapshot import snapshot
@@ -29,12 +34,22 @@ def retrain(request: RetrainRequest) -> RetrainSummary:
         request: What to retrain, and what may come of it.
     """
     with session(request) as (run, pipeline):
+        if request.in_window and (cut := cut_run(run)) is not None:
+            training = carry_on(run, pipeline.launch, cut, tracking_uri(run, pipeline.registry))
+            judge_and_register(run, pipeline, training)
         files = snapshot(run, pipeline.source)
         receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
         manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
         # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
         training = launch(run, pipeline.training, pipeline.launch, manifest, tracking_uri(run, pipeline.registry))
+        return summarise(run, pipeline, receipt, *judge_and_register(run, pipeline, training))
+
+
+def judge_and_register(run: RunContext, pipeline: PipelineSpec, training: Link) -> tuple[Link, Outcome]:
+    """What follows training: the evaluation, and which version it became."""
+    with giving_up(run):
         checkpoint = verify(run, pipeline.launch, training)
         evaluation = evaluate(run, pipeline, checkpoint)
         outcome = register(run, pipeline.registry, pipeline.promotion, pipeline.launch, checkpoint, evaluation)
-        return summarise(run, pipeline, receipt, evaluation, outcome)
+    finish(run)
+    return evaluation, outcome

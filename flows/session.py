@@ -22,6 +22,7 @@ from flows.orphan import ended_with_worker
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest
 from tasks.context import RunContext
+from tasks.current_run import on_record
 from training.launch.stop_bound import StopBound
 from training.ledger import Ledger, Listener
 
@@ -31,7 +32,7 @@ command_began_unix_s: ContextVar[float | None] = ContextVar("command_began_unix_
 """When the command was started, so that imports and Prefect's own start are accounted for too."""
 BRIEFLY = Patience(deadline_s=15.0, attempt_s=10.0)
 """A store that is down has been waited for already."""
-WORKER_LOST = "the worker that started this flow is gone; a checkpoint is kept, and the next run continues from it."
+WORKER_LOST = "the worker that started this flow is gone; what was finished is kept, and the next run goes on."
 
 
 @contextlib.contextmanager
@@ -58,21 +59,20 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
         ended_with_worker(lambda: ledger.event("worker.lost", message=WORKER_LOST)),
     ):
         ledger.elapsed("start", began_unix_s)
-        yield (
-            RunContext(
-                pipeline=pipeline.pipeline,
-                workspace=workspace,
-                base=path.parent,
-                ledger=ledger,
-                digests=digests,
-                scratch=scratch,
-                budget_scope=identity,
-                may_promote=request.may_promote,
-                stop=stop,
-                continued_by=request.command,
-            ),
-            pipeline,
+        context = RunContext(
+            pipeline=pipeline.pipeline,
+            workspace=workspace,
+            base=path.parent,
+            ledger=ledger,
+            digests=digests,
+            scratch=scratch,
+            budget_scope=identity,
+            may_promote=request.may_promote,
+            stop=stop,
+            continued_by=request.command,
         )
+        with on_record(context, None if pipeline.windows is None else pipeline.windows.starving_after):
+            yield context, pipeline
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from data_contracts.documents import Link, RunSpec, Sha256
 from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
 from flows.tables import print_table
-from tasks import model_refs
+from tasks import current_run, model_refs
 from training import profiling
 from training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, step_of
 from training.launch import run_lock, stop_request
@@ -49,10 +49,21 @@ class RunStatus(BaseModel):
     """The command that goes on."""
 
 
+class WaitingStatus(BaseModel):
+    """A pipeline whose windows close before its run is finished."""
+
+    pipeline: str
+    run: str
+    windows_cut: int
+    starving: bool
+    what: str
+
+
 class Status(BaseModel):
     workspace: str
     models: list[ModelStatus]
     runs: list[RunStatus]
+    waiting: list[WaitingStatus] = []
 
 
 def read_status(workspace_uri: str) -> Status:
@@ -64,7 +75,16 @@ def read_status(workspace_uri: str) -> Status:
     here = {path.name for path in workspace.local_root.glob("runs/*")}
     described = {name[:16]: name.removesuffix(".json") for name in workspace.names(f"documents/{RunSpec.kind}")}
     runs = [_run(workspace, name, described.get(name)) for name in sorted(here | set(workspace.names("runs")))]
-    return Status(workspace=workspace.uri, models=models, runs=runs)
+    waiting = [*filter(None, (_waiting(workspace, name) for name in workspace.names("refs/runs")))]
+    return Status(workspace=workspace.uri, models=models, runs=runs, waiting=waiting)
+
+
+def _waiting(workspace: Workspace, pipeline: str) -> WaitingStatus | None:
+    now = current_run.read(workspace, pipeline)
+    if now is None or now.windows_cut == 0:
+        return None
+    fields = {name: getattr(now, name) for name in ("pipeline", "run", "windows_cut", "starving")}
+    return WaitingStatus(**fields, what=str(now))
 
 
 def _model(workspace: Workspace, name: str) -> ModelStatus:
@@ -174,6 +194,10 @@ def print_status(status: Status, console: Console | None = None) -> None:
         _print_entry(console, f"{run.run}  {state}", _run_facts(run))
     if not status.runs:
         console.print("no runs yet")
+    for pipeline in status.waiting:
+        state = "STARVING" if pipeline.starving else "goes on in its next window"
+        console.print()
+        _print_entry(console, f"{pipeline.pipeline}  {state}", {"windows": f"{pipeline.what}."})
 
 
 def _model_facts(model: ModelStatus) -> dict[str, str]:

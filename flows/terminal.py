@@ -36,6 +36,8 @@ NOTICES = {
     "checkpoint.damaged": "damaged",
     "restore.inexact": "inexact",
     "run.inexact": "inexact",
+    "run.carried_on": "carry on",
+    "pipeline.starving": "starving",
     "checkpoints.unpublished": "unpublished",
 }
 STOPPED = frozenset({"RunStopped", "KeyboardInterrupt", "Terminated", "TerminationSignal"})

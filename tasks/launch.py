@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from data_contracts import stages
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointManifest, FittedState, Link, RunSpec, ShardManifest, StoredFile
-from data_contracts.errors import IntegrityError
+from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
+from tasks import current_run
 from tasks.artifacts import ProgressBar, artifact_key
 from tasks.checkpoint_carrier import CheckpointCarrier
 from tasks.context import RunContext
@@ -43,9 +46,38 @@ def launch(context: RunContext, training: TrainingSpec, spec: LaunchSpec, manife
     with context.ledger.span("launch.freeze"):
         settled = describe_run(context, training, manifest)
         link = context.workspace.publish_document(settled.run)
-    return find_or_make(
-        context, "launch", {"run": link.sha256}, lambda: _train(context, training, spec, settled, tracking_uri)
-    )
+        current_run.begin(context, link.sha256)
+    return _trained(context, training, spec, settled, tracking_uri)
+
+
+@stage_task(name="launch", task_run_name="train {context.pipeline}, cut by an earlier window")
+def carry_on(context: RunContext, spec: LaunchSpec, cut: Link, tracking_uri: str) -> Link:
+    """`launch` for a run that was described before: on its own configuration, code and data, whatever they are now.
+
+    Raises:
+        ConfigError: this version of Headway does not know its configuration any more.
+    """
+    name = cut.sha256[:16]
+    with current_run.giving_up(context):
+        run = context.workspace.load(cut, RunSpec)
+        try:
+            training = TrainingSpec.model_validate(run.config)
+        except ValidationError as error:
+            raise ConfigError(
+                f"run {name} was begun by another version of Headway, which this one cannot carry on.",
+                where=context.pipeline,
+                advice="It is given up: the next retrain takes the newest data.",
+            ) from error
+    context.ledger.event("run.carried_on", message=f"run {name}, cut by an earlier window, on its own code and data")
+    return _trained(context, training, spec, Settled(run, ""), tracking_uri)
+
+
+def _trained(
+    context: RunContext, training: TrainingSpec, spec: LaunchSpec, settled: Settled, tracking_uri: str
+) -> Link:
+    inputs = {"run": settled.run.sha256}
+    with current_run.giving_up(context):
+        return find_or_make(context, "launch", inputs, lambda: _train(context, training, spec, settled, tracking_uri))
 
 
 def describe_run(context: RunContext, training: TrainingSpec, manifest: Link) -> Settled:

@@ -46,7 +46,7 @@ def train(
         save: keeps a checkpoint after that many steps; called on all ranks at once.
 
     Raises:
-        RunStopped: a rank was asked to stop; a checkpoint was kept.
+        RunStopped: a rank was asked to stop; a checkpoint was kept where a step was done.
         RollBack: the guard wants the steps after an earlier one done again, on other windows.
         TrainingFailed: the guard stops the run.
     """
@@ -77,4 +77,5 @@ def train(
             save(done)
             watch.skip()
         if sums.stop and done < max_steps:
-            raise RunStopped(f"stopped at step {done} of {max_steps}; a checkpoint was kept.")
+            kept = "a checkpoint was kept" if done else "there was nothing to keep yet"
+            raise RunStopped(f"stopped at step {done} of {max_steps}; {kept}.")

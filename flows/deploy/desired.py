@@ -11,12 +11,14 @@ from data_contracts.documents import Json
 from flows.deploy.profiles import HEARTBEATS_MISSED, Profile
 from flows.deploy.resources import Resource, mark_of
 from flows.pipeline_spec import PipelineSpec
+from flows.windows.admission import ENDED_BY_NAME, STARVES, STARVING
 from flows.windows.schedules import schedules
 
 RETRAIN = "retrain"
 MOVE_CHAMPION = "move-champion"
 ENTRYPOINTS = {RETRAIN: "flows.retrain.retrain", MOVE_CHAMPION: "flows.champion_flow.move_champion"}
-ENDED = ("Completed", "Failed", "Cancelled", "Crashed")
+ENDED = ("Completed", "Failed", "Cancelled", "Crashed", *ENDED_BY_NAME)
+"""Prefect's events are named after a state's name, not its type."""
 PAUSED = ("Suspended", "Paused")
 LIMIT_REACHED = "Deployment concurrency limit reached.*"
 """How Prefect begins the message of a run that it cancels because another one of its deployment is going on."""
@@ -64,6 +66,7 @@ def desired(wanted: Wanted) -> tuple[Resource, ...]:
         _move_champion(wanted),
         _zombies(wanted),
         _lost_starts(wanted),
+        _starving(wanted),
     )
 
 
@@ -161,6 +164,22 @@ def _lost_starts(wanted: Wanted) -> Resource:
             "within": 0,
         },
         [{"type": "do-nothing"}],  # that it was triggered is an event already
+    )
+
+
+def _starving(wanted: Wanted) -> Resource:
+    return _automation(
+        wanted,
+        "starving pipelines",
+        f"Fires where window after window closes before a run is finished, so that newer data wait. {STARVES}",
+        {
+            "posture": "Reactive",
+            "after": [],
+            "expect": [f"prefect.flow-run.{STARVING}"],
+            "match": {"prefect.resource.id": "prefect.flow-run.*"},
+            "within": 0,
+        },
+        [{"type": "do-nothing"}],
     )
 
 

@@ -6,8 +6,9 @@ import datetime
 import functools
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from prefect import State
 from prefect.runtime import flow_run
@@ -18,13 +19,20 @@ from data_contracts.publication import Workspace
 from flows.environment import project_folder
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest
-from flows.windows.gate import Run, Skip, decide, opens_next
+from flows.windows.gate import Run, Skip, SkipState, decide, opens_next
 from flows.windows.openings import UTC, Timetable
 from flows.windows.overrides import read_overrides
 from flows.windows.schedules import require_an_opening
 from flows.windows.spec import WindowsSpec
+from tasks import current_run
 
 R = TypeVar("R")
+STOPPED, WINDOW_CLOSED, STARVING = "Stopped", "WindowClosed", "Starving"
+ENDED_BY_NAME = (STOPPED, WINDOW_CLOSED, STARVING, *get_args(SkipState))
+"""Names under which a flow run is Completed that trained less than it might have. Prefect's events go by them."""
+STARVES = "Its windows are too few for it: `headway windows` says what it needs; open longer, or train less."
+entered: ContextVar[RetrainRequest | None] = ContextVar("entered", default=None)
+"""What a command has brought through the gate itself: it is not asked again, and its end is the command's exit code."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,10 +77,10 @@ def admit(request: RetrainRequest, now: datetime.datetime | None = None) -> Retr
 
 
 def bounded(request: RetrainRequest, run: Run) -> RetrainRequest:
-    """The request, admitted: it is not asked again, and ends by the window's deadline if not before by its own."""
+    """The request, admitted: it ends by the window's deadline if not before by its own."""
     own = request.stop_at if request.stop_at is not None and request.stop_at <= run.deadline else None
     stop = {} if own is not None else {"stop_at": run.deadline, "stop_because": "window closed"}
-    return request.model_copy(update={"in_window": False, **stop})
+    return request.model_copy(update=stop)
 
 
 def scheduled_start() -> datetime.datetime | None:
@@ -84,14 +92,14 @@ def scheduled_start() -> datetime.datetime | None:
 
 
 def keeping_to_windows(retrain: Callable[[RetrainRequest], R]) -> Callable[[RetrainRequest], R | State[None]]:
-    """A flow that completes under a name of its own where its windows are closed, or close while it trains.
+    """A flow that completes under a name of its own where its windows are closed or close, or where it is stopped.
 
-    Neither is a failure, and neither spends a retry. A command has its exit codes instead, and passes its gate itself.
+    None of that is a failure, and none spends a retry. A command has its exit codes instead.
     """
 
     @functools.wraps(retrain)
     def kept(request: RetrainRequest) -> R | State[None]:
-        if not request.in_window:
+        if request == entered.get():
             return retrain(request)
         admitted = admit(request)
         if isinstance(admitted, Skip):
@@ -99,11 +107,21 @@ def keeping_to_windows(retrain: Callable[[RetrainRequest], R]) -> Callable[[Retr
         try:
             return retrain(admitted)
         except RunStopped as stopped:
-            if stopped.reason != "window closed":
-                raise
-            return Completed(name="WindowClosed", message=str(stopped))
+            name = _name_of(stopped, request)
+            hint = f" {STARVES}" if name == STARVING else ""
+            return Completed(name=name, message=f"{stopped}{hint}")
 
     return kept
+
+
+def _name_of(stopped: RunStopped, request: RetrainRequest) -> str:
+    """Args:
+    request: as it was before the gate gave it an end.
+    """
+    if stopped.reason != "window closed" or not request.in_window:
+        return STOPPED
+    now = current_run.read(Workspace(request.workspace), open_pipeline(request).spec.pipeline)
+    return STARVING if now is not None and now.starving else WINDOW_CLOSED
 
 
 def enter(request: RetrainRequest) -> RetrainRequest:
@@ -118,6 +136,7 @@ def enter(request: RetrainRequest) -> RetrainRequest:
     if isinstance(admitted, Skip):
         coming = opens_next(open_pipeline(request).windows, admitted.next_opening)
         raise OutsideWindow(f"{admitted.state}: {admitted.reason}", where=request.pipeline, advice=coming)
+    entered.set(admitted)
     return admitted
 
 

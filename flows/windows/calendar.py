@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from data_contracts.errors import HeadwayError
+from data_contracts.publication import Workspace
 from flows.tables import print_table
 from flows.windows.admission import Pipeline
 from flows.windows.estimate import Estimate, estimate
@@ -19,6 +20,7 @@ from flows.windows.gate import deadline_of, local, utc
 from flows.windows.openings import DAY, Opening, Timetable
 from flows.windows.schedules import Schedule, require_an_opening, schedules
 from flows.windows.spec import WindowsSpec
+from tasks import current_run
 
 
 class CalendarEntry(BaseModel):
@@ -71,6 +73,8 @@ class Calendar(BaseModel):
     blackouts: list[str]
     schedules: list[Schedule]
     next_run: NextRun
+    cut: str = ""
+    """The run that windows have cut, and how many: the next one goes on with it. Empty where there is none."""
 
 
 def make_calendar(pipeline: Pipeline, now: datetime.datetime, ahead: datetime.timedelta) -> Calendar:
@@ -109,7 +113,16 @@ def make_calendar(pipeline: Pipeline, now: datetime.datetime, ahead: datetime.ti
         blackouts=[str(each) for each in spec.blackouts if each.last >= days[0] - DAY and each.first <= days[1]],
         schedules=list(schedules(spec, now)),
         next_run=_next_run(pipeline, now, until),
+        cut=_cut(pipeline),
     )
+
+
+def _cut(pipeline: Pipeline) -> str:
+    now = current_run.read(Workspace(pipeline.request.workspace), pipeline.spec.pipeline)
+    if now is None or now.windows_cut == 0:
+        return ""
+    next_one = " The next one finishes it on its own code and data, and then takes the newest." if now.run else ""
+    return f"{'STARVING: ' if now.starving else ''}{now}.{next_one}"
 
 
 def _entry(
@@ -222,3 +235,5 @@ def print_calendar(calendar: Calendar, console: Console | None = None) -> None:
     for blackout in calendar.blackouts:
         console.print(f"\nblackout  {blackout}", markup=False)
     console.print(f"\n{calendar.next_run.sentence}", markup=False)
+    if calendar.cut:
+        console.print(calendar.cut, markup=False)

@@ -121,6 +121,11 @@ class WindowsSpec(Frozen):
     min_useful_s: float = Field(
         default=600.0, ge=0, description="Seconds of training under which a late start is not worth its overhead."
     )
+    starving_after: int = Field(
+        default=5,
+        ge=1,
+        description="Windows in a row that may close before a run is finished; then its state is Starving, an alert.",
+    )
     priority: int = Field(default=0, description="Of pipelines that wait for the same devices the highest goes first.")
 
     @field_validator("time_zone")

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from data_contracts import refs
 from data_contracts.documents import Link, RunSpec
 from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
 from flows.status import ModelStatus, RunStatus, Status, print_status, read_status
+from tasks.current_run import CurrentRun, ref_of
 from training.launch.retry_budget import AttemptRecord, AttemptRecords
 
 REASON = "bits per byte 2.104 [2.086, 2.122], 0.310 below the champion's on the same 512 examples"
@@ -99,3 +101,15 @@ def test_a_run_is_known_by_its_pipeline_as_long_as_its_document_is_whole(tmp_pat
     assert pipelines() == {link.sha256[:16]: "nightly", "0123456789abcdef": ""}
     workspace.publish(document_path(link), b"{}")
     assert pipelines() == {link.sha256[:16]: "", "0123456789abcdef": ""}
+
+
+def test_a_pipeline_whose_windows_close_before_its_run_is_finished_waits_and_then_starves(tmp_path: Path) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    entry = None
+    for cut, said in ((0, None), (1, "tiny  goes on in its next window"), (5, "tiny  STARVING")):
+        now = CurrentRun(pipeline="tiny", run="0" * 16, state="cut" if cut else "finished", windows_cut=cut)
+        target = workspace.publish_document(now.model_copy(update={"starving": cut == 5}))
+        entry = refs.move(workspace, ref_of("tiny"), target, expected=entry, reason=now.state)
+        lines = shown(read_status(workspace.uri))
+        assert (said in lines) if said else not any("tiny" in line for line in lines)
+    assert f"  windows  5 windows in a row closed before run {'0' * 16} was finished." in lines

@@ -100,6 +100,12 @@ def test_a_stop_that_any_rank_asked_for_keeps_a_checkpoint_and_says_where():
     assert loop.saved == [3]
 
 
+def test_a_stop_before_any_step_moved_a_weight_does_not_speak_of_a_checkpoint():
+    loop = Recorder(stop_at=1, bad=(0,))
+    with pytest.raises(RunStopped, match="at step 0 of 10; there was nothing to keep yet"):
+        loop.run(0, 10, action="skip")
+
+
 def test_a_stop_during_the_last_step_is_an_end():
     loop = Recorder()
     loop.run(9, 10, stop_is_due=lambda _step: True)

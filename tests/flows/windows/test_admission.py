@@ -6,16 +6,20 @@ import datetime
 import os
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from prefect import State
 
-from data_contracts.errors import ConfigError, OutsideWindow
+from data_contracts import refs
+from data_contracts.errors import ConfigError, OutsideWindow, RunStopped
 from data_contracts.publication import Workspace
 from flows.command_line import run
 from flows.request import RetrainRequest
-from flows.windows.admission import admit, enter, remark
+from flows.windows.admission import ENDED_BY_NAME, admit, enter, keeping_to_windows, remark
 from flows.windows.decisions import open_until, skip
-from flows.windows.gate import Skip
+from flows.windows.gate import Skip, SkipState
+from tasks.current_run import CurrentRun, ref_of
 
 from .clocks import instant
 
@@ -51,10 +55,11 @@ def test_a_request_that_does_not_keep_to_windows_is_left_as_it_is(request_of: Re
     assert admit(request_of, instant("2026-11-24T12:00Z")) is request_of
 
 
-def test_an_admitted_request_carries_the_windows_deadline_and_is_asked_no_second_time(request_of) -> None:
+def test_an_admitted_request_carries_the_windows_deadline_and_how_it_was_asked(request_of) -> None:
     admitted = admit(kept(request_of), instant("2026-11-24T01:00Z"))
-    assert isinstance(admitted, RetrainRequest) and not admitted.in_window
+    assert isinstance(admitted, RetrainRequest)
     assert admitted.stop_at == instant("2026-11-24T03:55Z") and admitted.stop_because == "window closed"
+    assert admitted.command.endswith(" --in-window"), "what continues it keeps to windows as well"
     refused = admit(kept(request_of), instant("2026-11-24T12:00Z"))
     assert isinstance(refused, Skip) and refused.state == "OutsideWindow"
 
@@ -107,6 +112,56 @@ def test_skips_and_the_calendar_by_command(
     assert headway(monkeypatch, "windows", "plain.yaml") == 2
     assert "has no windows" in capsys.readouterr().err
     assert len(Workspace(os.environ["HEADWAY_WORKSPACE"]).names("refs/windows/tiny")) == 3
+
+
+def ended_by(error: RunStopped, request: RetrainRequest) -> State[None]:
+    """How a flow run ends whose training stops so."""
+
+    @keeping_to_windows
+    def flow(_: RetrainRequest) -> None:
+        raise error
+
+    state = flow(request)
+    assert isinstance(state, State)
+    return state
+
+
+def test_a_flow_run_that_was_stopped_completes_by_name_and_says_what_goes_on(request_of: RetrainRequest) -> None:
+    """Where a window closed it does so by that name; where somebody's own bound came first, or a person, by another."""
+    stopped = RunStopped("stopped at step 3 of 9.", advice="`headway retrain tiny` continues it.")
+    state = ended_by(stopped, request_of.model_copy(update={"stop_at_step": 3}))
+    assert (state.type.value, state.name, state.message) == ("COMPLETED", "Stopped", str(stopped))
+    over = RunStopped("stopped.", reason="window closed")
+    assert ended_by(over, request_of).name == "Stopped", "its own `stop_at`: no window of the pipeline's"
+
+
+def test_a_flow_run_whose_window_closes_completes_as_window_closed_and_as_starving_after_too_many(
+    request_of: RetrainRequest, opened: datetime.datetime
+) -> None:
+    closed, workspace = RunStopped("stopped.", reason="window closed"), Workspace(request_of.workspace)
+    assert ended_by(closed, kept(request_of)).name == "WindowClosed"
+    starved = CurrentRun(pipeline="tiny", state="cut", windows_cut=5, starving=True)
+    refs.move(workspace, ref_of("tiny"), workspace.publish_document(starved), expected=None, reason="cut")
+    state = ended_by(closed, kept(request_of))
+    assert (state.type.value, state.name) == ("COMPLETED", "Starving")
+    assert "`headway windows` says what it needs" in (state.message or "")
+    assert {"Stopped", "WindowClosed", "Starving", *get_args(SkipState)} == set(ENDED_BY_NAME)
+
+
+def test_a_command_that_entered_is_not_asked_again_and_its_stop_is_its_exit_code(
+    request_of: RetrainRequest, opened: datetime.datetime
+) -> None:
+    asked: list[RetrainRequest] = []
+
+    @keeping_to_windows
+    def flow(request: RetrainRequest) -> None:
+        asked.append(request)
+        raise RunStopped("stopped.", reason="window closed")
+
+    entered = enter(kept(request_of))
+    with pytest.raises(RunStopped):
+        flow(entered)
+    assert asked == [entered]
 
 
 @pytest.mark.slow

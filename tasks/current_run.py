@@ -1,0 +1,145 @@
+"""The run that a pipeline is at: `runs/<pipeline>` is appended to when one begins, is cut by a window's end, or ends.
+
+A run that a window cut is finished in the next windows on its frozen code and data, and only then do newer ones count:
+else a pipeline whose data change daily would begin anew in every window and never end. Who retrains by hand takes what
+the files say now, and windows go on with that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Iterator
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from data_contracts import refs
+from data_contracts.documents import Document, Link, RunSpec, Sha256
+from data_contracts.errors import (
+    ConfigError,
+    ContractViolation,
+    DataError,
+    HeadwayError,
+    IntegrityError,
+    RefConflict,
+    RunStopped,
+    TrainingFailed,
+)
+from data_contracts.publication import Workspace
+from tasks.context import RunContext
+
+State = Literal["begun", "cut", "stopped", "finished", "given up"]
+HOPELESS = (ConfigError, ContractViolation, DataError, IntegrityError, TrainingFailed)
+"""What the same code and data would meet again in the next window."""
+
+
+class CurrentRun(Document):
+    """Where a pipeline is. A run is named as its folder is: a record of the past keeps none from being cleaned away."""
+
+    kind: ClassVar[str] = "current-run"
+    pipeline: str
+    run: str = ""
+    """Empty where the first window closed before a run was described."""
+    state: State
+    windows_cut: int = Field(default=0, ge=0)
+    """Windows in a row that closed before a run of this pipeline was finished."""
+    starving: bool = Field(default=False, exclude_if=operator.not_)
+    """They are more than the pipeline's windows may be."""
+
+    def __str__(self) -> str:
+        windows = "one window" if self.windows_cut == 1 else f"{self.windows_cut} windows in a row"
+        return f"{windows} closed before {f'run {self.run} was finished' if self.run else 'training began'}"
+
+
+def ref_of(pipeline: str) -> str:
+    return f"runs/{pipeline}"
+
+
+def read(workspace: Workspace, pipeline: str) -> CurrentRun | None:
+    """None before the first.
+
+    Raises:
+        IntegrityError: the newest entry is damaged.
+    """
+    entry = refs.current(workspace, ref_of(pipeline))
+    return None if entry is None else workspace.load(entry.target, CurrentRun)
+
+
+def cut_run(context: RunContext) -> Link | None:
+    """The run that a window's end, or a crash, left unfinished; None where there is none or nothing is left of it."""
+    now = read(context.workspace, context.pipeline)
+    if now is None or not now.run or now.state not in ("begun", "cut"):
+        return None
+    names = context.workspace.names(f"documents/{RunSpec.kind}")
+    described = [name.removesuffix(".json") for name in names if name.startswith(now.run)]
+    return Link(kind=RunSpec.kind, sha256=described[0]) if len(described) == 1 else None
+
+
+def begin(context: RunContext, run: Sha256) -> None:
+    """What is finished and found once more begins nothing."""
+    now = read(context.workspace, context.pipeline)
+    if now is None or now.run != run[:16] or now.state in ("stopped", "given up"):
+        _append(context, "begun", run=run[:16])
+
+
+def finish(context: RunContext) -> None:
+    """Its model is registered."""
+    now = read(context.workspace, context.pipeline)
+    if now is not None and now.state != "finished":
+        _append(context, "finished")
+
+
+@contextlib.contextmanager
+def on_record(context: RunContext, starving_after: int | None) -> Iterator[None]:
+    """Writes down how the body ends before its time; a machine that dies leaves `begun`.
+
+    Args:
+        starving_after: windows in a row without a finished run from which on the pipeline starves; None: it has none.
+    """
+    try:
+        yield
+    except RunStopped as stopped:
+        with _without_hiding(stopped):
+            _append(context, "cut" if stopped.reason == "window closed" else "stopped", starving_after=starving_after)
+        raise
+
+
+@contextlib.contextmanager
+def giving_up(context: RunContext) -> Iterator[None]:
+    """Around work on the current run: what fails for good is not carried on, so that the next window takes newer data.
+
+    Raises: what the body raises.
+    """
+    try:
+        yield
+    except HOPELESS as error:
+        with _without_hiding(error):
+            _append(context, "given up")
+        raise
+
+
+@contextlib.contextmanager
+def _without_hiding(error: HeadwayError) -> Iterator[None]:
+    """What went wrong first is what a person is told."""
+    try:
+        yield
+    except (OSError, HeadwayError) as second:
+        error.add_note(f"Nor could it be recorded: {second}")
+
+
+def _append(context: RunContext, state: State, *, run: str | None = None, starving_after: int | None = None) -> None:
+    workspace, pipeline = context.workspace, context.pipeline
+    entry = refs.current(workspace, ref_of(pipeline))
+    before = None if entry is None else workspace.load(entry.target, CurrentRun)
+    if run is None:
+        run = "" if before is None or (state in ("cut", "stopped") and before.state == "finished") else before.run
+    spent = 0 if before is None or state in ("finished", "given up") else before.windows_cut
+    cut = spent + (state == "cut")
+    starving = starving_after is not None and cut >= starving_after
+    now = CurrentRun(pipeline=pipeline, run=run, state=state, windows_cut=cut, starving=starving)
+    # Two retrains of one pipeline at once: the other's is as good.
+    with contextlib.suppress(RefConflict):
+        refs.move(workspace, ref_of(pipeline), workspace.publish_document(now), expected=entry, reason=state)
+    if starving:
+        context.ledger.event("pipeline.starving", pipeline=pipeline, windows=cut, message=str(now))

@@ -1,0 +1,121 @@
+"""The run that a pipeline is at: what a window cut is carried on, what failed for good is not, and starving shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from data_contracts.documents import Link, RunSpec
+from data_contracts.errors import EnvironmentProblem, RunStopped, TrainingFailed
+from tasks import current_run
+from tasks.context import RunContext
+from tasks.current_run import CurrentRun
+from training.ledger import Event
+
+from .conftest import MODEL, NOWHERE, link
+
+CLOSED = RunStopped("the window closes.", reason="window closed")
+
+
+@pytest.fixture
+def described(context: RunContext) -> Callable[[str], Link]:
+    """A run's document, by what it was made from."""
+
+    def publish(digit: str) -> Link:
+        links = {"receipt": link("contract-receipt"), "fitted": link("fitted-state")}
+        manifest = link("shard-manifest", digit)
+        run = RunSpec(pipeline=MODEL, config={}, manifest=manifest, code=NOWHERE, environment=NOWHERE, **links)
+        return context.workspace.publish_document(run)
+
+    return publish
+
+
+def end(context: RunContext, error: BaseException, starving_after: int | None = None) -> None:
+    with pytest.raises(type(error)), current_run.on_record(context, starving_after), current_run.giving_up(context):
+        raise error
+
+
+def now(context: RunContext) -> CurrentRun:
+    found = current_run.read(context.workspace, MODEL)
+    assert found is not None
+    return found
+
+
+def test_what_a_window_cut_is_carried_on_until_it_is_finished(context: RunContext, described) -> None:
+    assert current_run.cut_run(context) is None
+    run = described("1")
+    current_run.begin(context, run.sha256)
+    for windows in (1, 2):
+        end(context, CLOSED)
+        assert (current_run.cut_run(context), now(context).windows_cut) == (run, windows)
+    current_run.finish(context)
+    assert current_run.cut_run(context) is None and now(context).windows_cut == 0
+
+
+def test_a_run_that_a_crash_left_is_carried_on(context: RunContext, described) -> None:
+    run = described("1")
+    current_run.begin(context, run.sha256)
+    assert current_run.cut_run(context) == run
+    end(context, EnvironmentProblem("the disk is full."))
+    assert current_run.cut_run(context) == run, "what may go well another time is not given up"
+
+
+@pytest.mark.parametrize(
+    "error", [TrainingFailed("not a number."), RunStopped("by hand."), RunStopped("x", reason="budget spent")]
+)
+def test_what_failed_for_good_or_a_person_stopped_is_not_carried_on(context: RunContext, described, error) -> None:
+    run = described("1")
+    current_run.begin(context, run.sha256)
+    end(context, CLOSED)
+    end(context, error)
+    assert current_run.cut_run(context) is None
+    current_run.begin(context, run.sha256)
+    assert current_run.cut_run(context) == run, "asked for again, it is at work again"
+
+
+def test_a_retrain_by_hand_of_newer_data_is_what_windows_go_on_with(context: RunContext, described) -> None:
+    current_run.begin(context, described("1").sha256)
+    end(context, CLOSED)
+    newer = described("2")
+    current_run.begin(context, newer.sha256)
+    assert current_run.cut_run(context) == newer
+
+
+def test_what_was_cleaned_away_is_not_carried_on(context: RunContext) -> None:
+    current_run.begin(context, "f" * 64)
+    assert current_run.cut_run(context) is None
+
+
+def test_window_after_window_without_a_finished_run_is_starving_and_a_finished_one_ends_it(
+    context: RunContext, described
+) -> None:
+    heard: list[Event] = []
+    context.ledger.listeners.append(heard.append)
+    end(context, CLOSED, starving_after=3)
+    assert str(now(context)) == "one window closed before training began"
+    for digit in "12":
+        current_run.begin(context, described(digit).sha256)
+        end(context, CLOSED, starving_after=3)
+    assert now(context).starving and now(context).windows_cut == 3
+    assert [event["event"] for event in heard] == ["pipeline.starving"]
+    assert str(now(context)) in heard[0]["message"] and "3 windows in a row closed before run" in heard[0]["message"]
+    current_run.finish(context)
+    assert not now(context).starving
+
+
+def test_what_is_found_again_moves_nothing(context: RunContext, described) -> None:
+    run = described("1")
+    for _ in range(2):
+        current_run.begin(context, run.sha256)
+        current_run.finish(context)
+    assert len(context.workspace.names(f"refs/{current_run.ref_of(MODEL)}")) == 2
+
+
+def test_the_first_error_is_told_though_it_cannot_be_recorded(context: RunContext, described) -> None:
+    current_run.begin(context, described("1").sha256)
+    entry = context.workspace.local_path(f"refs/{current_run.ref_of(MODEL)}/00000001.json")
+    entry.write_bytes(b"{")
+    with pytest.raises(TrainingFailed, match="not a number") as failed, current_run.giving_up(context):
+        raise TrainingFailed("not a number.")
+    assert "Nor could it be recorded" in failed.value.__notes__[0]
