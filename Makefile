@@ -12,9 +12,11 @@ retrain: $(INSTALLED)
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# 200 random kills, some minutes: every run must end with the undisturbed run's bits.
+# 200 random kills, some minutes: every run must end with the undisturbed run's bits. Then 50 moves of the champion by
+# each of four writers on two hosts, in a folder and on S3, with MLflow's alias following them and without.
 soak: $(INSTALLED)
 	$(BIN)/python -m tests.soak.kills --kills 200
+	HEADWAY_RACE_MOVES=50 $(BIN)/python -m pytest -q tests/tasks/test_champion_race.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ import datetime
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,10 +65,14 @@ def _number(file: str) -> int:
     return int(digits) if file.endswith(".json") and digits.isascii() and digits.isdigit() else 0
 
 
-def history(workspace: Workspace, name: str) -> list[RefEntry]:
-    """All entries, oldest first."""
-    newest = current(workspace, name)
-    return [] if newest is None else [_read(workspace, name, number) for number in range(1, newest.number + 1)]
+def history(workspace: Workspace, name: str, known: Sequence[RefEntry] = ()) -> list[RefEntry]:
+    """All entries, oldest first.
+
+    Args:
+        known: what was read before; entries never change, so that only later ones are read.
+    """
+    newest = newest_number(workspace, name)
+    return [*known, *(_read(workspace, name, number) for number in range(len(known) + 1, newest + 1))]
 
 
 def newest_first(workspace: Workspace, name: str) -> Iterator[RefEntry]:

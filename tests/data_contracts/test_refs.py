@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import uuid
 from pathlib import Path
@@ -45,6 +46,14 @@ def test_a_ref_keeps_its_history_in_order(workspace: Workspace) -> None:
     assert refs.current(workspace, "champion") == history[-1] == entry
     assert history[3].reason == "r3"
     assert history[3].detail == {"n": 3}
+
+
+def test_who_knows_the_history_reads_what_came_since_alone(workspace: Workspace) -> None:
+    first = refs.move(workspace, "champion", target(1), expected=None, reason="first")
+    second = refs.move(workspace, "champion", target(2), expected=first, reason="second")
+    remembered = [dataclasses.replace(each, reason="remembered") for each in (first, second)]
+    assert refs.history(workspace, "champion", remembered[:1]) == [remembered[0], second]
+    assert refs.history(workspace, "champion", remembered) == remembered
 
 
 def test_a_writer_that_saw_an_older_entry_is_refused_and_changes_nothing(workspace: Workspace) -> None:

@@ -54,19 +54,21 @@ def main() -> None:
     print("ready", flush=True)
     while not Path(go).exists():
         time.sleep(0.001)
-    made, lost = [], 0
+    made, lost, history = [], 0, []
     while len(made) < int(moves):
         try:
-            entry = one_move(context, model, store, targets, draw)
+            history = refs.history(workspace, model_refs.alias_ref(model, "champion"), history)
+            entry = one_move(context, model, store, targets, draw, history)
             made.append([entry.number, entry.detail["from"], entry.target.sha256, entry.detail["how"]])
         except RefConflict:
             lost += 1
     print(json.dumps({"made": made, "lost": lost, "stray": stray}), flush=True)
 
 
-def one_move(context: RunContext, model: str, store: str, targets: list[Link], draw: random.Random) -> RefEntry:
+def one_move(
+    context: RunContext, model: str, store: str, targets: list[Link], draw: random.Random, history: list[RefEntry]
+) -> RefEntry:
     """Raises `RefConflict`: another was first."""
-    history = refs.history(context.workspace, model_refs.alias_ref(model, "champion"))
     now, back = history[-1], previous(history)
     other = draw.choice([target for target in targets if target != now.target])
     goes_back = back is not None and draw.random() < 0.4

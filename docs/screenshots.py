@@ -1,0 +1,157 @@
+"""The README's pictures, taken anew: `python -m docs.screenshots [--out docs/images] [--pipeline digits]`.
+
+It starts a Prefect server, MLflow and a worker in a folder of its own, deploys this project, fills the deployment's form
+in headless Chromium, waits for the retrain that this starts, and takes a picture of each page that a person looks at. It
+needs `pip install 'headway[screenshots]'` and a Chromium of the system's; nothing is downloaded, nothing is left running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from data_contracts.errors import EnvironmentProblem
+from data_contracts.publication import Workspace
+from flows.environment import prepare
+from flows.serve import Server, mlflow_server, prefect_server, running, wait_until_ready
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+PATIENCE_S = 900.0
+WIDTH_PX, HEIGHT_PX = 1280, 800
+NOTE = "A picture for the README"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=REPOSITORY / "docs" / "images", help="where the pictures go")
+    parser.add_argument("--pipeline", default="digits", help="a shipped pipeline")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    prepare()
+    with tempfile.TemporaryDirectory(prefix="headway-screenshots-") as folder, deployed(Path(folder)) as (prefect, mlflow):
+        with sync_playwright() as player:
+            browser = player.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--force-dark-mode=0"])
+            take_all(Camera(browser, given.out), prefect, mlflow, given.pipeline)
+
+
+def chromium() -> str:
+    """Raises `EnvironmentProblem`: none is installed."""
+    found = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if found is None:
+        raise EnvironmentProblem("there is no Chromium.", advice="Install one: `apt-get install chromium`.")
+    return found
+
+
+@contextlib.contextmanager
+def deployed(folder: Path) -> Iterator[tuple[Server, Server]]:
+    """Both servers with the project deployed and a worker at work, all of it below `folder`."""
+    workspace = Workspace.create(str(folder / "workspace"))
+    prefect, mlflow = prefect_server(free_port()), mlflow_server(workspace, free_port())
+    os.environ |= {
+        "PREFECT_HOME": str(folder / "prefect"),
+        "PREFECT_API_URL": f"{prefect.url}/api",
+        "PREFECT_WORKER_QUERY_SECONDS": "1",
+        "HEADWAY_WORKSPACE": workspace.uri,
+        "HEADWAY_PROJECT": str(REPOSITORY),
+    }
+    worker = Server(
+        name="worker",
+        port=0,
+        option="",
+        health="",
+        command=(sys.executable, "-m", "prefect", "worker", "start", "--pool", "headway"),
+        environment={},
+    )
+    with running(prefect, folder) as one, running(mlflow, folder) as other:
+        for server, process in ((prefect, one), (mlflow, other)):
+            wait_until_ready(server, process, folder)
+        deploy = (sys.executable, "-c", "from headway import main; main()", "deploy", "production")
+        subprocess.run(deploy, check=True, cwd=REPOSITORY)
+        with running(worker, folder):
+            yield prefect, mlflow
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Camera:
+    """A browser window that takes pictures of what people look at."""
+
+    def __init__(self, browser: Browser, out: Path) -> None:
+        self.page: Page = browser.new_page(viewport={"width": WIDTH_PX, "height": HEIGHT_PX}, color_scheme="light")
+        self.page.set_default_timeout(1000 * PATIENCE_S)
+        self._out = out
+
+    def take(self, name: str, height_px: int = HEIGHT_PX) -> None:
+        self.page.set_viewport_size({"width": WIDTH_PX, "height": height_px})
+        self.page.mouse.move(WIDTH_PX - 1, 1)
+        self.page.wait_for_load_state("networkidle")
+        self.page.wait_for_timeout(1500)  # pages draw with transitions
+        path = self._out / f"{name}.png"
+        self.page.screenshot(path=path, animations="disabled")
+        print(f"{path}  {path.stat().st_size:,} bytes", flush=True)
+
+
+def take_all(camera: Camera, prefect: Server, mlflow: Server, pipeline: str) -> None:
+    page = camera.page
+    deployment = api(prefect, f"deployments/name/retrain/{pipeline}")["id"]
+    page.goto(f"{prefect.url}/deployments/deployment/{deployment}/run")
+    # Innermost is last: the form's fields are no labels of their inputs.
+    note = page.locator(".schema-form-property", has=page.get_by_text("Note (Optional)", exact=True)).last
+    note.locator("textarea").fill(NOTE)
+    camera.take("form", 1500)
+    page.get_by_role("button", name="Submit").click()
+    run = wait_for_run(prefect, deployment)
+    page.goto(f"{prefect.url}/runs/flow-run/{run}")
+    page.get_by_text("Completed").first.wait_for()
+    camera.take("run")
+    page.get_by_text("Artifacts", exact=True).first.click()
+    camera.take("artifacts", 1000)
+    page.goto(f"{mlflow.url}/#/models/{pipeline}")
+    page.get_by_text("champion").first.wait_for()
+    camera.take("model")
+    page.goto(f"{mlflow.url}/#/models/{pipeline}/versions/1")
+    page.get_by_text("Registered At").first.wait_for()
+    camera.take("version", 1400)
+
+
+def wait_for_run(prefect: Server, deployment: str) -> str:
+    """The flow run that the form started, once it has completed."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        for run in api(prefect, "flow_runs/filter", {"deployments": {"id": {"any_": [deployment]}}}):
+            if run["state_type"] == "COMPLETED":
+                return str(run["id"])
+            if run["state_type"] in ("FAILED", "CRASHED", "CANCELLED"):
+                raise EnvironmentProblem(f"the retrain ended as {run['state_name']}.", where=run["state"]["message"])
+        time.sleep(1)
+    raise EnvironmentProblem(f"the retrain was not done within {PATIENCE_S:.0f} s.")
+
+
+def api(prefect: Server, path: str, body: dict[str, Any] | None = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{prefect.url}/api/{path}", data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+if __name__ == "__main__":
+    main()
