@@ -11,6 +11,7 @@
     ├── EnvironmentProblem     8   workspace, disk, port or machine
     ├── RegistryError          9   MLflow or a ref refused
     │   └── RefConflict        9   another writer moved the ref first
+    ├── NotReproduced         10   a version that was trained again came to other bits
     ├── RunStopped            75   asked to stop; a checkpoint was kept
     └── OutsideWindow         77   a retrain that keeps to its windows found them closed; nothing was done
 
@@ -121,6 +122,13 @@ class RegistryError(HeadwayError):
 
 class RefConflict(RegistryError):
     """Compare-and-set lost: read the ref again and decide anew."""
+
+
+class NotReproduced(HeadwayError):
+    """It was trained to its end; what differs is told beside it."""
+
+    cause = "integrity"
+    exit_code = 10
 
 
 class RunStopped(HeadwayError):

@@ -1,9 +1,9 @@
 """The command `headway`. Heavy imports happen inside the commands that need them.
 
 Exit codes: 0 done · 2 configuration · 3 data · 4 contract · 5 integrity · 6 training · 7 refused by its policy ·
-8 environment · 9 registry, or another was first to move the champion · 70 a defect of Headway ·
-75 stopped on request, the same command continues · 77 windows closed, nothing was done · 129 terminal closed ·
-130 Ctrl-C · 143 SIGTERM
+8 environment · 9 registry, or another was first to move the champion · 10 trained again, other bits ·
+70 a defect of Headway · 75 stopped on request, the same command continues · 77 windows closed, nothing was done ·
+129 terminal closed · 130 Ctrl-C · 143 SIGTERM
 """
 
 from __future__ import annotations
@@ -150,6 +150,20 @@ def verify(
     from flows.verify import verify_model
 
     sys.exit(verify_model(model_uri, workspace or default_workspace(), as_json=as_json))
+
+
+@app.command()
+def reproduce(
+    model_uri: Annotated[str, typer.Argument(help="models:/NAME@champion or models:/NAME/VERSION")],
+    again: Annotated[bool, typer.Option("--again", help="From the first step, whatever an earlier one left.")] = False,
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """Train a registered version again, beside all that is kept, and compare. Exit code 10: other bits."""
+    from flows.reproduce import reproduce_model
+
+    signal.signal(signal.SIGTERM, _terminate)
+    reproduce_model(model_uri, workspace or default_workspace(), again=again, as_json=as_json)
 
 
 @app.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,14 +113,12 @@ def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, settle
     if run.start is not None:
         write_down_start(context, settled)
         context.ledger.event("start_from", message=settled.said, checkpoint=run.start.sha256)
-        _bring_start(context, run.start)
+        bring_start(context, run.start)
     gang = gang_for(
         context, spec, run, "training.worker", run_dir, nodes=spec.nodes, ranks_per_node=spec.ranks_per_node
     )
     shipper = SeriesShipper(workspace, tracking_uri, context.pipeline, run)
-    # What every step is told with, for people.
-    facts = {"max_steps": training.max_steps, "targets": "examples" if context_tokens == 1 else "tokens"}
-    watch = TrainingWatch(context, run_dir, facts, shipper)
+    watch = TrainingWatch(context, run_dir, step_facts(context, run, training), shipper.add)
     carrier = CheckpointCarrier(workspace, run_folder(run.link), run.link, context.ledger)
     with shipper, carrier:
 
@@ -134,7 +132,7 @@ def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, settle
     return Made(document=run, files=result_files(context, run.link))
 
 
-def _bring_start(context: RunContext, start: Link) -> None:
+def bring_start(context: RunContext, start: Link) -> None:
     """The checkpoint to start from, verified, to this machine.
 
     Raises:
@@ -145,6 +143,12 @@ def _bring_start(context: RunContext, start: Link) -> None:
     for file in stored_files(folder, manifest):
         stages.check_file(context.workspace, file, context.digests)
     checkpoint_here(context.workspace, folder, manifest)
+
+
+def step_facts(context: RunContext, run: RunSpec, training: TrainingSpec) -> dict[str, Any]:
+    """What every step is told with, for people."""
+    targets = "examples" if _context_tokens(context, run) == 1 else "tokens"
+    return {"max_steps": training.max_steps, "targets": targets}
 
 
 def _context_tokens(context: RunContext, run: RunSpec) -> int:
@@ -206,9 +210,10 @@ def result_files(context: RunContext, run: Link) -> tuple[StoredFile, ...]:
 class TrainingWatch:
     """Tails the ranks' ledgers: the newest step for the supervisor, rank 0's records for people and MLflow."""
 
-    def __init__(self, context: RunContext, run_dir: Path, facts: Mapping[str, Any], shipper: SeriesShipper) -> None:
-        self._context, self._attempts, self._facts = context, run_dir / "attempts", facts
-        self._shipper = shipper
+    def __init__(
+        self, context: RunContext, run_dir: Path, facts: Mapping[str, Any], ship: Callable[[Event], object]
+    ) -> None:
+        self._context, self._attempts, self._facts, self._ship = context, run_dir / "attempts", facts, ship
         self._tails: dict[Path, SpoolTail] = {}
         self._bar = ProgressBar(artifact_key(context.pipeline, "training"), "Training steps, in percent")
         self._old = set(self._spools())
@@ -229,12 +234,12 @@ class TrainingWatch:
         """Tell the ledger and MLflow what the steps of this flow run came to, where there were any."""
         steps = summarise_steps(event for spool in self._tails for event in read_events(spool))
         if steps is not None:
-            self._shipper.add(self._context.ledger.event(SUMMARY, **steps.model_dump()))
+            self._ship(self._context.ledger.event(SUMMARY, **steps.model_dump()))
 
     def _observe(self, event: Event) -> None:
         self._context.ledger.relay({**event, "relayed": True, **self._facts})
         if event["event"] != "step":
             return
         self._step = int(event["step"])
-        self._shipper.add(event)
+        self._ship(event)
         self._bar.move(100 * self._step / self._facts["max_steps"], time.monotonic())

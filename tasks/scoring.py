@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from data_contracts.digests import canonical_json, sha256_of
 from data_contracts.documents import (
@@ -154,10 +155,7 @@ class Bench:
         self, candidate: Candidate, manifest: Link, *, baselines: bool, graph: StoredFile | None = None
     ) -> Scores:
         """Run the evaluation ranks on one checkpoint, with the code that trained it."""
-        context, workspace = self.context, self.context.workspace
-        run_dir = workspace.local_path(f"{run_folder(candidate.run.link)}/evaluate/{manifest.sha256[:16]}")
-        out = run_dir / "scores"
-        out.mkdir(parents=True, exist_ok=True)
+        workspace = self.context.workspace
         request = EvaluationRequest(
             checkpoint=str(checkpoint_here(workspace, candidate.folder, candidate.manifest)),
             run=candidate.run.sha256,
@@ -165,9 +163,24 @@ class Bench:
             baselines=baselines,
             graph=graph,
         )
-        # What is left at its default is left out: the champion's code may be older than a field.
-        (run_dir / "request.json").write_bytes(canonical_json(request.model_dump(mode="json", exclude_defaults=True)))
-        ranks = self.launch.nodes * self.launch.ranks_per_node
-        arguments = ("--request", str(run_dir / "request.json"), "--out", str(out))
-        run_quietly(context, self.launch, candidate.run, "training.evaluation", run_dir, *arguments, ranks=ranks)
-        return merge(out, ranks)
+        run_dir = workspace.local_path(f"{run_folder(candidate.run.link)}/evaluate/{manifest.sha256[:16]}")
+        return run_evaluation(self.context, self.launch, candidate.run, request, run_dir)
+
+
+def run_evaluation(
+    context: RunContext, launch: LaunchSpec, run: RunSpec, request: EvaluationRequest, run_dir: Path
+) -> Scores:
+    """Run the evaluation ranks of a run's frozen code, who work in `run_dir`.
+
+    Raises:
+        TrainingFailed: the budget is spent, or a rank failed for good.
+        RunStopped: a stop was asked for.
+    """
+    out = run_dir / "scores"
+    out.mkdir(parents=True, exist_ok=True)
+    # What is left at its default is left out: the run's code may be older than a field.
+    (run_dir / "request.json").write_bytes(canonical_json(request.model_dump(mode="json", exclude_defaults=True)))
+    ranks = launch.nodes * launch.ranks_per_node
+    arguments = ("--request", str(run_dir / "request.json"), "--out", str(out))
+    run_quietly(context, launch, run, "training.evaluation", run_dir, *arguments, ranks=ranks)
+    return merge(out, ranks)

@@ -140,11 +140,15 @@ def freeze_code(workspace: Workspace, recipe: str, search_path: tuple[str, ...] 
 RANK_DISTRIBUTIONS = ("fsspec", "numpy", "pydantic", "pydantic_core", "safetensors", "torch", "xxhash")
 
 
-def freeze_environment(workspace: Workspace) -> StoredFile:
-    """Publish the versions that a rank's arithmetic and reading stand on."""
-    lock = {
+def environment_here() -> dict[str, str]:
+    """The versions that a rank's arithmetic and reading stand on, by name."""
+    return {
         "python": ".".join(map(str, sys.version_info[:3])),
         **{name: importlib.metadata.version(name) for name in RANK_DISTRIBUTIONS},
     }
-    data = canonical_json(lock)
+
+
+def freeze_environment(workspace: Workspace) -> StoredFile:
+    """Publish `environment_here`."""
+    data = canonical_json(environment_here())
     return workspace.publish_addressed(f"environments/{sha256_bytes(data)}.json", data)

@@ -21,6 +21,7 @@ DOCUMENTED_CODES = {
     "PromotionRefused": 7,
     "RegistryError": 9,
     "RefConflict": 9,
+    "NotReproduced": 10,
     "RunStopped": 75,
     "OutsideWindow": 77,
     "HeadwayError": 70,

@@ -26,7 +26,7 @@ from training.launch.process_tree import processes_with, sweep
 from training.launch.protocol import TOKEN
 from training.ledger import Event, read_events
 
-DEADLINE_S = 240.0
+DEADLINE_S = 900.0
 PROJECT = "TEST_PROJECT"
 """In the environment of all that a project's command starts."""
 MAX_STEPS = 120

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from data_contracts.digests import sha256_bytes
-from data_contracts.documents import CheckpointManifest, Link, StoredFile, TensorSlice
+from data_contracts.documents import CheckpointManifest, Frozen, Link, StoredFile, TensorSlice
 from data_contracts.errors import IntegrityError
 
 MANIFEST_NAME = "manifest.json"
@@ -35,6 +35,15 @@ DTYPES = {
     "bool": ("BOOL", 1),
 }
 """torch's name of a type: safetensors' name, and bytes of an element."""
+
+
+class TensorDifference(Frozen):
+    tensor: str
+    num_values: int
+    num_differing: int
+    """By their bits."""
+    largest: float | None
+    """Largest difference of two values; None: the two have other shapes or types, or one has no such tensor."""
 
 
 def directory_name(step: int) -> str:
