@@ -20,6 +20,7 @@ from tasks.evaluate import evaluate
 from tasks.launch import carry_on, launch
 from tasks.register import register, tracking_uri
 from tasks.shard import shard
+from tasks.slices import require_columns
 from tasks.snapshot import snapshot
 from tasks.validate import validate
 from tasks.verify import verify
@@ -38,6 +39,7 @@ def retrain(request: RetrainRequest) -> RetrainSummary:
             training = carry_on(run, pipeline.launch, cut, tracking_uri(run, pipeline.registry))
             judge_and_register(run, pipeline, training)
         files = snapshot(run, pipeline.source)
+        require_columns(run.workspace, pipeline.evaluation.slices, files)
         receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
         manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
         # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.

@@ -20,7 +20,7 @@ from data_contracts.leftovers import STAGING_SUFFIX, discard_if_abandoned
 from data_contracts.publication import Workspace
 from tasks.file_lock import holding
 from tasks.needs import GROUP_RECORD, Reader
-from tasks.what_stays import Policy, Survey, is_going_on, oldest_session_unix_s, survey
+from tasks.what_stays import REPRODUCTIONS, Policy, Survey, is_going_on, oldest_session_unix_s, survey
 
 SETTLE_S = 2.0
 """Between the removal of records and the second look: longer than a flow takes from reading a record to renewing it."""
@@ -29,6 +29,8 @@ CACHES = ("copies", "tables")
 """Folders on this machine of what can be fetched or made again, by file."""
 WORK = ("runs", "ledger")
 """On the local side of a remote workspace: work whose results are published, by folder."""
+TRIALS = (REPRODUCTIONS,)
+"""On this machine, whatever the workspace: work that nothing stands on, by folder."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,9 +119,10 @@ def _here(workspace: Workspace, policy: Policy) -> list[Listed]:
     for file in (file for top in CACHES for file in store.files(top)):
         units[file.path.partition(".")[0]].append(file)  # a file and its note
     found = [unit for unit in units.values() if _is_old(unit, policy)]
-    if not workspace.is_local:
-        work = _by_folder(file for top in WORK for file in store.files(top))
-        found += [files for folder, files in work.items() if not is_going_on(workspace, folder, 0.0, policy)]
+    tops = TRIALS if workspace.is_local else (*TRIALS, *WORK)
+    for folder, files in _by_folder(file for top in tops for file in store.files(top)).items():
+        newest_unix_s = max(file.unix_s for file in files)
+        found += [] if is_going_on(workspace, folder, newest_unix_s, policy) else [files]
     return [file for unit in found for file in unit]
 
 

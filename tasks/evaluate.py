@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import lzma
+import math
+import operator
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -22,6 +24,7 @@ from tasks.evaluation_report import Standing, render_html, render_markdown
 from tasks.pages import evaluation_page
 from tasks.register import RegistrySpec, registered_before
 from tasks.scoring import Bench
+from tasks.slices import OTHERS, SliceBy
 from tasks.stage import Made, find_or_make, stage_task
 from training.checkpoint.inexactness import inexactness
 from training.data.spec import HELDOUT, ShardSpec
@@ -32,6 +35,7 @@ from training.statistics import paired_difference, ratio_interval
 
 CODE = (
     *("training.evaluation", "training.statistics", "tasks.evaluate", "tasks.scoring", "tasks.evaluation_report"),
+    *("tasks.slices", "training.data.source_values"),
     *(
         "training.data.sharding",
         "training.data.encoder_host",
@@ -39,6 +43,8 @@ CODE = (
 )
 MIN_SLICE = 5
 """Slices of fewer examples are taken together."""
+TAIL_RESAMPLES = 5
+"""Beyond each end of a slice's interval, at least: an end that no resample passes is the largest one drawn."""
 
 
 class Resampling(TypedDict):
@@ -52,6 +58,12 @@ class EvaluationSpec(Frozen):
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Width of the intervals.")
     seed: int = Field(0, description="Seed of the resampling.")
     xz_baseline: bool = Field(True, description="Also compress the held-out documents with `xz -9`, for scale.")
+    slices: tuple[SliceBy, ...] = Field(
+        default=(),
+        exclude_if=operator.not_,
+        description="Columns of the source by which the held-out examples are cut as well, such as `[region]`; their "
+        "values are shown in reports and on cards.",
+    )
 
     @property
     def resampling(self) -> Resampling:
@@ -150,7 +162,10 @@ def _evaluate(
     if spec.xz_baseline and bench.examples_are_files:
         with context.ledger.span("evaluate.xz"):
             baselines["xz -9"] = xz_bits_per_byte(bench.contents(candidate.run, own.examples))
-    slices = slices_of(own.slices, measure.denominators(own.sums).tolist())
+    weights = measure.denominators(own.sums).tolist()
+    slices = slices_of(own.slices, weights)
+    for by, labels in bench.slices_by(spec.slices, candidate.run, own.examples).items():
+        slices |= slices_of(labels, weights, others=f"{by.prefix}{OTHERS}")
     report = EvaluationReport(
         checkpoint=checkpoint,
         manifest=candidate.run.manifest,
@@ -207,8 +222,7 @@ def _compare(
     if own.examples != theirs.examples or weights[0] != weights[1]:
         raise IntegrityError("champion and challenger were scored on different examples.", where=champion.short)
     difference = _difference(spec, measure, own.sums, theirs.sums)
-    # Of many slices one looks worse by chance alone, unless each is doubted the more (Bonferroni).
-    wide = spec.model_copy(update={"confidence": 1 - (1 - spec.confidence) / max(len(slices), 1)})
+    wide = widened(spec, len(slices))
     return Comparison(
         champion=champion,
         metric=measure.name,
@@ -225,15 +239,23 @@ def _of(sums: Sums, chosen: Sequence[int]) -> Sums:
     return {name: values[chosen] for name, values in sums.items()}
 
 
-def slices_of(slices: Sequence[str], weights: Sequence[float]) -> dict[str, list[int]]:
-    """Examples by slice, weightless ones aside; slices of fewer than `MIN_SLICE` examples together."""
+def widened(spec: EvaluationSpec, num_slices: int) -> EvaluationSpec:
+    """For so many intervals that all hold together: of many slices one looks worse by chance alone, unless each is
+    doubted the more (Bonferroni). The ends of a wider interval lie further out, and take more resamples to be seen."""
+    doubt = (1 - spec.confidence) / max(num_slices, 1)
+    resamples = max(spec.bootstrap_resamples, math.ceil(TAIL_RESAMPLES / (doubt / 2)))
+    return spec.model_copy(update={"confidence": 1 - doubt, "bootstrap_resamples": resamples})
+
+
+def slices_of(slices: Sequence[str], weights: Sequence[float], *, others: str = OTHERS) -> dict[str, list[int]]:
+    """Examples by slice, weightless ones aside; slices of fewer than `MIN_SLICE` examples together, as `others`."""
     members: dict[str, list[int]] = {}
     for index, (name, weight) in enumerate(zip(slices, weights, strict=True)):
         if weight:
             members.setdefault(name, []).append(index)
-    large = {name: chosen for name, chosen in members.items() if len(chosen) >= MIN_SLICE}
+    large = {name: chosen for name, chosen in members.items() if len(chosen) >= MIN_SLICE and name != others}
     rest = sorted(index for name, chosen in members.items() if name not in large for index in chosen)
-    return dict(sorted(large.items())) | ({"(others)": rest} if rest else {})
+    return dict(sorted(large.items())) | ({others: rest} if rest else {})
 
 
 def xz_bits_per_byte(documents: list[bytes]) -> float:

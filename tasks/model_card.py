@@ -25,6 +25,7 @@ from tasks import decisions, model_refs
 from tasks.evaluation_report import figure, shown, slice_rows
 from tasks.model_versions import ModelVersions, lineage
 from tasks.promotion import Decision
+from tasks.slices import OTHERS
 
 FILE = "model_card.md"
 MAX_DESCRIPTION = 5000
@@ -178,8 +179,8 @@ def _limits(receipt: ContractReceipt, report: EvaluationReport, found: tuple[Ref
         f"It was judged on {report.split} examples of the same source; of other data the figures say nothing.",
         "Differences within their intervals are noise.",
     ]
-    if "(others)" in report.slices:
-        limits.append("Slices too small to be judged are taken together as `(others)`.")
+    if any(name.endswith(OTHERS) for name in report.slices):
+        limits.append(f"Slices too small to be judged are taken together as `{OTHERS}`.")
     if receipt.num_quarantined:
         limits.append(f"{receipt.num_quarantined:,} rows that broke row rules were left out of training and judgement.")
     limits += [

@@ -32,6 +32,7 @@ from tasks.context import RunContext
 from tasks.gangs import gang_for
 from tasks.launch import TrainingWatch, bring_start, checkpoint_here, step_facts
 from tasks.scoring import run_evaluation
+from tasks.what_stays import REPRODUCTIONS
 from training.checkpoint.inexactness import inexactness
 from training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, TensorDifference, directory_name, run_folder
 from training.code_archive import environment_here
@@ -44,8 +45,6 @@ from training.ledger import read_events
 from training.measures import yardstick_for
 from training.run_documents import mixed_manifests, training_spec
 from training.statistics import ratio_interval
-
-FOLDER = "reproductions"
 
 
 class Changed(Frozen):
@@ -114,7 +113,7 @@ class Trial:
 
 
 def reproduction_folder(workspace: Workspace, run: Link) -> Path:
-    return workspace.local_path(f"{FOLDER}/{run_folder(run).rpartition('/')[2]}")
+    return workspace.local_path(f"{REPRODUCTIONS}/{run_folder(run).rpartition('/')[2]}")
 
 
 def prepare(context: RunContext, registration: Link, launch: LaunchSpec, *, again: bool = False) -> Trial:

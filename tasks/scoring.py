@@ -25,12 +25,16 @@ from tasks.gangs import run_quietly
 from tasks.launch import checkpoint_here
 from tasks.model_export import registered_graph
 from tasks.shard import accepted_files, shards_under
+from tasks.shard_group import source_rows
+from tasks.slices import SliceBy, labels_of
 from training.checkpoint.layout import run_folder
 from training.data.encoder_specs import ENCODER_SPEC, EncoderSpec
-from training.data.spec import ShardSpec, SkewLimits
+from training.data.source_values import values_of_split
+from training.data.spec import HELDOUT, ShardSpec, SkewLimits
 from training.evaluation import EvaluationRequest, Scores, merge
 from training.launch.spec import LaunchSpec
 from training.measures import Yardstick, target_of, yardstick_of
+from training.scorers import places_of_examples
 
 CHAMPION_SHARDS = "evaluate.champion_shards"
 """In the ledger, today's documents under a champion's encoder are no stage of this run."""
@@ -135,6 +139,27 @@ class Bench:
     def examples_are_files(self) -> bool:
         """Whether each example is a whole file of the source."""
         return not self.source.is_table
+
+    def slices_by(
+        self, slices: tuple[SliceBy, ...], today: RunSpec, examples: tuple[str, ...]
+    ) -> dict[SliceBy, list[str]]:
+        """The slice of every example, by columns of the source, which is read for it once more.
+
+        Raises:
+            DataError: a file is gone or changed since the snapshot.
+        """
+        if not slices:
+            return {}
+        context, manifest = self.context, self.context.workspace.load(today.manifest, ShardManifest)
+        sources = source_rows(
+            context.workspace, context.base, self.source, manifest.snapshot, today.receipt, context.digests
+        )
+        packed = self.yardstick(today).predicts == "tokens"
+        columns = sorted({by.column for by in slices})
+        with context.ledger.span("evaluate.slices"):
+            found = values_of_split(sources, manifest, HELDOUT, columns, in_row_order=not packed)
+            places = places_of_examples(manifest, HELDOUT, examples) if packed else range(len(examples))
+            return {by: labels_of(by, found[by.column].take(list(places))) for by in slices}
 
     def examples_sha256(self, today: RunSpec, examples: tuple[str, ...]) -> str:
         """Which examples these are, and their bytes."""

@@ -44,6 +44,8 @@ KINDS = {
 }
 """Folders of the workspace that are cleaned, and what a person is told they hold. All others are let alone."""
 CHECKPOINTS, UNFINISHED = "checkpoints", "unfinished files"
+REPRODUCTIONS = "reproductions"
+"""The folder of versions that were trained again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,6 +138,8 @@ def kind_of(path: str) -> str:
     """What a person is told that a file is."""
     if path.endswith(STAGING_SUFFIX):
         return UNFINISHED
+    if path.startswith(f"{REPRODUCTIONS}/"):
+        return REPRODUCTIONS
     return CHECKPOINTS if OF_CHECKPOINT.match(path) else KINDS.get(path.partition("/")[0], "copies on this machine")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -128,6 +128,14 @@ def documents_of(group: ShardGroup) -> Iterator[HeldDocument]:
     for path, num_documents in zip(group.documents, group.samples_by_document, strict=True):
         for number in range(num_documents):
             yield HeldDocument(path if num_documents == 1 else f"{path} #{number:09d}", path)
+
+
+def places_of_examples(manifest: ShardManifest, split: str, examples: Sequence[str]) -> list[int]:
+    """Of examples of packed tokens: which sample of the split each is, as groups count them."""
+    groups = (group for group in manifest.groups if group.split == split)
+    documents = (document.name for group in groups for document in documents_of(group))
+    places = {name: place for place, name in enumerate(documents)}
+    return [places[example] for example in examples]
 
 
 def folder_of(path: str) -> str:

@@ -39,7 +39,7 @@ from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
 from tasks import clean
 from tasks.file_lock import holding
-from tasks.what_stays import DAY_S
+from tasks.what_stays import DAY_S, REPRODUCTIONS, kind_of
 from training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder, stored_files
 from training.launch import run_lock
 
@@ -482,3 +482,19 @@ def test_two_cleanings_do_not_run_at_once(workspace: Workspace, monkeypatch: pyt
     Maker(workspace).data(1)
     with holding(workspace.local_path("locks/clean.lock")), pytest.raises(RegistryError):
         cleaned(workspace)
+
+
+def test_a_version_trained_again_goes_when_it_is_old_unless_it_is_at_it(anywhere: Workspace) -> None:
+    anywhere.publish("notes/mine.txt", b"")
+    trials = [anywhere.local_path(f"{REPRODUCTIONS}/{digit * 16}") for digit in "123"]
+    for trial in trials:
+        (trial / "checkpoints").mkdir(parents=True)
+        (trial / "checkpoints" / "tensors").write_bytes(b"")
+    old, young, alive = trials
+    future = time.time() + LATER_S
+    os.utime(young / "checkpoints" / "tensors", (future, future))
+    with run_lock.owning(alive):
+        found = {file.path for file in look(anywhere).here}
+        assert {kind_of(path) for path in found} == {REPRODUCTIONS}
+        cleaned(anywhere)
+    assert not old.exists() and young.exists() and (alive / "checkpoints" / "tensors").exists()

@@ -12,11 +12,12 @@ from data_contracts.documents import EvaluationReport, Incomparable, Link, Regis
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
 from tasks.candidate import Candidate, read_candidate
-from tasks.evaluate import EvaluationSpec, _evaluate, slices_of
+from tasks.evaluate import EvaluationSpec, _evaluate, slices_of, widened
 from tasks.evaluation_report import Standing, render_html, render_markdown
 from tasks.promotion import versus_rival
 from tasks.register import RegistrySpec
 from tasks.scoring import Bench
+from tasks.slices import SliceBy
 from training.data.spec import ShardSpec
 from training.evaluation import Scores
 from training.launch.spec import LaunchSpec
@@ -39,6 +40,12 @@ class MadeUpBench(Bench):
     own: Scores
     theirs: Scores | str
     """Or why there are none."""
+    cut: dict[SliceBy, list[str]]
+
+    def slices_by(
+        self, slices: tuple[SliceBy, ...], today: RunSpec, examples: tuple[str, ...]
+    ) -> dict[SliceBy, list[str]]:
+        return self.cut
 
     def yardstick(self, run: RunSpec) -> Yardstick:
         return self.kind
@@ -80,7 +87,13 @@ def scores(kind: Yardstick, nats: float, *, baseline: str, num_examples: int = N
 def judge(context, workspace: Workspace, register):
     """A report on made-up scores, against a champion when there is one."""
 
-    def judged(kind: Yardstick, own: Scores, theirs: Scores | str | None = None, **scalars: int) -> EvaluationReport:
+    def judged(
+        kind: Yardstick,
+        own: Scores,
+        theirs: Scores | str | None = None,
+        cut: dict[SliceBy, list[str]] | None = None,
+        **scalars: int,
+    ) -> EvaluationReport:
         (registration, _), (champion, _) = register(1, scalars=scalars), register(2)
         checkpoint = workspace.load(registration, Registration).checkpoint
         bench = MadeUpBench(
@@ -92,6 +105,7 @@ def judge(context, workspace: Workspace, register):
             are_files=kind is TEXT,
             own=own,
             theirs=own if theirs is None else theirs,
+            cut=cut or {},
         )
         made = _evaluate(bench, SPEC, REGISTRY, checkpoint, None if theirs is None else champion)
         assert isinstance(made.document, EvaluationReport)
@@ -226,8 +240,35 @@ def test_a_slice_that_regresses_shows_however_much_better_the_model_is_on_the_wh
     assert all(by_slice[name].high < 0 for name in by_slice if name != "class 2")
     chosen = [number for number, name in enumerate(own.slices) if name == "class 2"]
     nats, other, targets = (sums[chosen] for sums in (own.sums["nats"], theirs.sums["nats"], own.sums["targets"]))
-    a_quarter_of_the_doubt = SPEC.resampling | {"confidence": 1 - (1 - SPEC.confidence) / 4}
+    a_quarter_of_the_doubt = {"confidence": 1 - (1 - SPEC.confidence) / 4, "resamples": 800, "seed": SPEC.seed}
     assert by_slice["class 2"] == paired_difference(nats, other, targets, **a_quarter_of_the_doubt)
+
+
+@pytest.mark.parametrize("num_slices", [1, 10, 200])
+def test_a_widened_interval_has_resamples_beyond_its_ends_however_many_slices_there_are(num_slices: int) -> None:
+    wide = widened(SPEC, num_slices)
+    assert wide.confidence == pytest.approx(1 - 0.05 / num_slices)
+    assert wide.bootstrap_resamples * (1 - wide.confidence) / 2 >= 4.99
+    assert widened(EvaluationSpec(bootstrap_resamples=90_000), num_slices).bootstrap_resamples == 90_000
+
+
+def test_slices_by_a_column_stand_beside_those_that_evaluation_makes_and_may_not_regress_either(judge) -> None:
+    own, theirs = (scores(CLASSES, nats, baseline="class prior") for nats in (1.0, 1.3))
+    regions = ["south" if number < 8 else "north" if number < 37 else "west" for number in range(NUM_EXAMPLES)]
+    own.sums["nats"][:8] *= 2
+    by_region = {SliceBy(column="region"): [f"region = {region}" for region in regions]}
+    report = judge(CLASSES, own, theirs, cut=by_region)
+    classes = [f"class {number}" for number in range(4)]
+    assert list(report.slices) == [*classes, "region = north", "region = south", "region = (others)"]
+    assert report.slice_sizes["region = south"] == 8 and report.slice_sizes["region = (others)"] == 3
+    assert report.comparison is not None and set(report.comparison.slices) == set(report.slices)
+    assert report.comparison.difference.high < 0 < report.comparison.slices["region = south"].low
+    assert "| region = south | 8 | " in render_markdown(report, STANDING)
+    nats, other, targets = (sums[:8] for sums in (own.sums["nats"], theirs.sums["nats"], own.sums["targets"]))
+    a_seventh_of_the_doubt = widened(SPEC, 7).resampling
+    assert report.comparison.slices["region = south"] == paired_difference(
+        nats, other, targets, **a_seventh_of_the_doubt
+    ), "all seven together hold at the report's confidence"
 
 
 def test_scores_on_other_examples_are_not_compared(judge) -> None:
