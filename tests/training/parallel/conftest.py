@@ -1,4 +1,4 @@
-"""Four ranks that stay for all cases."""
+"""Ranks of real processes, forked for each case."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def small_stacks() -> None:
 
 
 class Ranks:
-    def __init__(self, folder: Path, count: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self._log = folder / "log"
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("gang.py")), str(count), str(folder / "store")],
+            [sys.executable, str(Path(__file__).with_name("gang.py")), str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log.open("wb"),
@@ -39,14 +39,14 @@ class Ranks:
         )
 
     def run(self, case: Answer) -> list[Answer]:
-        """The answers of all ranks of the case's world."""
+        """The answers of all ranks."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(case) + "\n")
         self._process.stdin.flush()
         answers: list[Answer] = json.loads(self._process.stdout.readline() or "[null]")
         assert None not in answers, self._log.read_text()[-4000:]
-        return answers[: case["world_size"]]
+        return answers
 
     def end(self) -> None:
         self._process.kill()
@@ -55,7 +55,7 @@ class Ranks:
 
 @pytest.fixture(scope="session")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    started = Ranks(tmp_path_factory.mktemp("ranks"), 4)
+    started = Ranks(tmp_path_factory.mktemp("ranks"))
     yield started
     started.end()
 

@@ -1,7 +1,7 @@
-"""Ranks that train cases as they are told, one JSON line each: `python gang.py COUNT STORE_FILE`.
+"""Ranks that train cases as they are told, one JSON line each: `python gang.py FOLDER`.
 
-Importing torch costs more than a case does: it is imported once, then this process forks, and the same ranks run all
-cases. A case names its own world: ranks beyond it sit it out.
+Importing torch costs more than a case does: it is imported once, and the ranks of a case are forks that end with it.
+A rank that stayed would keep what its process groups leave behind: threads that look around a hundred times a second.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -185,11 +186,10 @@ def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
     }
 
 
-def answer(case: dict[str, Any], rank: int, store: dist.Store) -> dict[str, Any]:
+def answer(case: dict[str, Any], rank: int, store_file: str) -> dict[str, Any]:
     world_size = case["world_size"]
-    if rank >= world_size:
-        return {}
     if world_size > 1:
+        store = dist.FileStore(store_file, world_size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
     try:
         with at_most(case.get("more_bytes")):
@@ -205,37 +205,44 @@ def answer(case: dict[str, Any], rank: int, store: dist.Store) -> dict[str, Any]
             dist.destroy_process_group()
 
 
-def serve(rank: int, store_file: str, cases: int, answers: int) -> None:
-    be_deterministic(1)
-    store = dist.FileStore(store_file, -1)
-    with open(cases) as lines, open(answers, "w") as out:
-        for number, line in enumerate(lines):
-            said = answer(json.loads(line), rank, dist.PrefixStore(f"case{number}", store))
-            print(json.dumps(said), file=out, flush=True)
+def run_rank(case: dict[str, Any], rank: int, store_file: str, answers: int) -> None:
+    code = 1
+    try:
+        die_with_parent()
+        be_deterministic(1)
+        said = answer(case, rank, store_file)
+        with open(answers, "w") as out:
+            json.dump(said, out)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
-def main() -> None:
-    count, store_file = int(sys.argv[1]), sys.argv[2]
+def run(case: dict[str, Any], store_file: str) -> list[dict[str, Any] | None]:
+    """The ranks' answers; None of one that failed, and said why on stderr."""
     ranks = []
-    for rank in range(count):
-        cases, to_rank = os.pipe()
-        from_rank, answers = os.pipe()
-        if os.fork() == 0:
-            os.close(to_rank)
-            for other, _ in ranks:
-                other.close()  # else it would never hear the end of its cases
-            die_with_parent()
-            serve(rank, store_file, cases, answers)
-            os._exit(0)
-        os.close(cases)
+    for rank in range(case["world_size"]):
+        reading, answers = os.pipe()
+        process = os.fork()
+        if process == 0:
+            run_rank(case, rank, store_file, answers)
         os.close(answers)
-        ranks.append((os.fdopen(to_rank, "w"), os.fdopen(from_rank)))
-    for line in sys.stdin:
-        for to, _ in ranks:
-            to.write(line)
-            to.flush()
-        print(json.dumps([json.loads(back.readline() or "null") for _, back in ranks]), flush=True)
+        ranks.append((process, os.fdopen(reading)))
+    said = []
+    for process, answers in ranks:
+        with answers:
+            text = answers.read()
+        os.waitpid(process, 0)
+        said.append(json.loads(text or "null"))
+    return said
+
+
+def main(folder: str) -> None:
+    for number, line in enumerate(sys.stdin):
+        print(json.dumps(run(json.loads(line), f"{folder}/store-{number}")), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])
