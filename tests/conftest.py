@@ -13,10 +13,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from s3fs import S3FileSystem
+
+from tests.longest_first import LongestFirst, unit
 
 # Tests of remote workspaces leave nothing in anybody's cache.
 os.environ["HEADWAY_LOCAL"] = tempfile.mkdtemp(prefix="headway-tests-")
@@ -38,6 +41,15 @@ CREDENTIALS = {
     "AWS_SECRET_ACCESS_KEY": "test-secret",
     "AWS_DEFAULT_REGION": "us-east-1",
 }
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: unit(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LongestFirst:
+    return LongestFirst(config, log)
 
 
 def pytest_unconfigure() -> None:
