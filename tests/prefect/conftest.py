@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
@@ -126,10 +127,14 @@ class Service:
             )
 
     def run(self, pipeline: str) -> str:
-        """Create a flow run of the deployment for another project's pipeline; returns its id."""
-        found = self.api("deployments/name/retrain/stdlib-lm")
-        environment = found["job_variables"]["env"] | {"HEADWAY_PROJECT": str(self.folder / "project")}
-        body = {"parameters": {"request": {"pipeline": pipeline}}, "job_variables": {"env": environment}}
+        """Create a flow run of a deployment for another project's pipeline; returns its id."""
+        return self.run_in(self.folder / "project", "retrain/stdlib-lm", {"pipeline": pipeline})
+
+    def run_in(self, project: Path, deployment: str, request: dict[str, Any]) -> str:
+        """Create a flow run of a deployment that finds its files in `project`; returns its id."""
+        found = self.api(f"deployments/name/{deployment}")
+        environment = found["job_variables"]["env"] | {"HEADWAY_PROJECT": str(project)}
+        body = {"parameters": {"request": request}, "job_variables": {"env": environment}}
         made = self.api(f"deployments/{found['id']}/create_flow_run", body)
         return str(made["id"])
 
@@ -161,10 +166,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    folder, port, token = tmp_path_factory.mktemp("prefect"), free_port(), uuid.uuid4().hex
-    url = f"http://127.0.0.1:{port}/api"
+def new_service(folder: Path, **given: str) -> Service:
+    """A server to be, with a home of its own in `folder`.
+
+    Args:
+        given: variables for the server, its workers and all they start.
+    """
+    token = uuid.uuid4().hex
+    url = f"http://127.0.0.1:{free_port()}/api"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "HEADWAY_"))}
     environment |= {
         "PREFECT_HOME": str(folder / "home"),
@@ -174,18 +183,30 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         "PREFECT_WORKER_QUERY_SECONDS": "1",
         "HEADWAY_WORKSPACE": str(folder / "workspace"),
         TOKEN: token,
+        **given,
     }
-    made = Service(url, environment, token, folder)
-    server = made.start(
-        *("server", "start", "--host", "127.0.0.1", "--port", str(port)), cwd=folder, log=folder / "server.log"
-    )
+    return Service(url, environment, token, folder)
+
+
+def serve(service: Service) -> subprocess.Popen[bytes]:
+    """Its server, when it answers; where it was before."""
+    port = str(urllib.parse.urlsplit(service.url).port)
+    command = ("server", "start", "--host", "127.0.0.1", "--port", port)
+    server = service.start(*command, cwd=service.folder, log=service.folder / f"server-{uuid.uuid4().hex[:4]}.log")
+    wait_until(lambda: _answers(f"{service.url}/health", server), 300, "the Prefect server")
+    return server
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    made = new_service(tmp_path_factory.mktemp("prefect"))
     try:
-        wait_until(lambda: _answers(f"{url}/health", server), 300, "the Prefect server")
-        assert made.prefect("work-pool", "create", "headway", "--type", "process", cwd=folder).returncode == 0
+        server = serve(made)
+        assert made.prefect("work-pool", "create", "headway", "--type", "process", cwd=made.folder).returncode == 0
         yield made
-    finally:
         end(server)
-        left = sweep(TOKEN, token)
+    finally:
+        left = sweep(TOKEN, made.token)
     assert not left, "a process outlived the server and the workers"
 
 
@@ -222,31 +243,41 @@ def deployed(service: Service, project: Path) -> Service:
     return service
 
 
+@contextlib.contextmanager
+def working(service: Service) -> Iterator[subprocess.Popen[bytes]]:
+    """A process worker that stands in an unrelated folder."""
+    cwd = service.folder / f"worker-{uuid.uuid4().hex[:8]}"
+    cwd.mkdir()
+    process = service.start("worker", "start", "--pool", "headway", "--name", cwd.name, cwd=cwd, log=cwd / "log")
+    try:
+        yield process
+    finally:
+        end(process)
+
+
 @pytest.fixture(scope="module")
 def worker(deployed: Service) -> Iterator[subprocess.Popen[bytes]]:
-    """A process worker that stands in an unrelated folder."""
-    cwd = deployed.folder / f"worker-{uuid.uuid4().hex[:8]}"
-    cwd.mkdir()
-    process = deployed.start("worker", "start", "--pool", "headway", "--name", cwd.name, cwd=cwd, log=cwd / "log")
-    yield process
-    end(process)
+    with working(deployed) as process:
+        yield process
 
 
 @pytest.fixture
 def training_run(deployed: Service, worker: subprocess.Popen[bytes]) -> str:
     """A flow run in the middle of a training that would go on for hours."""
-    before = _steps(deployed)
+    workspace = deployed.folder / "workspace"
+    before = steps_in(workspace)
     flow_run = deployed.run("endless")
 
     def steps_or_end() -> bool:
         state = deployed.state(flow_run)
         assert state["type"] in ("SCHEDULED", "PENDING", "RUNNING"), state
-        return _steps(deployed) > before
+        return steps_in(workspace) > before
 
     wait_until(steps_or_end, 600, "the first training steps")
     return flow_run
 
 
-def _steps(service: Service) -> int:
-    spools = (service.folder / "workspace").glob("runs/*/attempts/*/ledger/rank-0.jsonl")
+def steps_in(workspace: Path) -> int:
+    """How many steps its runs wrote down."""
+    spools = workspace.glob("runs/*/attempts/*/ledger/rank-0.jsonl")
     return sum(spool.read_text().count('"event":"step"') for spool in spools)
