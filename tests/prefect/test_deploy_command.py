@@ -24,15 +24,15 @@ MARK = "headway:shop:production"
 PROFILES = """
 project: shop
 profiles:
-  production: {pool: {name: shop}, limits: {gpus: 8}, variables: {shop: {team: search}}}
+  production: {pool: {name: shop}, suffix: -shop, limits: {gpus: 8}, variables: {shop: {team: search}}}
   dev: {pool: {name: shop-dev}, suffix: -dev, schedules_active: false}
-  clash: {pool: {name: shop-clash}}
+  clash: {pool: {name: shop-clash}, suffix: -shop}
 """
 WINDOWS = '\nwindows: {time_zone: Europe/Berlin, open: [{start: "01:00", end: "05:00"}]}\n'
 
 
 class Shop:
-    """A user's project of two pipelines, `tiny` with windows, and a server to deploy it to."""
+    """A user's project of two pipelines, `tiny` with windows, and a server that others may have deployed to before."""
 
     def __init__(self, service: Any, folder: Path) -> None:
         self.service, self.folder, self.told = service, folder, io.StringIO()
@@ -74,9 +74,9 @@ ALL = [
     "create work pool shop",
     f"create concurrency limit {MARK}:gpus",
     "create variable shop",
-    "create deployment retrain/refused",
-    "create deployment retrain/tiny",
-    "create deployment move-champion/champion",
+    "create deployment retrain/refused-shop",
+    "create deployment retrain/tiny-shop",
+    "create deployment move-champion/champion-shop",
     "create automation shop production: zombie runs",
     "create automation shop production: lost starts",
 ]
@@ -87,23 +87,23 @@ def test_deployed_twice_the_second_time_changes_nothing_and_edits_are_one_change
     assert shop.marked("deployments/filter") == shop.marked("work_pools/filter") == []
     assert shop.deploy() == ALL
     assert all(f"created {each.removeprefix('create ')}" in shop.told.getvalue() for each in ALL)
-    before = shop.service.api("deployments/name/retrain/tiny")
+    before = shop.service.api("deployments/name/retrain/tiny-shop")
     assert before["job_variables"]["env"]["HEADWAY_PROJECT"] == str(shop.folder)
     assert shop.deploy() == []
-    assert shop.service.api("deployments/name/retrain/tiny") == before
+    assert shop.service.api("deployments/name/retrain/tiny-shop") == before
 
     shop.edit("tiny.yaml", "01:00", "01:30")
-    assert shop.deploy() == ["change deployment retrain/tiny"]
-    (schedule,) = shop.service.api("deployments/name/retrain/tiny")["schedules"]
+    assert shop.deploy() == ["change deployment retrain/tiny-shop"]
+    (schedule,) = shop.service.api("deployments/name/retrain/tiny-shop")["schedules"]
     assert (schedule["schedule"]["cron"], schedule["active"]) == ("30 1 * * *", True)
-    assert shop.service.api("deployments/name/retrain/tiny")["id"] == before["id"]
+    assert shop.service.api("deployments/name/retrain/tiny-shop")["id"] == before["id"]
     assert shop.deploy() == []
 
     (shop.folder / "deployments" / "refused.yaml").unlink()
     shop.edit("profiles.yaml", ", limits: {gpus: 8}, variables: {shop: {team: search}}", "")
-    gone = ["deployment retrain/refused", "variable shop", f"concurrency limit {MARK}:gpus"]
+    gone = ["deployment retrain/refused-shop", "variable shop", f"concurrency limit {MARK}:gpus"]
     assert shop.deploy() == [f"remove {each}" for each in gone]
-    assert shop.marked("deployments/filter") == ["champion", "tiny"]
+    assert shop.marked("deployments/filter") == ["champion-shop", "tiny-shop"]
     assert shop.deploy() == []
 
 
@@ -130,7 +130,7 @@ def test_profiles_share_a_server_and_neither_removes_the_others_things(shop: Sho
 
 def test_a_name_that_another_profile_has_is_refused_before_anything_is_done(shop: Shop) -> None:
     shop.deploy()
-    with pytest.raises(ConfigError, match=r"nothing was changed.*deployment retrain/tiny"):
+    with pytest.raises(ConfigError, match=r"nothing was changed.*deployment retrain/tiny-shop"):
         shop.deploy("clash")
     assert shop.marked("work_pools/filter", "headway:shop:clash") == []
 
@@ -148,7 +148,7 @@ def test_broken_off_half_way_it_names_what_was_done_and_a_second_time_does_the_r
 
 def test_a_start_that_the_limit_cancelled_raises_an_event(shop: Shop) -> None:
     shop.deploy()
-    deployment = shop.service.api("deployments/name/retrain/tiny")["id"]
+    deployment = shop.service.api("deployments/name/retrain/tiny-shop")["id"]
     runs = [shop.service.api(f"deployments/{deployment}/create_flow_run", {})["id"] for _ in range(2)]
     for each in runs:
         shop.service.api(f"flow_runs/{each}/set_state", {"state": {"type": "PENDING"}})
@@ -200,4 +200,4 @@ def test_a_pipeline_file_that_cannot_be_read_removes_nothing(shop: Shop) -> None
             each.unlink()
     with pytest.raises(ConfigError, match="there is no pipeline file"):
         shop.deploy()
-    assert shop.marked("deployments/filter") == ["champion", "refused", "tiny"]
+    assert shop.marked("deployments/filter") == ["champion-shop", "refused-shop", "tiny-shop"]

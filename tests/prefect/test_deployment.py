@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -11,7 +12,10 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from rich.console import Console
 
+from data_contracts.publication import Workspace
+from flows.champion_history import read_history
 from flows.deploy.deploying import deploy
+from tasks.model_refs import versions
 
 pytestmark = pytest.mark.slow
 
@@ -21,16 +25,57 @@ PATIENT_S = 600.0
 """A run takes seconds, and many times as long on a busy machine."""
 
 
+PIPELINES = ("stdlib-lm", "digits", "breast-cancer")
+SMALLER = {
+    "stdlib-lm": {
+        'include: ["**/*.py"]': 'include: ["json/*.py", "email/*.py", "asyncio/*.py", "unittest/*.py"]',
+        "vocab_size: 2048": "vocab_size: 300",
+        "num_groups: 8": "num_groups: 2",
+        "heldout_fraction: 0.05": "heldout_fraction: 0.2",
+        "warmup_steps: 30": "warmup_steps: 5",
+        "max_steps: 1000": "max_steps: 20",
+    },
+    "digits": {"max_steps: 400": "max_steps: 30"},
+    "breast-cancer": {"max_steps: 300": "max_steps: 60"},
+}
+"""What is changed of a shipped pipeline, so that it costs seconds; all else, and every stage, is as shipped."""
+
+
 @pytest.fixture(scope="module")
-def completed(deployed: Any, worker: subprocess.Popen[bytes]) -> str:
-    flow_run: str = deployed.run("tiny")
+def smaller(deployed: Any) -> Path:
+    """A project folder with the shipped pipelines, over a part of their data and for a few steps."""
+    folder: Path = deployed.folder / "smaller"
+    for name in ("deployments", "data_contracts/contracts"):
+        shutil.copytree(REPOSITORY / name, folder / name)
+    for name, changes in SMALLER.items():
+        for old, new in changes.items():
+            edit(folder / "deployments" / f"{name}.yaml", old, new)
+    edit(folder / "data_contracts" / "contracts" / "python-sources.yaml", "rows: {min: 500,", "rows: {min: 50,")
+    return folder
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text, old
+    path.write_text(text.replace(old, new))
+
+
+def run_to_its_end(deployed: Any, project: Path, deployment: str, request: dict[str, Any]) -> str:
+    flow_run: str = deployed.run_in(project, deployment, request)
     state = deployed.wait_for_end(flow_run, within_s=PATIENT_S)
     assert state["type"] == "COMPLETED", state["message"]
     return flow_run
 
 
+@pytest.fixture(scope="module")
+def completed(deployed: Any, smaller: Path, worker: subprocess.Popen[bytes]) -> dict[str, str]:
+    """One run of each shipped retrain, by the pipeline's name."""
+    return {name: run_to_its_end(deployed, smaller, f"retrain/{name}", {"pipeline": name}) for name in PIPELINES}
+
+
 def test_deploying_again_changes_nothing_and_leaves_nothing_to_headway_deploy(deployed: Any) -> None:
-    names = ("retrain/stdlib-lm", "retrain/digits", "retrain/breast-cancer", "move-champion/champion")
+    names = (*(f"retrain/{name}" for name in PIPELINES), "move-champion/champion")
+    assert set(names) == {f"{each['flow']}/{each['name']}" for each in _all(deployed)}
     before = [_seen(deployed, name) for name in names]
     done = deployed.prefect("deploy", "--all", "--prefect-file", "deployments/prefect.yaml", cwd=REPOSITORY)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -42,6 +87,11 @@ def test_deploying_again_changes_nothing_and_leaves_nothing_to_headway_deploy(de
     left = {(change.action, change.kind) for change in told.changes}
     assert ("leave", "work pool") in left and ("create", "automation") in left
     assert "deployment" not in {kind for _, kind in left}, told.changes
+
+
+def _all(service: Any) -> list[dict[str, str]]:
+    flows = {each["id"]: each["name"] for each in service.api("flows/filter", {})}
+    return [{"name": each["name"], "flow": flows[each["flow_id"]]} for each in service.api("deployments/filter", {})]
 
 
 def _seen(service: Any, name: str) -> dict[str, Any]:
@@ -72,14 +122,33 @@ def test_the_form_asks_for_one_model_with_a_title_and_a_description_for_every_fi
     assert all(field["title"][0].isupper() and field["description"] for field in fields.values())
 
 
-def test_a_run_finds_the_project_by_name_from_any_folder_and_completes(deployed: Any, completed: str) -> None:
-    run = deployed.api(f"flow_runs/{completed}")
-    assert run["state"]["type"] == "COMPLETED"
-    assert (deployed.folder / "workspace" / "refs").is_dir()
+def test_each_shipped_pipeline_runs_from_its_deployment_and_ends_registered(
+    deployed: Any, completed: dict[str, str]
+) -> None:
+    workspace = str(deployed.folder / "workspace")
+    assert {
+        name: [entry.detail["version"] for entry in versions(Workspace(workspace), name)] for name in completed
+    } == {name: ["1"] for name in PIPELINES}
 
 
-def test_task_runs_say_what_they_do(deployed: Any, completed: str) -> None:
-    asked = {"flow_runs": {"id": {"any_": [completed]}}, "sort": "EXPECTED_START_TIME_ASC"}
+def test_the_shipped_deployment_promotes_and_rolls_back(
+    deployed: Any, smaller: Path, completed: dict[str, str]
+) -> None:
+    edit(smaller / "deployments" / "breast-cancer.yaml", "max_steps: 60", "max_steps: 65")
+    request = {"pipeline": "breast-cancer", "may_promote": False}
+    run_to_its_end(deployed, smaller, "retrain/breast-cancer", request)
+
+    def champion_after(**move: str) -> str | None:
+        request = {"model": "breast-cancer", "why": "to see that it works", **move}
+        run_to_its_end(deployed, smaller, "move-champion/champion", request)
+        return read_history(str(deployed.folder / "workspace"), "breast-cancer").champion
+
+    assert champion_after(move="promote", version="2", override="nobody waits for it") == "2"
+    assert champion_after(move="rollback") == "1"
+
+
+def test_task_runs_say_what_they_do(deployed: Any, completed: dict[str, str]) -> None:
+    asked = {"flow_runs": {"id": {"any_": [completed["stdlib-lm"]]}}, "sort": "EXPECTED_START_TIME_ASC"}
     names = [task["name"] for task in deployed.api("task_runs/filter", asked)]
     assert [name.split()[0] for name in names] == [
         *("snapshot", "validate", "shard", "train", "verify", "evaluate", "register")
@@ -87,11 +156,13 @@ def test_task_runs_say_what_they_do(deployed: Any, completed: str) -> None:
     assert all(len(name.split()) > 1 for name in names), names
 
 
-def test_markdown_table_progress_and_link_artifacts_are_there_and_none_is_empty(deployed: Any, completed: str) -> None:
-    found = deployed.api("artifacts/filter", {"flow_runs": {"id": {"any_": [completed]}}})
+def test_markdown_table_progress_and_link_artifacts_are_there_and_none_is_empty(
+    deployed: Any, completed: dict[str, str]
+) -> None:
+    found = deployed.api("artifacts/filter", {"flow_runs": {"id": {"any_": [completed["stdlib-lm"]]}}})
     assert {artifact["type"] for artifact in found} >= {"markdown", "table", "progress"}
     # Prefect keeps a link as Markdown.
-    assert any("](http" in str(artifact["data"]) and "#/models/tiny" in str(artifact["data"]) for artifact in found)
+    assert any("](http" in str(each["data"]) and "#/models/stdlib-lm" in str(each["data"]) for each in found)
     assert all(artifact["data"] not in (None, "", "[]") for artifact in found)
     assert all(artifact["description"] for artifact in found)
     progress = next(artifact for artifact in found if artifact["type"] == "progress")
