@@ -106,8 +106,8 @@ class Service:
                     text = answer.read()
                     return (json.loads(text) if text else None,)
             except urllib.error.HTTPError as error:
-                # A server on SQLite says "try again" while its database is locked, as Prefect's own client does.
-                if error.code != 503:
+                # While its database is locked a server says 503, as to Prefect's own client; while it restarts, 500.
+                if error.code not in (500, 503):
                     raise
                 return None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +12,9 @@ from typing import Any
 import pytest
 
 from tasks.artifacts import artifact_key, show_markdown
+from tests.prefect.conftest import wait_until
 
-TOY = Path(__file__).parent / "toys" / "artifacts_refused.py"
+TOYS = Path(__file__).parent / "toys"
 
 
 def test_any_words_make_a_key_that_prefect_takes() -> None:
@@ -25,7 +28,31 @@ def test_outside_a_flow_nothing_is_shown_and_nothing_fails() -> None:
 @pytest.mark.slow
 def test_a_flow_whose_artifacts_are_all_refused_completes_and_says_so(service: Any) -> None:
     done = subprocess.run(
-        (sys.executable, str(TOY)), env=service.environment, capture_output=True, text=True, timeout=90
+        (sys.executable, str(TOYS / "artifacts_refused.py")),
+        env=service.environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert (done.stdout + done.stderr).count("An artifact could not be written") == 4
+
+
+@pytest.mark.slow
+def test_a_server_that_is_away_holds_up_nobody_who_moves_a_progress_bar(service: Any) -> None:
+    servers = service.processes()
+    command = (sys.executable, str(TOYS / "progress_while_away.py"), *map(str, servers))
+    # The client's own patience would end only after the test's.
+    patient = service.environment | {"PREFECT_API_REQUEST_TIMEOUT": "1000"}
+    try:
+        done = subprocess.run(command, env=patient, capture_output=True, text=True, timeout=300)
+    finally:
+        for pid in servers:
+            os.kill(pid, signal.SIGCONT)
+    assert done.returncode == 0 and "moved" in done.stdout, done.stderr
+
+    def progress() -> float:
+        found = service.api("artifacts/filter", {"artifacts": {"key": {"any_": ["away"]}}})
+        return float(found[0]["data"])
+
+    wait_until(lambda: progress() == 100, 120, "the end of the bar")

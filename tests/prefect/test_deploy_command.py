@@ -79,6 +79,7 @@ ALL = [
     "create deployment move-champion/champion-shop",
     "create automation shop production: zombie runs",
     "create automation shop production: lost starts",
+    "create automation shop production: starving pipelines",
 ]
 
 

@@ -81,12 +81,13 @@ class Platform:
         assert state["type"] == "COMPLETED", state
 
     def trains(self, flow_run: str, workspace: Path) -> None:
-        """Wait for its first steps."""
+        """Wait until it is some steps on, and past a checkpoint."""
+        before = steps_in(workspace)
 
         def steps_or_end() -> bool:
             state = self.service.state(flow_run)
             assert state["type"] in ("SCHEDULED", "PENDING", "RUNNING"), state
-            return steps_in(workspace) > 20
+            return steps_in(workspace) > before + 20
 
         wait_until(steps_or_end, PATIENT_S, "the first steps")
 
@@ -249,14 +250,14 @@ def test_mlflow_answers_by_the_name_that_containers_know_it_by_and_by_no_other(p
     assert [status(f"{name}:{port}") for name in ("mlflow", "localhost", "evil.example")] == [200, 200, 403]
 
 
-def test_a_run_outlives_a_restart_of_the_database_and_an_outage_of_the_server(
+def test_a_run_outlives_an_outage_of_the_server_and_registers_in_a_database_that_crashed_meanwhile(
     platform: Platform, worker: subprocess.Popen[bytes]
 ) -> None:
     flow_run = platform.retrain("steady", platform.workspace)
     platform.trains(flow_run, platform.workspace)
-    platform.postgres.restart()
     platform.kill_server()
     assert steps_in(platform.workspace) < MAX_STEPS, "it was over before the server was"
+    platform.postgres.restart()
     # The server comes back only when training is over: whatever the run says meanwhile, nobody hears.
     wait_until(lambda: steps_in(platform.workspace) == MAX_STEPS, PATIENT_S, "the last step without a server")
     platform.server = serve(platform.service)
@@ -265,12 +266,15 @@ def test_a_run_outlives_a_restart_of_the_database_and_an_outage_of_the_server(
     assert platform.versions() == ["1"] and platform.champion() == "1"
 
 
-def test_after_a_lost_worker_the_next_run_goes_on_from_the_checkpoint_to_the_same_bits(
+def test_after_a_lost_worker_the_next_run_goes_on_from_the_checkpoint_over_a_crash_of_the_database_to_the_same_bits(
     platform: Platform, lost: str, lost_workspace: Path, worker: subprocess.Popen[bytes]
 ) -> None:
     # Nobody was left to say so; the server misses its signs of life, and so frees the deployment for the next run.
     assert platform.service.wait_for_end(lost, PATIENT_S)["type"] == "CRASHED"
-    platform.completes(platform.retrain("lost", lost_workspace))
+    flow_run = platform.retrain("lost", lost_workspace)
+    platform.trains(flow_run, lost_workspace)
+    platform.postgres.restart()
+    platform.completes(flow_run)
     start, again = first_steps(lost_workspace)
     assert start == 1 < again
     assert bits(lost_workspace) == bits(platform.workspace)

@@ -17,6 +17,8 @@ def show_everything() -> str:
     bar = artifacts.ProgressBar("a-bar", "refused")
     bar._id = uuid.uuid4()
     bar.move(50, now_s=10.0)
+    assert bar._moving is not None
+    bar._moving.join()  # to be refused before the end
     return "survived"
 
 
