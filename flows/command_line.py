@@ -36,6 +36,7 @@ from flows.environment import default_workspace, prepare
 from flows.promotion_command import history, promote, rollback
 from flows.request import RetrainRequest
 from flows.stop_options import stop_time
+from flows.triggers.command import triggers
 from flows.windows.command import InWindow
 from flows.windows.command import app as windows_app
 
@@ -44,7 +45,7 @@ app = typer.Typer(
 )
 
 app.add_typer(contract_app, name="contract")
-for command in (ci, clean, deploy, history, promote, rollback):
+for command in (ci, clean, deploy, history, promote, rollback, triggers):
     app.command()(command)
 app.add_typer(windows_app)
 

@@ -10,6 +10,7 @@ from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
 from data_contracts.sources import SourceSpec
 from data_contracts.strict_yaml import parse_yaml_model
+from flows.triggers.spec import TriggersSpec
 from flows.windows.spec import WindowsSpec
 from tasks.evaluate import EvaluationSpec
 from tasks.promotion_spec import PromotionSpec
@@ -32,6 +33,7 @@ class PipelineSpec(Frozen):
     promotion: PromotionSpec = Field(default_factory=PromotionSpec, description="What it takes to become champion.")
     registry: RegistrySpec = Field(description="Where it is registered.")
     windows: WindowsSpec | None = Field(default=None, description="When scheduled retrains may train; empty: always.")
+    triggers: TriggersSpec | None = Field(default=None, description="What else makes a retrain due; empty: nothing.")
 
 
 NO_PIPELINES = ("prefect.yaml", "profiles.yaml")

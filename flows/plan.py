@@ -82,12 +82,12 @@ def make_plan(request: RetrainRequest, *, may_rehearse: bool = False) -> Plan:
         ConfigError, DataError, EnvironmentProblem: what would refuse the retrain refuses the plan.
     """
     pipeline, path, workspace = check_request(request)
-    with _looking_only(pipeline, path, workspace) as context:
+    with looking_only(pipeline, path, workspace) as context:
         return _plan(context, pipeline, may_rehearse)
 
 
 @contextlib.contextmanager
-def _looking_only(pipeline: PipelineSpec, path: Path, workspace: Workspace) -> Iterator[RunContext]:
+def looking_only(pipeline: PipelineSpec, path: Path, workspace: Workspace) -> Iterator[RunContext]:
     """A context whose ledger and scratch folder go when the plan is made."""
     with (
         scratch_folder("headway-plan-") as folder,

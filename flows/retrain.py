@@ -12,6 +12,7 @@ from flows.pipeline_spec import PipelineSpec
 from flows.request import RetrainRequest
 from flows.session import session
 from flows.summary import RetrainSummary, summarise
+from flows.triggers.records import record_finished
 from flows.windows.admission import keeping_to_windows
 from tasks.champion import Outcome
 from tasks.context import RunContext
@@ -44,7 +45,9 @@ def retrain(request: RetrainRequest) -> RetrainSummary:
         manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
         # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
         training = launch(run, pipeline.training, pipeline.launch, manifest, tracking_uri(run, pipeline.registry))
-        return summarise(run, pipeline, receipt, *judge_and_register(run, pipeline, training))
+        evaluation, outcome = judge_and_register(run, pipeline, training)
+        record_finished(run, files)
+        return summarise(run, pipeline, receipt, evaluation, outcome)
 
 
 def judge_and_register(run: RunContext, pipeline: PipelineSpec, training: Link) -> tuple[Link, Outcome]:

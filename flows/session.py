@@ -67,6 +67,7 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
             digests=digests,
             scratch=scratch,
             budget_scope=identity,
+            began_unix_s=began_unix_s,
             may_promote=request.may_promote,
             stop=stop,
             continued_by=request.command,

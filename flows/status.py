@@ -16,6 +16,7 @@ from data_contracts.documents import Link, RunSpec, Sha256
 from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
 from flows.tables import print_table
+from flows.triggers.records import read_standing
 from tasks import current_run, model_refs
 from training import profiling
 from training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, step_of
@@ -59,11 +60,21 @@ class WaitingStatus(BaseModel):
     what: str
 
 
+class AskStatus(BaseModel):
+    """A retrain that triggers asked for, and that no retrain has finished since."""
+
+    pipeline: str
+    why: str
+    asked_at: str
+    """ISO 8601, in UTC."""
+
+
 class Status(BaseModel):
     workspace: str
     models: list[ModelStatus]
     runs: list[RunStatus]
     waiting: list[WaitingStatus] = []
+    asked: list[AskStatus] = []
 
 
 def read_status(workspace_uri: str) -> Status:
@@ -76,7 +87,8 @@ def read_status(workspace_uri: str) -> Status:
     described = {name[:16]: name.removesuffix(".json") for name in workspace.names(f"documents/{RunSpec.kind}")}
     runs = [_run(workspace, name, described.get(name)) for name in sorted(here | set(workspace.names("runs")))]
     waiting = [*filter(None, (_waiting(workspace, name) for name in workspace.names("refs/runs")))]
-    return Status(workspace=workspace.uri, models=models, runs=runs, waiting=waiting)
+    asked = [ask for name in workspace.names("refs/retrains") for ask in _asked(workspace, name)]
+    return Status(workspace=workspace.uri, models=models, runs=runs, waiting=waiting, asked=asked)
 
 
 def _waiting(workspace: Workspace, pipeline: str) -> WaitingStatus | None:
@@ -85,6 +97,12 @@ def _waiting(workspace: Workspace, pipeline: str) -> WaitingStatus | None:
         return None
     fields = {name: getattr(now, name) for name in ("pipeline", "run", "windows_cut", "starving")}
     return WaitingStatus(**fields, what=str(now))
+
+
+def _asked(workspace: Workspace, pipeline: str) -> Iterator[AskStatus]:
+    with contextlib.suppress(IntegrityError):  # who looks for triggers is told
+        if (entry := read_standing(workspace, pipeline).asked_entry) is not None:
+            yield AskStatus(pipeline=pipeline, why=entry.reason, asked_at=entry.moved_at)
 
 
 def _model(workspace: Workspace, name: str) -> ModelStatus:
@@ -188,6 +206,8 @@ def print_status(status: Status, console: Console | None = None) -> None:
         _print_entry(console, f"{model.model}  {_count(model.num_versions, 'version')}", _model_facts(model))
     if not status.models:
         console.print("no models yet")
+    for ask in status.asked:
+        _print_entry(console, f"{ask.pipeline}  retrain asked for", {"why": ask.why, "since": ask.asked_at})
     console.print()
     for run in status.runs:
         state = "going on" if run.going_on else "finished" if run.finished else "unfinished"

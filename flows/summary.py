@@ -51,6 +51,8 @@ class RetrainSummary(BaseModel):
     wall_s: float
     time_s: dict[str, float]
     unattributed_ratio: float
+    note: str = ""
+    """Why it was asked for."""
     inexact: str = ""
     """Why the weights are not to the bit those of an undisturbed run; empty: they are."""
     steps: StepSummary | None = None
@@ -101,6 +103,7 @@ def summarise(
         wall_s=spent.wall_s,
         time_s={name: round(seconds, 3) for name, seconds in spent.parts_s.items()},
         unattributed_ratio=spent.unattributed_ratio,
+        note=next(str(event["note"]) for event in events if event["event"] == "flow.begin"),
         inexact=report.inexact,
         steps=_steps(events),
     )
@@ -155,11 +158,13 @@ def markdown(summary: RetrainSummary) -> str:
     beside = {**summary.other_metrics, **summary.baselines}
     steps = "" if summary.steps is None else f"{summary.steps.line()}\n\n"
     figures = ", ".join(f"{name} {value:.4f}" for name, value in beside.items())
+    asked = f"Asked for by: {summary.note}\n\n" if summary.note else ""
     inexact = f"{line}\n\n" if (line := inexact_line(summary)) else ""
     return (
         f"## {summary.model} version {summary.version}: {standing(summary)}\n\n"
         f"{summary.metric} **{summary.value:.4f}** [{summary.low:.4f}, {summary.high:.4f}] ({figures})\n\n"
         f"{summary.reason}\n\n"
+        f"{asked}"
         f"{inexact}"
         f"found: {', '.join(summary.stages_found) or 'nothing'}; "
         f"made: {', '.join(summary.stages_made) or 'nothing'}\n\n"

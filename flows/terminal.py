@@ -122,6 +122,8 @@ class Terminal:
         console.print(f"\n[bold]{summary.model} version {summary.version}[/bold]: {standing(summary)}")
         console.print(f"  {summary.reason}")
         console.print(f"  {comparison_line(summary)}")
+        if summary.note:
+            console.print(f"  asked for  {summary.note}", markup=False)
         if line := inexact_line(summary):
             console.print(f"  {line}")
         console.print(f"  reports    {summary.reports['evaluation']}\n             {summary.reports['contract']}")

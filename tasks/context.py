@@ -23,6 +23,8 @@ class RunContext:
     """A local folder that goes with the flow run."""
     budget_scope: str
     """One retry budget for all attempts that serve the same flow run."""
+    began_unix_s: float = 0.0
+    """When the flow run did."""
     may_promote: bool = True
     stop: StopBound = NO_BOUND
     """Until when the flow run may go on."""

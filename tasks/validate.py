@@ -93,18 +93,12 @@ def validate(
     """
     spec = shards or ShardSpec()
     path = context.base / contract_file
-    contract, text = read_contract(path)
+    contract, _ = read_contract(path)
     suite, _ = read_suite(path, contract)
     unread = refuse_broken_promise(context.workspace, context.pipeline, contract, suite, where=str(path))
     if unread:
         context.ledger.event("validate.accepted_unreadable", message=unread)
-    link = find_or_make(
-        context,
-        "validate",
-        validate_inputs(context, contract_file, snapshot, spec),
-        lambda: _run(context, contract_file, contract, text, source, snapshot, spec),
-        shown=f"{contract.name} {contract.version}",
-    )
+    link = receipt_of(context, contract_file, source, snapshot, spec)
     receipt = context.workspace.load(link, ContractReceipt)
     # The clock is no input of a receipt: the same one may pass today and be too old tomorrow.
     now_unix_s = time.time()
@@ -123,6 +117,18 @@ def validate(
         raise _violation(context, receipt, fresh, contract_page(link))
     accept(context, link)
     return link
+
+
+def receipt_of(context: RunContext, contract_file: str, source: SourceSpec, snapshot: Link, shards: ShardSpec) -> Link:
+    """What the contract says of a snapshot, found or made; it may be that it failed. Accepts nothing."""
+    contract, text = read_contract(context.base / contract_file)
+    return find_or_make(
+        context,
+        "validate",
+        validate_inputs(context, contract_file, snapshot, shards),
+        lambda: _run(context, contract_file, contract, text, source, snapshot, shards),
+        shown=f"{contract.name} {contract.version}",
+    )
 
 
 def _run(

@@ -11,7 +11,7 @@ from flows.deploy.server import Server
 SETS = ("after", "expect", "for_each")
 """Of a trigger; the server hands them out in any order."""
 TRIGGER = ("type", "posture", *SETS, "match", "match_related", "threshold", "within")
-ACTION = ("type", "state", "message", "block_document_id", "subject", "body")
+ACTION = ("type", "state", "message", "block_document_id", "subject", "body", "source")
 
 
 def actual(server: Server, mark: str) -> tuple[Found, ...]:
@@ -22,12 +22,13 @@ def actual(server: Server, mark: str) -> tuple[Found, ...]:
     """
     flows = {each["id"]: each["name"] for each in server.all("/flows/filter")}
     deployments = [_deployment(each, flows, mark) for each in server.all("/deployments/filter")]
+    names = {each.id: each.name for each in deployments}
     return (
         *(_pool(each, deployments, mark) for each in server.all("/work_pools/filter")),
         *(_limit(each, mark) for each in server.all("/v2/concurrency_limits/filter")),
         *(_variable(each, mark) for each in server.all("/variables/filter")),
         *deployments,
-        *(_automation(each, mark) for each in server.all("/automations/filter")),
+        *(_automation(each, mark, names) for each in server.all("/automations/filter")),
     )
 
 
@@ -85,13 +86,16 @@ def _schedule(read: dict[str, Any]) -> dict[str, Json]:
     return {"slug": read["slug"], "schedule": rule, "active": read["active"], "parameters": read["parameters"]}
 
 
-def _automation(read: dict[str, Any], mark: str) -> Found:
+def _automation(read: dict[str, Any], mark: str, deployments: dict[str, str]) -> Found:
     trigger = {key: read["trigger"].get(key) for key in TRIGGER}
     for each in SETS:
         trigger[each] = sorted(trigger[each] or ())
     for each in ("match", "match_related"):
         trigger[each] = _unwrapped(trigger[each])
     actions = [{key: each[key] for key in ACTION if each.get(key) is not None} for each in read["actions"]]
+    for action, each in zip(actions, read["actions"], strict=True):
+        if each.get("deployment_id") is not None:
+            action["deployment"] = deployments.get(each["deployment_id"], "")
     return Found(
         kind="automation",
         name=read["name"],

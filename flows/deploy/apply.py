@@ -69,10 +69,11 @@ def _take(server: Server, change: Change) -> None:
     if change.kind == "deployment":
         # As `prefect deploy` does: one transaction makes it, or puts it in the place of what was there.
         server.ask("POST", path, _deployment(server, change.wanted))
+    elif change.kind == "automation":
+        method = "POST" if change.action == "create" else "PUT"
+        server.ask(method, path if method == "POST" else place, _automation(server, change.wanted))
     elif change.action == "create":
         server.ask("POST", path, _new(change.wanted))
-    elif change.kind == "automation":
-        server.ask("PUT", place, {"name": change.name, **change.wanted.fields})
     else:
         server.ask("PATCH", place, change.wanted.fields)
 
@@ -92,6 +93,15 @@ def _new(wanted: Resource) -> dict[str, Json]:
 
         made |= {"type": "process", "base_job_template": ProcessWorker.get_default_base_job_template()}
     return made
+
+
+def _automation(server: Server, wanted: Resource) -> dict[str, Json]:
+    """The API knows the deployment that an automation runs by its id."""
+    actions = [dict(each) for each in wanted.fields["actions"]]
+    for each in actions:
+        if name := each.pop("deployment", None):
+            each["deployment_id"] = server.ask("GET", f"/deployments/name/{name}")["id"]
+    return {"name": wanted.name, **wanted.fields, "actions": actions}
 
 
 def _deployment(server: Server, wanted: Resource) -> dict[str, Json]:

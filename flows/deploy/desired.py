@@ -11,12 +11,18 @@ from data_contracts.documents import Json
 from flows.deploy.profiles import HEARTBEATS_MISSED, Profile
 from flows.deploy.resources import Resource, mark_of
 from flows.pipeline_spec import PipelineSpec
+from flows.triggers.spec import TriggersSpec
 from flows.windows.admission import ENDED_BY_NAME, STARVES, STARVING
 from flows.windows.schedules import schedules
 
 RETRAIN = "retrain"
 MOVE_CHAMPION = "move-champion"
-ENTRYPOINTS = {RETRAIN: "flows.retrain.retrain", MOVE_CHAMPION: "flows.champion_flow.move_champion"}
+WATCH = "watch"
+ENTRYPOINTS = {
+    RETRAIN: "flows.retrain.retrain",
+    MOVE_CHAMPION: "flows.champion_flow.move_champion",
+    WATCH: "flows.triggers.watch.watch",
+}
 ENDED = ("Completed", "Failed", "Cancelled", "Crashed", *ENDED_BY_NAME)
 """Prefect's events are named after a state's name, not its type."""
 PAUSED = ("Suspended", "Paused")
@@ -64,9 +70,15 @@ def desired(wanted: Wanted) -> tuple[Resource, ...]:
         ),
         *(_retrain(wanted, name, spec) for name, spec in wanted.pipelines.items()),
         _move_champion(wanted),
+        *(_watch(wanted, name, spec.triggers) for name, spec in wanted.pipelines.items() if spec.triggers),
         _zombies(wanted),
         _lost_starts(wanted),
         _starving(wanted),
+        *(
+            _on_event(wanted, name, spec.triggers.event)
+            for name, spec in wanted.pipelines.items()
+            if spec.triggers and spec.triggers.event
+        ),
     )
 
 
@@ -87,7 +99,23 @@ def _retrain(wanted: Wanted, name: str, spec: PipelineSpec) -> Resource:
         }
         for each in sorted(planned, key=lambda each: each.slug)
     ]
-    return _deployment(wanted, RETRAIN, name, description, {"request": {"pipeline": name}}, timetable)
+    is_watched, usual = spec.triggers is not None, {"request": {"pipeline": name}}
+    return _deployment(wanted, RETRAIN, name, description, usual, timetable, is_watched=is_watched)
+
+
+def _watch(wanted: Wanted, name: str, spec: TriggersSpec) -> Resource:
+    description = (
+        f"Look whether a retrain of **{name}** is due, and ask for one: once for the same data, and only while its "
+        "windows are open. The state's name says what came of a look."
+    )
+    request: Json = {"pipeline": name, "retrain": f"{RETRAIN}/{name}{wanted.profile.suffix}"}
+    look: Json = {
+        "slug": "look",
+        "schedule": {"interval": spec.look_every_s, "timezone": "UTC"},
+        "active": wanted.profile.schedules_active,
+        "parameters": {"request": request},
+    }
+    return _deployment(wanted, WATCH, name, description, {"request": request}, [look], is_watched=True)
 
 
 def _move_champion(wanted: Wanted) -> Resource:
@@ -99,7 +127,14 @@ def _move_champion(wanted: Wanted) -> Resource:
 
 
 def _deployment(
-    wanted: Wanted, flow: str, name: str, description: str, parameters: dict[str, Json], timetable: list[Json]
+    wanted: Wanted,
+    flow: str,
+    name: str,
+    description: str,
+    parameters: dict[str, Json],
+    timetable: list[Json],
+    *,
+    is_watched: bool = False,
 ) -> Resource:
     profile = wanted.profile
     env = {
@@ -114,7 +149,7 @@ def _deployment(
         fields={
             "description": description,
             "version": version("headway"),
-            "tags": sorted({"headway", flow, wanted.mark, *profile.tags}),
+            "tags": sorted({"headway", flow, wanted.mark, *([] if is_watched else [_alone(wanted)]), *profile.tags}),
             "entrypoint": ENTRYPOINTS[flow],
             "parameters": parameters,
             "parameter_openapi_schema": wanted.forms[flow],
@@ -155,7 +190,8 @@ def _lost_starts(wanted: Wanted) -> Resource:
     return _automation(
         wanted,
         "lost starts",
-        "Fires where a run was cancelled because another of its deployment was going on: its start is lost.",
+        "Fires where a run was cancelled because another of its deployment was going on: its start is lost. Where "
+        "triggers are looked at, the next look asks again for what the other run did not take.",
         {
             "posture": "Reactive",
             "after": [],
@@ -164,6 +200,7 @@ def _lost_starts(wanted: Wanted) -> Resource:
             "within": 0,
         },
         [{"type": "do-nothing"}],  # that it was triggered is an event already
+        tag=_alone(wanted),
     )
 
 
@@ -183,7 +220,51 @@ def _starving(wanted: Wanted) -> Resource:
     )
 
 
-def _automation(wanted: Wanted, name: str, description: str, trigger: dict[str, Json], actions: list[Json]) -> Resource:
+def _alone(wanted: Wanted) -> str:
+    """The tag of deployments that nobody starts anew where a start is lost."""
+    return f"{wanted.mark}:alone"
+
+
+def _on_event(wanted: Wanted, name: str, event: str) -> Resource:
+    """Look at once. The look asks the server which events came, so that none is lost with a run."""
+    return Resource(
+        kind="automation",
+        name=f"{wanted.project} {wanted.profile_name}: {event} for {name}",
+        fields={
+            "description": f"Looks at the triggers of {name} as soon as the event {event} comes.",
+            "enabled": wanted.profile.schedules_active,
+            "tags": [wanted.mark],
+            "trigger": {
+                "type": "event",
+                "posture": "Reactive",
+                "after": [],
+                "expect": [event],
+                "match": {},
+                "match_related": {},
+                "for_each": [],
+                "threshold": 1,
+                "within": 0,
+            },
+            "actions": [
+                {
+                    "type": "run-deployment",
+                    "source": "selected",
+                    "deployment": f"{WATCH}/{name}{wanted.profile.suffix}",
+                }
+            ],
+        },
+    )
+
+
+def _automation(
+    wanted: Wanted,
+    name: str,
+    description: str,
+    trigger: dict[str, Json],
+    actions: list[Json],
+    *,
+    tag: str = "",
+) -> Resource:
     told: list[Json] = []
     if wanted.notify_block_id is not None:
         body = f"{description}\n\n{{{{ flow_run.name }}}}: {{{{ flow_run.state.message }}}}\n{{{{ flow_run|ui_url }}}}"
@@ -197,7 +278,7 @@ def _automation(wanted: Wanted, name: str, description: str, trigger: dict[str, 
             }
         ]
     # Runs carry their deployment's tags, and events those of their run: nobody else's are touched.
-    ours = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{wanted.mark}"}
+    ours = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag or wanted.mark}"}
     return Resource(
         kind="automation",
         name=f"{wanted.project} {wanted.profile_name}: {name}",

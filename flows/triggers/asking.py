@@ -1,0 +1,92 @@
+"""What the watch asks of a Prefect server: the newest event, runs that go on, and one retrain for one ask."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, NamedTuple
+
+import httpx
+from prefect.exceptions import PrefectHTTPStatusError
+
+from data_contracts.documents import Json
+from data_contracts.errors import ConfigError
+from flows.deploy.desired import LIMIT_REACHED
+from flows.deploy.server import Server
+from flows.triggers.look import Event
+
+SOON = datetime.timedelta(seconds=60)
+"""A start that is due so soon takes what is due: another one beside it would only be cancelled."""
+MAX_TRIES = 5
+"""Runs for one ask that came to nothing by no fault of the data or the model."""
+GOING_ON = ("PENDING", "RUNNING", "CANCELLING")
+
+
+class Asked(NamedTuple):
+    """The flow run that stands for an ask."""
+
+    run: str
+    """Its name."""
+    state: str
+    is_over: bool
+    """It ended, and another one would end likewise: for a person to look at."""
+
+
+def deployment_id(server: Server, name: str) -> str:
+    """Raises `ConfigError`: it is not on the server."""
+    try:
+        return str(server.ask("GET", f"/deployments/name/{name}")["id"])
+    except PrefectHTTPStatusError as error:
+        if error.response.status_code != httpx.codes.NOT_FOUND:
+            raise
+        raise ConfigError(
+            "there is no such deployment.", where=f"{server.url}: {name}", advice="Make it by `headway deploy PROFILE`."
+        ) from error
+
+
+def newest_event(server: Server, name: str, since_unix_s: float) -> Event | None:
+    """As far back as the server keeps events."""
+    now = datetime.datetime.now(datetime.UTC)
+    since = datetime.datetime.fromtimestamp(since_unix_s, datetime.UTC)
+    asked = {"event": {"name": [name]}, "occurred": {"since": since.isoformat(), "until": (now + SOON).isoformat()}}
+    found = server.ask("POST", "/events/filter", {"filter": asked, "limit": 1})["events"]
+    return Event(id=found[0]["id"], occurred=found[0]["occurred"]) if found else None
+
+
+def going_on(server: Server, deployment: str) -> str:
+    """The run of a deployment that goes on, or starts in a moment; empty where none does."""
+    soon = (datetime.datetime.now(datetime.UTC) + SOON).isoformat()
+    of_it: Json = {"deployments": {"id": {"any_": [deployment]}}}
+    for wanted in (
+        {"state": {"type": {"any_": list(GOING_ON)}}},
+        {"state": {"type": {"any_": ["SCHEDULED"]}}, "next_expected_start_time": {"before_": soon}},
+    ):
+        found = server.ask("POST", "/flow_runs/filter", {**of_it, "flow_runs": wanted, "limit": 1})
+        if found:
+            return f"run {found[0]['name']} is {str(found[0]['state']['name']).lower()}"
+    return ""
+
+
+def ask(server: Server, deployment: str, key: str, parameters: dict[str, Json]) -> Asked:
+    """One flow run for one key, whoever asks how often; another one only where the last came to nothing.
+
+    Nobody is asked again what a person cancelled, or what failed: that has its own cause, and its own message.
+    """
+    run: dict[str, Any] = {}
+    for number in range(1, MAX_TRIES + 1):
+        run = server.ask(
+            "POST",
+            f"/deployments/{deployment}/create_flow_run",
+            {"parameters": parameters, "idempotency_key": f"{deployment}:{key}:{number}"},
+        )
+        state = run["state"]
+        if state["type"] not in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
+            return Asked(run["name"], str(state["name"]), is_over=False)
+        # Completed and still asked for: its window was closed, or it took other data.
+        is_lost = state["type"] in ("COMPLETED", "CRASHED") or _by_limit(state)
+        if not is_lost:
+            break
+    return Asked(run["name"], str(run["state"]["name"]), is_over=True)
+
+
+def _by_limit(state: dict[str, Any]) -> bool:
+    return str(state["message"] or "").startswith(LIMIT_REACHED.rstrip("*"))

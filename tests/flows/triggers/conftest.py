@@ -1,0 +1,78 @@
+"""A tiny table whose drift the contract measures, and a pipeline that is watched; no server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data_contracts.publication import Workspace
+from flows.plan import looking_only
+from flows.triggers.look import Findings, look, open_watched
+from flows.triggers.records import RetrainRecord, Standing, read_standing, record_ask, record_finished
+from tasks.snapshot import snapshot
+from tasks.validate import validate
+
+PIPELINE = """\
+pipeline: tiny
+source: {format: csv, uri: data, include: ["*.csv"]}
+contract: contract.yaml
+shards: {encoder: {kind: tabular, numeric: [x], label: y}}
+training: {recipe: {name: tabular-classifier}}
+registry: {model: tiny}
+"""
+CONTRACT = """\
+name: tiny
+version: 1.0.0
+columns:
+  x: {type: double}
+  y: {type: int64}
+drift: [{id: steady, columns: [x], max_psi: 9, num_bins: 4, severity: warning}]
+"""
+
+
+class Pipeline:
+    """Its files and workspace, and what a retrain would write down."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.workspace = folder, Workspace.create(str(folder / "workspace"))
+
+    def write(self, name: str, num_rows: int, *, x: float = 0.0) -> None:
+        """A file of so many rows, whose x run from `x` on."""
+        rows = (f"{x + number / 100},{number % 2}\n" for number in range(num_rows))
+        (self.folder / "data").mkdir(exist_ok=True)
+        (self.folder / "data" / f"{name}.csv").write_text("x,y\n" + "".join(rows))
+
+    def say(self, triggers: str) -> None:
+        (self.folder / "tiny.yaml").write_text(f"{PIPELINE}triggers: {triggers}\n")
+
+    def look(self, newest_event=None) -> Findings:
+        return look(open_watched("tiny.yaml", self.workspace.uri), newest_event)
+
+    def retrain(self, *, began_unix_s: float = 1e9) -> None:
+        """The part of a retrain that triggers know: it passes the gate, and is written down."""
+        watched = open_watched("tiny.yaml", self.workspace.uri)
+        with looking_only(watched.spec, watched.path, self.workspace) as context:
+            taken = snapshot.fn(context, watched.spec.source)
+            validate.fn(context, watched.spec.contract, watched.spec.source, taken)
+            object.__setattr__(context, "began_unix_s", began_unix_s)
+            record_finished(context, taken)
+
+    def standing(self) -> Standing:
+        return read_standing(self.workspace, "tiny")
+
+    def ask(self, found: Findings) -> RetrainRecord:
+        record_ask(self.workspace, found.decision.ask, found.standing, why=found.decision.why)
+        return found.decision.ask
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    """Two files of 100 rows."""
+    made = Pipeline(tmp_path)
+    (tmp_path / "contract.yaml").write_text(CONTRACT)
+    made.write("a", 100)
+    made.write("b", 100)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADWAY_PROJECT", raising=False)
+    return made
