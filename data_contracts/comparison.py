@@ -41,6 +41,8 @@ class Comparison:
     raised: Mapping[str, str] = field(default_factory=dict)
     """Rules that could not be judged, by `rule_id`, and the kind of error."""
     distributions: tuple[Distribution, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """`RULE.psi` and `RULE.js` of every drift rule that could be judged."""
 
 
 def compare_distributions(
@@ -54,6 +56,7 @@ def compare_distributions(
     findings: dict[str, Finding] = {}
     raised: dict[str, str] = {}
     distributions: dict[tuple[str, str, int], Distribution] = {}
+    metrics: dict[str, float] = {}
     for check in checks:
         if check.kind == "volume":
             findings[check.rule_id] = judge_volume(check, num_rows, None if baseline is None else baseline.num_rows)
@@ -65,6 +68,9 @@ def compare_distributions(
                 continue
             distributions[_key(check)] = found
             findings[check.rule_id] = judge_drift(check, found)
+            if (pair := histograms(found)) is not None:
+                metrics[f"{check.rule_id}.psi"] = population_stability_index(*pair)
+                metrics[f"{check.rule_id}.js"] = jensen_shannon(*pair)
     drifting = [check for check in checks if check.kind == "drift" and check.rule_id in findings]
     for key, found in distributions.items():
         judging = [check for check in drifting if _key(check) == key]
@@ -76,7 +82,7 @@ def compare_distributions(
             for check in judging:
                 observed = f"{findings[check.rule_id].observed}; one bin holds most, so that new ones are handed on"
                 findings[check.rule_id] = Finding(passed=True, observed=observed)
-    return Comparison(findings=findings, raised=raised, distributions=tuple(distributions.values()))
+    return Comparison(findings=findings, raised=raised, distributions=tuple(distributions.values()), metrics=metrics)
 
 
 def _distribution(

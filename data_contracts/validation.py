@@ -154,7 +154,7 @@ def _judge(
                     find_evidence(connection, tallies, check, outcomes.get(check.rule_id), compared, given.split, rows)
                     for check in checks
                 ),
-                metrics=_metrics(tallies, rows, quarantine, snapshot),
+                metrics=_metrics(tallies, rows, quarantine, snapshot) | compared.metrics,
                 freshness=newest_rows(tallies, contract.freshness),
                 baseline=baseline,
             )
@@ -236,7 +236,7 @@ def _run_expectations(
 
 
 def _metrics(tallies: Tallies, rows: RowsFiles, quarantine: Quarantine, snapshot: Snapshot) -> dict[str, float]:
-    """Figures to watch over time: rows, bytes, and the sum of every column whose sum is exact."""
+    """Figures to watch over time, besides drift: rows, bytes, and the sum of every column whose sum is exact."""
     sums = _sums(rows)
     totals = zip(sums, tallies.total(list(sums.values())), strict=True)
     return {

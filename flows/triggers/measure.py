@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from pydantic import BaseModel
 
-from data_contracts.distributions import histograms
-from data_contracts.documents import ContractReceipt, Distribution, Snapshot
-from data_contracts.drift import jensen_shannon, population_stability_index
+from data_contracts.documents import ContractReceipt, Snapshot
 from flows.triggers.records import Trigger
 from flows.triggers.spec import DriftLimit, NewData
 
@@ -19,7 +17,7 @@ class Figure(BaseModel):
     trigger: Trigger
     what: str
     value: float | None
-    """A share, PSI or JS; None where nobody can tell, or for an event."""
+    """A share, PSI or JS; None of an event, and where there is nothing to compare with."""
     limit: float | None
     is_over: bool
     detail: str
@@ -65,29 +63,17 @@ def _counted(what: str, now: Snapshot, before: Snapshot) -> tuple[int, int, str]
 
 
 def drift(limit: DriftLimit, receipt: ContractReceipt) -> Iterator[Figure]:
-    """Every column that the contract's drift rules name, against the last accepted data."""
+    """What the contract's drift rules measured, against the last accepted data."""
     if receipt.baseline is None:
         detail = "no data were accepted before"
         yield Figure(trigger="drift", what="drift", value=None, limit=None, is_over=False, detail=detail)
         return
-    for each in receipt.distributions:
-        yield from _drift_of(limit, each)
-
-
-def _drift_of(limit: DriftLimit, found: Distribution) -> Iterator[Figure]:
-    pair = histograms(found)
-    measures = (("PSI", limit.psi, population_stability_index), ("JS", limit.js, jensen_shannon))
-    for name, most, measured in measures:
-        if most is None:
-            continue
-        what = f"{name} of the {found.of} of {found.column}"
-        if pair is None:
-            detail = "not comparable: its bins were cut anew"
-            yield Figure(trigger="drift", what=what, value=None, limit=most, is_over=False, detail=detail)
-        else:
-            value = measured(*pair)
-            detail = f"{found.num_asked} bins, against the last accepted data"
-            yield Figure(trigger="drift", what=what, value=value, limit=most, is_over=value > most, detail=detail)
+    for suffix, name, most in ((".psi", "PSI", limit.psi), (".js", "JS", limit.js)):
+        for metric, value in receipt.metrics.items():
+            if most is not None and metric.endswith(suffix):
+                what = f"{name} of {metric.removesuffix(suffix)}"
+                detail = "against the last accepted data"
+                yield Figure(trigger="drift", what=what, value=value, limit=most, is_over=value > most, detail=detail)
 
 
 def because(figures: Iterable[Figure]) -> str:
