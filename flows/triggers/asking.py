@@ -58,7 +58,7 @@ def going_on(server: Server, deployment: str) -> str:
     of_it: Json = {"deployments": {"id": {"any_": [deployment]}}}
     for wanted in (
         {"state": {"type": {"any_": list(GOING_ON)}}},
-        {"state": {"type": {"any_": ["SCHEDULED"]}}, "next_expected_start_time": {"before_": soon}},
+        {"state": {"type": {"any_": ["SCHEDULED"]}}, "expected_start_time": {"before_": soon}},
     ):
         found = server.ask("POST", "/flow_runs/filter", {**of_it, "flow_runs": wanted, "limit": 1})
         if found:

@@ -10,6 +10,8 @@ import pytest
 from flows.deploy.desired import ENTRYPOINTS, Wanted, desired
 from flows.deploy.resources import Resource
 
+from .conftest import pipeline
+
 Make = Callable[..., Wanted]
 
 
@@ -94,11 +96,24 @@ def test_a_run_is_a_zombie_after_three_heartbeats(make_wanted: Make, heartbeat_s
 def test_automations_hear_of_runs_of_this_profile_alone(make_wanted: Make) -> None:
     made = [each for each in desired(make_wanted()) if each.kind == "automation"]
     assert len(made) == 3
-    for each in made:
-        related = {"prefect.resource.role": "tag", "prefect.resource.id": "prefect.tag.headway:acme:production"}
+    mark = "headway:acme:production"
+    for each, tag in zip(made, (mark, f"{mark}:alone", mark), strict=True):
+        related = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag}"}
         assert each.fields["trigger"]["match_related"] == related
-    tags = by_name(make_wanted())["retrain/nightly"].fields["tags"]
-    assert "headway:acme:production" in tags
+        assert tag in by_name(make_wanted())["retrain/nightly"].fields["tags"]
+
+
+def test_a_pipeline_with_triggers_is_looked_at_and_its_lost_starts_are_no_news(make_wanted: Make) -> None:
+    watched = pipeline("nightly", "\ntriggers: {new_data: {rows: 0.1}, event: shop.exported, look_every: 5m}\n")
+    made = by_name(make_wanted(pipelines={"nightly": watched}, profile={"suffix": "-dev"}))
+    look = made["watch/nightly-dev"].fields
+    assert look["schedules"][0]["schedule"] == {"interval": 300.0, "timezone": "UTC"}
+    assert look["parameters"] == {"request": {"pipeline": "nightly", "retrain": "retrain/nightly-dev"}}
+    event = made["acme production: shop.exported for nightly"].fields
+    assert event["trigger"]["expect"] == ["shop.exported"]
+    assert event["actions"][0]["deployment"] == "watch/nightly-dev"
+    alone = [name for name, each in made.items() if "headway:acme:production:alone" in each.fields.get("tags", ())]
+    assert alone == ["move-champion/champion-dev"]
 
 
 def test_a_notification_is_sent_where_a_block_is_named(make_wanted: Make) -> None:

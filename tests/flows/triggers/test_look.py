@@ -65,7 +65,7 @@ def test_drift_is_measured_against_the_accepted_data_and_looking_accepts_nothing
 
 
 def test_an_ask_stands_until_a_retrain_finishes_and_the_same_data_are_asked_for_once(tiny) -> None:
-    tiny.say("{new_data: {rows: 0.1}, drift: {psi: 0.5}}")
+    tiny.say("{new_data: {rows: 0.1}, drift: {psi: 0.05}}")
     tiny.retrain()
     tiny.write("c", 60, x=9.0)
     ask = tiny.ask(tiny.look())

@@ -1,0 +1,217 @@
+"""A watch on a real server: one retrain for one need, none lost or beside another; and an event from end to end."""
+
+from __future__ import annotations
+
+import contextvars
+import datetime
+import io
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from rich.console import Console
+
+from data_contracts.errors import ConfigError
+from data_contracts.publication import Workspace
+from flows.deploy.deploying import deploy
+from flows.request import RetrainRequest
+from flows.triggers.records import read_standing
+from flows.triggers.watch import Outcome, WatchRequest, watch_once
+from flows.windows.admission import open_pipeline
+from flows.windows.decisions import open_until, skip
+
+from .conftest import end, wait_until
+
+pytestmark = pytest.mark.slow
+
+PROFILES = """
+project: watched
+profiles:
+  production: {pool: {name: watched}, env: {HEADWAY_WORKSPACE: KEPT}}
+"""
+TRIGGERS = "\ntriggers: {new_data: {files: 0.1}, event: watched.exported, look_every: 1d}\n"
+WINDOWS = '\nwindows: {time_zone: UTC, open: [{start: "01:00", end: "05:00"}]}\n'
+DAY = datetime.timedelta(days=1)
+
+
+class Watched:
+    """A project of two pipelines, `tiny` with triggers, deployed; its runs are set in motion by hand."""
+
+    def __init__(self, service: Any, folder: Path) -> None:
+        self.service, self.folder = service, folder
+        self.workspace = Workspace.create(str(folder / "workspace"))
+
+    def deploy(self) -> list[str]:
+        made = deploy(self.folder, "production", console=Console(file=io.StringIO()))
+        return [str(change) for change in made.changes]
+
+    def id(self, name: str) -> str:
+        return str(self.service.api(f"deployments/name/{name}")["id"])
+
+    def watch(self) -> Outcome:
+        return watch_once(WatchRequest(pipeline="tiny", retrain="retrain/tiny", workspace=self.workspace.uri))
+
+    def runs(self, name: str = "retrain/tiny") -> list[dict[str, Any]]:
+        """Oldest first."""
+        asked = {"deployments": {"id": {"any_": [self.id(name)]}}}
+        found: list[dict[str, Any]] = self.service.api("flow_runs/filter", asked)
+        return sorted(found, key=lambda run: run["created"])
+
+    def run(self, name: str) -> str:
+        return str(self.service.api(f"deployments/{self.id(name)}/create_flow_run", {})["id"])
+
+    def set(self, run: str, state: str, **details: Any) -> str:
+        """The state that came of it."""
+        given = {"state": {"type": state, **details}, "force": state not in ("PENDING", "RUNNING")}
+        self.service.api(f"flow_runs/{run}/set_state", given)
+        return str(self.service.state(run)["type"])
+
+    def emit(self, name: str) -> None:
+        now = datetime.datetime.now(datetime.UTC).isoformat()
+        resource = {"prefect.resource.id": "shop.exports"}
+        event = {"event": name, "occurred": now, "resource": resource, "id": str(uuid.uuid4())}
+        self.service.api("events", [event])
+
+    def fired(self) -> list[str]:
+        """Automations of ours that fired, in no order."""
+        events = self.service.api("events/filter", {"filter": {"event": {"name": ["prefect.automation.triggered"]}}})
+        names = (each["resource"]["prefect.resource.name"] for each in events["events"])
+        return [name for name in names if name.startswith("watched ")]
+
+
+@pytest.fixture
+def watched(service: Any, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    folder = tmp_path / "watched"
+    shutil.copytree(project, folder)
+    (folder / "deployments" / "refused.yaml").unlink()
+    (folder / "deployments" / "profiles.yaml").write_text(PROFILES.replace("KEPT", str(folder / "workspace")))
+    with (folder / "deployments" / "tiny.yaml").open("a") as file:
+        file.write(TRIGGERS)
+    monkeypatch.setenv("HEADWAY_PROJECT", str(folder))
+    made = Watched(service, folder)
+    with temporary_settings({PREFECT_API_URL: service.url}):
+        made.deploy()
+        yield made
+        for path in ("automations", "deployments", "work_pools"):
+            for each in service.api(f"{path}/filter", {}):
+                if "headway:watched:" in str(each):
+                    service.api(f"{path}/{each['name'] if path == 'work_pools' else each['id']}", method="DELETE")
+
+
+def test_deployed_twice_the_second_time_changes_nothing(watched: Watched) -> None:
+    assert watched.deploy() == []
+    look = watched.service.api("deployments/name/watch/tiny")
+    (schedule,) = look["schedules"]
+    assert schedule["schedule"]["interval"] == 86_400
+    text = (watched.folder / "deployments" / "tiny.yaml").read_text()
+    (watched.folder / "deployments" / "tiny.yaml").write_text(text.replace(TRIGGERS, ""))
+    gone = ["remove automation watched production: watched.exported for tiny", "remove deployment watch/tiny"]
+    assert watched.deploy() == ["change deployment retrain/tiny", *gone]
+
+
+def test_watchers_at_once_and_repeated_ask_for_one_retrain(watched: Watched) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        looks = [pool.submit(contextvars.copy_context().run, watched.watch) for _ in range(4)]
+        said = [each.result() for each in looks]
+    (run,) = watched.runs()
+    # Who looks while the run of another is there already waits for it.
+    assert {each.state for each in said} <= {"Asked", "WaitsForRun"} and "Asked" in {each.state for each in said}
+    assert watched.watch().state == "WaitsForRun" and len(watched.runs()) == 1
+    asked = run["parameters"]["request"]
+    assert asked["note"].startswith("new data: files") and not asked["in_window"]
+    standing = read_standing(watched.workspace, "tiny")
+    assert standing.newest is not None and standing.newest.number == 1 and standing.newest.reason in asked["note"]
+
+
+@pytest.mark.parametrize(
+    ("ended", "message", "outcome", "num_runs"),
+    [
+        ("CRASHED", "the worker is gone", "Asked", 2),
+        ("CANCELLED", "Deployment concurrency limit reached.", "Asked", 2),
+        ("COMPLETED", "its window closed", "Asked", 2),
+        ("CANCELLED", "by a person", "AskedInVain", 1),
+        ("FAILED", "the data break their contract", "AskedInVain", 1),
+    ],
+)
+def test_what_came_to_nothing_is_asked_again_and_what_failed_is_not(
+    watched: Watched, ended: str, message: str, outcome: str, num_runs: int
+) -> None:
+    assert watched.watch().state == "Asked"
+    watched.set(watched.runs()[0]["id"], ended, message=message)
+    assert watched.watch().state == outcome
+    assert len(watched.runs()) == num_runs
+    # Data that are new enough are another need.
+    for number in range(8):
+        (watched.folder / "sources" / f"new{number}.py").write_text("x = 1\n")
+    assert watched.watch().state == ("WaitsForRun" if num_runs == 2 else "Asked")
+
+
+def test_while_a_retrain_goes_on_or_starts_in_a_moment_nothing_is_asked_for(watched: Watched) -> None:
+    by_hand = watched.run("retrain/tiny")
+    assert watched.watch().state == "WaitsForRun"  # due to start
+    for state in ("PENDING", "RUNNING"):
+        watched.set(by_hand, state)
+        assert watched.watch().state == "WaitsForRun"
+    assert len(watched.runs()) == 1 and read_standing(watched.workspace, "tiny").newest is None
+    watched.set(by_hand, "FAILED")
+    assert watched.watch().state == "Asked"
+
+
+def test_outside_its_windows_it_waits_for_the_next_and_inside_it_asks_to_keep_to_them(watched: Watched) -> None:
+    with (watched.folder / "deployments" / "tiny.yaml").open("a") as file:
+        file.write(WINDOWS)
+    now = datetime.datetime.now(datetime.UTC)
+
+    def pipeline() -> Any:
+        return open_pipeline(RetrainRequest(pipeline="tiny", workspace=watched.workspace.uri))
+
+    skip(pipeline(), now, until=(now + DAY).isoformat(), skip_next=False, why="the cluster moves")
+    waits = watched.watch()
+    assert waits.state == "WaitsForWindow"
+    assert "new data" in waits.said and "the cluster moves" in waits.said and "next window opens at" in waits.said
+    assert watched.runs() == [] and read_standing(watched.workspace, "tiny").newest is None
+    open_until(pipeline(), now, until=(now + DAY).isoformat(), why="now after all")
+    assert watched.watch().state == "Asked"
+    assert watched.runs()[0]["parameters"]["request"]["in_window"]
+
+
+def test_a_start_that_is_looked_after_is_not_reported_as_lost(watched: Watched) -> None:
+    for name in ("retrain/tiny", "watch/tiny", "retrain/endless"):
+        one, other = watched.run(name), watched.run(name)
+        assert [watched.set(each, "PENDING") for each in (one, other)] == ["PENDING", "CANCELLED"]
+    # Events are judged in order: the last one's is heard when those before it have been.
+    wait_until(watched.fired, 120, "the lost start of retrain/endless")
+    assert watched.fired() == ["watched production: lost starts"]
+
+
+def test_a_deployment_that_is_not_there_is_named(watched: Watched) -> None:
+    with pytest.raises(ConfigError, match="headway deploy"):
+        watch_once(WatchRequest(pipeline="tiny", retrain="retrain/gone", workspace=watched.workspace.uri))
+
+
+@pytest.fixture
+def worker(watched: Watched) -> Iterator[subprocess.Popen[bytes]]:
+    cwd = watched.folder.parent
+    process = watched.service.start("worker", "start", "--pool", "watched", cwd=cwd, log=cwd / "worker.log")
+    yield process
+    end(process)
+
+
+def test_an_event_starts_one_retrain_that_says_why(watched: Watched, worker: subprocess.Popen[bytes]) -> None:
+    watched.emit("watched.exported")
+    wait_until(lambda: watched.runs("watch/tiny"), 120, "the watch that the event starts")
+    (look,) = (run for run in watched.runs("watch/tiny") if not run["auto_scheduled"])
+    assert watched.service.wait_for_end(look["id"], 300)["name"] == "Asked"
+    (run,) = watched.runs()
+    ended = watched.service.wait_for_end(run["id"], 600)
+    assert ended["name"] == "Completed", ended
+    assert "event: watched.exported" in run["parameters"]["request"]["note"]
+    standing = read_standing(watched.workspace, "tiny")
+    assert standing.asked is None and standing.finished is not None
+    assert watched.watch() == Outcome("NotDue", "nothing is over its limit")
