@@ -154,7 +154,7 @@ def _judge(
                     find_evidence(connection, tallies, check, outcomes.get(check.rule_id), compared, given.split, rows)
                     for check in checks
                 ),
-                metrics=_metrics(tallies, rows, quarantine, snapshot) | compared.metrics,
+                metrics=_metrics(tallies, rows, quarantine, snapshot) | dict(compared.metrics),
                 freshness=newest_rows(tallies, contract.freshness),
                 baseline=baseline,
             )

@@ -43,10 +43,7 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     prepare()
-    with (
-        tempfile.TemporaryDirectory(prefix="headway-screenshots-") as folder,
-        deployed(Path(folder)) as (prefect, mlflow),
-    ):
+    with tempfile.TemporaryDirectory(prefix="headway-screenshots-") as folder, deployed(Path(folder)) as (prefect, mlflow):
         with sync_playwright() as player:
             browser = player.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--force-dark-mode=0"])
             take_all(Camera(browser, given.out), prefect, mlflow, given.pipeline)

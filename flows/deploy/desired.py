@@ -149,7 +149,7 @@ def _deployment(
         fields={
             "description": description,
             "version": version("headway"),
-            "tags": sorted({"headway", flow, wanted.mark, *([] if is_watched else [_alone(wanted)]), *profile.tags}),
+            "tags": sorted({"headway", flow, wanted.mark, *([] if is_watched else [_unwatched(wanted)]), *profile.tags}),
             "entrypoint": ENTRYPOINTS[flow],
             "parameters": parameters,
             "parameter_openapi_schema": wanted.forms[flow],
@@ -200,7 +200,7 @@ def _lost_starts(wanted: Wanted) -> Resource:
             "within": 0,
         },
         [{"type": "do-nothing"}],  # that it was triggered is an event already
-        tag=_alone(wanted),
+        tag=_unwatched(wanted),
     )
 
 
@@ -220,9 +220,9 @@ def _starving(wanted: Wanted) -> Resource:
     )
 
 
-def _alone(wanted: Wanted) -> str:
-    """The tag of deployments that nobody starts anew where a start is lost."""
-    return f"{wanted.mark}:alone"
+def _unwatched(wanted: Wanted) -> str:
+    """The tag of deployments that no watch looks after: where a start of theirs is lost, a person has to know."""
+    return f"{wanted.mark}:unwatched"
 
 
 def _on_event(wanted: Wanted, name: str, event: str) -> Resource:

@@ -97,7 +97,7 @@ def test_automations_hear_of_runs_of_this_profile_alone(make_wanted: Make) -> No
     made = [each for each in desired(make_wanted()) if each.kind == "automation"]
     assert len(made) == 3
     mark = "headway:acme:production"
-    for each, tag in zip(made, (mark, f"{mark}:alone", mark), strict=True):
+    for each, tag in zip(made, (mark, f"{mark}:unwatched", mark), strict=True):
         related = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag}"}
         assert each.fields["trigger"]["match_related"] == related
         assert tag in by_name(make_wanted())["retrain/nightly"].fields["tags"]
@@ -112,7 +112,7 @@ def test_a_pipeline_with_triggers_is_looked_at_and_its_lost_starts_are_no_news(m
     event = made["acme production: shop.exported for nightly"].fields
     assert event["trigger"]["expect"] == ["shop.exported"]
     assert event["actions"][0]["deployment"] == "watch/nightly-dev"
-    alone = [name for name, each in made.items() if "headway:acme:production:alone" in each.fields.get("tags", ())]
+    alone = [name for name, each in made.items() if "headway:acme:production:unwatched" in each.fields.get("tags", ())]
     assert alone == ["move-champion/champion-dev"]
 
 
