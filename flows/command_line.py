@@ -59,6 +59,7 @@ def retrain(
     pipeline: Pipeline,
     workspace: WorkspaceUri = "",
     promote: Annotated[bool, typer.Option(help="May the new model become champion?")] = True,
+    register: Annotated[bool, typer.Option(help="Register the model, and make it challenger?")] = True,
     note: Annotated[str, typer.Option(help="Why; kept in the ledger.")] = "",
     stop_at: Annotated[
         str, typer.Option(metavar="TIME", help="Keep a checkpoint by then and end, such as 2030-01-31T06:00+01:00.")
@@ -81,6 +82,7 @@ def retrain(
         pipeline=pipeline,
         workspace=workspace or default_workspace(),
         may_promote=promote,
+        may_register=register,
         note=note,
         stop_at_step=stop_at_step,
         **({} if stop is None else {"stop_at": stop.at, "stop_because": stop.because}),

@@ -31,6 +31,12 @@ class RetrainRequest(BaseModel):
         title="May become champion",
         description="Off: train, evaluate and register, but leave the champion as it is.",
     )
+    may_register: bool = Field(
+        default=True,
+        title="May be registered",
+        description="Off: train and evaluate, and say what the policy makes of it; neither the registry nor any alias "
+        "hears of it.",
+    )
     note: str = Field(default="", title="Note", description="Why this retrain was asked for; kept in the ledger.")
     in_window: bool = Field(
         default=False,

@@ -69,6 +69,7 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
             budget_scope=identity,
             began_unix_s=began_unix_s,
             may_promote=request.may_promote,
+            may_register=request.may_register,
             stop=stop,
             continued_by=request.command,
         )

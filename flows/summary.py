@@ -29,6 +29,7 @@ class RetrainSummary(BaseModel):
     workspace: str
     model: str
     version: str
+    """Empty: it was not registered."""
     is_champion: bool
     champion_version: str | None
     champion_since: str | None
@@ -55,6 +56,8 @@ class RetrainSummary(BaseModel):
     """Why it was asked for."""
     inexact: str = ""
     """Why the weights are not to the bit those of an undisturbed run; empty: they are."""
+    evaluation: str = ""
+    """Digest of the report that it was judged by."""
     steps: StepSummary | None = None
     """Of rank 0, where this flow run trained."""
 
@@ -72,6 +75,7 @@ def summarise(
     found = {str(event["event"]).removeprefix("stage."): bool(event["found"]) for event in stages if "found" in event}
     own = report.metrics[report.metric]
     champion = refs.current(workspace, model_refs.alias_ref(pipeline.registry.model, "champion"))
+    card = card_path(pipeline.registry.model, outcome.registration)
     summary = RetrainSummary(
         pipeline=context.pipeline,
         workspace=workspace.uri,
@@ -92,12 +96,13 @@ def summarise(
         champion_value=report.comparison.champion_value if report.comparison is not None else None,
         baselines=report.baselines,
         registration=outcome.registration.sha256,
+        evaluation=evaluation.sha256,
         stages_found=[name for name, was_found in found.items() if was_found],
         stages_made=[name for name, was_found in found.items() if not was_found],
         reports={
             "contract": workspace.uri_of(contract_page(receipt)),
             "evaluation": workspace.uri_of(evaluation_page(evaluation)),
-            "card": workspace.uri_of(card_path(pipeline.registry.model, outcome.registration)),
+            **({"card": workspace.uri_of(card)} if workspace.exists(card) else {}),
         },
         logs=str(spool.parent),
         wall_s=spent.wall_s,
@@ -136,6 +141,10 @@ def rank_events(flow_events: list[Event]) -> Iterator[Event]:
             yield from read_events(Path(event["folder"]) / "ledger" / "rank-0.jsonl")
 
 
+def title(summary: RetrainSummary) -> str:
+    return f"{summary.model} version {summary.version}" if summary.version else f"{summary.model}, not registered"
+
+
 def proof_command(summary: RetrainSummary) -> str:
     return f"{command_name()} verify models:/{summary.model}/{summary.version}{elsewhere(summary.workspace)}"
 
@@ -145,6 +154,8 @@ def standing(summary: RetrainSummary) -> str:
     since = f"champion since {(summary.champion_since or '')[:10]}"
     if summary.is_champion:
         return since
+    if not summary.version:
+        return "no version, and no alias moved"
     other = summary.champion_version
     return "challenger" if other is None else f"challenger; version {other} is {since}"
 
@@ -161,13 +172,12 @@ def markdown(summary: RetrainSummary) -> str:
     asked = f"Asked for by: {summary.note}\n\n" if summary.note else ""
     inexact = f"{line}\n\n" if (line := inexact_line(summary)) else ""
     return (
-        f"## {summary.model} version {summary.version}: {standing(summary)}\n\n"
+        f"## {title(summary)}: {standing(summary)}\n\n"
         f"{summary.metric} **{summary.value:.4f}** [{summary.low:.4f}, {summary.high:.4f}] ({figures})\n\n"
         f"{summary.reason}\n\n"
         f"{asked}"
         f"{inexact}"
         f"found: {', '.join(summary.stages_found) or 'nothing'}; "
         f"made: {', '.join(summary.stages_made) or 'nothing'}\n\n"
-        f"{steps}"
-        f"Prove it: `{proof_command(summary)}`\n"
+        f"{steps}" + (f"Prove it: `{proof_command(summary)}`\n" if summary.version else "")
     )

@@ -14,7 +14,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.table import Table
 
-from flows.summary import RetrainSummary, inexact_line, proof_command, standing
+from flows.summary import RetrainSummary, inexact_line, proof_command, standing, title
 from flows.tables import print_table
 from training.ledger import Event
 
@@ -119,7 +119,7 @@ class Terminal:
 
     def summary(self, summary: RetrainSummary) -> None:
         console = Console(file=self._stream, highlight=False, soft_wrap=True)
-        console.print(f"\n[bold]{summary.model} version {summary.version}[/bold]: {standing(summary)}")
+        console.print(f"\n[bold]{title(summary)}[/bold]: {standing(summary)}")
         console.print(f"  {summary.reason}")
         console.print(f"  {comparison_line(summary)}")
         if summary.note:
@@ -127,9 +127,11 @@ class Terminal:
         if line := inexact_line(summary):
             console.print(f"  {line}")
         console.print(f"  reports    {summary.reports['evaluation']}\n             {summary.reports['contract']}")
-        console.print(f"  card       {summary.reports['card']}")
+        if "card" in summary.reports:
+            console.print(f"  card       {summary.reports['card']}")
         console.print(f"  ledger     {summary.logs}")
-        console.print(f"  prove it   {proof_command(summary)}")
+        if summary.version:
+            console.print(f"  prove it   {proof_command(summary)}")
         print_table(console, time_table(summary))
 
 

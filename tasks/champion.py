@@ -13,7 +13,7 @@ from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
 from tasks import decisions, mlflow_store, model_card, model_refs
 from tasks.context import RunContext
-from tasks.model_facts import subject_of
+from tasks.model_facts import machine_here, subject_of
 from tasks.model_versions import ModelVersions
 from tasks.promotion import Decision, decide
 from tasks.promotion_spec import PromotionSpec
@@ -26,6 +26,7 @@ class Outcome(Frozen):
 
     registration: Link
     version: str
+    """Empty: it was not registered."""
     promoted: bool
     is_champion: bool
     reason: str
@@ -75,6 +76,22 @@ def settle(
     )
 
 
+def unregistered(
+    workspace: Workspace, model: str, registration: Link, evaluation: Link, policy: PromotionSpec
+) -> Outcome:
+    """What the policy makes of a model that nobody is to hear of; nothing is written."""
+    now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
+    is_champion = now is not None and now.target == registration
+    decision = judge(workspace, policy, registration, evaluation, now)
+    return Outcome(
+        registration=registration,
+        version=model_refs.version_of(workspace, model, registration) or "",
+        promoted=False,
+        is_champion=is_champion,
+        reason=f"is the champion: {now.reason}" if now is not None and is_champion else decision.reason,
+    )
+
+
 def judge(
     workspace: Workspace,
     policy: PromotionSpec,
@@ -83,8 +100,14 @@ def judge(
     champion: RefEntry | None,
     *,
     held_back: str = "",
+    measure: bool = False,
 ) -> Decision:
-    """The policy's decision on a registration, against this champion."""
+    """The policy's decision on a registration, against this champion.
+
+    Args:
+        measure: time the model, even if it was timed on this kind of machine before. Else a decision that is made again
+            does not fall out otherwise because the machine is busy.
+    """
     report = workspace.load(evaluation, EvaluationReport)
     model = workspace.load(registration, Registration).model
     subject = subject_of(
@@ -94,7 +117,9 @@ def judge(
         evaluation,
         None if champion is None else champion.target,
         held_back=held_back,
-        latency_ms=decisions.known_latency_ms(workspace, model, registration) if policy.max_latency_ms else None,
+        latency_ms=decisions.known_latency_ms(workspace, model, registration, machine_here())
+        if policy.max_latency_ms and not measure
+        else None,
     )
     return decide(policy, report, subject)
 

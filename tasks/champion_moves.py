@@ -45,7 +45,7 @@ def promote(
     if now is not None and now.target == target:
         raise ConfigError(f"version {version} is the champion of {model!r} already.", where=workspace.uri)
     evaluation = decisions.newest_evaluation(workspace, target, None if now is None else now.target)
-    decision = judge(workspace, policy, target, evaluation, now)
+    decision = judge(workspace, policy, target, evaluation, now, measure=True)
     if not decision.promote and override:
         decision = decision.model_copy(update={"override": override})
     kept = decisions.record(workspace, decision, version=version, by=by)

@@ -26,6 +26,7 @@ class RunContext:
     began_unix_s: float = 0.0
     """When the flow run did."""
     may_promote: bool = True
+    may_register: bool = True
     stop: StopBound = NO_BOUND
     """Until when the flow run may go on."""
     continued_by: str = "headway retrain"

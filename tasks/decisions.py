@@ -49,13 +49,13 @@ def record(workspace: Workspace, decision: Decision, *, version: str, by: str) -
             return link
 
 
-def known_latency_ms(workspace: Workspace, model: str, registration: Link) -> float | None:
-    """What was measured when the version was judged before."""
+def known_latency_ms(workspace: Workspace, model: str, registration: Link, machine: str) -> float | None:
+    """What was measured last when the version was judged on this kind of machine."""
     measured = (
         check.value
         for _, decision in decisions(workspace, model, registration)
         for check in decision.checks
-        if check.name == "latency" and check.value is not None
+        if check.name == "latency" and check.value is not None and check.measured_on == machine
     )
     return next(measured, None)
 

@@ -40,19 +40,21 @@ def card_path(model: str, registration: Link) -> str:
 def attach(versions: ModelVersions, registration: Link, version: str) -> None:
     """Write the card, and put it on the version in MLflow: as its description, and as a file of its run.
 
-    Nothing is done where both say already what there is to say.
+    Nothing is done where both say already what there is to say. Writers that do not see each other's locks may pass
+    here at once, and the last to write may be the first that read: so each looks again after it wrote.
 
     Raises:
         IntegrityError: a document that it is written from is gone or damaged.
     """
     workspace, client, model = versions.context.workspace, versions.client, versions.model
-    text = render(workspace, model, registration, version)
-    path, made = card_path(model, registration), client.get_model_version(model, version)
-    if workspace.read_if_there(path) == text.encode() and made.description == _shortened(text):
-        return
-    client.log_text(made.run_id, text, FILE)
-    client.update_model_version(model, version, description=_shortened(text))
-    workspace.publish(path, text.encode())
+    path = card_path(model, registration)
+    while True:
+        text, made = render(workspace, model, registration, version), client.get_model_version(model, version)
+        if workspace.read_if_there(path) == text.encode() and made.description == _shortened(text):
+            return
+        client.log_text(made.run_id, text, FILE)
+        client.update_model_version(model, version, description=_shortened(text))
+        workspace.publish(path, text.encode())
 
 
 def _shortened(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import subprocess
 import sys
 import time
@@ -38,7 +39,7 @@ def subject_of(
     """All that a decision needs, from the documents of a registration; the latency is measured where it is asked for.
 
     Args:
-        latency_ms: as it was measured before, so that it is not measured again.
+        latency_ms: as it was measured before on this kind of machine, so that it is not measured again.
 
     Raises:
         IntegrityError: a document or the registered description is gone or damaged.
@@ -62,12 +63,21 @@ def subject_of(
         champion=champion,
         model_bytes=None if graph is None else graph.size_bytes,
         latency_ms=latency_ms,
+        latency_measured_on=machine_here(),
         latency_problem=problem,
         data_age_s=data_age_s(workspace.load(run.receipt, ContractReceipt), time.time()),
         has_signature=bool((description.get("signature") or {}).get("inputs")),
         has_input_example=_example(workspace, document, description) is not None,
         held_back=held_back,
     )
+
+
+def machine_here() -> str:
+    """The kind of machine that a latency is told for."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{platform.machine()} {next(names, platform.processor())}".strip()
 
 
 def data_age_s(receipt: ContractReceipt, now_unix_s: float) -> float | None:
@@ -87,7 +97,7 @@ def latency_of(workspace: Workspace, registration: Registration) -> float:
     example = _example(workspace, registration, description)
     if example is None:
         raise IntegrityError("no input example is registered.", where=registration.link.short)
-    dtype = json.loads(description["signature"]["inputs"])[0]["tensor-spec"]["dtype"]
+    dtype = _input_dtype(registration, description)
     with scratch_folder("headway-latency-") as folder:
         graph = folder / "model.pt2"
         workspace.copy_out(registered_graph(registration), graph)
@@ -123,6 +133,16 @@ def _description(workspace: Workspace, registration: Registration) -> dict[str, 
         return dict(found)
     except (yaml.YAMLError, ValueError, TypeError) as error:
         raise IntegrityError("the registered description is not readable.", where=registration.link.short) from error
+
+
+def _input_dtype(registration: Registration, description: dict[str, Any]) -> str:
+    """Raises `IntegrityError`: the description does not say what goes in."""
+    try:
+        return str(json.loads(description["signature"]["inputs"])[0]["tensor-spec"]["dtype"])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise IntegrityError(
+            "its signature does not say of which type the input example is.", where=registration.link.short
+        ) from error
 
 
 def _example(workspace: Workspace, registration: Registration, description: dict[str, Any]) -> bytes | None:

@@ -6,9 +6,12 @@ not ask for is *not judged*, and says so.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from pydantic import Field
 
 from data_contracts.documents import Document, EvaluationReport, Frozen, Interval, Json, Link
 from tasks.promotion_spec import PromotionSpec, SliceLimits
@@ -26,6 +29,8 @@ class Check(Frozen):
     """The figure and its limit, in words; or why nothing was judged."""
     value: float | None = None
     limit: float | None = None
+    measured_on: str = Field(default="", exclude_if=operator.not_)
+    """The kind of machine that the value depends on; empty: on none."""
 
 
 class Decision(Document):
@@ -82,6 +87,8 @@ class Subject:
     """Today's."""
     model_bytes: int | None = None
     latency_ms: float | None = None
+    latency_measured_on: str = ""
+    """The kind of machine."""
     latency_problem: str = ""
     """Why it could not be measured."""
     data_age_s: float | None = None
@@ -110,7 +117,7 @@ def decide(policy: PromotionSpec, report: EvaluationReport, subject: Subject) ->
             *_floors(policy.floors, report),
             _slices(policy.slices, report, subject),
             _at_most("size", subject.model_bytes, policy.max_model_bytes, "bytes"),
-            _at_most("latency", subject.latency_ms, policy.max_latency_ms, "ms", subject.latency_problem),
+            _latency(policy, subject),
             _at_most("freshness", subject.data_age_s, policy.max_data_age_s, "s old"),
             _there("signature", policy.signature, subject.has_signature),
             _there("input example", policy.input_example, subject.has_input_example),
@@ -253,6 +260,14 @@ def _at_most(name: str, value: float | None, limit: float | None, unit: str, pro
     held = value <= limit
     detail = f"{name} {value:,.6g} {unit}, {'within' if held else 'over'} {limit:,.6g}"
     return Check(name=name, standing="passed" if held else "failed", detail=detail, value=value, limit=limit)
+
+
+def _latency(policy: PromotionSpec, subject: Subject) -> Check:
+    check = _at_most("latency", subject.latency_ms, policy.max_latency_ms, "ms", subject.latency_problem)
+    if subject.latency_ms is None or not subject.latency_measured_on:
+        return check
+    detail = f"{check.detail}, measured on {subject.latency_measured_on}"
+    return check.model_copy(update={"detail": detail, "measured_on": subject.latency_measured_on})
 
 
 def _there(name: str, asked: bool, found: bool) -> Check:

@@ -32,7 +32,10 @@ class PromotionSpec(Frozen):
     )
     max_model_bytes: int | None = Field(None, gt=0, description="Size of the registered graph.")
     max_latency_ms: float | None = Field(
-        None, gt=0, description="95th percentile of one call on the input example, on one CPU thread of this machine."
+        None,
+        gt=0,
+        description="95th percentile of one call on the input example, on one CPU thread of this machine; "
+        "timed once on each kind of processor, and anew by `headway promote`.",
     )
     max_data_age_s: float | None = Field(
         None,

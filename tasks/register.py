@@ -17,7 +17,7 @@ from data_contracts.errors import IntegrityError
 from tasks import mlflow_store, model_card
 from tasks.artifacts import artifact_key, show_link, show_markdown
 from tasks.candidate import Candidate, read_candidate, require_files
-from tasks.champion import Outcome, settle
+from tasks.champion import Outcome, settle, unregistered
 from tasks.context import RunContext
 from tasks.model_export import export_graph, save_model
 from tasks.model_versions import model_versions
@@ -72,7 +72,7 @@ def register(
     checkpoint: Link,
     evaluation: Link,
 ) -> Outcome:
-    """Register the checkpoint and, if the policy says so, make it champion.
+    """Register the checkpoint and, if the policy says so, make it champion; or say what would come of it.
 
     Raises:
         RegistryError: MLflow does not answer; retried, then told.
@@ -85,6 +85,8 @@ def register(
         lambda: _export(context, registry, launch, checkpoint, evaluation),
         shown=registry.model,
     )
+    if not context.may_register:
+        return unregistered(context.workspace, registry.model, link, evaluation, promotion)
     with context.ledger.span("register.mlflow"), model_versions(context, registry.model, registry.tracking_uri) as made:
         outcome = settle(made, link, evaluation, promotion)
     card = context.workspace.read(model_card.card_path(registry.model, link)).decode()

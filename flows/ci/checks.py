@@ -9,7 +9,7 @@ from typing import cast
 
 import yaml
 
-from data_contracts.documents import Link, Registration
+from data_contracts.documents import EvaluationReport, Link, Registration
 from data_contracts.errors import ConfigError, ContractViolation
 from data_contracts.publication import Workspace
 from flows.ci.anew import compare_stages
@@ -38,6 +38,8 @@ class Asked:
     """Where `full` runs and `stages` looks; empty: the usual one for `full`, and none for `stages`."""
     smoke: bool = True
     full: bool = False
+    register: bool = False
+    """The full run's model, as a version and challenger."""
 
 
 class Checks:
@@ -154,18 +156,21 @@ class Checks:
         return Said(f"{proof['verdict']}: {len(proof['links'])} links of the smoke's model")
 
     def _retrain(self) -> Said:
-        arguments = ("retrain", self._asked.pipeline, "--workspace", self._workspace, "--no-promote", "--json")
+        quietly = "--no-promote" if self._asked.register else "--no-register"
+        arguments = ("retrain", self._asked.pipeline, "--workspace", self._workspace, quietly, "--json")
         self._made = made = headway(*arguments, "--note", "headway ci", hear=self._hear)
         figures = f"{made['metric']} {made['value']:.4f} [{made['low']:.4f}, {made['high']:.4f}]"
         stages = ", ".join(made["stages_made"]) or "nothing"
-        return Said(f"{made['model']} version {made['version']}: {figures}; made {stages}")
+        named = f"version {made['version']}" if made["version"] else "not registered"
+        return Said(f"{made['model']}, {named}: {figures}; made {stages}")
 
     def _quality(self) -> Said:
         from flows.ci.gate import judge_quality  # MLflow takes seconds to import
 
         _, pipeline = self._loaded()
         registration = Link(kind=Registration.kind, sha256=self._made["registration"])
-        return judge_quality(Workspace(self._workspace), pipeline.promotion, registration)
+        evaluation = Link(kind=EvaluationReport.kind, sha256=self._made["evaluation"])
+        return judge_quality(Workspace(self._workspace), pipeline.promotion, registration, evaluation)
 
     def _find(self) -> Path:
         if self._file is None:

@@ -32,7 +32,10 @@ def ci(
     smoke: Annotated[bool, typer.Option(help="Retrain a few steps on a part of the data, and verify?")] = True,
     full: Annotated[
         bool,
-        typer.Option("--full", help="Also the whole run, registered, and judged as for a promotion; none comes."),
+        typer.Option("--full", help="Also the whole run, judged as for a promotion; no registry hears of it."),
+    ] = False,
+    register: Annotated[
+        bool, typer.Option("--register", help="With --full: register its model, as challenger and never champion.")
     ] = False,
     summary: Annotated[
         Path | None,
@@ -57,7 +60,7 @@ def ci(
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, end)
     said: TextIO = sys.stderr if as_json else sys.stdout
-    asked = Asked(pipeline=pipeline, base=base, workspace=workspace, smoke=smoke, full=full)
+    asked = Asked(pipeline=pipeline, base=base, workspace=workspace, smoke=smoke, full=full, register=register)
     checklist, ended = Checklist(lambda result: print_result(result, said)), 0
     checks = Checks(asked, workspace or default_workspace(), Progress(said))
     try:

@@ -7,13 +7,17 @@ from data_contracts.documents import Link, Registration
 from data_contracts.errors import PromotionRefused
 from data_contracts.publication import Workspace
 from flows.ci.results import Said
-from tasks import decisions, model_refs
+from tasks import model_refs
 from tasks.champion import judge
 from tasks.promotion_spec import PromotionSpec
 
 
-def judge_quality(workspace: Workspace, policy: PromotionSpec, registration: Link) -> Said:
+def judge_quality(workspace: Workspace, policy: PromotionSpec, registration: Link, evaluation: Link) -> Said:
     """Would it become champion today? Nothing is written.
+
+    Args:
+        registration: of a model that need not have a version.
+        evaluation: the report that the run judged it by.
 
     Raises:
         IntegrityError: a document that it stands on is gone or damaged.
@@ -22,7 +26,6 @@ def judge_quality(workspace: Workspace, policy: PromotionSpec, registration: Lin
     now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
     if now is not None and now.target == registration:
         return Said("the run's model is today's champion: nothing changed for it")
-    evaluation = decisions.newest_evaluation(workspace, registration, None if now is None else now.target)
     decision = judge(workspace, policy, registration, evaluation, now)
     details = tuple(f"{check.name}: {check.standing}, {check.detail}" for check in decision.checks)
     return Said(decision.reason, details, None if decision.promote else PromotionRefused(decision.reason))

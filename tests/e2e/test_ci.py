@@ -106,6 +106,10 @@ def test_ctrl_c_in_a_smoke_retrain_leaves_no_process_and_no_folder(new_project, 
 
 
 def test_a_worse_model_blocks_the_merge_and_the_champion_stays(project) -> None:
+    def registry() -> list[tuple[str, bytes]]:
+        return [(str(path), path.read_bytes()) for path in project.files("refs/models/**/*")]
+
+    before = registry()
     project.edit("tiny.yaml", "max_steps: 120", "max_steps: 5")
     options = ("--no-smoke", "--full", "--workspace", str(project.workspace))
     code, report, err = ci(project, *options)
@@ -114,6 +118,7 @@ def test_a_worse_model_blocks_the_merge_and_the_champion_stays(project) -> None:
     assert "does not beat the champion" in report["results"][-1]["reason"]
     kept = json.loads(project.headway("history", "tiny", "--json").stdout)
     assert kept["champion"] == "1"
+    assert registry() == before, "no version, no alias and no decision: nobody asked for one"
 
     project.edit("tiny.yaml", "max_steps: 5", "max_steps: 120")
     code, report, err = ci(project, *options)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from data_contracts import refs
 from data_contracts.documents import EvaluationReport, Interval, Link, Registration
 from data_contracts.publication import Workspace
-from tasks import champion, decisions, mlflow_store
+from tasks import champion, decisions, mlflow_store, model_facts, model_refs
 from tasks.champion import judge
 from tasks.context import RunContext
-from tasks.model_card import MAX_DESCRIPTION, card_path, render
+from tasks.model_card import MAX_DESCRIPTION, attach, card_path, render
 from tasks.model_versions import ModelVersions, lineage
+from tasks.promotion import Decision
 from tasks.promotion_spec import PromotionSpec
 
 MODEL = "tiny"
@@ -64,6 +66,35 @@ def test_a_second_look_at_a_settled_version_writes_nothing(context: RunContext, 
     assert len(list(decisions.decisions(context.workspace, MODEL))) == 1
 
 
+def test_of_two_that_write_a_card_at_once_the_later_one_does_not_undo_what_the_other_knew(
+    context: RunContext, register, monkeypatch
+) -> None:
+    one = register(1)
+    versions = settled(context, one)
+    client, workspace = versions.client, context.workspace
+    log_text, moves = client.log_text, []
+
+    def move() -> None:
+        entry = refs.current(workspace, model_refs.alias_ref(MODEL, "champion"))
+        detail = {"version": "1", "how": "rollback", "by": "another host"}
+        champion.crown(context, MODEL, one[0], expected=entry, why=f"move {len(moves)}", detail=detail)
+        moves.append(entry)
+
+    def slowly(run_id: str, text: str, file: str) -> None:
+        """What was rendered is written after another writer moved on and wrote what it knows."""
+        if len(moves) == 1:
+            move()
+            attach(versions, one[0], "1")
+        log_text(run_id, text, file)
+
+    move()
+    monkeypatch.setattr(client, "log_text", slowly)
+    attach(versions, one[0], "1")
+    card = workspace.read(card_path(MODEL, one[0])).decode()
+    assert "move 1" in card and card == render(workspace, MODEL, one[0], "1")
+    assert client.get_model_version(MODEL, "1").description == card
+
+
 def test_size_signature_and_example_are_read_from_the_registered_files(workspace: Workspace, register) -> None:
     registration, evaluation = register(1)
     policy = PromotionSpec(max_model_bytes=len(b"weights 1"))
@@ -77,9 +108,12 @@ def test_size_signature_and_example_are_read_from_the_registered_files(workspace
 
 
 def test_the_registered_graph_is_timed_once_and_one_that_cannot_be_called_is_refused_with_the_reason(
-    workspace: Workspace, register, tmp_path: Path
+    workspace: Workspace, register, tmp_path: Path, monkeypatch
 ) -> None:
     import torch
+
+    def told(decision: Decision) -> str:
+        return next(check.detail for check in decision.checks if check.name == "latency")
 
     registration, evaluation = register(1)
     document, policy = workspace.load(registration, Registration), PromotionSpec(max_latency_ms=1e6)
@@ -101,6 +135,20 @@ def test_the_registered_graph_is_timed_once_and_one_that_cannot_be_called_is_ref
     decisions.record(workspace, timed, version="1", by="a test")
     again = judge(workspace, policy, registration, evaluation, None)
     assert again == timed, "what was measured is remembered"
+    monkeypatch.setattr(model_facts, "latency_of", lambda *_: 7.0)
+    anew = judge(workspace, policy, registration, evaluation, None, measure=True)
+    assert "latency 7 ms" in told(anew), "and is timed again where somebody asks for it"
+    monkeypatch.setattr(model_facts, "machine_here", lambda: "another machine")
+    monkeypatch.setattr(champion, "machine_here", model_facts.machine_here)
+    elsewhere = judge(workspace, policy, registration, evaluation, None)
+    assert "latency 7 ms" in told(elsewhere) and told(elsewhere).endswith("measured on another machine")
+
+    unsigned = workspace.publish("models/tiny/unsigned/MLmodel", b"saved_input_example_info: {artifact_path: x.json}\n")
+    example = workspace.publish("models/tiny/unsigned/x.json", b"[[1]]")
+    registration = workspace.publish_document(made.model_copy(update={"artifacts": (unsigned, graph, example)}))
+    refused = judge(workspace, policy, registration, evaluation, None)
+    assert [check.name for check in refused.failed] == ["latency", "signature"]
+    assert "its signature does not say of which type the input example is" in refused.reason
 
 
 def test_data_whose_age_nobody_knows_are_not_fresh(workspace: Workspace, register) -> None:

@@ -22,9 +22,9 @@ def files(workspace) -> set[str]:  # noqa: F811
 
 def test_only_a_model_that_beats_the_champion_passes_and_the_champion_stays(workspace, register) -> None:  # noqa: F811
     first = crowned(workspace, register(1)[0])
-    better, equal = register(2, first)[0], register(3, first, better=False)[0]
+    better, equal = register(2, first), register(3, first, better=False)
     before = files(workspace)
-    passed, refused = (judge_quality(workspace, PromotionSpec(), each) for each in (better, equal))
+    passed, refused = (judge_quality(workspace, PromotionSpec(), *each) for each in (better, equal))
     assert passed.error is None and "beats the champion" in passed.reason
     assert refused.error is not None and refused.error.exit_code == 7
     assert "does not beat the champion" in refused.reason
@@ -33,17 +33,18 @@ def test_only_a_model_that_beats_the_champion_passes_and_the_champion_stays(work
 
 
 def test_a_first_model_is_held_against_its_baseline(workspace, register) -> None:  # noqa: F811
-    assert judge_quality(workspace, PromotionSpec(), register(1)[0]).error is None
-    assert judge_quality(workspace, PromotionSpec(), register(2, better=False)[0]).error is not None
+    assert judge_quality(workspace, PromotionSpec(), *register(1)).error is None
+    assert judge_quality(workspace, PromotionSpec(), *register(2, better=False)).error is not None
 
 
 def test_todays_champion_passes_whatever_the_policy_says_by_now(workspace, register) -> None:  # noqa: F811
-    first = crowned(workspace, register(1)[0])
-    assert judge_quality(workspace, PromotionSpec(max_model_bytes=1), first).error is None
+    first, evaluation = register(1)
+    crowned(workspace, first)
+    assert judge_quality(workspace, PromotionSpec(max_model_bytes=1), first, evaluation).error is None
 
 
 def test_a_model_that_was_judged_against_a_former_champion_is_refused(workspace, register) -> None:  # noqa: F811
     first = crowned(workspace, register(1)[0])
-    second, third = register(2, first)[0], register(3, first)[0]
+    second, third = register(2, first), register(3, first)[0]
     crowned(workspace, third)
-    assert "another champion than today's" in judge_quality(workspace, PromotionSpec(), second).reason
+    assert "another champion than today's" in judge_quality(workspace, PromotionSpec(), *second).reason
