@@ -143,6 +143,7 @@ def test_the_registered_graph_is_timed_once_and_one_that_cannot_be_called_is_ref
     elsewhere = judge(workspace, policy, registration, evaluation, None)
     assert "latency 7 ms" in told(elsewhere) and told(elsewhere).endswith("measured on another machine")
 
+    monkeypatch.undo()
     unsigned = workspace.publish("models/tiny/unsigned/MLmodel", b"saved_input_example_info: {artifact_path: x.json}\n")
     example = workspace.publish("models/tiny/unsigned/x.json", b"[[1]]")
     registration = workspace.publish_document(made.model_copy(update={"artifacts": (unsigned, graph, example)}))
