@@ -1,4 +1,4 @@
-"""`headway promote` and `headway rollback` as one flow, for the form of a Prefect deployment."""
+"""`headway promote`, `refuse` and `rollback` as one flow, for the form of a Prefect deployment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, Self
 from prefect import flow
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from flows.champion_moves import MoveReport, promote, rollback
+from flows.champion_moves import MoveReport, RefusalReport, promote, refuse, rollback
 from flows.environment import default_workspace
 
 
@@ -17,15 +17,16 @@ class MoveRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str = Field(title="Model", description="Name of a registered model.", min_length=1)
-    move: Literal["rollback", "promote"] = Field(
+    move: Literal["rollback", "promote", "refuse"] = Field(
         default="rollback",
         title="Move",
-        description="rollback brings an earlier champion back; promote makes a version champion that never was.",
+        description="rollback brings an earlier champion back; promote makes a version champion, and approves of one "
+        "that waits for it; refuse says no to that.",
     )
     version: str = Field(
         default="",
         title="Version",
-        description="Its number. Left empty, a rollback goes to the champion before today's; a promotion needs it.",
+        description="Its number. Left empty, a rollback goes to the champion before today's; the others need it.",
     )
     why: str = Field(title="Why", description="Kept in the history.", min_length=1)
     override: str = Field(
@@ -39,16 +40,16 @@ class MoveRequest(BaseModel):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
-        if self.move == "promote" and not self.version:
-            raise ValueError("a promotion needs the version to promote")
-        if self.move == "rollback" and self.override:
-            raise ValueError("a rollback asks no policy: there is nothing to override")
+        if self.move != "rollback" and not self.version:
+            raise ValueError(f"to {self.move} needs the version to {self.move}")
+        if self.move != "promote" and self.override:
+            raise ValueError(f"to {self.move} asks no policy: there is nothing to override")
         return self
 
 
 @flow(name="move-champion", flow_run_name="{request.move} {request.model}", persist_result=False)
-def move_champion(request: MoveRequest) -> MoveReport:
-    """Move the champion of one model, verified first.
+def move_champion(request: MoveRequest) -> MoveReport | RefusalReport:
+    """Move the champion of one model, verified first; or say no to a version that would be.
 
     Args:
         request: Which model, where to, and why.
@@ -56,4 +57,6 @@ def move_champion(request: MoveRequest) -> MoveReport:
     workspace = request.workspace or default_workspace()
     if request.move == "rollback":
         return rollback(workspace, request.model, why=request.why, to=request.version)
+    if request.move == "refuse":
+        return refuse(workspace, request.model, request.version, why=request.why)
     return promote(workspace, request.model, request.version, why=request.why, override=request.override)

@@ -16,7 +16,7 @@ from tasks import decisions, model_refs
 class HistoryEntry(BaseModel):
     when: str
     event: str
-    """`promoted` or `rolled back`, which moved the champion; `refused`, which did not."""
+    """`promoted` or `rolled back`, which moved the champion; `refused` or `waits` for approval, which did not."""
     from_version: str | None
     to_version: str | None
     why: str
@@ -88,7 +88,7 @@ def _refusals(workspace: Workspace, model: str) -> Iterator[tuple[float, History
             entry.unix_s,
             HistoryEntry(
                 when=entry.moved_at,
-                event="refused",
+                event="waits" if decision.waits else "refused",
                 from_version=champion,
                 to_version=str(entry.detail["version"]),
                 why=decision.reason,
@@ -106,7 +106,8 @@ def print_history(history: History) -> None:
     console.print(f"[bold]{history.model}[/bold]: {champion}\n")
     for entry in history.entries:
         was = "none" if entry.from_version is None else f"v{entry.from_version}"
-        arrow = f"v{entry.to_version} against {was}" if entry.event == "refused" else f"{was} -> v{entry.to_version}"
+        stays = entry.event in ("refused", "waits")
+        arrow = f"v{entry.to_version} against {was}" if stays else f"{was} -> v{entry.to_version}"
         console.print(f"{entry.when}  {entry.event:<11}  {arrow}  {entry.by}", markup=False)
         console.print(f"    {entry.why}", markup=False)
         if entry.override:

@@ -29,7 +29,7 @@ from tasks.promotion_spec import PromotionSpec
 from training.ledger import Event, Ledger
 
 KEPT = "It is kept in the history."
-MARKS = {"passed": "passed", "failed": "FAILED", "not judged": "not judged"}
+MARKS = {"passed": "passed", "failed": "FAILED", "not judged": "not judged", "waiting": "waits"}
 
 
 class MoveReport(BaseModel):
@@ -80,6 +80,36 @@ def promote(
     return _report(workspace, name, moved, warnings)
 
 
+class RefusalReport(BaseModel):
+    """What a person's refusal came to."""
+
+    model: str
+    version: str
+    why: str
+    by: str
+    card: str
+
+
+def refuse(workspace_uri: str, model: str, version: str, *, why: str) -> RefusalReport:
+    """Write down that a version is not to become champion, whatever its figures say, until somebody promotes it.
+
+    Raises:
+        ConfigError: no such version, it is the champion, or no reason.
+        RegistryError: MLflow does not answer.
+    """
+    workspace = Workspace(workspace_uri)
+    _require_reason(why)
+    name, version, target = model_refs.resolve(workspace, f"models:/{model}/{version}")
+    by, policy = decisions.who(), decisions.last_policy(workspace, name)
+    with (
+        _at_work(workspace, name) as (context, _),
+        model_versions(context, name, _store(workspace, name)) as made,
+    ):
+        champion_moves.refuse(made, target, why=why, by=by, policy=policy)
+    card = workspace.uri_of(model_card.card_path(name, target))
+    return RefusalReport(model=name, version=version, why=why, by=by, card=card)
+
+
 def rollback(workspace_uri: str, model: str, *, why: str, to: str = "") -> MoveReport:
     """Verify an earlier champion and bring it back.
 
@@ -107,7 +137,7 @@ def rollback(workspace_uri: str, model: str, *, why: str, to: str = "") -> MoveR
 
 def _require_reason(why: str) -> None:
     if not why.strip():
-        raise ConfigError("a move of the champion needs a reason.", where="--why", advice=KEPT)
+        raise ConfigError("a decision about the champion needs a reason.", where="--why", advice=KEPT)
 
 
 def _policy(workspace: Workspace, model: str, pipeline: str) -> PromotionSpec:
@@ -193,6 +223,13 @@ def print_move(report: MoveReport) -> None:
     console.print(f"  card       {report.card}", markup=False)
     for warning in report.warnings:
         console.print(f"  warning    {warning}", markup=False)
+
+
+def print_refusal(report: RefusalReport) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold]{report.model} version {report.version}[/bold]: refused by {report.by}")
+    console.print(f"  why        {report.why}", markup=False)
+    console.print(f"  card       {report.card}", markup=False)
 
 
 def _check_table(checks: list[Check]) -> Table:

@@ -33,7 +33,7 @@ from flows.clean_command import clean
 from flows.contract_command import app as contract_app
 from flows.deploy.command import deploy
 from flows.environment import default_workspace, prepare
-from flows.promotion_command import history, promote, rollback
+from flows.promotion_command import history, promote, refuse, rollback
 from flows.request import RetrainRequest
 from flows.stop_options import stop_time
 from flows.triggers.command import triggers
@@ -45,7 +45,7 @@ app = typer.Typer(
 )
 
 app.add_typer(contract_app, name="contract")
-for command in (ci, clean, deploy, history, promote, rollback, triggers):
+for command in (ci, clean, deploy, history, promote, refuse, rollback, triggers):
     app.command()(command)
 app.add_typer(windows_app)
 

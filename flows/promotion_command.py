@@ -45,6 +45,21 @@ def promote(
     print(json.dumps(made.model_dump(mode="json"))) if as_json else print_move(made)
 
 
+def refuse(
+    model: Model,
+    version: Annotated[str, typer.Argument(help="The version's number.")],
+    why: Why,
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """Say no to a version that waits for approval, or would win: no retrain makes it champion. `promote` undoes it."""
+    from flows.champion_moves import print_refusal
+    from flows.champion_moves import refuse as run_refuse
+
+    made = run_refuse(workspace or default_workspace(), model, version, why=why)
+    print(json.dumps(made.model_dump(mode="json"))) if as_json else print_refusal(made)
+
+
 def rollback(
     model: Model,
     why: Why,

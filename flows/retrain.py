@@ -5,13 +5,13 @@ snapshot ─► validate ─► shard ─► launch ─► verify ─► evaluat
 
 from __future__ import annotations
 
-from prefect import flow
+from prefect import State, flow
 
 from data_contracts.documents import Link
 from flows.pipeline_spec import PipelineSpec
 from flows.request import RetrainRequest
 from flows.session import session
-from flows.summary import RetrainSummary, summarise
+from flows.summary import RetrainSummary, as_state, summarise
 from flows.triggers.records import record_finished
 from flows.windows.admission import keeping_to_windows
 from tasks.champion import Outcome
@@ -29,7 +29,7 @@ from tasks.verify import verify
 
 @flow(name="retrain", flow_run_name="retrain {request.pipeline}", persist_result=False)
 @keeping_to_windows
-def retrain(request: RetrainRequest) -> RetrainSummary:
+def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
     """Retrain one model: every stage finds what it made before, or makes it and writes it down.
 
     Args:
@@ -47,7 +47,7 @@ def retrain(request: RetrainRequest) -> RetrainSummary:
         training = launch(run, pipeline.training, pipeline.launch, manifest, tracking_uri(run, pipeline.registry))
         evaluation, outcome = judge_and_register(run, pipeline, training)
         record_finished(run, files)
-        return summarise(run, pipeline, receipt, evaluation, outcome)
+        return as_state(summarise(run, pipeline, receipt, evaluation, outcome))
 
 
 def judge_and_register(run: RunContext, pipeline: PipelineSpec, training: Link) -> tuple[Link, Outcome]:

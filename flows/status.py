@@ -17,7 +17,7 @@ from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
 from flows.tables import print_table
 from flows.triggers.records import read_standing
-from tasks import current_run, model_refs
+from tasks import current_run, decisions, model_refs
 from training import profiling
 from training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, step_of
 from training.launch import run_lock, stop_request
@@ -32,6 +32,8 @@ class ModelStatus(BaseModel):
     challenger: str | None
     champion_since: str | None
     reason: str
+    waits: str | None = None
+    """The version that waits for a person's approval."""
 
 
 class RunStatus(BaseModel):
@@ -115,6 +117,7 @@ def _model(workspace: Workspace, name: str) -> ModelStatus:
         challenger=None if challenger is None else model_refs.version_of(workspace, name, challenger.target),
         champion_since=None if champion is None else champion.moved_at,
         reason="" if champion is None else champion.reason,
+        waits=decisions.awaiting(workspace, name),
     )
 
 
@@ -223,7 +226,8 @@ def print_status(status: Status, console: Console | None = None) -> None:
 def _model_facts(model: ModelStatus) -> dict[str, str]:
     champion = "none" if model.champion is None else f"v{model.champion} since {model.champion_since}"
     challenger = "none" if model.challenger is None else f"v{model.challenger}"
-    return {"champion": champion, "why": model.reason, "challenger": challenger}
+    waits = "" if model.waits is None else f"v{model.waits}, for `headway promote` or `headway refuse`"
+    return {"champion": champion, "why": model.reason, "challenger": challenger, "waits": waits}
 
 
 def _run_facts(run: RunStatus) -> dict[str, str]:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from prefect import State
+from prefect.states import Completed
 from pydantic import BaseModel
 
 from data_contracts import refs
@@ -22,6 +24,9 @@ from tasks.pages import contract_page, evaluation_page
 from tasks.track import SUMMARY
 from training.ledger import Event, read_events
 from training.step_summary import StepSummary
+
+AWAITING_APPROVAL = "AwaitingApproval"
+"""Name of the state that a retrain completes in when a person is to decide about its model."""
 
 
 class RetrainSummary(BaseModel):
@@ -56,6 +61,8 @@ class RetrainSummary(BaseModel):
     """Why it was asked for."""
     inexact: str = ""
     """Why the weights are not to the bit those of an undisturbed run; empty: they are."""
+    waits: bool = False
+    """Everything speaks for it, and a person is still to approve of it."""
     evaluation: str = ""
     """Digest of the report that it was judged by."""
     steps: StepSummary | None = None
@@ -96,6 +103,7 @@ def summarise(
         champion_value=report.comparison.champion_value if report.comparison is not None else None,
         baselines=report.baselines,
         registration=outcome.registration.sha256,
+        waits=outcome.waits,
         evaluation=evaluation.sha256,
         stages_found=[name for name, was_found in found.items() if was_found],
         stages_made=[name for name, was_found in found.items() if not was_found],
@@ -156,8 +164,15 @@ def standing(summary: RetrainSummary) -> str:
         return since
     if not summary.version:
         return "no version, and no alias moved"
-    other = summary.champion_version
-    return "challenger" if other is None else f"challenger; version {other} is {since}"
+    other, own = summary.champion_version, "waits for approval" if summary.waits else "challenger"
+    return own if other is None else f"{own}; version {other} is {since}"
+
+
+def as_state(summary: RetrainSummary) -> RetrainSummary | State[RetrainSummary]:
+    """What a flow returns: where a person has to decide, a state whose name says so. Nothing runs while it waits."""
+    if not summary.waits:
+        return summary
+    return Completed(name=AWAITING_APPROVAL, message=f"{title(summary)} {summary.reason}", data=summary)
 
 
 def inexact_line(summary: RetrainSummary) -> str:

@@ -30,6 +30,8 @@ class Outcome(Frozen):
     promoted: bool
     is_champion: bool
     reason: str
+    waits: bool = False
+    """It passed everything but a person's approval."""
 
 
 def settle(
@@ -50,7 +52,7 @@ def settle(
     detail = {"version": version, "evaluation": evaluation.sha256}
     point(context, model, "challenger", registration, reason="newest candidate", detail=detail)
     now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
-    is_champion, promoted = now is not None and now.target == registration, False
+    is_champion, promoted, waits = now is not None and now.target == registration, False, False
     if now is not None and is_champion:
         reason = f"is the champion: {now.reason}"
     elif model_refs.was_champion(workspace, model, registration):
@@ -60,7 +62,7 @@ def settle(
         decision = judge(workspace, policy or PromotionSpec(), registration, evaluation, now, held_back=held_back)
         by = f"retrain {context.pipeline}, {decisions.who()}"
         kept = decisions.record(workspace, decision, version=version, by=by)
-        promoted, reason = decision.promote, decision.reason
+        promoted, waits, reason = decision.promote, decision.waits, decision.reason
         if promoted:
             made = {"version": version, "how": "retrain", "by": by, "decision": kept.sha256}
             crown(context, model, registration, expected=now, why=reason, detail=made)
@@ -73,6 +75,7 @@ def settle(
         promoted=promoted,
         is_champion=is_champion or promoted,
         reason=reason,
+        waits=waits,
     )
 
 
@@ -101,12 +104,15 @@ def judge(
     *,
     held_back: str = "",
     measure: bool = False,
+    approved: str = "",
+    refused: str = "",
 ) -> Decision:
     """The policy's decision on a registration, against this champion.
 
     Args:
         measure: time the model, even if it was timed on this kind of machine before. Else a decision that is made again
             does not fall out otherwise because the machine is busy.
+        approved, refused: by a person now; who refused it before is remembered until somebody approves.
     """
     report = workspace.load(evaluation, EvaluationReport)
     model = workspace.load(registration, Registration).model
@@ -117,6 +123,8 @@ def judge(
         evaluation,
         None if champion is None else champion.target,
         held_back=held_back,
+        approved=approved,
+        refused=refused or ("" if approved else decisions.standing_refusal(workspace, model, registration)),
         latency_ms=decisions.known_latency_ms(workspace, model, registration, machine_here())
         if policy.max_latency_ms and not measure
         else None,

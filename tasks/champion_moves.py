@@ -45,7 +45,7 @@ def promote(
     if now is not None and now.target == target:
         raise ConfigError(f"version {version} is the champion of {model!r} already.", where=workspace.uri)
     evaluation = decisions.newest_evaluation(workspace, target, None if now is None else now.target)
-    decision = judge(workspace, policy, target, evaluation, now, measure=True)
+    decision = judge(workspace, policy, target, evaluation, now, measure=True, approved=f"approved by {by}: {why}")
     if not decision.promote and override:
         decision = decision.model_copy(update={"override": override})
     kept = decisions.record(workspace, decision, version=version, by=by)
@@ -60,6 +60,28 @@ def promote(
     entry = crown(versions.context, model, target, expected=now, why=why, detail=detail)
     _follow(versions, target)
     return Moved(entry=entry, before=None if now is None else now.target, decision=decision)
+
+
+def refuse(versions: ModelVersions, target: Link, *, why: str, by: str, policy: PromotionSpec) -> Decision:
+    """Write down that a person does not want a version for champion: no retrain promotes it until one approves of it.
+
+    Raises:
+        ConfigError: it is the champion.
+    """
+    workspace, model = versions.context.workspace, versions.model
+    now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
+    version = versions.ensure(target)
+    if now is not None and now.target == target:
+        raise ConfigError(
+            f"version {version} is the champion of {model!r}.",
+            where=workspace.uri,
+            advice="`headway rollback` moves it.",
+        )
+    evaluation = decisions.newest_evaluation(workspace, target, None if now is None else now.target)
+    decision = judge(workspace, policy, target, evaluation, now, refused=f"refused by {by}: {why}")
+    decisions.record(workspace, decision, version=version, by=by)
+    model_card.attach(versions, target, version)
+    return decision
 
 
 def rollback(versions: ModelVersions, target: Link, *, expected: RefEntry, why: str, by: str) -> Moved:

@@ -13,7 +13,8 @@ from data_contracts.documents import EvaluationReport, Link, Registration
 from data_contracts.errors import RefConflict
 from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
-from tasks.promotion import Decision
+from tasks import model_refs
+from tasks.promotion import APPROVAL, Decision
 from tasks.promotion_spec import PromotionSpec
 
 
@@ -58,6 +59,32 @@ def known_latency_ms(workspace: Workspace, model: str, registration: Link, machi
         if check.name == "latency" and check.value is not None and check.measured_on == machine
     )
     return next(measured, None)
+
+
+def standing_refusal(workspace: Workspace, model: str, registration: Link) -> str:
+    """Who refused a version and why, unless somebody approved of it since; empty where nobody refused."""
+    for _, decision in decisions(workspace, model, registration):
+        for check in decision.checks:
+            if check.name == APPROVAL and check.standing != "waiting":
+                return check.detail if check.standing == "failed" else ""
+    return ""
+
+
+def awaiting(workspace: Workspace, model: str) -> str | None:
+    """The newest version that becomes champion if a person approves of it; None where none waits.
+
+    What was decided against a former champion waits for nothing any more: the next retrain judges anew.
+    """
+    now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
+    champion = None if now is None else now.target
+    decided: set[Link] = set()
+    for entry, decision in decisions(workspace, model):
+        if now is not None and entry.unix_s < now.unix_s:
+            return None
+        if decision.waits and decision.champion == champion and decision.registration not in decided:
+            return str(entry.detail["version"])
+        decided.add(decision.registration)
+    return None
 
 
 def last_policy(workspace: Workspace, model: str) -> PromotionSpec:

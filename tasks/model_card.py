@@ -30,7 +30,7 @@ from tasks.slices import OTHERS
 FILE = "model_card.md"
 MAX_DESCRIPTION = 5000
 """Characters that MLflow's tables take."""
-MARKS = {"passed": "✔ passed", "failed": "✖ failed", "not judged": "– not judged"}
+MARKS = {"passed": "✔ passed", "failed": "✖ failed", "not judged": "– not judged", "waiting": "… waits"}
 
 
 def card_path(model: str, registration: Link) -> str:
@@ -100,6 +100,9 @@ def _verdict(found: tuple[RefEntry, Decision] | None) -> list[str]:
     entry, decision = found
     if decision.override:
         return [f"**Promoted against the policy**: {_cell(decision.override)}. The policy: {_cell(decision.reason)}"]
+    if decision.waits:
+        said = _cell(decision.reason.removeprefix("waits for approval: "))
+        return [f"**Waits for approval**, {entry.moved_at}, by `headway promote` or `headway refuse`: {said}"]
     return [f"**{'Promoted' if decision.promote else 'Refused'}**, {entry.moved_at}: {_cell(decision.reason)}"]
 
 

@@ -35,6 +35,8 @@ def subject_of(
     *,
     held_back: str = "",
     latency_ms: float | None = None,
+    approved: str = "",
+    refused: str = "",
 ) -> Subject:
     """All that a decision needs, from the documents of a registration; the latency is measured where it is asked for.
 
@@ -69,6 +71,8 @@ def subject_of(
         has_signature=bool((description.get("signature") or {}).get("inputs")),
         has_input_example=_example(workspace, document, description) is not None,
         held_back=held_back,
+        approved=approved,
+        refused=refused,
     )
 
 

@@ -17,7 +17,9 @@ from data_contracts.documents import Document, EvaluationReport, Frozen, Interva
 from tasks.promotion_spec import PromotionSpec, SliceLimits
 from training.measures import GREATER_IS_BETTER
 
-Standing = Literal["passed", "failed", "not judged"]
+Standing = Literal["passed", "failed", "not judged", "waiting"]
+"""`waiting` is a person's decision that was not made yet: it speaks against nothing, and promotes nobody."""
+APPROVAL = "approval"
 
 
 class Check(Frozen):
@@ -52,14 +54,20 @@ class Decision(Document):
         return tuple(check for check in self.checks if check.standing == "failed")
 
     @property
+    def waits(self) -> bool:
+        """Nothing speaks against it, and a person is still to approve of it."""
+        return not self.failed and any(check.standing == "waiting" for check in self.checks)
+
+    @property
     def promote(self) -> bool:
-        return not self.failed
+        return not self.failed and not self.waits
 
     @property
     def reason(self) -> str:
         """What speaks against it; where nothing does, by how much it is better."""
         decisive = next(check for check in self.checks if check.name in RIVALS and check.standing != "not judged")
-        return "; ".join(check.detail for check in self.failed) or decisive.detail
+        said = "; ".join(check.detail for check in self.failed) or decisive.detail
+        return f"waits for approval: {said}" if self.waits else said
 
     def says_the_same(self, other: Decision) -> bool:
         """Whether it says nothing new beside the clock."""
@@ -96,6 +104,10 @@ class Subject:
     has_input_example: bool = False
     held_back: str = ""
     """Why nothing may be promoted at all."""
+    approved: str = ""
+    """By whom, and why; empty: by nobody yet."""
+    refused: str = ""
+    """The same, of a person who refused it."""
 
 
 def decide(policy: PromotionSpec, report: EvaluationReport, subject: Subject) -> Decision:
@@ -121,6 +133,7 @@ def decide(policy: PromotionSpec, report: EvaluationReport, subject: Subject) ->
             _at_most("freshness", subject.data_age_s, policy.max_data_age_s, "s old"),
             _there("signature", policy.signature, subject.has_signature),
             _there("input example", policy.input_example, subject.has_input_example),
+            *_approval(policy, subject),
         ),
     )
 
@@ -277,6 +290,16 @@ def _there(name: str, asked: bool, found: bool) -> Check:
     if found:
         return Check(name=name, standing="passed", detail=detail)
     return Check(name=name, standing="failed", detail=detail.replace("has", "has not", 1))
+
+
+def _approval(policy: PromotionSpec, subject: Subject) -> Iterator[Check]:
+    """A person's word, where the policy asks for one; and one who refused is heard without being asked."""
+    if subject.refused:
+        yield Check(name=APPROVAL, standing="failed", detail=subject.refused)
+    elif policy.approval == "required" and subject.approved:
+        yield Check(name=APPROVAL, standing="passed", detail=subject.approved)
+    elif policy.approval == "required":
+        yield Check(name=APPROVAL, standing="waiting", detail="nobody has approved or refused it yet")
 
 
 def _not_asked(name: str) -> Check:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, field_validator
 
 from data_contracts.documents import Frozen
@@ -41,6 +43,12 @@ class PromotionSpec(Frozen):
         None,
         gt=0,
         description="Age of the newest row by the contract's freshness rules; the oldest of several decides.",
+    )
+    approval: Literal["none", "required"] = Field(
+        "none",
+        exclude_if=lambda approval: approval == "none",
+        description="`required`: a version that passes everything else waits for a person, who says `headway promote` "
+        "or `headway refuse`.",
     )
     signature: bool = Field(True, description="The registered model must say what goes in and comes out.")
     input_example: bool = Field(True, description="The registered model must come with an example of what goes in.")

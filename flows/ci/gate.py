@@ -28,4 +28,4 @@ def judge_quality(workspace: Workspace, policy: PromotionSpec, registration: Lin
         return Said("the run's model is today's champion: nothing changed for it")
     decision = judge(workspace, policy, registration, evaluation, now)
     details = tuple(f"{check.name}: {check.standing}, {check.detail}" for check in decision.checks)
-    return Said(decision.reason, details, None if decision.promote else PromotionRefused(decision.reason))
+    return Said(decision.reason, details, PromotionRefused(decision.reason) if decision.failed else None)

@@ -18,7 +18,9 @@ from flows.champion_flow import MoveRequest, move_champion
         ({"model": "m", "why": ""}, "why"),
         ({"model": "", "why": "w"}, "model"),
         ({"model": "m", "why": "w", "move": "promote"}, "needs the version"),
+        ({"model": "m", "why": "w", "move": "refuse"}, "needs the version"),
         ({"model": "m", "why": "w", "override": "o"}, "nothing to override"),
+        ({"model": "m", "why": "w", "move": "refuse", "version": "1", "override": "o"}, "nothing to override"),
         ({"model": "m", "why": "w", "force": True}, "force"),
     ],
 )
@@ -27,7 +29,7 @@ def test_a_form_that_makes_no_sense_is_refused(given: dict[str, Any], told: str)
         MoveRequest(**given)
 
 
-@pytest.mark.parametrize("move", ["rollback", "promote"])
+@pytest.mark.parametrize("move", ["rollback", "promote", "refuse"])
 def test_a_move_of_an_unknown_model_says_so(move: str, tmp_path: Path) -> None:
     request = MoveRequest.model_validate(
         {"model": "nobody", "why": "w", "move": move, "version": "1", "workspace": str(tmp_path)}
