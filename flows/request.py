@@ -47,13 +47,18 @@ class RetrainRequest(BaseModel):
     stop_at: AwareDatetime | None = Field(
         default=None,
         title="Stop at",
-        description="When a checkpoint is to be kept by, and nothing goes on. The next retrain continues.",
+        description="By then a checkpoint is kept and the run ends; the next retrain continues it. None: at no time.",
     )
     stop_because: StopReason = Field(
-        default="window closed", title="Stop because", description="What the time means; kept in the ledger."
+        default="window closed",
+        title="Stop because",
+        description="What the time to stop at means, where one is set; kept in the ledger.",
     )
     stop_at_step: int | None = Field(
-        default=None, gt=0, title="Stop at step", description="Train to this step; the next retrain continues."
+        default=None,
+        gt=0,
+        title="Stop at step",
+        description="Train to this step and end; the next retrain continues. None: to the last.",
     )
 
     @property

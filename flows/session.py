@@ -21,6 +21,7 @@ from flows.environment import project_folder
 from flows.orphan import ended_with_worker
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest
+from flows.run_log import run_log
 from tasks.context import RunContext
 from tasks.current_run import on_record
 from training.launch.stop_bound import StopBound
@@ -87,7 +88,7 @@ def _ledger(
         _published_at_the_end(workspace, identity),
         contextlib.closing(Ledger(ledger_spool(workspace, identity), process="flow", flow_run=identity)) as ledger,
     ):
-        ledger.listeners.extend(watchers.get())
+        ledger.listeners.extend((*watchers.get(), *run_log()))
         begin = {"pipeline": pipeline.pipeline, "note": request.note, "began_unix_s": began_unix_s}
         ledger.event("flow.begin", **begin, **({"stop": said} if (said := str(stop)) else {}))
         ledger.require_written()

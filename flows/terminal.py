@@ -67,6 +67,16 @@ def stage_line(event: Event) -> str:
     return f"{name:<{STAGE_WIDTH}} {state:<6} {event['duration_s']:>8.2f} s   {event.get('shown', '')}".rstrip()
 
 
+def told_line(event: Event) -> str:
+    """What a person is told of an event that is no step; empty for most."""
+    name = str(event["event"])
+    if name.startswith("stage.") and "duration_s" in event:
+        return stage_line(event)
+    return (
+        f"{NOTICES[name]:<{STAGE_WIDTH}} {event.get('message') or event.get('what') or ''}" if name in NOTICES else ""
+    )
+
+
 class Rate:
     """Targets (tokens or examples) a second and seconds to go, smoothed over the recent steps."""
 
@@ -93,12 +103,8 @@ class Terminal:
         name = str(event["event"])
         if name == "step":
             self._step(event)
-        elif name == "checkpoint" and event.get("relayed") and not self._live:
-            return
-        elif name.startswith("stage.") and "duration_s" in event:
-            self._line(stage_line(event))
-        elif name in NOTICES:
-            self._line(f"{NOTICES[name]:<{STAGE_WIDTH}} {event.get('message') or event.get('what') or ''}")
+        elif line := told_line(event):
+            self._line(line)
 
     def _step(self, event: Event) -> None:
         line = step_line(event, *self._rate.update(event))

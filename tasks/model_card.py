@@ -50,14 +50,16 @@ def attach(versions: ModelVersions, registration: Link, version: str) -> None:
     path = card_path(model, registration)
     while True:
         text, made = render(workspace, model, registration, version), client.get_model_version(model, version)
-        if workspace.read_if_there(path) == text.encode() and made.description == _shortened(text):
+        if workspace.read_if_there(path) == text.encode() and made.description == _description(text):
             return
         client.log_text(made.run_id, text, FILE)
-        client.update_model_version(model, version, description=_shortened(text))
+        client.update_model_version(model, version, description=_description(text))
         workspace.publish(path, text.encode())
 
 
-def _shortened(text: str) -> str:
+def _description(card: str) -> str:
+    """The card for MLflow's page, which has the title already and shows the first words in the table of versions."""
+    text = card.partition("\n\n")[2]
     note = f"\n\n... the whole card is the file `{FILE}` of the version's run.\n"
     return text if len(text) <= MAX_DESCRIPTION else text[: MAX_DESCRIPTION - len(note)] + note
 

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 
 REGISTRATION_TAG = "headway.registration"
 MODEL_FOLDER = "model"
+DESCRIPTION = (
+    "Retrained by pipeline {0}. Each version's page says what was decided about it, and why.\n\n"
+    "To change the champion, use `headway promote {1} VERSION` or `headway rollback {1}`, or the deployment "
+    "move-champion: both verify first. An alias that is moved on this page is reported, and not followed."
+)
+"""Of a registered model, for whoever opens its page."""
 
 
 class ModelVersions:
@@ -91,7 +97,7 @@ class ModelVersions:
         try:
             client.get_registered_model(self.model)
         except MlflowException:
-            client.create_registered_model(self.model, description=f"Retrained by pipeline {context.pipeline}.")
+            client.create_registered_model(self.model, description=DESCRIPTION.format(context.pipeline, self.model))
         made = client.create_model_version(
             self.model,
             source=f"runs:/{run_id}/{MODEL_FOLDER}",
