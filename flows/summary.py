@@ -125,11 +125,11 @@ def summarise(
         {"part": name, "seconds": round(seconds, 2), "share": f"{100 * seconds / spent.wall_s:.1f} %"}
         for name, seconds in spent.parts_s.items()
     ]
-    show_table(artifact_key(context.pipeline, "time"), rows, "Where the time went, in seconds of the whole run")
+    show_table(artifact_key(context.pipeline, "time"), rows, "Where the time went")
     show_markdown(
         artifact_key(context.pipeline, "summary"),
         markdown(summary),
-        "What came of it: version, figures, and what was made or found",
+        "Version, figures, what was made",
     )
     return summary
 
