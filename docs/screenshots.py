@@ -1,4 +1,4 @@
-"""The README's pictures, taken anew: `python -m docs.screenshots [--out docs/images] [--pipeline digits]`.
+"""The README's pictures, taken anew: `python -m docs.screenshots [--all] [--out docs/images] [--pipeline digits]`.
 
 It starts a Prefect server, MLflow and a worker in a folder of its own, deploys this project, fills the deployment's
 form in headless Chromium, waits for the retrain that this starts, and takes a picture of each page that a person looks
@@ -39,12 +39,16 @@ localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true');
 localStorage.setItem('mlflow.assistant.panelOpen_v1', 'false');
 """
 """It covers a third of every page of MLflow's on the first visit."""
+SETTLES_MS = 4000.0
+"""A page is drawn with transitions after what was waited for is there; MLflow's never stops asking its server."""
+IN_README = frozenset({"retrain", "model-version"})
 NOTE = "A picture for the README"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, default=REPOSITORY / "docs" / "images", help="where the pictures go")
+    parser.add_argument("--all", action="store_true", help="also those that the README leaves out")
     parser.add_argument("--pipeline", default="digits", help="a shipped pipeline")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -55,7 +59,7 @@ def main() -> None:
         sync_playwright() as player,
     ):
         browser = player.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        take_all(Camera(browser, given.out), prefect, mlflow, given.pipeline)
+        take_all(Camera(browser, given.out, None if given.all else IN_README), prefect, mlflow, given.pipeline)
 
 
 def chromium() -> str:
@@ -101,19 +105,25 @@ def free_port() -> int:
 
 
 class Camera:
-    """A browser window that takes pictures of what people look at."""
+    """A browser window that takes pictures of what people look at.
 
-    def __init__(self, browser: Browser, out: Path) -> None:
+    Args:
+        out: the folder for them.
+        wanted: their names; None: all.
+    """
+
+    def __init__(self, browser: Browser, out: Path, wanted: frozenset[str] | None) -> None:
         self.page: Page = browser.new_page(viewport={"width": WIDTH_PX, "height": HEIGHT_PX}, color_scheme="light")
         self.page.set_default_timeout(1000 * PATIENCE_S)
         self.page.add_init_script(NO_ASSISTANT)
-        self._out = out
+        self._out, self._wanted = out, wanted
 
     def take(self, name: str, height_px: int = HEIGHT_PX) -> None:
+        if self._wanted is not None and name not in self._wanted:
+            return
         self.page.set_viewport_size({"width": WIDTH_PX, "height": height_px})
         self.page.mouse.move(WIDTH_PX - 1, 1)
-        self.page.wait_for_load_state("networkidle")
-        self.page.wait_for_timeout(1500)  # pages draw with transitions
+        self.page.wait_for_timeout(SETTLES_MS)
         path = self._out / f"{name}.png"
         self.page.screenshot(path=path, animations="disabled")
         print(f"{path}  {path.stat().st_size:,} bytes", flush=True)
@@ -136,15 +146,15 @@ def take_results(camera: Camera, prefect: Server, mlflow: Server, pipeline: str,
     page = camera.page
     page.goto(f"{prefect.url}/runs/flow-run/{run}")
     page.get_by_text("Completed").first.wait_for()
-    camera.take("run")
+    camera.take("log", 1400)
     page.get_by_text("Artifacts", exact=True).first.click()
-    camera.take("artifacts", 1000)
+    camera.take("retrain", 1150)
     page.goto(f"{mlflow.url}/#/models/{pipeline}")
     page.get_by_text("Registered at").first.wait_for()
     camera.take("model")
     page.goto(f"{mlflow.url}/#/models/{pipeline}/versions/1")
     page.get_by_text("Registered At").first.wait_for()
-    camera.take("version", 1400)
+    camera.take("model-version", 760)
 
 
 def wait_for_run(prefect: Server, deployment: str) -> str:

@@ -58,8 +58,9 @@ def attach(versions: ModelVersions, registration: Link, version: str) -> None:
 
 
 def _description(card: str) -> str:
-    """The card for MLflow's page, which has the title already and shows the first words in the table of versions."""
-    text = card.partition("\n\n")[2]
+    """The card for MLflow's page, which has the title already; its table of versions shows the first words as text."""
+    verdict, newline, rest = card.partition("\n\n")[2].partition("\n")
+    text = verdict.replace("**", "") + newline + rest
     note = f"\n\n... the whole card is the file `{FILE}` of the version's run.\n"
     return text if len(text) <= MAX_DESCRIPTION else text[: MAX_DESCRIPTION - len(note)] + note
 

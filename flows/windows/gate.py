@@ -1,7 +1,9 @@
 """The gate before a retrain that keeps to its windows: run until a deadline, or skip for a reason with a name. Pure.
 
-A schedule is only a start. After an outage Prefect starts every run that was missed, all at once; the gate lets the one
-through whose opening is still there, so missed windows collapse into one.
+A schedule is only a start. After an outage Prefect starts every run that was missed, all at once, and a deployment
+whose limit is one lets the first of them through and cancels the others. So whichever comes runs where a window is open,
+were it due days ago: to leave it to the window's own start would leave it to one that is cancelled. A start that comes
+later, of the same window or an older one, finds everything.
 """
 
 from __future__ import annotations
@@ -53,17 +55,8 @@ def decide(timetable: Timetable, now: datetime.datetime, scheduled: datetime.dat
     if opening is None and (skip := timetable.skip_at(now)) is not None:
         reason = f"{skip.who} skips windows until {local(spec, skip.end)}: {skip.why}."
         return Skip(state="Skipped", reason=reason, next_opening=coming)
-    if scheduled is not None and (opening is None or scheduled < opening.start):
-        missed = timetable.opening_at(scheduled)
-        if missed is not None and missed.end <= now:
-            what = f"it was due at {local(spec, scheduled)}, in a window that closed at {local(spec, missed.end)}"
-            rest = "" if opening is None else "; the window that is open now has a start of its own"
-            return Skip(state="Missed", reason=f"{what}{rest}.", next_opening=coming)
-        if opening is not None and (what := _kept_closed(timetable, scheduled, now)):
-            reason = f"it was due at {local(spec, scheduled)}, {what}; the window that is open now has its own start."
-            return Skip(state="Missed", reason=reason, next_opening=coming)
     if opening is None:
-        return _outside(timetable, now, coming)
+        return _outside(timetable, now, scheduled, coming)
     deadline = deadline_of(spec, opening)
     useful_s = (deadline - now).total_seconds()
     if useful_s < spec.min_useful_s or useful_s <= 0:
@@ -82,18 +75,14 @@ def deadline_of(spec: WindowsSpec, opening: Opening) -> datetime.datetime:
     return opening.end - datetime.timedelta(seconds=spec.margin_s)
 
 
-def _kept_closed(timetable: Timetable, scheduled: datetime.datetime, now: datetime.datetime) -> str:
-    """What kept the window of an earlier start closed; empty where nothing did, or where it is this very window."""
-    usual = Timetable(spec=timetable.spec).opening_at(now)
-    if usual is not None and usual.holds(scheduled):
-        return ""
-    if (skip := timetable.skip_at(scheduled)) is not None:
-        return f"when {skip.who} had windows skipped ({skip.why})"
-    blackout = timetable.blackout_at(scheduled)
-    return "" if blackout is None else f"in blackout {blackout}"
-
-
-def _outside(timetable: Timetable, now: datetime.datetime, coming: Opening | None) -> Skip:
+def _outside(
+    timetable: Timetable, now: datetime.datetime, scheduled: datetime.datetime | None, coming: Opening | None
+) -> Skip:
+    missed = None if scheduled is None else timetable.opening_at(scheduled)
+    if scheduled is not None and missed is not None and missed.end <= now:
+        due, closed = local(timetable.spec, scheduled), local(timetable.spec, missed.end)
+        reason = f"it was due at {due}, in a window that closed at {closed}."
+        return Skip(state="Missed", reason=reason, next_opening=coming)
     if (blackout := timetable.blackout_at(now)) is not None:
         return Skip(state="Blackout", reason=f"blackout {blackout}.", next_opening=coming)
     reason = f"no window is open at {local(timetable.spec, now)}."

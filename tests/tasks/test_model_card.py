@@ -39,7 +39,8 @@ def test_it_says_what_the_version_stands_on_and_is_on_the_version_in_mlflow(cont
         assert f"| {what} | {digest} |" in card
     version = versions.client.get_model_version(MODEL, "1")
     assert len(card) <= MAX_DESCRIPTION
-    assert card.endswith(version.description) and version.description.startswith("**Promoted**"), "no second title"
+    assert version.description == card.removeprefix("# tiny version 1\n\n").replace("**", ""), "a title is there"
+    assert version.description.startswith("Promoted, ")
     assert [file.path for file in versions.client.list_artifacts(version.run_id)] == ["model", "model_card.md"]
 
 
