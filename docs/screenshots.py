@@ -148,7 +148,7 @@ def take_results(camera: Camera, prefect: Server, mlflow: Server, pipeline: str,
     page.get_by_text("Completed").first.wait_for()
     camera.take("log", 1400)
     page.get_by_text("Artifacts", exact=True).first.click()
-    camera.take("retrain", 1150)
+    camera.take("retrain", 1000)
     page.goto(f"{mlflow.url}/#/models/{pipeline}")
     page.get_by_text("Registered at").first.wait_for()
     camera.take("model")

@@ -1,9 +1,9 @@
 """The gate before a retrain that keeps to its windows: run until a deadline, or skip for a reason with a name. Pure.
 
 A schedule is only a start. After an outage Prefect starts every run that was missed, all at once, and a deployment
-whose limit is one lets the first of them through and cancels the others. So whichever comes runs where a window is open,
-were it due days ago: to leave it to the window's own start would leave it to one that is cancelled. A start that comes
-later, of the same window or an older one, finds everything.
+whose limit is one lets the first of them through and cancels the others. So whichever comes runs where a window is
+open, were it due days ago: to leave it to the window's own start would leave it to one that is cancelled. A start that
+comes later, of the same window or an older one, finds everything.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A cron line in the windows' zone says the start of each weekly window. Two kinds
 which the clock skips the start, Prefect's cron fires before the jump, when the window is still closed; and where a
 blackout ends in the middle of windows that adjoin, the rest has no start. Those get dates of their own, in UTC, for two
 years: deploy within two years. Cron also fires on blackout days and before such a jump; the gate skips these by name.
-Where a person opened a window over a jump, both starts lie in one opening: the later is cancelled while the earlier goes
-on, and finds everything after it.
+Where a person opened a window over a jump, both starts lie in one opening: the later is cancelled while the earlier
+goes on, and finds everything after it.
 """
 
 from __future__ import annotations
