@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from .conftest import wait_until
+
 pytestmark = pytest.mark.slow
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -67,6 +69,20 @@ def late_worker(starts: Starts) -> Iterator[list[str]]:
 
 def test_after_three_missed_starts_one_run_happens_and_it_is_the_first_to_come(late_worker: list[str], starts) -> None:
     assert starts.ends(late_worker) == ["Cancelled", "Cancelled", "Stopped"]
+
+
+def test_the_page_of_a_run_has_the_lines_that_a_terminal_shows(late_worker: list[str], starts: Starts) -> None:
+    starts.ends(late_worker)
+    (ran,) = (run for run in late_worker if starts.service.state(run)["name"] == "Stopped")
+    asked = {"logs": {"flow_run_id": {"any_": [ran]}}, "sort": "TIMESTAMP_ASC"}
+
+    def begins() -> list[str]:
+        lines = [line["message"].split() for line in starts.service.api("logs/filter", asked)]
+        shown = ("snapshot", "validate", "shard", "batch", "step", "launch")
+        return [line[0] for line in lines if line and line[0] in shown]
+
+    wait_until(lambda: "launch" in begins(), 120, "the last line of the log")
+    assert begins() == ["snapshot", "validate", "shard", "batch", "step", "launch"]
 
 
 def test_two_triggers_at_once_make_one_run(late_worker: list[str], starts: Starts) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from data_contracts import refs
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import Link, RunSpec
 from data_contracts.errors import ConfigError
@@ -17,6 +18,7 @@ from data_contracts.publication import Workspace
 from flows.windows.calendar import make_calendar, print_calendar, span
 from flows.windows.estimate import measured_step_s
 from flows.windows.moments import length
+from tasks.current_run import CurrentRun, ref_of
 from training.checkpoint.layout import run_folder
 
 from .clocks import instant
@@ -119,3 +121,14 @@ def test_lengths_and_spans_are_in_units_that_people_use() -> None:
     assert [span(s) for s in (59.6, 119, 120, 3599, 3600, 90061)] == [
         *("60 s", "119 s", "2 min", "1 h 00 min", "1 h 00 min", "25 h 01 min")
     ]
+
+
+def test_it_says_which_run_the_next_window_goes_on_with_and_that_it_starves(reopened) -> None:
+    now, entry = instant("2026-11-23T12:00Z"), None
+    workspace = Workspace(reopened().request.workspace)
+    for cut, said in ((0, ""), (2, "2 windows in a row"), (5, "STARVING: 5 windows in a row")):
+        run = CurrentRun(pipeline="tiny", run="0" * 16, state="cut", windows_cut=cut, starving=cut == 5)
+        entry = refs.move(workspace, ref_of("tiny"), workspace.publish_document(run), expected=entry, reason="cut")
+        calendar = make_calendar(reopened(), now, 2 * DAY)
+        assert calendar.cut.startswith(said) and (shown(calendar)[-1] == (calendar.cut or calendar.next_run.sentence))
+    assert "finishes it on its own code and data, and then takes the newest" in calendar.cut
