@@ -149,7 +149,7 @@ def _deployment(
         fields={
             "description": description,
             "version": version("headway"),
-            "tags": sorted({"headway", flow, wanted.mark, *([] if is_watched else [_unwatched(wanted)]), *profile.tags}),
+            "tags": sorted({"headway", flow, wanted.mark, *profile.tags, *(() if is_watched else [_unwatched(wanted)])}),
             "entrypoint": ENTRYPOINTS[flow],
             "parameters": parameters,
             "parameter_openapi_schema": wanted.forms[flow],
