@@ -137,6 +137,9 @@ def _deployment(
     is_watched: bool = False,
 ) -> Resource:
     profile = wanted.profile
+    tags = {"headway", flow, wanted.mark, *profile.tags}
+    if not is_watched:
+        tags.add(_unwatched(wanted))
     env = {
         "HEADWAY_PROJECT": wanted.project_folder,
         "PYTHONSAFEPATH": "1",  # never import from the folder a run happens to start in
@@ -149,7 +152,7 @@ def _deployment(
         fields={
             "description": description,
             "version": version("headway"),
-            "tags": sorted({"headway", flow, wanted.mark, *profile.tags, *(() if is_watched else [_unwatched(wanted)])}),
+            "tags": sorted(tags),
             "entrypoint": ENTRYPOINTS[flow],
             "parameters": parameters,
             "parameter_openapi_schema": wanted.forms[flow],
