@@ -207,6 +207,25 @@ def stop(
 
 
 @app.command()
+def logs(
+    run: Annotated[
+        str, typer.Argument(help="A run's id, or its beginning; left out: what goes on, or the newest.")
+    ] = "",
+    workspace: WorkspaceUri = "",
+    rank: Annotated[list[int] | None, typer.Option(help="Only this rank; may be given several times.")] = None,
+    attempt: Annotated[int | None, typer.Option(help="Only this attempt at training.")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only so many of the lines that are there.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What a run's ranks, agents and guards wrote, merged by time, with attempt, host and rank."""
+    from flows.logs import show_logs
+
+    where = workspace or default_workspace()
+    show_logs(where, run, ranks=rank or (), attempt=attempt, tail=tail, follow=follow, as_json=as_json)
+
+
+@app.command()
 def profile(
     run: Annotated[str, typer.Argument(help="A run's id, as `headway status` shows it; a beginning is enough.")],
     workspace: WorkspaceUri = "",

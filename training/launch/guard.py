@@ -14,12 +14,14 @@ import dataclasses
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 from training.launch import protocol
+from training.launch.log_times import LogTimes
 from training.launch.process_tree import (
     ALREADY_DEAD,
     adopt_orphans,
@@ -43,6 +45,7 @@ class Guard:
         self._plan = plan
         self._files = AttemptFiles(Path(plan.attempt_dir))
         self._ledger = Ledger(self._files.node_spool(plan.node), node=plan.node, attempt=plan.attempt)
+        self._log_times = LogTimes(self._files, plan.node)
         self._poll = select.poll()
         self._status: NodeStatus
         self._deadline: float | None = None
@@ -62,13 +65,20 @@ class Guard:
         self._listen()
         # Held to the end: an unused Popen would reap the agent behind our back, and its exit status would be lost.
         agent = self._start_agent()
-        self._status = NodeStatus(node=self._plan.node, guard_pid=os.getpid(), agent_pid=agent.pid, state="running")
+        self._status = NodeStatus(
+            node=self._plan.node,
+            host=socket.gethostname(),
+            guard_pid=os.getpid(),
+            agent_pid=agent.pid,
+            state="running",
+        )
         self._publish()
         self._ledger.event("agent.begin", pid=agent.pid)
         while not self._is_childless:
             self._hear()
             self._reap()
             self._watch_ranks()
+            self._log_times.look()
             self._hurry_a_childless_agent()
             if self._status.agent_exit is not None or self._is_over_deadline():
                 self._kill_descendants()
@@ -227,6 +237,7 @@ class Guard:
             write_json(self._files.status(self._plan.node), dataclasses.asdict(self._status))
 
     def _say_goodbye(self) -> None:
+        self._log_times.look(at_once=True)
         stop_s = time.monotonic() - self._stopping_since if self._stopping_since else 0.0
         self._change(state="ended", swept=tuple(sorted(self._swept)), stop_s=round(stop_s, 3))
         self._ledger.event(

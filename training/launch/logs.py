@@ -1,10 +1,24 @@
-"""The ends of log files, for messages a person reads."""
+"""What ranks, agents and guards of a run wrote: the ends of single files, and all of it merged by time.
+
+Every gang of a run's folder counts: the one that trains, and those that verify, evaluate and export.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from training.launch.log_times import Marks
+from training.launch.protocol import AttemptFiles
+
 TAIL_BYTES = 8192
+MAX_LINE_BYTES = 1 << 20
+"""What has no end of line after so much is cut."""
+TRAINING = "train"
 
 
 def last_lines(path: Path, count: int) -> list[str]:
@@ -16,3 +30,116 @@ def last_lines(path: Path, count: int) -> list[str]:
     except OSError:
         return []
     return [line for line in text.splitlines() if line.strip()][-count:]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogLine:
+    """A line of one file."""
+
+    unix_s: float
+    gang: str
+    """`train`, or the folder of another gang within the run's."""
+    attempt: int
+    node: int
+    host: str
+    rank: int | None
+    """None for what agent and guard wrote, and for a process that died before it knew its rank."""
+    stream: str
+    """`stdout`, `stderr`, or `node`: guard and agent."""
+    text: str
+
+
+class _LogFile:
+    """One file, read from where it was left; lines come out as far as their time is known."""
+
+    def __init__(self, path: Path, name: str, marks: Marks) -> None:
+        self._path, self._name, self._marks = path, name, marks
+        self._read_bytes = 0
+
+    def lines(self, make: Callable[..., LogLine], *, is_over: bool) -> Iterator[LogLine]:
+        """What has come since the last call.
+
+        Args:
+            make: called with `unix_s` and `text`.
+            is_over: nobody writes or marks it any more: what is left has the time of the last write.
+        """
+        with contextlib.suppress(OSError), self._path.open("rb") as stream:
+            last_unix_s = self._path.stat().st_mtime
+            stream.seek(self._read_bytes)
+            while line := stream.readline(MAX_LINE_BYTES):
+                end = self._read_bytes + len(line)
+                unix_s = self._marks.unix_s(self._name, end)
+                is_whole = line.endswith(b"\n") or len(line) == MAX_LINE_BYTES
+                if not is_over and (unix_s is None or not is_whole):
+                    return
+                self._read_bytes = end
+                text = line.decode(errors="replace").rstrip("\r\n")
+                yield make(unix_s=last_unix_s if unix_s is None else unix_s, text=text)
+
+
+class _AttemptLogs:
+    """The logs of one attempt."""
+
+    def __init__(self, folder: Path, gang: str) -> None:
+        self._files, self._gang, self._number = AttemptFiles(folder), gang, int(folder.name)
+        self._marks: dict[int, Marks] = {}
+        self._logs: dict[Path, _LogFile] = {}
+
+    def read(self, ranks: Sequence[int], *, is_over: bool) -> list[Iterator[LogLine]]:
+        """What has come since the last call, an iterator a file."""
+        written_by = {Path(marker.log).parent: marker.rank for marker in self._files.read_markers().values()}
+        found = []
+        for node in self._nodes():
+            status = self._files.read_status(node)
+            host = "" if status is None else status.host
+            marks = self._marks.setdefault(node, Marks(self._files.log_times(node)))
+            marks.refresh()
+            for path in (self._files.node_log(node), *sorted(self._files.rank_logs(node).glob("**/std*.log"))):
+                is_ranks = path != self._files.node_log(node)
+                rank = written_by.get(path.parent) if is_ranks else None
+                if ranks and rank not in ranks:
+                    continue
+                name = path.relative_to(self._files.folder).as_posix()
+                log = self._logs.setdefault(path, _LogFile(path, name, marks))
+                make = functools.partial(
+                    LogLine,
+                    gang=self._gang,
+                    attempt=self._number,
+                    node=node,
+                    host=host,
+                    rank=rank,
+                    stream=path.stem if is_ranks else "node",
+                )
+                found.append(log.lines(make, is_over=is_over))
+        return found
+
+    def _nodes(self) -> list[int]:
+        names = [path.stem.removeprefix("node-") for path in self._files.folder.glob("node-*.log")]
+        return sorted(int(name) for name in names if name.isdigit())
+
+
+class RunLogs:
+    """All logs of a run, merged by time; `read` again for what has come since.
+
+    Args:
+        run_dir: the run's folder.
+        ranks: only these; where empty all, and what agents and guards wrote.
+        attempt: only this one of the gang that trains.
+    """
+
+    def __init__(self, run_dir: Path, ranks: Sequence[int] = (), attempt: int | None = None) -> None:
+        self._run_dir, self._ranks, self._attempt = run_dir, ranks, attempt
+        self._attempts: dict[Path, _AttemptLogs] = {}
+
+    def read(self, *, is_over: bool) -> Iterator[LogLine]:
+        """Lines by time.
+
+        Args:
+            is_over: the run goes on no more: nothing is held back for its time to become known.
+        """
+        for folder in sorted(self._run_dir.glob("**/attempts/*")):
+            gang = folder.parent.parent.relative_to(self._run_dir).as_posix()
+            if folder.name.isdigit() and (self._attempt is None or (gang, int(folder.name)) == (".", self._attempt)):
+                self._attempts.setdefault(folder, _AttemptLogs(folder, TRAINING if gang == "." else gang))
+        files = [file for attempt in self._attempts.values() for file in attempt.read(self._ranks, is_over=is_over)]
+        return heapq.merge(*files, key=lambda line: line.unix_s)

@@ -7,6 +7,7 @@
         node-N.json          status: how the guard of node N is or how it ended
         node-N.plan.json     what the guard of node N was told to do
         node-N.log           what guard and agent of node N wrote
+        node-N.times.jsonl   when it and the ranks' logs grew
         logs/node-N/         stdout and stderr of each rank
         ledger/              spools of ranks and guards
 
@@ -127,6 +128,7 @@ class NodeStatus(_Record):
     guard_pid: int
     agent_pid: int
     state: str
+    host: str = ""
     why: str = ""
     """Why the guard stopped the agent; empty when the agent ended by itself."""
     agent_exit: int | None = None
@@ -177,6 +179,9 @@ class AttemptFiles:
 
     def node_log(self, node: int) -> Path:
         return self.folder / f"node-{node}.log"
+
+    def log_times(self, node: int) -> Path:
+        return self.folder / f"node-{node}.times.jsonl"
 
     def rank_logs(self, node: int) -> Path:
         return self.folder / "logs" / f"node-{node}"

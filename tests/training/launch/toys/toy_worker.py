@@ -51,6 +51,7 @@ def count(rank: Rank, arguments: argparse.Namespace) -> None:
     for step in range(first + 1, arguments.steps + 1):
         time.sleep(arguments.step_s)
         rank.ledger.event("step", step=step)
+        print(f"toy {rank.rank} at {step}", flush=True)
         if (rank.stop_requested or rank.stop_bound.at_step == step) and not arguments.deaf:
             checkpoint.write_text(str(step))
             raise RunStopped(f"stopped at step {step}.")
@@ -66,6 +67,7 @@ def misbehave(rank: Rank, trouble: dict[str, object], step: int) -> None:
         return
     kind = trouble["kind"]
     if kind == "kill":
+        print("in the middle of a li", end="", file=sys.stderr, flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     elif kind == "halt":
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -1,0 +1,109 @@
+"""`headway logs`: what the ranks, agents and guards of a run wrote, by time, with attempt, host and rank."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from data_contracts.errors import ConfigError
+from flows.status import RunStatus, read_status
+from training.launch import run_lock
+from training.launch.logs import LogLine, RunLogs
+
+FOLLOW_S = 0.3
+COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
+
+
+def show_logs(
+    workspace_uri: str,
+    run: str,
+    *,
+    ranks: Sequence[int] = (),
+    attempt: int | None = None,
+    tail: int | None = None,
+    follow: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Print a run's logs; `follow` goes on until the run does no more.
+
+    Args:
+        run: the beginning of a run's id; empty: the one that goes on, or the newest.
+        ranks: only these; where empty all, and what agents and guards wrote.
+        attempt: only this one of the gang that trains.
+        tail: of what is there already, only so many lines.
+
+    Raises:
+        ConfigError: no such run, or several; it has no logs on this machine.
+    """
+    folder = Path(_asked(workspace_uri, run).folder)
+    logs = RunLogs(folder, ranks, attempt)
+    if not any(folder.glob("**/attempts/*/node-*.log")):
+        raise ConfigError(
+            "no rank of this run has started on this machine.",
+            where=str(folder),
+            advice="Ask on the machine that trained it; `headway status` shows what is known here.",
+        )
+    show = _as_json if as_json else _Printer()
+    is_over = run_lock.owner_of(folder) is None or not follow
+    there: Iterable[LogLine] = logs.read(is_over=is_over)
+    for line in there if tail is None else deque(there, maxlen=tail):
+        show(line)
+    while not is_over:
+        time.sleep(FOLLOW_S)
+        # Asked before reading: what was written before the end is read after it.
+        is_over = run_lock.owner_of(folder) is None
+        for line in logs.read(is_over=is_over):
+            show(line)
+
+
+def _asked(workspace_uri: str, run: str) -> RunStatus:
+    runs = read_status(workspace_uri).runs
+    if run:
+        matching = [status for status in runs if status.run.startswith(run)]
+    else:
+        matching = [status for status in runs if status.going_on] or sorted(runs, key=_newest_first)[:1]
+    if len(matching) != 1:
+        known = ", ".join(status.run for status in runs) or "none"
+        named = f"{run!r} names" if run else "there are"
+        raise ConfigError(f"{named} {len(matching)} runs.", advice=f"Runs here: {known}.")
+    return matching[0]
+
+
+def _newest_first(status: RunStatus) -> float:
+    return -max((path.stat().st_mtime for path in Path(status.folder).glob("**/attempts/*")), default=0.0)
+
+
+def _as_json(line: LogLine) -> None:
+    print(json.dumps(dataclasses.asdict(line)), flush=True)
+
+
+class _Printer:
+    """A line a line: time, attempt, host and rank, then what was written; a colour a rank."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._gang = ""
+
+    def __call__(self, line: LogLine) -> None:
+        gang = f"{line.gang}, attempt {line.attempt}"
+        if gang != self._gang:
+            self._gang = gang
+            self._console.print(Text(f"── {gang} ──", style="bold"))
+        when = datetime.datetime.fromtimestamp(line.unix_s).strftime("%H:%M:%S.%f")[:-5]
+        text = Text(f"{when} {_who(line)} ", style="dim" if line.rank is None else COLOURS[line.rank % len(COLOURS)])
+        text.append("! " if line.stream == "stderr" else "  ")
+        text.append(Text.from_ansi(line.text))
+        self._console.print(text)
+
+
+def _who(line: LogLine) -> str:
+    where = f"{line.host or 'node'}/{line.node}"
+    return f"{where} {'agent' if line.stream == 'node' else 'rank ?' if line.rank is None else f'rank {line.rank}'}"

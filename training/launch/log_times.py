@@ -1,0 +1,80 @@
+"""When log files grew, as their node's guard saw it: ranks write as they like, and every line still has its time.
+
+A line of the index says that at a moment so many bytes of a file were there. The files stay byte for byte what was
+written, also by a rank that dies in the middle of a line. Standard library only.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from training.launch.protocol import AttemptFiles
+
+LOOK_EVERY_S = 0.2
+"""A line's time is late by this at the most."""
+
+
+class LogTimes:
+    """Writes the index of one node's logs. Never raises: a full disk must not cost the guard its duty."""
+
+    def __init__(self, files: AttemptFiles, node: int) -> None:
+        self._folder, self._index = files.folder, files.log_times(node)
+        self._node_log, self._rank_logs = files.node_log(node), files.rank_logs(node)
+        self._seen_bytes: dict[Path, int] = {}
+        self._looked_s = 0.0
+
+    def look(self, *, at_once: bool = False) -> None:
+        """Note what has grown, a few times a second at the most."""
+        now_s = time.monotonic()
+        if not at_once and now_s - self._looked_s < LOOK_EVERY_S:
+            return
+        self._looked_s = now_s
+        with contextlib.suppress(OSError):
+            if grown := {path: size for path, size in self._sizes() if size > self._seen_bytes.get(path, 0)}:
+                with self._index.open("a") as stream:
+                    for path, size in grown.items():
+                        mark = [round(time.time(), 3), str(path.relative_to(self._folder)), size]
+                        stream.write(json.dumps(mark) + "\n")
+                self._seen_bytes |= grown
+
+    def _sizes(self) -> Iterator[tuple[Path, int]]:
+        for path in (self._node_log, *sorted(self._rank_logs.glob("**/std*.log"))):
+            with contextlib.suppress(OSError):
+                yield path, path.stat().st_size
+
+
+class Marks:
+    """The index, read as it grows: when a byte of a file was first seen."""
+
+    def __init__(self, index: Path) -> None:
+        self._index = index
+        self._read_bytes = 0
+        self._sizes: dict[str, list[int]] = {}
+        self._unix_s: dict[str, list[float]] = {}
+
+    def refresh(self) -> None:
+        """Take in what was written since the last call; a torn last line waits for its end."""
+        try:
+            with self._index.open("rb") as stream:
+                stream.seek(self._read_bytes)
+                data = stream.read()
+        except OSError:
+            return
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        for line in whole.splitlines():
+            with contextlib.suppress(ValueError, TypeError):
+                unix_s, name, size = json.loads(line)
+                self._sizes.setdefault(name, []).append(int(size))
+                self._unix_s.setdefault(name, []).append(float(unix_s))
+
+    def unix_s(self, name: str, end: int) -> float | None:
+        """When the first `end` bytes were seen to be there; None: they were not."""
+        index = bisect.bisect_left(self._sizes.get(name, []), end)
+        times = self._unix_s.get(name, [])
+        return times[index] if index < len(times) else None
