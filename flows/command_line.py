@@ -35,6 +35,7 @@ from flows.deploy.command import deploy
 from flows.environment import default_workspace, prepare
 from flows.promotion_command import history, promote, refuse, rollback
 from flows.request import RetrainRequest
+from flows.run_command import logs, profile, status, stop
 from flows.stop_options import stop_time
 from flows.triggers.command import triggers
 from flows.windows.command import InWindow
@@ -45,7 +46,7 @@ app = typer.Typer(
 )
 
 app.add_typer(contract_app, name="contract")
-for command in (ci, clean, deploy, history, promote, refuse, rollback, triggers):
+for command in (ci, clean, deploy, history, logs, profile, promote, refuse, rollback, status, stop, triggers):
     app.command()(command)
 app.add_typer(windows_app)
 
@@ -180,61 +181,6 @@ def export(
 
     for path in export_model(model_uri, workspace or default_workspace(), out):
         print(path)
-
-
-@app.command()
-def status(workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
-    """Runs that are going on, models and their champions, the last results."""
-    from flows.status import print_status, read_status
-
-    found = read_status(workspace or default_workspace())
-    if as_json:
-        print(json.dumps(found.model_dump(mode="json")))
-    else:
-        print_status(found)
-
-
-@app.command()
-def stop(
-    run: Annotated[str, typer.Argument(help="A run's id, as `headway status` shows it; a beginning is enough.")],
-    workspace: WorkspaceUri = "",
-    reason: Annotated[str, typer.Option(help="Why; kept with the run.")] = "",
-) -> None:
-    """Ask a run to keep a checkpoint and end; the same `retrain` continues it."""
-    from flows.status import request_stop
-
-    print(request_stop(workspace or default_workspace(), run, reason))
-
-
-@app.command()
-def logs(
-    run: Annotated[
-        str, typer.Argument(help="A run's id, or its beginning; left out: what goes on, or the newest.")
-    ] = "",
-    workspace: WorkspaceUri = "",
-    rank: Annotated[list[int] | None, typer.Option(help="Only this rank; may be given several times.")] = None,
-    attempt: Annotated[int | None, typer.Option(help="Only this attempt at training.")] = None,
-    tail: Annotated[int | None, typer.Option(min=0, help="Only so many of the lines that are there.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """What a run's ranks, agents and guards wrote, merged by time, with attempt, host and rank."""
-    from flows.logs import show_logs
-
-    where = workspace or default_workspace()
-    show_logs(where, run, ranks=rank or (), attempt=attempt, tail=tail, follow=follow, as_json=as_json)
-
-
-@app.command()
-def profile(
-    run: Annotated[str, typer.Argument(help="A run's id, as `headway status` shows it; a beginning is enough.")],
-    workspace: WorkspaceUri = "",
-    steps: Annotated[int, typer.Option(min=1, help="How many steps to trace.")] = 3,
-) -> None:
-    """Ask the ranks of a run for Chrome traces of their next steps, and say where these will lie."""
-    from flows.status import request_profile
-
-    print(request_profile(workspace or default_workspace(), run, steps))
 
 
 @app.command()

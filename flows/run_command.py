@@ -1,0 +1,65 @@
+"""Runs, on the command line: what goes on, what was said, and what a run is asked for. Heavy imports happen inside."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from flows.environment import default_workspace
+
+WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
+Run = Annotated[str, typer.Argument(help="A run's id, as `headway status` shows it; a beginning is enough.")]
+
+
+def status(workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
+    """Runs that are going on, models and their champions, the last results."""
+    from flows.status import print_status, read_status
+
+    found = read_status(workspace or default_workspace())
+    if as_json:
+        print(json.dumps(found.model_dump(mode="json")))
+    else:
+        print_status(found)
+
+
+def stop(
+    run: Run,
+    workspace: WorkspaceUri = "",
+    reason: Annotated[str, typer.Option(help="Why; kept with the run.")] = "",
+) -> None:
+    """Ask a run to keep a checkpoint and end; the same `retrain` continues it."""
+    from flows.status import request_stop
+
+    print(request_stop(workspace or default_workspace(), run, reason))
+
+
+def logs(
+    run: Annotated[
+        str, typer.Argument(help="A run's id, or its beginning; left out: what goes on, or the newest.")
+    ] = "",
+    workspace: WorkspaceUri = "",
+    rank: Annotated[list[int] | None, typer.Option(help="Only this rank; may be given several times.")] = None,
+    attempt: Annotated[int | None, typer.Option(help="Only this attempt at training.")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only so many of the lines that are there.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What a run's ranks, agents and guards wrote, merged by time, with attempt, host and rank."""
+    from flows.logs import show_logs
+
+    where = workspace or default_workspace()
+    show_logs(where, run, ranks=rank or (), attempt=attempt, tail=tail, follow=follow, as_json=as_json)
+
+
+def profile(
+    run: Run,
+    workspace: WorkspaceUri = "",
+    steps: Annotated[int, typer.Option(min=1, help="How many steps to trace.")] = 3,
+) -> None:
+    """Ask the ranks of a run for Chrome traces of their next steps, and say where these will lie."""
+    from flows.status import request_profile
+
+    print(request_profile(workspace or default_workspace(), run, steps))

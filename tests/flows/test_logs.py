@@ -1,0 +1,98 @@
+"""`headway logs`: the run that is meant, every line with who wrote it, to the end of a run that goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import ConfigError
+from data_contracts.publication import Workspace
+from flows import logs
+from flows.logs import show_logs
+from training.launch.protocol import AttemptFiles, write_json
+from training.launch.run_lock import owning
+from training.launch.spec import attempt_folder
+
+
+class Written:
+    """A run of one rank on one node."""
+
+    def __init__(self, workspace: Path, name: str) -> None:
+        self.folder = workspace / "runs" / name
+        files = AttemptFiles(attempt_folder(self.folder, 1))
+        self._log = files.rank_logs(0) / "abc" / "attempt_0" / "0" / "stdout.log"
+        self._log.parent.mkdir(parents=True)
+        self._index = files.log_times(0)
+        files.node_log(0).touch()
+        node = {"node": 0, "guard_pid": 1, "agent_pid": 1, "state": "running", "host": "somewhere"}
+        write_json(files.status(0), node)
+        rank = {"rank": 0, "pid": 1, "parent_pid": 1, "state": "running", "unix_s": 0.0}
+        write_json(files.marker(0), rank | {"log": str(self._log)})
+
+    def say(self, text: str, unix_s: float) -> None:
+        with self._log.open("a") as stream:
+            stream.write(text)
+        with self._index.open("a") as stream:
+            name = str(self._log.relative_to(self._index.parent))
+            stream.write(json.dumps([unix_s, name, self._log.stat().st_size]) + "\n")
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    Workspace.create(str(tmp_path)).publish("documents/anything", b"")
+    return tmp_path
+
+
+def test_a_line_says_when_and_who_wrote_it(workspace, capsys) -> None:
+    run = Written(workspace, "a" * 16)
+    run.say("epoch [1] :tada:\nstep 2\n", 1.0)
+    show_logs(str(workspace), "aaa")
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert "train, attempt 1" in first
+    assert [line.split("somewhere/0 rank 0", 1)[1].strip() for line in lines] == ["epoch [1] :tada:", "step 2"]
+    show_logs(str(workspace), "", tail=1, as_json=True)
+    line = json.loads(capsys.readouterr().out)
+    assert line == {
+        **{"unix_s": 1.0, "gang": "train", "attempt": 1, "node": 0, "host": "somewhere", "rank": 0},
+        **{"stream": "stdout", "text": "step 2"},
+    }
+
+
+def test_without_a_name_it_is_the_run_that_goes_on_or_else_the_newest(workspace, capsys) -> None:
+    for age_s, name in ((10, "b" * 16), (0, "c" * 16)):
+        run = Written(workspace, name)
+        run.say(f"{name[0]}\n", 1.0)
+        attempt = attempt_folder(run.folder, 1)
+        os.utime(attempt, (1e9 - age_s, 1e9 - age_s))
+    show_logs(str(workspace), "")
+    assert capsys.readouterr().out.splitlines()[-1].endswith("  c")
+    with owning(workspace / "runs" / ("b" * 16)):
+        show_logs(str(workspace), "")
+    assert capsys.readouterr().out.splitlines()[-1].endswith("  b")
+
+
+def test_who_follows_sees_all_to_the_last_word_and_then_it_ends(workspace, capsys, monkeypatch) -> None:
+    run, going_on = Written(workspace, "d" * 16), contextlib.ExitStack()
+    going_on.enter_context(owning(run.folder))
+    run.say("one\n", 1.0)
+    happens = iter([lambda: run.say("two\n", 2.0), lambda: (run.say("last words", 3.0), going_on.close())])
+    monkeypatch.setattr(logs.time, "sleep", lambda _s: next(happens)())
+    show_logs(str(workspace), "d", follow=True)
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]] == ["one", "two", "words"]
+    assert next(happens, None) is None
+
+
+def test_what_cannot_be_shown_is_refused_with_what_there_is(workspace) -> None:
+    Written(workspace, "e" * 16)
+    Written(workspace, "ef" * 8)
+    with pytest.raises(ConfigError, match="'e' names 2 runs"):
+        show_logs(str(workspace), "e")
+    with pytest.raises(ConfigError, match=f"'x' names 0 runs.*{'e' * 16}"):
+        show_logs(str(workspace), "x")
+    (workspace / "runs" / ("f" * 16)).mkdir()
+    with pytest.raises(ConfigError, match="no rank of this run has started on this machine"):
+        show_logs(str(workspace), "f")
