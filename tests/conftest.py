@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,7 +33,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("headway", deadline=None)
 settings.load_profile("headway")
 
-READY_WITHIN_S = 60.0
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "AKIATESTKEY",
     "AWS_SECRET_ACCESS_KEY": "test-secret",
@@ -58,26 +55,20 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session")
 def s3_port() -> Iterator[int]:
-    """moto's S3 server, a real process on loopback."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    command = (str(Path(sys.executable).with_name("moto_server")), "-H", "127.0.0.1", "-p", str(port))
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """An S3 server, a real process on loopback."""
+    server = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("s3_server.py"))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     try:
-        deadline = time.monotonic() + READY_WITHIN_S
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert server.poll() is None, "moto_server ended"
-                assert time.monotonic() < deadline, "moto_server was not ready in time"
-                time.sleep(0.05)
-        yield port
+        assert server.stdout is not None
+        yield int(server.stdout.readline())
     finally:
         server.kill()
-        server.wait()
+        server.communicate()
 
 
 @pytest.fixture

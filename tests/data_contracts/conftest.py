@@ -6,12 +6,13 @@ import http.client
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from s3fs import S3FileSystem
+
+from tests import waiting
 
 PROXY = Path(__file__).parent / "toys" / "faulty_proxy.py"
 
@@ -66,11 +67,5 @@ def line(proxy_port: int, new_bucket: Callable[[], str], monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def wait_until() -> Callable[..., None]:
-    def wait(condition: Callable[[], object], within_s: float = 60.0) -> None:
-        deadline = time.monotonic() + within_s
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {within_s} s"
-            time.sleep(0.01)
-
-    return wait
+def wait_until() -> Callable[..., object]:
+    return waiting.wait_until

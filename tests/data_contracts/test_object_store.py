@@ -92,7 +92,7 @@ Workspace(sys.argv[1]).publish_file(Path(sys.argv[2]), "large")
 
 @pytest.mark.parametrize("held", ["uploads", "partNumber=2"])
 def test_a_writer_killed_in_mid_upload_leaves_nothing_under_the_name(
-    workspace, line, tmp_path: Path, wait_until: Callable[..., None], held: str
+    workspace, line, tmp_path: Path, wait_until: Callable[..., object], held: str
 ) -> None:
     local = write_large(tmp_path / "large", seed=1)
     line.break_(("hold", "", held, 10_000))

@@ -18,6 +18,7 @@ from data_contracts.documents import StoredFile
 from data_contracts.errors import EnvironmentProblem, IntegrityError
 from data_contracts.object_store import Patience
 from data_contracts.publication import Workspace
+from tests.waiting import DEADLINE_S
 
 DATA = random.Random(0).randbytes(2500)
 FILE = StoredFile(path="shards/a", size_bytes=len(DATA), sha256=sha256_bytes(DATA))
@@ -34,7 +35,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         _Handler.num_requests += 1
         answer = self.answers.pop(0) if self.answers else 200
         if answer == "hang":
-            self.released.wait(60)
+            self.released.wait(DEADLINE_S)
             return
         body, status = DATA, 200
         if asked := self.headers.get("Range"):
@@ -66,7 +67,7 @@ def server() -> Iterator[Workspace]:
         yield Workspace(f"http://127.0.0.1:{held.server_address[1]}/workspace", PATIENCE)
         _Handler.released.set()
         held.shutdown()
-        thread.join(10)
+        thread.join(DEADLINE_S)
 
 
 def read(workspace: Workspace) -> bytes:

@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import wait_until
 from training.launch.launcher import Handle
 from training.launch.process_tree import processes_with, sweep
 from training.launch.protocol import TOKEN
@@ -89,15 +89,6 @@ def write_texts(folder: Path, num_files: int = 60) -> None:
         path = folder / f"part{number % 3}" / f"text{number:02d}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(sentence(draw.randrange(len(LETTERS))) for _ in range(20 + number)))
-
-
-def wait_until(condition: Callable[[], object], within_s: float = DEADLINE_S) -> float:
-    """Seconds until the condition held; fails the test when it never did."""
-    begin = time.monotonic()
-    while not condition():
-        assert time.monotonic() - begin < within_s, f"not within {within_s} s"
-        time.sleep(0.005)
-    return time.monotonic() - begin
 
 
 @dataclass
@@ -333,7 +324,7 @@ def train_here() -> Callable[[Project], list[Event]]:
 
 
 @pytest.fixture(name="wait_until")
-def _wait_until() -> Callable[..., float]:
+def _wait_until() -> Callable[..., object]:
     return wait_until
 
 

@@ -96,7 +96,7 @@ def test_ctrl_c_in_a_smoke_retrain_leaves_no_process_and_no_folder(new_project, 
     (project.root / "my.py").write_text("class R: pass\n")
     project.settings["TMPDIR"] = str(scratch)
     process = project.start("ci", "tiny.yaml", "--summary", "ci.md")
-    wait_until(marker.exists, DEADLINE_S)
+    wait_until(lambda: marker.exists() or process.poll() is not None)
     os.kill(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130 and "Traceback" not in err

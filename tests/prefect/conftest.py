@@ -9,18 +9,18 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.waiting import wait_until
 from training.launch.process_tree import die_with_parent, processes_with, sweep
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -63,16 +63,6 @@ training:
 evaluation: {bootstrap_resamples: 100}
 registry: {model: NAME}
 """
-
-
-def wait_until(condition: Callable[[], Any], within_s: float, what: str) -> Any:
-    """The condition's first true value; fails by name at the deadline."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.1)
-    raise AssertionError(f"{what}: not within {within_s:.0f} s")
 
 
 @dataclass(frozen=True)
@@ -151,7 +141,7 @@ class Service:
         return set(processes_with(TOKEN, self.token))
 
 
-def end(process: subprocess.Popen[bytes], within_s: float = 10) -> None:
+def end(process: subprocess.Popen[bytes], within_s: float = 30) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from rich.console import Console
 from data_contracts.errors import ConfigError, EnvironmentProblem
 from flows.command_line import run
 from flows.deploy.deploying import Deployed, deploy
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -160,10 +160,7 @@ def test_a_start_that_the_limit_cancelled_raises_an_event(shop: Shop) -> None:
         events = shop.service.api("events/filter", asked)["events"]
         return [name for each in events if (name := each["resource"]["prefect.resource.name"]).startswith("shop ")]
 
-    deadline = time.monotonic() + 60
-    while not fired() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert fired() == ["shop production: lost starts"]
+    assert wait_until(fired, what="the automation") == ["shop production: lost starts"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,6 +18,7 @@ from data_contracts.sources import SourceSpec, take_snapshot
 from tasks import shard_group
 from tasks.context import RunContext
 from tasks.shard import shard
+from tests.waiting import DEADLINE_S, wait_until
 from training.data.group_store import GroupRecord
 from training.data.group_writer import GroupWriter
 from training.data.spec import BytePairSpec, ShardSpec
@@ -70,12 +70,14 @@ def sharded(root: Path, spec: ShardSpec) -> tuple[str, dict[str, str]]:
 def test_groups_shared_out_as_tasks_are_the_same_bytes(tmp_path: Path, prefect_here: None) -> None:
     alone = sharded(tmp_path / "alone", SPEC)
     shared = sharded(tmp_path / "shared", SPEC.model_copy(update={"group_tasks": True}))
-    names, deadline = [], time.monotonic() + 60
     with get_client(sync_client=True) as client:
+
+        def known() -> list[str]:
+            return [run.name for run in client.read_task_runs() if run.name.startswith("shard group")]
+
         # What a server knows of task runs, it learns from events, a little later.
-        while len(names) < 4 and time.monotonic() < deadline:
-            names = [run.name for run in client.read_task_runs() if run.name.startswith("shard group")]
-            time.sleep(0.1)
+        wait_until(lambda: len(known()) >= 4)
+        names = known()
     assert shared == alone
     assert len(alone[1]) > 4
     assert sorted(names) == [f"shard group {group} ('{split}',)" for group in (0, 1) for split in ("heldout", "train")]
@@ -84,7 +86,7 @@ def test_groups_shared_out_as_tasks_are_the_same_bytes(tmp_path: Path, prefect_h
 class Watched(GroupWriter):
     """The first waits for a second one to be at work; what all at work may hold is added up."""
 
-    lock, two = threading.Lock(), threading.Barrier(2, timeout=60)
+    lock, two = threading.Lock(), threading.Barrier(2, timeout=DEADLINE_S)
     memory_mb: ClassVar[list[int]] = []
     held_mb: ClassVar[list[int]] = []
 

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -16,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import DEADLINE_S, wait_until
 from training.launch.process_tree import die_with_parent, processes_with, sweep
 
 pytestmark = pytest.mark.slow
 
 HEADWAY = str(Path(sys.executable).with_name("headway"))
 TOKEN = "UI_TEST_TOKEN"
-GONE_WITHIN_S = 10.0
 
 
 @dataclass
@@ -33,10 +32,7 @@ class Ui:
     said: str
 
     def wait_until_gone(self) -> None:
-        deadline = time.monotonic() + GONE_WITHIN_S
-        while (left := processes_with(TOKEN, self.token)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not left, "a server outlived the command"
+        wait_until(lambda: not processes_with(TOKEN, self.token), what="the end of every server")
 
 
 def free_ports() -> tuple[int, int]:
@@ -96,7 +92,7 @@ def ui(folder: Path) -> Iterator[Ui]:
 def get(url: str) -> str:
     # As a browser asks; for anything else Prefect has pages only at `/`.
     request = urllib.request.Request(url, headers={"Accept": "text/html"})
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
         text: str = answer.read().decode()
         return text
 
@@ -109,14 +105,14 @@ def test_it_says_where_to_click_and_both_answer_and_ctrl_c_ends_both(ui: Ui) -> 
     assert f'"{prefect}/api"' in get(prefect + "/ui-settings")
     assert len(processes_with(TOKEN, ui.token)) >= 5
     ui.process.send_signal(signal.SIGINT)
-    assert ui.process.wait(GONE_WITHIN_S) == 0
-    assert processes_with(TOKEN, ui.token) == []
+    assert ui.process.wait(DEADLINE_S) == 0
+    ui.wait_until_gone()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_killed_command_leaves_no_server(ui: Ui, number: signal.Signals) -> None:
     ui.process.send_signal(number)
-    assert ui.process.wait(GONE_WITHIN_S) == (143 if number == signal.SIGTERM else -9)
+    assert ui.process.wait(DEADLINE_S) == (143 if number == signal.SIGTERM else -9)
     ui.wait_until_gone()
 
 
@@ -129,8 +125,8 @@ def test_a_killed_reaper_is_not_missed_by_a_command_that_ends(ui: Ui) -> None:
     for pid in reapers(ui):
         os.kill(pid, signal.SIGKILL)
     ui.process.send_signal(signal.SIGINT)
-    assert ui.process.wait(GONE_WITHIN_S) == 0
-    assert processes_with(TOKEN, ui.token) == []
+    assert ui.process.wait(DEADLINE_S) == 0
+    ui.wait_until_gone()
 
 
 def test_halted_servers_do_not_outlive_a_killed_command(ui: Ui) -> None:
@@ -151,7 +147,7 @@ def test_a_taken_port_is_one_message_that_names_the_option(folder: Path, place: 
         taken.bind(("127.0.0.1", ports[place]))
         taken.listen()
         process = start(folder, ports, uuid.uuid4().hex)
-        out, error = process.communicate(timeout=60)
+        out, error = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 8
     assert out == "" and error.count("\n") == 1
     assert f"port {ports[place]} " in error and option in error

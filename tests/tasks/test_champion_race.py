@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ class Race:
             assert now is not None and now.number >= last, "the history went backwards"
             last = now.number
             assert self.seen.setdefault(now.number, now.target) == now.target, "two champions"
+            time.sleep(0.005)  # the writers need the processor, and the store, as well
         said = [writer.communicate(timeout=DEADLINE_S) for writer in self.writers]
         assert [writer.returncode for writer in self.writers] == [0] * len(self.writers), said
         return [json.loads(out) for out, _ in said]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from data_contracts.documents import CheckpointFile, CheckpointManifest, DeviceF
 from data_contracts.errors import EnvironmentProblem
 from data_contracts.publication import Workspace
 from tasks.checkpoint_carrier import CheckpointCarrier
+from tests.waiting import wait_until
 from training.checkpoint.layout import directory_name, seal
 from training.ledger import Event, Ledger, read_events
 
@@ -67,13 +67,6 @@ def commit(workspace: Workspace, step: int, *, run: Link = RUN) -> Path:
 def published(workspace: Workspace) -> dict[str, list[str]]:
     where = f"{FOLDER}/checkpoints"
     return {name: workspace.names(f"{where}/{name}") for name in workspace.names(where)}
-
-
-def wait_until(condition: Callable[[], object], within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {within_s} s"
-        time.sleep(0.02)
 
 
 def lose_this_machine(workspace: Workspace) -> None:

@@ -22,13 +22,13 @@ from tasks import mlflow_store, model_refs
 from tasks.context import RunContext
 from tasks.file_lock import holding
 from tasks.model_versions import REGISTRATION_TAG, ModelVersions, lineage, model_versions
+from tests.waiting import DEADLINE_S
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 MODEL = "tiny"
 REPOSITORY = Path(__file__).resolve().parents[2]
-DEADLINE_S = 60.0
 FLOW = """
 import signal, sys, time
 from pathlib import Path

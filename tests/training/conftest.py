@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +28,7 @@ from data_contracts.documents import (
     StoredFile,
 )
 from data_contracts.publication import Workspace
+from tests.waiting import DEADLINE_S, wait_until
 from training.checkpoint.spec import CheckpointSpec
 from training.config import RecipeSpec, ScheduleSpec, TrainingSpec
 from training.data.sharding import fit, write_shards
@@ -37,7 +37,6 @@ from training.data.splits import NO_ROWS, SourceRows
 from training.ledger import Event, read_events
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-DEADLINE_S = 120.0
 
 TINY = TrainingSpec(
     recipe=RecipeSpec(model={"width": 16, "depth": 2, "heads": 2, "hidden": 24}),
@@ -154,15 +153,8 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_until(condition: Callable[[], bool], *, what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {DEADLINE_S:g} s"
-        time.sleep(0.005)
-
-
 @pytest.fixture(scope="session")
-def until() -> Callable[..., None]:
+def until() -> Callable[..., object]:
     return wait_until
 
 

@@ -13,6 +13,7 @@ import torch
 
 from data_contracts.digests import canonical_json
 from data_contracts.errors import ConfigError, IntegrityError, TrainingFailed
+from tests.waiting import DEADLINE_S
 from training.checkpoint.verify import load_checkpoint
 from training.data.loader import ShardReader
 from training.evaluation import (
@@ -184,7 +185,7 @@ def test_evaluation_ranks_write_their_parts(project, trained, tmp_path):
         str(tmp_path),
     ]
     ranks = project.start_ranks("training.evaluation", arguments, tmp_path, world_size=2)
-    assert [rank.wait(60) for rank in ranks] == [0, 0], project.log(tmp_path)
+    assert [rank.wait(DEADLINE_S) for rank in ranks] == [0, 0], project.log(tmp_path)
 
     alone = evaluate(project, trained, tmp_path / "alone", 1)
     assert BITS_PER_BYTE.value(merge(tmp_path, 2).sums) == BITS_PER_BYTE.value(alone.sums)
@@ -194,7 +195,7 @@ def test_evaluation_ranks_write_their_parts(project, trained, tmp_path):
 def test_a_request_that_cannot_be_read_is_a_configuration_error(project, tmp_path):
     arguments = ["--workspace", project.workspace.uri, "--request", str(tmp_path / "none.json"), "--out", str(tmp_path)]
     (rank,) = project.start_ranks("training.evaluation", arguments, tmp_path, world_size=1)
-    assert rank.wait(60) == 2
+    assert rank.wait(DEADLINE_S) == 2
     assert "not an evaluation request" in project.log(tmp_path)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from data_contracts.documents import Link
+from tests.waiting import DEADLINE_S
 from training.checkpoint.spec import RANKING, CheckpointSpec
 from training.checkpoint.verify import committed_steps, verify_checkpoint
 from training.config import TrainingSpec
@@ -69,7 +70,7 @@ def test_a_run_stopped_by_sigterm_exits_75_with_a_checkpoint_and_continues_to_th
 
     ranks[1].send_signal(signal.SIGTERM)
 
-    assert [rank.wait(60) for rank in ranks] == [75, 75], "one rank's wish is everybody's"
+    assert [rank.wait(DEADLINE_S) for rank in ranks] == [75, 75], "one rank's wish is everybody's"
     (stopped_at,) = committed_steps(tmp_path / "stopped" / "checkpoints")
     assert 3 < stopped_at < 400
     assert project.train(run, tmp_path / "stopped", world_size=2) == [0, 0]
@@ -78,13 +79,13 @@ def test_a_run_stopped_by_sigterm_exits_75_with_a_checkpoint_and_continues_to_th
 
 
 def test_a_rank_that_waits_for_its_peers_at_the_start_stops_at_once(project, until, tmp_path):
-    ranks = project.start(project.publish_run(), tmp_path, world_size=2)
+    ranks = project.start(project.publish_run(), tmp_path, world_size=2, HEADWAY_STOP_GRACE_S="6000")
     ranks[1].send_signal(signal.SIGSTOP)  # it never comes to the rendezvous
     until(lambda: any(e["event"] == "rendezvous.begin" for e in project.events(tmp_path)), what="the rendezvous")
 
     ranks[0].send_signal(signal.SIGTERM)
 
-    assert ranks[0].wait(15) == 75, "well within the grace of 20 s"
+    assert ranks[0].wait(DEADLINE_S) == 75, "well within its grace"
 
 
 def test_a_run_stops_at_its_step_any_number_of_times_and_continues_to_the_same_bits(project, undisturbed, tmp_path):
@@ -103,16 +104,20 @@ def test_all_ranks_stop_at_the_step_of_the_rank_whose_clock_comes_to_the_end_fir
     run = project.publish_run(lasting(tiny_training, 1_000_000, every_steps=1_000_000))
     began_s = time.monotonic()
     assert project.train(run, tmp_path / "one step", world_size=2, **StopBound(at_step=1).environment()) == [75, 75]
-    start_s = time.monotonic() - began_s  # on this machine, as busy as it is
-    bound = StopBound(at_unix_s=time.time() + 2 * start_s + 2, reason="window closed")
-    ranks = project.start(run, tmp_path, world_size=2, **bound.environment())
-
-    assert [rank.wait(60 + 4 * start_s) for rank in ranks] == [75, 75]
-
-    (kept,) = (tmp_path / "checkpoints").iterdir()
-    assert (kept / "manifest.json").stat().st_mtime < bound.at_unix_s, "durable by then"
-    assert verify_checkpoint(kept).step == max(e["step"] for e in project.events(tmp_path) if e["event"] == "step")
-    markers = [json.loads(path.read_bytes()) for path in tmp_path.glob("attempts/*/rank-?.json")]
+    start_s = time.monotonic() - began_s  # on this machine, as busy as it was
+    for times in (2, 4, 8):  # when it grows busier meanwhile, it comes to no step in time, or to nothing else
+        run_dir = tmp_path / str(times)
+        bound = StopBound(at_unix_s=time.time() + times * start_s + 2, reason="window closed")
+        ranks = project.start(run, run_dir, world_size=2, **bound.environment())
+        assert [rank.wait(DEADLINE_S + times * start_s) for rank in ranks] == [75, 75]
+        kept = list((run_dir / "checkpoints").glob("*/manifest.json"))
+        is_durable = [path.stat().st_mtime < bound.at_unix_s for path in kept]
+        if is_durable == [True]:
+            break
+    assert is_durable == [True], "one checkpoint, and durable by then"
+    newest = max(e["step"] for e in project.events(run_dir) if e["event"] == "step")
+    assert verify_checkpoint(kept[0].parent).step == newest
+    markers = [json.loads(path.read_bytes()) for path in run_dir.glob("attempts/*/rank-?.json")]
     assert {marker["state"] for marker in markers} == {"stopped"}
     assert "window closed" in {marker["reason"] for marker in markers}
 
@@ -147,7 +152,7 @@ def test_a_rank_killed_at_a_random_step_costs_time_and_no_bits(project, until, t
 
     os.kill(ranks[1].pid, signal.SIGKILL)
 
-    assert ranks[0].wait(60) not in (0, 75)
+    assert ranks[0].wait(DEADLINE_S) not in (0, 75)
     assert project.train(run, tmp_path / "killed", world_size=2) == [0, 0]
     assert _restored_at(project, tmp_path / "killed") >= step - step % 10 - 10
     assert result(tmp_path / "killed") == result(tmp_path / "whole"), "the last checkpoint's very bytes"

@@ -181,6 +181,11 @@ def innermost_frame(stacks: str) -> str:
     return ""
 
 
+def are_whole(stacks: str) -> bool:
+    """Whether faulthandler has come to the end: the bottom of the main thread, which it writes last."""
+    return stacks.rstrip().endswith((" in <module>", " in _run_module_as_main"))
+
+
 def describe_lateness(overdue: str, ranks: list[RankPosition]) -> str:
     late = late_ranks(ranks)
     details = "; ".join(_describe(rank) for rank in ranks)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from training.launch.lateness import clock_for, describe_lateness, late_ranks, positions, signs_of_life
+from training.launch.lateness import are_whole, clock_for, describe_lateness, late_ranks, positions, signs_of_life
 from training.launch.launcher import Handle, Launcher, NodeReport
 from training.launch.logs import last_lines
 from training.launch.outcome import AttemptOutcome, Evidence, judge
+from training.launch.process_tree import process_state
 from training.launch.protocol import AttemptFiles, Command, RankMarker
 from training.launch.spec import Attempt, Gang, LaunchSpec
 from training.launch.stop_bound import StopWish
 from training.ledger import Ledger
 
 POLL_S = 0.2
-STACKS_S = 1.0
+STACKS_S = 5.0
+"""How long ranks may take to write their stacks, on a busy machine; a halted one writes none, and is not waited for."""
 TEARDOWN_S = 3.0
 """How long agents may linger after all ranks are done."""
 GUARD_MARGIN_S = 5.0
@@ -127,8 +129,9 @@ class Watch:
 
     def _wait_for_stacks(self) -> None:
         deadline = time.monotonic() + STACKS_S
-        paths = [self._files.stacks(rank) for rank in self._files.read_markers()]
-        while time.monotonic() < deadline and not all(path.exists() and path.stat().st_size for path in paths):
+        able = [m for m in self._files.read_markers().values() if not m.has_ended and process_state(m.pid) not in "TXZ"]
+        paths = [self._files.stacks(marker.rank) for marker in able]
+        while time.monotonic() < deadline and not all(path.exists() and are_whole(path.read_text()) for path in paths):
             time.sleep(0.02)
 
     def _tell(self, handle: Handle, command: Command) -> bool:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from data_contracts.documents import DeviceFingerprint, Link
+from tests.waiting import DEADLINE_S
 from training.checkpoint.save import Content
 from training.distributed import Gang
 
@@ -38,7 +39,7 @@ class ThreadGang(Gang):
 
 def run_in_gang(world_size: int, work: Callable[[Gang], Any]) -> list[Any]:
     """What `work` returns, or raises, on each rank. A rank that raises leaves; the others find its chair empty."""
-    meeting = Meeting(threading.Barrier(world_size, timeout=30))
+    meeting = Meeting(threading.Barrier(world_size, timeout=DEADLINE_S))
     results: list[Any] = [None] * world_size
 
     def live(rank: int) -> None:
@@ -52,7 +53,7 @@ def run_in_gang(world_size: int, work: Callable[[Gang], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(DEADLINE_S)
     return results
 
 

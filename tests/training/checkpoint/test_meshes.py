@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.waiting import DEADLINE_S
 from training.checkpoint.layout import directory_name
 from training.checkpoint.verify import load_checkpoint
 
@@ -45,7 +46,7 @@ def folder(tmp_path_factory) -> Path:
         for rank in range(4)
     ]
     try:
-        codes = [rank.wait(120) for rank in ranks]
+        codes = [rank.wait(DEADLINE_S) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -9,6 +9,7 @@ import torch
 
 from data_contracts.errors import EnvironmentProblem, RunStopped
 from data_contracts.publication import Workspace
+from tests.waiting import DEADLINE_S
 from training.checkpoint import blocks, commit, save
 from training.checkpoint.layout import MANIFEST_NAME, SEAL_NAME, directory_name
 from training.checkpoint.save import Checkpointer, save_checkpoint
@@ -56,7 +57,7 @@ def test_training_goes_on_while_it_is_written_and_what_is_written_is_the_moment_
     as_it_was = {name: value.clone() for name, value in state.items()}
     with Checkpointer(tmp_path, ALONE) as checkpointer:
         checkpointer.save(content(3, state))
-        assert held_back.asked.wait(60)
+        assert held_back.asked.wait(DEADLINE_S)
         for value in state.values():
             value.mul_(-7)
         assert committed_steps(tmp_path) == [], "nothing is committed before it is written"
@@ -75,10 +76,10 @@ def test_the_next_save_waits_for_the_one_before_and_uses_its_memory_again(tmp_pa
     (image,) = checkpointer._images
     second = threading.Thread(target=checkpointer.save, args=(content(2, {"w": torch.ones(100)}),))
     second.start()
-    assert held_back.asked.wait(60)
+    assert held_back.asked.wait(DEADLINE_S)
     assert second.is_alive() and durable == []
     held_back.set()
-    second.join(60)
+    second.join(DEADLINE_S)
     checkpointer.finish()
 
     assert checkpointer._images == [image]

@@ -11,6 +11,7 @@ import safetensors.torch
 
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointManifest
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ def prove(project, checkpoint: Path, folder: Path) -> int:
         str(folder / "out.json"),
     ]
     (rank,) = project.start_ranks("training.checkpoint.verify_worker", arguments, folder, world_size=1)
-    return int(rank.wait(60))
+    return int(rank.wait(DEADLINE_S))
 
 
 def test_a_good_checkpoint_is_proved_to_the_last_bit(project, trained, tmp_path):

@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from data_contracts.errors import ConfigError, EnvironmentProblem
+from tests.waiting import DEADLINE_S, wait_until
 from training.data.node_cache import Item, NodeCache
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -35,13 +35,6 @@ def refuse(part: Path) -> None:
 
 def held(cache: NodeCache) -> set[str]:
     return {path.name for path in (cache.folder / "files").iterdir()}
-
-
-def until(condition: Callable[[], bool], deadline_s: float = 30.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true in time"
-        time.sleep(0.002)
 
 
 def test_an_entry_is_made_once_and_stays(tmp_path: Path) -> None:
@@ -69,7 +62,7 @@ def test_of_many_who_want_an_entry_one_makes_it(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(DEADLINE_S)
     assert len(makers) == 1 and len(set(paths)) == 1 and len(paths) == 8
     lease.close()
 
@@ -241,11 +234,11 @@ def make(part):
         with part.open("r+b") as out:
             out.write(b"h" * 50)
         print("half", flush=True)
-        time.sleep(60)
+        time.sleep(600)
     part.write_bytes(b"w" * 100)
 cache.entry(item, make)
 print("whole", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -271,7 +264,7 @@ def test_killing_the_maker_half_way_shows_nothing_and_frees_its_lock(tmp_path: P
     assert waiting.is_alive()
     process.send_signal(signal.SIGKILL)
     process.wait()
-    waiting.join(30)
+    waiting.join(DEADLINE_S)
     assert found[0].read_bytes() == b"\3" * 100
     assert held(cache) == {item("a").name}
     lease.close()
@@ -310,19 +303,19 @@ def test_whoever_waits_hears_that_the_maker_moves(tmp_path: Path) -> None:
 
     def make(part: Path) -> None:
         for number in range(3):
-            until(lambda number=number: len(moves) > number)  # type: ignore[misc]
+            wait_until(lambda number=number: len(moves) > number)  # type: ignore[misc]
             with part.open("r+b") as out:
                 out.write(bytes([number]))
             os.utime(part, ns=(number, number))
-        go_on.wait(30)
+        go_on.wait(DEADLINE_S)
 
     maker = threading.Thread(target=lambda: cache.entry(item("a"), make))
     maker.start()
-    until(lambda: any(path.suffix == ".part" for path in (tmp_path / "files").iterdir()))
+    wait_until(lambda: any(path.suffix == ".part" for path in (tmp_path / "files").iterdir()))
     waiter = threading.Thread(target=lambda: cache.entry(item("a"), refuse, lambda: moves.append(1)))
     waiter.start()
-    until(lambda: len(moves) > 3)
+    wait_until(lambda: len(moves) > 3)
     go_on.set()
-    maker.join(30)
-    waiter.join(30)
+    maker.join(DEADLINE_S)
+    waiter.join(DEADLINE_S)
     lease.close()

@@ -1,21 +1,14 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from data_contracts.errors import EnvironmentProblem
+from tests.waiting import DEADLINE_S, wait_until
 from training.data.prefetch import Prefetcher
-
-
-def until(condition: Callable[[], bool], deadline_s: float = 10.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true in time"
-        time.sleep(0.001)
 
 
 def prefetcher(produce: Callable[[int], Any], *, max_bytes: int = 4, **options: Any) -> Prefetcher[Any]:
@@ -36,7 +29,7 @@ def test_threads_keep_the_order_whoever_is_slow(num_threads: int) -> None:
 
     def produce(number: int) -> int:
         if number < num_threads:  # the first results are finished last first
-            turns[number].wait(10)
+            turns[number].wait(DEADLINE_S)
             if number:
                 turns[number - 1].set()
         return number
@@ -92,7 +85,7 @@ def test_when_the_consumer_is_slow_its_bytes_are_used_to_the_last_result(
     with prefetcher(produce, max_bytes=max_bytes, size_bytes=lambda _: 10) as results:
         results.depth = 100  # as if it had been waited for often
         assert next(results) == 0
-        until(lambda: made >= 1 + most and not allowed[-1])
+        wait_until(lambda: made >= 1 + most and not allowed[-1])
         assert made == 1 + most
 
 
@@ -101,7 +94,7 @@ def test_nothing_is_begun_beside_the_first_result_before_its_size_is_known(monke
 
     def produce(number: int) -> int:
         if number == 0:
-            until(lambda: len(allowed) >= 3)  # all three threads have asked
+            wait_until(lambda: len(allowed) >= 3)  # all three threads have asked
             sizes_known.append(allowed[:3])
         return number
 
@@ -126,16 +119,16 @@ def test_it_goes_deeper_when_the_consumer_waits_and_only_then() -> None:
 
     with prefetcher(produce, max_bytes=100) as results:
         gate.release(2)
-        until(lambda: len(made) == 2)
+        wait_until(lambda: len(made) == 2)
         assert results.depth == 2
         assert [next(results), next(results)] == [0, 1]
         assert results.depth == 2  # both were there
         consumer = threading.Thread(target=lambda: made.append(-next(results)))
         consumer.start()
-        until(lambda: results.depth == 4)
+        wait_until(lambda: results.depth == 4)
         gate.release(10)
-        consumer.join(10)
-        until(lambda: len(made) == 2 + 1 + 1 + 4)  # the one waited for, its taking, and four ahead
+        consumer.join(DEADLINE_S)
+        wait_until(lambda: len(made) == 2 + 1 + 1 + 4)  # the one waited for, its taking, and four ahead
         gate.release(1000)
 
 
@@ -170,27 +163,27 @@ def test_leaving_the_block_by_an_error_ends_the_thread() -> None:
 
 def test_no_wait_is_without_end() -> None:
     release = threading.Event()
-    results = prefetcher(lambda _: release.wait(30), wait_s=0.05, name="slow batches")
+    results = prefetcher(lambda _: release.wait(DEADLINE_S), wait_s=0.05, name="slow batches")
     with pytest.raises(EnvironmentProblem, match=r"slow batches: result 0 did not come within 0\.05 s"):
         next(results)
     with pytest.raises(EnvironmentProblem, match="slow batches: the thread did not end"):
         results.close()
     release.set()
-    until(lambda: not any(thread.name == "slow batches" for thread in threading.enumerate()))
+    wait_until(lambda: not any(thread.name == "slow batches" for thread in threading.enumerate()))
 
 
 def test_close_lets_a_waiting_consumer_go_before_the_thread_has_ended() -> None:
     release, found = threading.Event(), []
-    results = prefetcher(lambda _: release.wait(30), wait_s=30)
+    results = prefetcher(lambda _: release.wait(DEADLINE_S), wait_s=DEADLINE_S)
     consumer = threading.Thread(target=lambda: found.append(list(results)))
     closer = threading.Thread(target=results.close)
     consumer.start()
     closer.start()
-    consumer.join(10)
+    consumer.join(DEADLINE_S)
     assert found == [[]]
     assert closer.is_alive()
     release.set()
-    closer.join(10)
+    closer.join(DEADLINE_S)
     assert not closer.is_alive()
 
 

@@ -16,6 +16,7 @@ import pytest
 from data_contracts.errors import ConfigError, EnvironmentProblem, IntegrityError
 from data_contracts.object_store import Patience
 from data_contracts.publication import Workspace
+from tests.waiting import DEADLINE_S
 from training.data import shard_files
 from training.data.address_range import AddressRange
 from training.data.loader import ShardReader
@@ -190,7 +191,7 @@ def test_ranks_of_a_node_share_the_work_of_fetching(
     remote: Workspace, built: Any, caching: LoaderSpec, tmp_path: Path
 ) -> None:
     ranks = [rank(remote, built, caching, tmp_path, hold_at=0) for _ in range(2)]
-    said = [process.communicate(timeout=60)[0].split() for process in ranks]
+    said = [process.communicate(timeout=DEADLINE_S)[0].split() for process in ranks]
     shards = [shard for group in built.manifest.groups if group.split == TRAIN for shard in group.shards]
     assert sum(int(num_reads) for num_reads, _ in said) == len(shards)
     assert {int(size) for _, size in said} == {sum(shard.file.size_bytes for shard in shards)}
@@ -206,7 +207,7 @@ def test_a_rank_killed_while_it_fetches_leaves_nothing_half_and_holds_up_nobody(
     other.start()
     process.send_signal(signal.SIGKILL)
     process.wait()
-    other.join(60)
+    other.join(DEADLINE_S)
     assert opened[0].num_rows == built.manifest.num_rows(TRAIN)
     assert not [path for path in entries(caching) if path.suffix == ".part"]
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.waiting import DEADLINE_S
 from training.data.row_groups import RowGroupTable
 from training.data.window_order import WindowOrder
 
@@ -103,7 +104,7 @@ def test_threads_may_share_one_order() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(DEADLINE_S)
     assert wrong == []
 
 

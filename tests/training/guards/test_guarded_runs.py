@@ -14,6 +14,7 @@ import pytest
 
 from data_contracts.documents import CheckpointManifest
 from data_contracts.errors import TrainingFailed
+from tests.waiting import DEADLINE_S
 from training import session
 from training.batches import step_rows
 from training.checkpoint.spec import CheckpointSpec
@@ -235,7 +236,7 @@ def test_a_rank_killed_right_after_a_roll_back_costs_no_bits(
     ranks = project.start(run, killed, world_size=2)
     until(lambda: bool(events(project, killed, "guard")), what="the alarm")
     os.kill(ranks[1].pid, signal.SIGKILL)
-    ranks[0].wait(60)
+    ranks[0].wait(DEADLINE_S)
 
     assert project.train(run, killed, world_size=2) == [0, 0]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import wait_until
 from training.launch.launcher import Handle
 from training.launch.process_tree import processes_with
 from training.launch.protocol import TOKEN, AttemptFiles
@@ -16,15 +16,6 @@ from training.launch.spec import Gang, attempt_folder
 from training.ledger import Ledger, read_events
 
 TOYS = Path(__file__).parent / "toys"
-
-
-def wait_until(condition: Callable[[], object], within_s: float = 10.0) -> float:
-    """Seconds until the condition held; fails the test when it never did."""
-    begin = time.monotonic()
-    while not condition():
-        assert time.monotonic() - begin < within_s, f"not within {within_s} s"
-        time.sleep(0.02)
-    return time.monotonic() - begin
 
 
 @dataclass
@@ -73,5 +64,5 @@ def toy_run(tmp_path: Path) -> ToyRun:
 
 
 @pytest.fixture(name="wait_until")
-def _wait_until() -> Callable[..., float]:
+def _wait_until() -> Callable[..., object]:
     return wait_until

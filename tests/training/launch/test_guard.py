@@ -14,11 +14,14 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import DEADLINE_S
 from training.launch.process_tree import processes_with, sweep
 from training.launch.protocol import TOKEN, AttemptFiles, Command, NodePlan, NodeStatus, RankMarker, write_json
 from training.ledger import read_events
 
 OBEDIENT = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+ENDLESS_S = 600.0
+"""A grace that no test waits for."""
 DEAF = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
 
 
@@ -26,7 +29,7 @@ class GuardedAgent:
     def __init__(self, folder: Path, script: str, **plan: Any) -> None:
         self.files = AttemptFiles(folder)
         self.token = secrets.token_hex(8)
-        graces = {"stop_grace_s": 20.0, "lost_grace_s": 20.0, "peer_grace_s": 20.0}
+        graces = dict.fromkeys(("stop_grace_s", "lost_grace_s", "peer_grace_s"), ENDLESS_S)
         values = {"owner_pid": os.getpid(), "node": 0, "attempt": 1, "attempt_dir": str(folder)}
         values |= {"argv": ("sh", "-c", script), "rank_python_path": "for ranks"}
         write_json(self.files.plan(0), asdict(NodePlan(**values | graces | plan)))
@@ -61,7 +64,7 @@ class GuardedAgent:
 
 
 @pytest.fixture
-def start(tmp_path: Path, wait_until: Callable[..., float]) -> Iterator[Callable[..., GuardedAgent]]:
+def start(tmp_path: Path, wait_until: Callable[..., object]) -> Iterator[Callable[..., GuardedAgent]]:
     started: list[GuardedAgent] = []
 
     def start(script: str, **plan: Any) -> GuardedAgent:
@@ -81,13 +84,13 @@ def start(tmp_path: Path, wait_until: Callable[..., float]) -> Iterator[Callable
 
 def test_an_agent_that_ends_well_ends_its_guard_well(start: Callable[..., GuardedAgent]) -> None:
     agent = start("exit 0")
-    assert agent.guard.wait(5) == 0
+    assert agent.guard.wait(DEADLINE_S) == 0
     assert (agent.ended.agent_exit, agent.ended.why, agent.ended.swept) == (0, "", ())
 
 
 def test_the_agents_end_is_told_and_written_into_the_guards_ledger(start: Callable[..., GuardedAgent]) -> None:
     agent = start("exit 7")
-    assert agent.guard.wait(5) == 1
+    assert agent.guard.wait(DEADLINE_S) == 1
     assert agent.ended.agent_exit == 7
     names = [event["event"] for event in read_events(agent.files.node_spool(0))]
     assert names == ["agent.begin", "agent.end"]
@@ -95,20 +98,20 @@ def test_the_agents_end_is_told_and_written_into_the_guards_ledger(start: Callab
 
 def test_a_guard_says_nothing_but_what_its_agent_says(start: Callable[..., GuardedAgent]) -> None:
     agent = start("echo palette")
-    agent.guard.wait(5)
+    agent.guard.wait(DEADLINE_S)
     assert agent.log.read_text() == "palette\n"
 
 
 def test_no_agents_end_is_missed_however_soon_it_comes(start: Callable[..., GuardedAgent]) -> None:
     for _ in range(5):
         agent = start("exit 0")
-        agent.guard.wait(5)
+        agent.guard.wait(DEADLINE_S)
         assert agent.ended.agent_exit == 0
 
 
 def test_ranks_import_from_their_own_path_and_know_their_guard(start: Callable[..., GuardedAgent]) -> None:
     agent = start('echo "$PYTHONPATH $HEADWAY_GUARD_PID"')
-    agent.guard.wait(5)
+    agent.guard.wait(DEADLINE_S)
     assert agent.log.read_text() == f"for ranks {agent.guard.pid}\n"
 
 
@@ -122,7 +125,7 @@ def test_an_obedient_agent_is_ended_in_order(start: Callable[..., GuardedAgent],
         "interrupt": lambda: agent.guard.send_signal(signal.SIGINT),
         "lifeline": agent.guard.stdin.close,
     }[how]()
-    agent.guard.wait(5)
+    agent.guard.wait(DEADLINE_S)
     assert agent.ended.agent_exit in (0, -signal.SIGTERM)
     assert agent.ended.why
     assert agent.survivors() == []
@@ -135,57 +138,57 @@ def test_a_deaf_agent_is_killed_when_its_grace_is_over(
     start: Callable[..., GuardedAgent], command: Command | None, grace: str
 ) -> None:
     # The stand-in keeps a child, so that it is not taken for an agent that lingers without ranks.
-    agent = start(f"trap '' TERM; sleep 600 & {DEAF}", **{grace: 0.5})
+    agent = start(f"trap '' TERM; sleep 6000 & {DEAF}", **{grace: 0.5})
     if command is None:
         assert agent.guard.stdin is not None
         agent.guard.stdin.close()
     else:
         agent.tell(command)
-    agent.guard.wait(5)
+    agent.guard.wait(DEADLINE_S)
     assert agent.ended.agent_exit == -signal.SIGKILL
-    assert 0.5 <= agent.ended.stop_s < 3
+    assert 0.5 <= agent.ended.stop_s < ENDLESS_S
     assert agent.survivors() == []
 
 
 def test_a_later_reason_may_shorten_the_grace_but_never_lengthen_it(start: Callable[..., GuardedAgent]) -> None:
-    agent = start(f"sleep 600 & {DEAF}", peer_grace_s=0.5)
+    agent = start(f"sleep 6000 & {DEAF}", peer_grace_s=0.5)
     agent.tell(Command.STOP)
     agent.tell(Command.PEER_LOST)
     agent.tell(Command.STOP)
-    agent.guard.wait(5)
+    agent.guard.wait(DEADLINE_S)
     assert agent.ended.why == "stop"
 
 
 def test_an_agent_that_lingers_without_ranks_is_not_waited_for(start: Callable[..., GuardedAgent]) -> None:
     deaf_alone = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True)"
-    agent = start(f'exec {sys.executable} -c "{deaf_alone}; time.sleep(600)"')
+    agent = start(f'exec {sys.executable} -c "{deaf_alone}; time.sleep(6000)"')
     agent.tell(Command.STOP)
-    agent.guard.wait(5)
+    agent.guard.wait(DEADLINE_S)
     assert agent.ended.agent_exit == -signal.SIGKILL
 
 
 def test_what_ranks_started_for_themselves_is_swept(start: Callable[..., GuardedAgent]) -> None:
-    agent = start("setsid sleep 600 & (setsid sleep 601 &) ; sleep 0.2; exit 0")
-    agent.guard.wait(5)
+    agent = start("setsid sleep 6000 & (setsid sleep 6001 &) ; sleep 0.2; exit 0")
+    agent.guard.wait(DEADLINE_S)
     assert len(agent.ended.swept) == 2
     assert agent.survivors() == []
 
 
 def test_a_killed_guard_takes_its_agent_with_it(
-    start: Callable[..., GuardedAgent], wait_until: Callable[..., float]
+    start: Callable[..., GuardedAgent], wait_until: Callable[..., object]
 ) -> None:
-    agent = start("exec sleep 600")
+    agent = start("exec sleep 6000")
     wait_until(lambda: len(agent.survivors()) == 2)
     agent.guard.kill()
     agent.guard.wait()
-    wait_until(lambda: not agent.survivors(), within_s=5)
+    wait_until(lambda: not agent.survivors())
 
 
 def test_a_guard_whose_owner_is_gone_already_starts_nothing_that_stays(start: Callable[..., GuardedAgent]) -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
-    agent = start("exec sleep 600", owner_pid=gone.pid)
-    agent.guard.wait(5)
+    agent = start("exec sleep 6000", owner_pid=gone.pid)
+    agent.guard.wait(DEADLINE_S)
     assert "owner was gone" in agent.ended.why
 
 
@@ -197,24 +200,24 @@ def _marker(agent: GuardedAgent, **fields: Any) -> RankMarker:
 
 
 def test_a_rank_that_vanished_without_a_word_ends_the_node(start: Callable[..., GuardedAgent]) -> None:
-    agent = start(f"sleep 600 & {OBEDIENT}")
+    agent = start(f"sleep 6000 & {OBEDIENT}")
     write_json(agent.files.marker(3), asdict(_marker(agent)))
-    agent.guard.wait(5)
+    agent.guard.wait(DEADLINE_S)
     assert agent.ended.lost_ranks == (3,)
     assert agent.ended.why == "rank 3 vanished"
 
 
 def test_a_rank_that_failed_ends_the_node_however_long_the_agent_would_wait(start: Callable[..., GuardedAgent]) -> None:
-    agent = start(f"sleep 600 & {DEAF}", peer_grace_s=0.3)
+    agent = start(f"sleep 6000 & {DEAF}", peer_grace_s=0.3)
     write_json(agent.files.marker(3), asdict(_marker(agent, state="failed")))
-    agent.guard.wait(5)
+    agent.guard.wait(DEADLINE_S)
     assert (agent.ended.why, agent.ended.lost_ranks) == ("rank 3 failed", ())
 
 
 def test_a_rank_of_another_node_is_not_this_guards_business(
-    start: Callable[..., GuardedAgent], wait_until: Callable[..., float]
+    start: Callable[..., GuardedAgent], wait_until: Callable[..., object]
 ) -> None:
     agent = start("sleep 0.5; exit 0")
     write_json(agent.files.marker(3), asdict(_marker(agent, parent_pid=1)))
-    assert agent.guard.wait(5) == 0
+    assert agent.guard.wait(DEADLINE_S) == 0
     assert agent.ended.lost_ranks == ()

@@ -10,6 +10,7 @@ from training.launch.lateness import (
     ProgressClock,
     QuietClock,
     RankPosition,
+    are_whole,
     describe_lateness,
     innermost_frame,
     late_ranks,
@@ -89,7 +90,7 @@ def test_a_quiet_rank_may_work_on_one_long_call_but_not_for_ever() -> None:
     assert clock.overdue(101) == "at work, but without a word within 100 s"
 
 
-def test_waiting_is_not_work_and_computing_is(tmp_path: Path, wait_until: Callable[..., float]) -> None:
+def test_waiting_is_not_work_and_computing_is(tmp_path: Path, wait_until: Callable[..., object]) -> None:
     (tmp_path / "ledger").mkdir()
 
     def used_s(code: str) -> Iterator[int]:
@@ -133,6 +134,13 @@ def test_a_rank_that_has_ended_is_not_late() -> None:
 def test_the_frame_named_is_the_main_threads() -> None:
     assert innermost_frame(STACKS) == "all_reduce (distributed_c10d.py:2900)"
     assert innermost_frame("") == ""
+
+
+def test_stacks_are_whole_when_the_bottom_of_the_main_thread_is_written() -> None:
+    whole = f'{STACKS}  File "/code/training/worker.py", line 9 in main\n  File "<string>", line 1 in <module>\n'
+    assert are_whole(whole)
+    assert not any(are_whole(whole[:size]) for size in range(len(STACKS)))
+    assert not are_whole("")
 
 
 def test_the_message_says_who_was_late_and_what_each_was_doing() -> None:

@@ -22,7 +22,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_descendants_are_found_through_every_generation_and_the_dead_are_left_out(
-    wait_until: Callable[..., float],
+    wait_until: Callable[..., object],
 ) -> None:
     shell = subprocess.Popen(["sh", "-c", "(sleep 600; :) & sleep 601; :"])
     try:
@@ -39,7 +39,7 @@ def test_descendants_are_found_through_every_generation_and_the_dead_are_left_ou
 
 
 def test_the_sweep_finds_orphans_in_sessions_of_their_own_and_nobody_else(
-    sleeper: subprocess.Popen[bytes], wait_until: Callable[..., float]
+    sleeper: subprocess.Popen[bytes], wait_until: Callable[..., object]
 ) -> None:
     token = secrets.token_hex(8)
     environment = os.environ | {"TOKEN_OF_TEST": token}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import RunStopped
+from tests.waiting import DEADLINE_S
 from training.launch.process_tree import ALREADY_DEAD, process_state
 from training.launch.protocol import AttemptFiles, RankMarker
 from training.launch.rank import Rank
@@ -43,7 +44,7 @@ def toy(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
         env=os.environ | {"PYTHONPATH": str(TOYS)} | environment,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=DEADLINE_S,
         check=False,
     )
 
@@ -129,7 +130,7 @@ def test_an_error_of_ours_is_one_line_on_stderr_and_a_foreign_one_keeps_its_trac
 
 def test_a_blocked_rank_ends_itself_when_its_grace_is_over(tmp_path: Path, blocked: subprocess.Popen[str]) -> None:
     blocked.send_signal(signal.SIGTERM)
-    assert blocked.wait(5) == 143
+    assert blocked.wait(DEADLINE_S) == 143
     assert marker(tmp_path).state == "failed"
     assert "within 0.5 s of SIGTERM" in marker(tmp_path).what
 
@@ -143,7 +144,7 @@ def test_a_rank_with_nothing_to_keep_ends_in_good_order_at_once_even_while_block
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "armed\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 75
+        assert process.wait(DEADLINE_S) == 75
     assert (marker(tmp_path).state, marker(tmp_path).cause) == ("stopped", "stopped")
     assert "rank.stopped" in [event["event"] for event in read_events(AttemptFiles(tmp_path).rank_spool(0))]
 
@@ -160,7 +161,7 @@ def test_what_is_worth_keeping_amid_the_rest_hears_of_a_stop_and_the_rest_ends_t
 
 
 def test_a_blocked_rank_writes_its_stacks_when_asked(
-    tmp_path: Path, blocked: subprocess.Popen[str], wait_until: Callable[..., float]
+    tmp_path: Path, blocked: subprocess.Popen[str], wait_until: Callable[..., object]
 ) -> None:
     blocked.send_signal(signal.SIGUSR2)
     stacks = AttemptFiles(tmp_path).stacks(0)
@@ -168,7 +169,7 @@ def test_a_blocked_rank_writes_its_stacks_when_asked(
     assert blocked.poll() is None
 
 
-def test_a_rank_dies_with_its_agent_even_while_blocked(tmp_path: Path, wait_until: Callable[..., float]) -> None:
+def test_a_rank_dies_with_its_agent_even_while_blocked(tmp_path: Path, wait_until: Callable[..., object]) -> None:
     agent = subprocess.Popen(
         [sys.executable, "-c", AGENT, BLOCKED, str(tmp_path)],
         env=os.environ | {"TORCHELASTIC_RUN_ID": "x"},
@@ -180,7 +181,7 @@ def test_a_rank_dies_with_its_agent_even_while_blocked(tmp_path: Path, wait_unti
     finally:
         agent.kill()
         agent.wait()
-    wait_until(lambda: process_state(rank_pid) in ALREADY_DEAD, within_s=5)
+    wait_until(lambda: process_state(rank_pid) in ALREADY_DEAD)
 
 
 def test_a_rank_whose_agent_is_gone_before_it_is_armed_does_not_start(tmp_path: Path) -> None:

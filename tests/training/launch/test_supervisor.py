@@ -21,7 +21,9 @@ from training.launch.stop_request import request_stop, requested_stop
 from training.launch.supervisor import supervise
 from training.ledger import read_events
 
-SPEC = LaunchSpec(stop_grace_s=20, peer_grace_s=1, backoff_s=0)
+SPEC = LaunchSpec(stop_grace_s=600, peer_grace_s=1, backoff_s=0)
+SOON_S = 60.0
+"""Long before the whole grace, even on a busy machine."""
 PATIENT = SPEC.model_copy(update={"stop_grace_s": 600.0, "peer_grace_s": 600.0, "max_attempts": 1})
 FAR = StopBound(at_unix_s=time.time() + 1e6, reason="window closed")
 
@@ -76,16 +78,16 @@ def test_a_kill_costs_seconds_and_not_the_run(toy_run, victim: str) -> None:
     first, second = toy_run.events("attempt")
     assert victim in str(first["what"]), "what was killed is what is named"
     ended_unix_s = float(str(first["unix_s"])) + float(str(first["duration_s"]))
-    assert ended_unix_s - kill.killed_unix_s < 8, "peers are ended long before the whole grace"
+    assert ended_unix_s - kill.killed_unix_s < SOON_S, "peers are ended long before the whole grace"
     assert second["step"] == 12
 
 
 def test_peers_that_ignore_the_request_to_stop_are_not_waited_for(toy_run) -> None:
     kill = KillOnce(toy_run, "rank")
-    spec = SPEC.model_copy(update={"max_attempts": 1, "stop_grace_s": 60.0})
+    spec = SPEC.model_copy(update={"max_attempts": 1})
     with pytest.raises(TrainingFailed, match="rank 1 was killed"):
         run(toy_run, toy_run.gang("--deaf", "--steps", "9999"), spec, kill)
-    assert time.time() - kill.killed_unix_s < 10
+    assert time.time() - kill.killed_unix_s < SOON_S
     assert toy_run.survivors() == []
 
 
@@ -124,7 +126,7 @@ def test_a_later_owner_does_not_start_when_the_budget_is_spent(toy_run) -> None:
 
 
 def test_a_halted_rank_is_named_its_peers_stacks_are_kept_and_the_run_goes_on(toy_run) -> None:
-    spec = SPEC.model_copy(update={"progress_deadline_s": 1.5})
+    spec = SPEC.model_copy(update={"progress_deadline_s": 4})
     # Toys do not wait for each other: rank 0 goes on to its end, and only then is nothing left that moves.
     gang = toy_run.gang(*trouble("halt", rank=1, attempt=1), "--steps", "6", "--step-s", "0.2")
 
@@ -138,17 +140,17 @@ def test_a_halted_rank_is_named_its_peers_stacks_are_kept_and_the_run_goes_on(to
 
 
 def test_a_hanging_rank_is_shown_with_what_it_was_doing(toy_run) -> None:
-    spec = SPEC.model_copy(update={"progress_deadline_s": 1.0, "max_attempts": 1})
+    spec = SPEC.model_copy(update={"progress_deadline_s": 4, "max_attempts": 1})
     with pytest.raises(
-        TrainingFailed, match=r"no step after step 3 and no sign of life within 1 s.*in hang_here \(toy_worker.py"
+        TrainingFailed, match=r"no step after step 3 and no sign of life within 4 s.*in hang_here \(toy_worker.py"
     ):
         run(toy_run, toy_run.gang(*trouble("hang"), nodes=1), spec)
     assert innermost_frame(toy_run.attempt(1).stacks(0).read_text()).startswith("hang_here")
 
 
 def test_a_hang_in_work_without_steps_is_noticed_and_named(toy_run) -> None:
-    spec = for_quiet_work(SPEC.model_copy(update={"progress_deadline_s": 1.5, "max_attempts": 1}))
-    with pytest.raises(TrainingFailed, match=r"no sign of life within 1.5 s.*in hang_here \(toy_worker.py"):
+    spec = for_quiet_work(SPEC.model_copy(update={"progress_deadline_s": 4, "max_attempts": 1}))
+    with pytest.raises(TrainingFailed, match=r"no sign of life within 4 s.*in hang_here \(toy_worker.py"):
         supervise(
             spec,
             toy_run.gang(*trouble("hang"), nodes=1),

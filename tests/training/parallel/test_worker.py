@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.waiting import DEADLINE_S
 from training.launch.stop_bound import StopBound
 from training.parallel.spec import ParallelSpec
 
@@ -46,7 +47,7 @@ def test_one_process_proves_a_checkpoint_that_a_mesh_wrote(project, tiny_trainin
     arguments = ["--workspace", project.workspace.uri, "--checkpoint", str(checkpoint), "--out", str(out / "out.json")]
     (rank,) = project.start_ranks("training.checkpoint.verify_worker", arguments, out, world_size=1)
 
-    assert rank.wait(60) == 0, project.log(out)
+    assert rank.wait(DEADLINE_S) == 0, project.log(out)
     proof = json.loads((out / "out.json").read_bytes())
     assert proof["proof_holds"]
     assert not proof["proof_is_exact"], "another mesh adds up in another order"
