@@ -19,7 +19,7 @@ from data_contracts.errors import EnvironmentProblem
 from data_contracts.full_disk import naming_a_full_disk
 from data_contracts.leftovers import scratch_folder
 from flows.serve import Server, prefect_server, running, wait_until_ready
-from training.launch.supervisor import free_port
+from training.launch.ports import free_port
 
 ANSWER_WITHIN_S = 15.0
 HEALTHY = b"true"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from s3fs import S3FileSystem
 
 from tests.longest_first import LongestFirst, unit
@@ -29,8 +29,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# How long an example takes says how busy the machine is.
-settings.register_profile("headway", deadline=None)
+# How long an example takes says how busy the machine is; and what was red in CI is red again when it is repeated.
+settings.register_profile(
+    "headway", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("headway")
 
 CREDENTIALS = {

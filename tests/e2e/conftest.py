@@ -323,6 +323,25 @@ def train_here() -> Callable[[Project], list[Event]]:
     return run
 
 
+@pytest.fixture
+def here(capfd: pytest.CaptureFixture[str]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """The command in this process, which need not import everything once more: for what starts no Prefect."""
+    from flows.command_line import run
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        before, heard = sys.argv, signal.getsignal(signal.SIGTERM)
+        sys.argv = ["headway", *arguments]
+        capfd.readouterr()
+        try:
+            code = run()
+        finally:
+            sys.argv = before
+            signal.signal(signal.SIGTERM, heard)
+        return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
+
+    return call
+
+
 @pytest.fixture(name="wait_until")
 def _wait_until() -> Callable[..., object]:
     return wait_until

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -20,19 +19,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def command(capfd: pytest.CaptureFixture[str], new_project) -> Callable[..., tuple[int, str]]:
-    """The command in this process, for what is refused before Prefect is started: exit code and stderr."""
-    from flows.command_line import run
+def command(here, new_project) -> Callable[..., tuple[int, str]]:
+    """Exit code and stderr of what is refused before Prefect is started."""
 
     def call(*arguments: str) -> tuple[int, str]:
-        before, heard = sys.argv, signal.getsignal(signal.SIGTERM)
-        sys.argv = ["headway", *arguments]
-        try:
-            code = run()
-        finally:
-            sys.argv = before
-            signal.signal(signal.SIGTERM, heard)
-        return code, capfd.readouterr().err
+        done = here(*arguments)
+        return done.returncode, done.stderr
 
     return call
 

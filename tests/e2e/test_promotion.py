@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,11 +17,15 @@ def said(done) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def champion(project) -> str | None:
-    return said(project.headway("history", "tiny", "--json"))["champion"]
+@pytest.fixture
+def history(here, project, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict]:
+    monkeypatch.chdir(project.root)
+    return lambda: said(here("history", "tiny", "--json"))
 
 
-def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged(project, flip_one_bit) -> None:
+def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged(
+    project, here, history, flip_one_bit
+) -> None:
     project.edit("tiny.yaml", "max_steps: 120", "max_steps: 100")
     limits = "promotion: {max_latency_ms: 60000, max_model_bytes: 100000000}"
     project.edit("tiny.yaml", "registry: {model: tiny}", f"{limits}\nregistry: {{model: tiny}}")
@@ -33,10 +38,10 @@ def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged
     refused = project.headway("promote", "tiny", "2", "--why", "try it")
     assert refused.returncode in (0, 7), refused.stderr
     if refused.returncode == 7:
-        assert "the policy refuses version 2" in refused.stderr and champion(project) == "1"
-        moved = project.headway("promote", "tiny", "2", "--why", "try it", "--override", "a test", "--json")
-        assert said(moved)["to_version"] == "2" and said(moved)["override"] == "a test"
-    assert champion(project) == "2"
+        assert "the policy refuses version 2" in refused.stderr and history()["champion"] == "1"
+        moved = said(here("promote", "tiny", "2", "--why", "try it", "--override", "a test", "--json"))
+        assert moved["to_version"] == "2" and moved["override"] == "a test"
+    assert history()["champion"] == "2"
 
     tensors: Path = project.file("runs/*/checkpoints/step-00000120/tensors-00001-of-00002.safetensors")
     whole = tensors.read_bytes()
@@ -44,18 +49,17 @@ def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged
     damaged = project.headway("rollback", "tiny", "--why", "it is slow")
     assert damaged.returncode == 5
     assert tensors.name in damaged.stderr and "The champion stays what it is" in damaged.stderr
-    assert "Traceback" not in damaged.stderr and champion(project) == "2"
+    assert "Traceback" not in damaged.stderr and history()["champion"] == "2"
 
     tensors.write_bytes(whole)
     back = project.headway("rollback", "tiny", "--why", "it is slow", "--json")
     assert (said(back)["from_version"], said(back)["to_version"], said(back)["warnings"]) == ("2", "1", [])
-    assert project.headway("verify", "models:/tiny@champion").returncode == 0, "MLflow's alias followed"
+    assert here("verify", "models:/tiny@champion").returncode == 0, "MLflow's alias followed"
 
     told = project.headway("history", "tiny")
     assert told.returncode == 0 and "rolled back" in told.stdout and "v2 -> v1" in told.stdout
     assert "it is slow" in told.stdout and "version 1 is champion" in told.stdout
-    entries = said(project.headway("history", "tiny", "--json"))["entries"]
-    moves = [entry for entry in entries if entry["event"] != "refused"]
+    moves = [entry for entry in history()["entries"] if entry["event"] != "refused"]
     assert [entry["to_version"] for entry in moves] == ["1", "2", "1"]
     for before, entry in pairwise(moves):
         assert entry["from_version"] == before["to_version"]
@@ -73,7 +77,10 @@ def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged
         (("history", "tinny"), 2, "no model 'tinny'"),
     ],
 )
-def test_a_move_that_cannot_be_made_is_told_in_one_line(project, arguments, code: int, named: str) -> None:
-    done = project.headway(*arguments)
+def test_a_move_that_cannot_be_made_is_told_in_one_line(
+    project, here, monkeypatch: pytest.MonkeyPatch, arguments, code: int, named: str
+) -> None:
+    monkeypatch.chdir(project.root)
+    done = here(*arguments)
     assert done.returncode == code
     assert named in done.stderr and len(done.stderr.splitlines()) == 1

@@ -28,7 +28,7 @@ def test_a_shipped_pipeline_ends_with_a_proved_champion_and_is_found_again(name,
     assert again.stages_made == [] and again.version == "1"
 
 
-def test_one_rank_and_two_train_the_same_picture_classifier(tmp_path, retrain_here):
+def test_one_rank_and_two_train_the_same_picture_classifier(tmp_path, train_here):
     text = (DEPLOYMENTS / "digits.yaml").read_text()
     contract = str(DEPLOYMENTS.parent / "data_contracts" / "contracts" / "digits.yaml")
     text = text.replace("../data_contracts/contracts/digits.yaml", contract).replace("max_steps: 400", "max_steps: 30")
@@ -38,10 +38,10 @@ def test_one_rank_and_two_train_the_same_picture_classifier(tmp_path, retrain_he
         folder.mkdir()
         (folder / "digits.yaml").write_text(text.replace("nodes: 2", f"nodes: {nodes}"))
         case = SimpleNamespace(pipeline=folder / "digits.yaml", workspace=folder / "workspace")
-        summary, _ = retrain_here(case)
+        train_here(case)
         (run,) = (case.workspace / "runs").iterdir()
-        found.append((summary.value, tensors_in(max((run / "checkpoints").iterdir()))))
-    assert found[0] == found[1]
+        found.append(tensors_in(max((run / "checkpoints").iterdir())))
+    assert found[0] == found[1] != {}
 
 
 def tensors_in(checkpoint: Path) -> dict[str, bytes]:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -21,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import wait_until
+from training.launch.ports import free_port
 from training.launch.process_tree import die_with_parent, processes_with, sweep
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -148,12 +148,6 @@ def end(process: subprocess.Popen[bytes], within_s: float = 30) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(within_s)
             return
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def new_service(folder: Path, **given: str) -> Service:

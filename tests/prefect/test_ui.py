@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import DEADLINE_S, wait_until
+from training.launch.ports import free_port
 from training.launch.process_tree import die_with_parent, processes_with, sweep
 
 pytestmark = pytest.mark.slow
@@ -33,13 +34,6 @@ class Ui:
 
     def wait_until_gone(self) -> None:
         wait_until(lambda: not processes_with(TOKEN, self.token), what="the end of every server")
-
-
-def free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
 
 
 def start(folder: Path, ports: tuple[int, int], token: str) -> subprocess.Popen[str]:
@@ -73,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def ui(folder: Path) -> Iterator[Ui]:
     """A `headway ui` that is ready."""
-    ports, token = free_ports(), uuid.uuid4().hex
+    ports, token = (free_port(), free_port()), uuid.uuid4().hex
     process = start(folder, ports, token)
     assert process.stdout is not None
     said = ""
@@ -142,7 +136,7 @@ def cmdline(pid: int) -> bytes:
 
 @pytest.mark.parametrize(("place", "option"), [(0, "--prefect-port"), (1, "--mlflow-port")])
 def test_a_taken_port_is_one_message_that_names_the_option(folder: Path, place: int, option: str) -> None:
-    ports = free_ports()
+    ports = free_port(), free_port()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", ports[place]))
         taken.listen()

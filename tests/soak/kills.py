@@ -19,7 +19,6 @@ import os
 import random
 import select
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -32,11 +31,12 @@ from typing import Any
 from tests.training.conftest import REPOSITORY, TINY, TinyProject, make_project
 from training.checkpoint.spec import CheckpointSpec
 from training.checkpoint.verify import committed_steps
+from training.launch.ports import free_port
 from training.ledger import read_events
 
 MOMENTS = ("start", "step", "step", "checkpoint", "checkpoint")
 KILLS_PER_RUN = 25
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 
 VARIANTS = {
     "every step": {"checkpoints": CheckpointSpec(every_steps=1)},
@@ -251,12 +251,6 @@ def unfinished(spool: Path) -> str:
         elif name == "step" and begun == ["start"]:
             begun = []
     return begun[-1] if begun else "training"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def differences(reference: Path, run_dir: Path) -> Iterator[str]:

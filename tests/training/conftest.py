@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +33,7 @@ from training.config import RecipeSpec, ScheduleSpec, TrainingSpec
 from training.data.sharding import fit, write_shards
 from training.data.spec import BytePairSpec, ShardSpec
 from training.data.splits import NO_ROWS, SourceRows
+from training.launch.ports import free_port
 from training.ledger import Event, read_events
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -99,7 +99,7 @@ class TinyProject:
     ) -> list[subprocess.Popen[bytes]]:
         attempt_dir = run_dir / "attempts" / f"{len(list(run_dir.glob('attempts/*'))):03d}"
         attempt_dir.mkdir(parents=True)
-        port = _free_port()
+        port = free_port()
         ranks = []
         for rank in range(world_size):
             own_environment = {
@@ -145,12 +145,6 @@ class TinyProject:
     def events(run_dir: Path, rank: int = 0) -> list[Event]:
         """Ledger events of a rank in its newest attempt."""
         return read_events(max(run_dir.glob("attempts/*")) / "ledger" / f"rank-{rank}.jsonl")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="session")

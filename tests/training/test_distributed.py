@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 import time
 
 import pytest
 import torch
 
+from tests.waiting import DEADLINE_S
 from training import distributed
 from training.distributed import choose_device, meet
+from training.launch.ports import free_port
 
 
 @pytest.mark.parametrize(
@@ -51,14 +52,12 @@ def come_late_to_meetings(rank: int, port: int) -> None:
 
 
 def test_outside_of_steps_ranks_wait_for_one_that_reads_or_writes_for_longer_than_a_collective_may_take():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     # No fork: what other tests left in this process, threads above all, is none of a rank's.
     fresh = multiprocessing.get_context("spawn")
     ranks = [fresh.Process(target=come_late_to_meetings, args=(rank, port)) for rank in range(2)]
     for process in ranks:
         process.start()
     for process in ranks:
-        process.join(100)
+        process.join(DEADLINE_S)
     assert [process.exitcode for process in ranks] == [0, 0]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +19,12 @@ from training.launch.launcher import Launcher
 from training.launch.local import LocalLauncher
 from training.launch.logs import last_lines
 from training.launch.outcome import AttemptOutcome
+from training.launch.ports import free_port
 from training.launch.protocol import TOKEN
 from training.launch.reaper import reaped
 from training.launch.retry_budget import AttemptRecord, AttemptRecords, GiveUp, decide
 from training.launch.run_lock import owning
-from training.launch.spec import LOOPBACK, Attempt, Gang, LaunchSpec, attempt_folder
+from training.launch.spec import Attempt, Gang, LaunchSpec, attempt_folder
 from training.launch.stop_bound import StopWish
 from training.launch.stop_request import clear_stop, requested_stop
 from training.launch.watch import POLL_S, Watch
@@ -191,13 +191,6 @@ def _error_classes() -> dict[str, type[HeadwayError]]:
         found[error_class.__name__] = error_class
         unseen += error_class.__subclasses__()
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _record(begin: AttemptRecord, outcome: AttemptOutcome, step: int | None) -> AttemptRecord:

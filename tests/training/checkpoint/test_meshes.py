@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import nn
 from tests.waiting import DEADLINE_S
 from training.checkpoint.layout import directory_name
 from training.checkpoint.verify import load_checkpoint
+from training.launch.ports import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -26,14 +26,11 @@ KINDS = ["replicated", "fsdp", "hsdp", "tensor", "fsdp+tensor"]
 def folder(tmp_path_factory) -> Path:
     """Where four ranks left a checkpoint of each kind, after taking up each as every other."""
     path: Path = tmp_path_factory.mktemp("meshes")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     environment = {
         **os.environ,
         "WORLD_SIZE": "4",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(HERE.parents[2]), str(HERE)]),
     }
