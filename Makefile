@@ -27,7 +27,7 @@ lint: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "installing into .venv: once, some minutes; the packages come from your package index"
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 clean:
