@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
@@ -32,8 +33,17 @@ class PipelineSpec(Frozen):
     evaluation: EvaluationSpec = Field(default_factory=EvaluationSpec, description="How it is judged.")
     promotion: PromotionSpec = Field(default_factory=PromotionSpec, description="What it takes to become champion.")
     registry: RegistrySpec = Field(description="Where it is registered.")
+    occupies: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Annotated[int, Field(ge=1)]] = Field(
+        default_factory=dict,
+        description="What its ranks occupy, such as `{gpus: 4}`, of the `limits` of the profile that it is deployed by.",
+    )
     windows: WindowsSpec | None = Field(default=None, description="When scheduled retrains may train; empty: always.")
     triggers: TriggersSpec | None = Field(default=None, description="What else makes a retrain due; empty: nothing.")
+
+    @property
+    def priority(self) -> int:
+        """Among those who wait for the same devices."""
+        return 0 if self.windows is None else self.windows.priority
 
 
 NO_PIPELINES = ("prefect.yaml", "profiles.yaml")

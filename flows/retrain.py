@@ -39,6 +39,7 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
         if request.in_window and (cut := cut_run(run)) is not None:
             training = carry_on(run, pipeline.launch, cut, tracking_uri(run, pipeline.registry))
             judge_and_register(run, pipeline, training)
+            run.devices.give_back()  # sharding needs none
         files = snapshot(run, pipeline.source)
         require_columns(run.workspace, pipeline.evaluation.slices, files)
         receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)

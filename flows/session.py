@@ -17,6 +17,7 @@ from data_contracts.full_disk import naming_a_full_disk
 from data_contracts.leftovers import at_work_in, scratch_folder
 from data_contracts.object_store import Patience
 from data_contracts.publication import Workspace
+from flows.devices import devices_of
 from flows.environment import project_folder
 from flows.orphan import ended_with_worker
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
@@ -69,13 +70,17 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
             scratch=scratch,
             budget_scope=identity,
             began_unix_s=began_unix_s,
+            devices=devices_of(pipeline, ledger, stop),
             may_promote=request.may_promote,
             may_register=request.may_register,
             stop=stop,
             continued_by=request.command,
         )
         with on_record(context, None if pipeline.windows is None else pipeline.windows.starving_after):
-            yield context, pipeline
+            try:
+                yield context, pipeline
+            finally:
+                context.devices.give_back()
 
 
 @contextlib.contextmanager

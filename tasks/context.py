@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from data_contracts.digest_cache import DigestCache
 from data_contracts.publication import Workspace
+from tasks.devices import Devices, Uncounted
 from training.launch.stop_bound import NO_BOUND, StopBound
 from training.ledger import Ledger
 
@@ -29,6 +30,8 @@ class RunContext:
     may_register: bool = True
     stop: StopBound = NO_BOUND
     """Until when the flow run may go on."""
+    devices: Devices = field(default_factory=Uncounted)
+    """What ranks occupy."""
     continued_by: str = "headway retrain"
     """The command that continues it."""
 

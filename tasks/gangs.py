@@ -22,7 +22,12 @@ def gang_for(
     nodes: int = 1,
     ranks_per_node: int = 1,
 ) -> Gang:
-    """Ranks import the run's frozen code first, whatever lies on disk now."""
+    """Ranks that import the run's frozen code first, whatever lies on disk now; their devices are taken.
+
+    Raises:
+        RunStopped: the time was over before they were free.
+    """
+    context.devices.take()
     workspace = context.workspace
     return Gang(
         module=module,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 
 from data_contracts.documents import Json
+from data_contracts.errors import ConfigError
 from flows.deploy.profiles import HEARTBEATS_MISSED, Profile
 from flows.deploy.resources import Resource, mark_of
+from flows.devices import LIMITS, queue_name
 from flows.pipeline_spec import PipelineSpec
 from flows.triggers.spec import TriggersSpec
 from flows.windows.admission import ENDED_BY_NAME, STARVES, STARVING
@@ -26,6 +28,8 @@ ENTRYPOINTS = {
 ENDED = ("Completed", "Failed", "Cancelled", "Crashed", *ENDED_BY_NAME)
 """Prefect's events are named after a state's name, not its type."""
 PAUSED = ("Suspended", "Paused")
+MAX_WAITING = 1000
+"""Who waits is counted, not limited."""
 LIMIT_REACHED = "Deployment concurrency limit reached.*"
 """How Prefect begins the message of a run that it cancels because another one of its deployment is going on."""
 
@@ -54,7 +58,7 @@ def desired(wanted: Wanted) -> tuple[Resource, ...]:
     """Everything, by kind.
 
     Raises:
-        ConfigError: a pipeline's windows never open.
+        ConfigError: a pipeline's windows never open, or it occupies more than the profile has.
     """
     profile = wanted.profile
     pool = {"description": f"Retrains of {wanted.project}, {wanted.profile_name}. [{wanted.mark}]"}
@@ -64,6 +68,7 @@ def desired(wanted: Wanted) -> tuple[Resource, ...]:
             Resource(kind="concurrency limit", name=f"{wanted.mark}:{name}", fields={"limit": slots})
             for name, slots in profile.limits.items()
         ),
+        *_queues(wanted),
         *(
             Resource(kind="variable", name=name, fields={"value": value, "tags": [wanted.mark]})
             for name, value in profile.variables.items()
@@ -80,6 +85,29 @@ def desired(wanted: Wanted) -> tuple[Resource, ...]:
             if spec.triggers and spec.triggers.event
         ),
     )
+
+
+def _queues(wanted: Wanted) -> Iterator[Resource]:
+    """Limits that count who waits for devices, by priority.
+
+    Raises:
+        ConfigError: a pipeline occupies what the profile has not, or never so much.
+    """
+    limits = wanted.profile.limits
+    for name, spec in wanted.pipelines.items():
+        for device, number in spec.occupies.items():
+            if limits.get(device, 0) < number:
+                raise ConfigError(
+                    f"it occupies {number} {device}, of which the profile {wanted.profile_name} has "
+                    f"{limits.get(device, 'none')}.",
+                    where=f"{name}: occupies.{device}",
+                    advice=f"Give the profile `limits: {{{device}: NUMBER}}`.",
+                )
+    queues = {
+        queue_name(wanted.mark, device, spec.priority) for spec in wanted.pipelines.values() for device in spec.occupies
+    }
+    for queue in sorted(queues):
+        yield Resource(kind="concurrency limit", name=queue, fields={"limit": MAX_WAITING})
 
 
 def _retrain(wanted: Wanted, name: str, spec: PipelineSpec) -> Resource:
@@ -100,7 +128,8 @@ def _retrain(wanted: Wanted, name: str, spec: PipelineSpec) -> Resource:
         for each in sorted(planned, key=lambda each: each.slug)
     ]
     is_watched, usual = spec.triggers is not None, {"request": {"pipeline": name}}
-    return _deployment(wanted, RETRAIN, name, description, usual, timetable, is_watched=is_watched)
+    env = {LIMITS: wanted.mark} if spec.occupies else {}
+    return _deployment(wanted, RETRAIN, name, description, usual, timetable, is_watched=is_watched, env=env)
 
 
 def _watch(wanted: Wanted, name: str, spec: TriggersSpec) -> Resource:
@@ -135,12 +164,14 @@ def _deployment(
     timetable: list[Json],
     *,
     is_watched: bool = False,
+    env: Mapping[str, str] | None = None,
 ) -> Resource:
     profile = wanted.profile
     tags = {"headway", flow, wanted.mark, *profile.tags}
     if not is_watched:
         tags.add(_unwatched(wanted))
-    env = {
+    given = {
+        **(env or {}),
         "HEADWAY_PROJECT": wanted.project_folder,
         "PYTHONSAFEPATH": "1",  # never import from the folder a run happens to start in
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": str(profile.heartbeat_s),
@@ -158,7 +189,7 @@ def _deployment(
             "parameter_openapi_schema": wanted.forms[flow],
             "enforce_parameter_schema": True,
             "work_pool_name": profile.pool.name,
-            "job_variables": {"env": {key: value for key, value in sorted(env.items()) if value is not None}},
+            "job_variables": {"env": {key: value for key, value in sorted(given.items()) if value is not None}},
             # A night missed while no worker was up is not caught up with in a storm: one at a time, others cancelled.
             "concurrency_limit": 1,
             "concurrency_options": {"collision_strategy": "CANCEL_NEW"},

@@ -20,11 +20,14 @@ from rich.console import Console
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from flows.deploy.deploying import deploy
+from flows.devices import CountedDevices
 from flows.request import RetrainRequest
 from flows.triggers.records import read_standing
 from flows.triggers.watch import Outcome, WatchRequest, watch_once
 from flows.windows.admission import open_pipeline
 from flows.windows.decisions import open_until, skip
+from training.launch.stop_bound import NO_BOUND
+from training.ledger import Ledger
 
 from .conftest import end, wait_until
 
@@ -33,10 +36,11 @@ pytestmark = pytest.mark.slow
 PROFILES = """
 project: watched
 profiles:
-  production: {pool: {name: watched}, env: {HEADWAY_WORKSPACE: KEPT}}
+  production: {pool: {name: watched}, env: {HEADWAY_WORKSPACE: KEPT}, limits: {gpus: 1}}
 """
-TRIGGERS = "\ntriggers: {new_data: {files: 0.1}, event: watched.exported, look_every: 1d}\n"
+TRIGGERS = "\ntriggers: {new_data: {files: 0.1}, event: watched.exported, look_every: 1d}\noccupies: {gpus: 1}\n"
 WINDOWS = '\nwindows: {time_zone: UTC, open: [{start: "01:00", end: "05:00"}]}\n'
+MARK = "headway:watched:production"
 DAY = datetime.timedelta(days=1)
 
 
@@ -98,7 +102,7 @@ def watched(service: Any, project: Path, tmp_path: Path, monkeypatch: pytest.Mon
     with temporary_settings({PREFECT_API_URL: service.url}):
         made.deploy()
         yield made
-        for path in ("automations", "deployments", "work_pools"):
+        for path in ("automations", "deployments", "v2/concurrency_limits", "work_pools"):
             for each in service.api(f"{path}/filter", {}):
                 if "headway:watched:" in str(each):
                     service.api(f"{path}/{each['name'] if path == 'work_pools' else each['id']}", method="DELETE")
@@ -110,7 +114,7 @@ def test_deployed_twice_the_second_time_changes_nothing(watched: Watched) -> Non
     (schedule,) = look["schedules"]
     assert schedule["schedule"]["interval"] == 86_400
     text = (watched.folder / "deployments" / "tiny.yaml").read_text()
-    (watched.folder / "deployments" / "tiny.yaml").write_text(text.replace(TRIGGERS, ""))
+    (watched.folder / "deployments" / "tiny.yaml").write_text(text.replace(TRIGGERS, "\noccupies: {gpus: 1}\n"))
     gone = ["remove automation watched production: watched.exported for tiny", "remove deployment watch/tiny"]
     assert watched.deploy() == ["change deployment retrain/tiny", *gone]
 
@@ -203,15 +207,28 @@ def worker(watched: Watched) -> Iterator[subprocess.Popen[bytes]]:
     end(process)
 
 
-def test_an_event_starts_one_retrain_that_says_why(watched: Watched, worker: subprocess.Popen[bytes]) -> None:
+def test_an_event_starts_one_retrain_that_says_why_and_waits_for_its_devices(
+    watched: Watched, worker: subprocess.Popen[bytes]
+) -> None:
+    def taken(limit: str) -> bool:
+        return bool(watched.service.api(f"v2/concurrency_limits/{MARK}:gpus{limit}")["active_slots"])
+
+    other = CountedDevices(
+        slots={"gpus": 1}, priority=0, prefix=MARK, ledger=Ledger(watched.folder / "other.jsonl"), stop=NO_BOUND
+    )
+    other.take()
     watched.emit("watched.exported")
     wait_until(lambda: watched.runs("watch/tiny"), 120, "the watch that the event starts")
     (look,) = (run for run in watched.runs("watch/tiny") if not run["auto_scheduled"])
     assert watched.service.wait_for_end(look["id"], 300)["name"] == "Asked"
     (run,) = watched.runs()
+    wait_until(lambda: taken(":waiting:0"), 300, "the retrain waits for the device")
+    assert not list((watched.folder / "workspace").glob("runs/*/attempts"))  # sharded, and no rank started
+    other.give_back()
     ended = watched.service.wait_for_end(run["id"], 600)
     assert ended["name"] == "Completed", ended
     assert "event: watched.exported" in run["parameters"]["request"]["note"]
+    assert not taken("") and not taken(":waiting:0")
     standing = read_standing(watched.workspace, "tiny")
     assert standing.asked is None and standing.finished is not None
     assert watched.watch() == Outcome("NotDue", "nothing is over its limit")
