@@ -20,7 +20,7 @@ from flows.environment import project_folder
 from flows.pipeline_spec import find_pipeline_file, load_pipeline
 from flows.tables import print_table
 from flows.verify import proofs
-from tasks import champion_moves, decisions, model_card, model_refs
+from tasks import champion_moves, decisions, model_card, model_refs, retirement
 from tasks.champion_moves import Moved
 from tasks.context import RunContext
 from tasks.model_versions import model_versions
@@ -81,7 +81,7 @@ def promote(
 
 
 class RefusalReport(BaseModel):
-    """What a person's refusal came to."""
+    """What a person said no to."""
 
     model: str
     version: str
@@ -108,6 +108,26 @@ def refuse(workspace_uri: str, model: str, version: str, *, why: str) -> Refusal
         champion_moves.refuse(made, target, why=why, by=by, policy=policy)
     card = workspace.uri_of(model_card.card_path(name, target))
     return RefusalReport(model=name, version=version, why=why, by=by, card=card)
+
+
+def retire(workspace_uri: str, model: str, version: str, *, why: str) -> RefusalReport:
+    """Say that a version is wanted no more, so that `headway clean` may let go of what it stands on.
+
+    Raises:
+        ConfigError: no such version, no reason, or it is the champion or the one before.
+        RegistryError: MLflow does not answer.
+    """
+    workspace = Workspace(workspace_uri)
+    _require_reason(why)
+    name, version, target = model_refs.resolve(workspace, f"models:/{model}/{version}")
+    with (
+        _at_work(workspace, name) as (context, _),
+        model_versions(context, name, _store(workspace, name)) as made,
+    ):
+        entry = retirement.retire(made, target, why=why, by=decisions.who())
+        model_card.attach(made, target, version)
+    card = workspace.uri_of(model_card.card_path(name, target))
+    return RefusalReport(model=name, version=version, why=entry.reason, by=str(entry.detail["by"]), card=card)
 
 
 def rollback(workspace_uri: str, model: str, *, why: str, to: str = "") -> MoveReport:
@@ -225,9 +245,9 @@ def print_move(report: MoveReport) -> None:
         console.print(f"  warning    {warning}", markup=False)
 
 
-def print_refusal(report: RefusalReport) -> None:
+def print_refusal(report: RefusalReport, done: str = "refused") -> None:
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold]{report.model} version {report.version}[/bold]: refused by {report.by}")
+    console.print(f"[bold]{report.model} version {report.version}[/bold]: {done} by {report.by}")
     console.print(f"  why        {report.why}", markup=False)
     console.print(f"  card       {report.card}", markup=False)
 

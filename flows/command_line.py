@@ -33,7 +33,7 @@ from flows.clean_command import clean
 from flows.contract_command import app as contract_app
 from flows.deploy.command import deploy
 from flows.environment import default_workspace, prepare
-from flows.promotion_command import history, promote, refuse, rollback
+from flows.promotion_command import history, promote, refuse, retire, rollback
 from flows.request import RetrainRequest
 from flows.run_command import logs, profile, status, stop
 from flows.stop_options import stop_time
@@ -46,7 +46,8 @@ app = typer.Typer(
 )
 
 app.add_typer(contract_app, name="contract")
-for command in (ci, clean, deploy, history, logs, profile, promote, refuse, rollback, status, stop, triggers):
+COMMANDS = (ci, clean, deploy, history, logs, profile, promote, refuse, retire, rollback, status, stop, triggers)
+for command in COMMANDS:
     app.command()(command)
 app.add_typer(windows_app)
 

@@ -35,7 +35,7 @@ class PipelineSpec(Frozen):
     registry: RegistrySpec = Field(description="Where it is registered.")
     occupies: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Annotated[int, Field(ge=1)]] = Field(
         default_factory=dict,
-        description="What its ranks occupy, such as `{gpus: 4}`, of the `limits` of the profile that it is deployed by.",
+        description="What its ranks occupy, such as `{gpus: 4}`, of the `limits` of the profile it is deployed by.",
     )
     windows: WindowsSpec | None = Field(default=None, description="When scheduled retrains may train; empty: always.")
     triggers: TriggersSpec | None = Field(default=None, description="What else makes a retrain due; empty: nothing.")

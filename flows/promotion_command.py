@@ -60,6 +60,21 @@ def refuse(
     print(json.dumps(made.model_dump(mode="json"))) if as_json else print_refusal(made)
 
 
+def retire(
+    model: Model,
+    version: Annotated[str, typer.Argument(help="The version's number.")],
+    why: Why,
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """Give a version up for ever: `clean` may let go of what it stands on. Never the champion or the one before."""
+    from flows.champion_moves import print_refusal
+    from flows.champion_moves import retire as run_retire
+
+    made = run_retire(workspace or default_workspace(), model, version, why=why)
+    print(json.dumps(made.model_dump(mode="json"))) if as_json else print_refusal(made, "retired")
+
+
 def rollback(
     model: Model,
     why: Why,

@@ -59,6 +59,8 @@ def settle(
         reason = "was champion and was replaced; it does not return by itself"
     else:
         held_back = "" if context.may_promote else "promotion was switched off for this run"
+        if (gone := model_refs.retirement_of(workspace, model, registration)) is not None:
+            held_back = f"was retired by {gone.detail['by']}: {gone.reason}"
         decision = judge(workspace, policy or PromotionSpec(), registration, evaluation, now, held_back=held_back)
         by = f"retrain {context.pipeline}, {decisions.who()}"
         kept = decisions.record(workspace, decision, version=version, by=by)

@@ -127,20 +127,9 @@ def rollback_target(workspace: Workspace, model: str, version: str = "") -> tupl
                 advice="`headway promote` asks the policy; `headway history` names the champions there were.",
             )
         return now, target
-    before = previous(history)
+    before = model_refs.previous_champion(history)
     if before is None:
         raise ConfigError(
             f"model {model!r} had no champion before today's.", where=workspace.uri, advice="See `headway history`."
         )
     return now, before
-
-
-def previous(history: list[RefEntry]) -> Link | None:
-    """The champion before today's: what was rolled back from is no way back."""
-    stack: list[Link] = []
-    for entry in history:
-        if entry.detail.get("how") == "rollback" and entry.target in stack:
-            del stack[stack.index(entry.target) + 1 :]
-        else:
-            stack = [link for link in stack if link != entry.target] + [entry.target]
-    return stack[-2] if len(stack) > 1 else None

@@ -79,6 +79,7 @@ def render(workspace: Workspace, model: str, registration: Link, version: str) -
     lines = [
         f"# {model} version {version}",
         "",
+        *_retired(workspace, model, registration),
         *_verdict(found),
         "",
         *_decision(found),
@@ -95,6 +96,14 @@ def render(workspace: Workspace, model: str, registration: Link, version: str) -
         f"Prove it: `headway verify models:/{model}/{version}`",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _retired(workspace: Workspace, model: str, registration: Link) -> list[str]:
+    entry = model_refs.retirement_of(workspace, model, registration)
+    if entry is None:
+        return []
+    said = f"{entry.moved_at}, by {_cell(str(entry.detail['by']))}: {_cell(entry.reason)}"
+    return [f"**Retired**, {said}. What it stands on may be gone.", ""]
 
 
 def _verdict(found: tuple[RefEntry, Decision] | None) -> list[str]:

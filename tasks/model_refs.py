@@ -3,6 +3,7 @@
 `models/<name>/versions`    entry n: a registration, the version number it has in a store, and which store that is
 `models/<name>/challenger`  the newest candidate
 `models/<name>/champion`    what serves; moved by compare-and-set alone
+`models/<name>/retired`    versions that need no longer what they stand on
 `models/<name>/projected-*` the version that Headway last gave a store's alias of that name
 
 Refs name registrations. A version number belongs to a registration in one MLflow store; in another it has another.
@@ -73,6 +74,38 @@ def was_champion(workspace: Workspace, model: str, registration: Link) -> bool:
     return promotion_of(workspace, model, registration) is not None
 
 
+def previous_champion(history: list[RefEntry]) -> Link | None:
+    """The champion before today's: what was rolled back from is no way back."""
+    stack: list[Link] = []
+    for entry in history:
+        if entry.detail.get("how") == "rollback" and entry.target in stack:
+            del stack[stack.index(entry.target) + 1 :]
+        else:
+            stack = [link for link in stack if link != entry.target] + [entry.target]
+    return stack[-2] if len(stack) > 1 else None
+
+
+def retired_ref(model: str) -> str:
+    return f"models/{model}/retired"
+
+
+def retirement_of(workspace: Workspace, model: str, registration: Link) -> RefEntry | None:
+    """By whom, when and why a version was retired; None: it was not."""
+    entries = refs.history(workspace, retired_ref(model))
+    return next((entry for entry in entries if entry.target == registration), None)
+
+
+def require_in_use(workspace: Workspace, model: str, version: str, registration: Link) -> None:
+    """Raises `ConfigError`: it was retired, and what it stands on may be gone."""
+    entry = retirement_of(workspace, model, registration)
+    if entry is not None:
+        raise ConfigError(
+            f"version {version} of {model!r} was retired on {entry.moved_at} by {entry.detail['by']}: {entry.reason}.",
+            where=workspace.uri,
+            advice="Choose another; `headway history` names the champions there were.",
+        )
+
+
 def require_model(workspace: Workspace, name: str) -> None:
     """Raises `ConfigError`: nothing was registered under this name; says what there is."""
     # A name with a slash is none, and would be a path.
@@ -94,7 +127,7 @@ def resolve(workspace: Workspace, model_uri: str) -> tuple[str, str, Link]:
     A number that means different registrations in different stores means the one that was registered last.
 
     Raises:
-        ConfigError: not such a URI, or nothing of that name here.
+        ConfigError: not such a URI, or nothing of that name here, or it was retired.
     """
     match = MODEL_URI.match(model_uri)
     if match is None:
@@ -108,9 +141,12 @@ def resolve(workspace: Workspace, model_uri: str) -> tuple[str, str, Link]:
         entry = refs.current(workspace, alias_ref(name, alias))
         if entry is None:
             raise ConfigError(f"model {name!r} has no {alias}.", where=workspace.uri, advice="See `headway status`.")
-        return name, _number(entries, entry.target) or str(entry.detail["version"]), entry.target
+        number = _number(entries, entry.target) or str(entry.detail["version"])
+        require_in_use(workspace, name, number, entry.target)
+        return name, number, entry.target
     for candidate in entries:
         if str(candidate.detail["version"]) == version:
+            require_in_use(workspace, name, version, candidate.target)
             return name, version, candidate.target
     newest = entries[0].detail["version"]
     raise ConfigError(f"model {name!r} has no version {version}.", advice=f"Its newest is {newest}.")

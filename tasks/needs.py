@@ -6,11 +6,11 @@ import contextlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from data_contracts.digests import sha256_bytes, sha256_of
-from data_contracts.documents import CheckpointManifest, Json, Link, RunSpec
+from data_contracts.documents import CheckpointManifest, Json, Link, Registration, RunSpec
 from data_contracts.errors import IntegrityError
 from data_contracts.folder_store import Listed
 from data_contracts.leftovers import STAGING_SUFFIX
@@ -81,6 +81,11 @@ class Reader:
         step = self._field(result, "step")
         return step if isinstance(step, int) else None
 
+    def registration(self, decision: str) -> str | None:
+        """Digest of what was decided about."""
+        found = self._field(decision, "registration")
+        return str(found.get("sha256")) if isinstance(found, dict) else None
+
     def checkpoint(self, document: str) -> str | None:
         """The folder of the files that a checkpoint's document describes."""
         run, step = self._field(document, "run"), self._field(document, "step")
@@ -93,7 +98,7 @@ class Reader:
             value: Json = None
             with contextlib.suppress(ValueError, RecursionError):
                 value = json.loads(self.workspace.read_if_there(path) or b"null")
-            kept = ("pipeline", "run", "step")
+            kept = ("pipeline", "run", "step", "registration")
             self._values[path] = {each: value.get(each) for each in kept} if isinstance(value, dict) else {}
         return self._values[path].get(name)
 
@@ -115,8 +120,8 @@ def own_digest(path: str) -> str:
 class Needs:
     """What each file needs, by the listing of all."""
 
-    def __init__(self, listed: Mapping[str, Listed], reader: Reader) -> None:
-        self._listed, self._reader = listed, reader
+    def __init__(self, listed: Mapping[str, Listed], reader: Reader, retired: Collection[str] = ()) -> None:
+        self._listed, self._reader, self._retired = listed, reader, retired
         self._by_digest: dict[str, list[str]] = defaultdict(list)
         self._by_short: dict[str, list[str]] = defaultdict(list)
         self._by_checkpoint: dict[str, list[str]] = defaultdict(list)
@@ -134,6 +139,9 @@ class Needs:
         """Files whose names it says, itself left out."""
         file = self._listed.get(path)
         if file is None:
+            return
+        if (kept := self._of_retired(path)) is not None:
+            yield from kept
             return
         said = self._reader.said(file)
         for digest in said.digests:
@@ -162,6 +170,9 @@ class Needs:
             return
         if not self._is_superseded(path):
             self._reader.require_whole(file)
+        if (kept := self._of_retired(path)) is not None:
+            yield from kept
+            return
         self._require_linked(path, file)
         yield from self.says(path)
         if path.startswith("documents/"):
@@ -170,6 +181,27 @@ class Needs:
             if path.startswith(f"documents/{RunSpec.kind}/"):
                 result = f"{run_folder(Link(kind=RunSpec.kind, sha256=digest))}/{RESULT_NAME}"
                 yield from (each for each in (result,) if each in self._listed)
+
+    def _of_retired(self, path: str) -> list[str] | None:
+        """What stays of a retired version: its registration, what was decided about it, and its card, for the history;
+        None for a file that speaks of no such version."""
+        if not self._retired or not path.startswith(("refs/models/", "documents/")):
+            return None
+        if not path.startswith("refs/"):
+            return self._cards(own_digest(path)) if self._is_of_retired(path) else None
+        links = self._reader.said(self._listed[path]).links
+        targets = [document_path(Link(kind=kind, sha256=sha256)) for kind, sha256 in links]
+        if not any(self._is_of_retired(target) for target in targets):
+            return None
+        return [target for target in targets if target in self._listed]
+
+    def _is_of_retired(self, document: str) -> bool:
+        if document.startswith(f"documents/{Registration.kind}/"):
+            return own_digest(document) in self._retired
+        return document.startswith("documents/decision/") and self._reader.registration(document) in self._retired
+
+    def _cards(self, digest: str) -> list[str]:
+        return [each for each in self._by_short.get(digest[:16], ()) if each.startswith("cards/")]
 
     def _is_superseded(self, path: str) -> bool:
         """Whether an entry of a ref is history alone: a pipeline goes on after a damaged one, a model does not."""

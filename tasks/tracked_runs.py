@@ -12,6 +12,7 @@ from data_contracts.errors import HeadwayError, RegistryError, RunStopped
 from data_contracts.leftovers import MACHINE
 from data_contracts.publication import Workspace
 from tasks import mlflow_store, model_refs
+from tasks.retirement import RETIRED_TAG
 from training.checkpoint.layout import run_folder
 from training.launch import run_lock
 
@@ -62,7 +63,8 @@ def of_no_kept_run(client: MlflowClient, kept: Collection[str], limit_unix_s: fl
     Args:
         kept: digests of the runs whose documents stay.
     """
-    versions = {version.run_id for version in client.search_model_versions(max_results=PAGE * 10)}
+    found = client.search_model_versions(max_results=PAGE * 10)
+    versions = {version.run_id for version in found if RETIRED_TAG not in version.tags}
     return [
         run
         for run in _runs(client)

@@ -1,6 +1,7 @@
 """Which files of a workspace stay, and why: all that a root reaches, and all that nobody knows the use of.
 
-Roots: entries of refs (so every registered version with its whole proof, accepted data, fitted states), what was
+Roots: entries of refs (so every registered version with its whole proof, unless it was retired, accepted data, fitted
+states), what was
 written or used within the limit, runs that go on or may, the last finished runs of each pipeline. A record by which
 something is found again, such as a stage's, stays for as long as all that it names does. Names are followed as
 documents say them; what a document merely has beside it, such as its card, stays with it.
@@ -21,6 +22,7 @@ from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
 from data_contracts.references import reached, removal_order
 from tasks.needs import OF_CHECKPOINT, Needs, Reader, own_digest
+from tasks.retirement import let_go
 from training.checkpoint.layout import RESULT_NAME
 from training.launch import run_lock
 
@@ -76,7 +78,7 @@ def survey(workspace: Workspace, policy: Policy, reader: Reader) -> Survey:
         IntegrityError: a document that stays is damaged or gone, so that what it needs is unknown.
     """
     listed = {file.path: file for top in (*KINDS, "refs") for file in workspace.files(top)}
-    needs = Needs(listed, reader)
+    needs = Needs(listed, reader, let_go(workspace))
     roots = {path: reason for path, reason in _roots(workspace, listed, policy, reader) if path in listed}
     why = reached(roots, needs.of)
     for path in listed:

@@ -176,7 +176,12 @@ class Project:
     def forget_the_model(self) -> None:
         """As if training had never begun, and nothing had come of it."""
         self.forget_training()
-        for left in ("stages/verify", "stages/evaluate", "stages/register", "refs/models", "models", "mlartifacts"):
+        shutil.rmtree(self.workspace / "stages" / "verify")
+        self.forget_the_registry()
+
+    def forget_the_registry(self) -> None:
+        """As if what was trained had neither been evaluated nor registered."""
+        for left in ("stages/evaluate", "stages/register", "refs/models", "models", "mlartifacts"):
             shutil.rmtree(self.workspace / left)
         (self.workspace / "mlflow.db").unlink()
 

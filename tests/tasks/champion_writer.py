@@ -21,7 +21,7 @@ from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
 from tasks import model_refs
 from tasks.champion import crown
-from tasks.champion_moves import previous, promote, rollback
+from tasks.champion_moves import promote, rollback
 from tasks.context import RunContext
 from tasks.model_versions import model_versions
 from tasks.promotion_spec import PromotionSpec
@@ -69,7 +69,7 @@ def one_move(
     context: RunContext, model: str, store: str, targets: list[Link], draw: random.Random, history: list[RefEntry]
 ) -> RefEntry:
     """Raises `RefConflict`: another was first."""
-    now, back = history[-1], previous(history)
+    now, back = history[-1], model_refs.previous_champion(history)
     other = draw.choice([target for target in targets if target != now.target])
     goes_back = back is not None and draw.random() < 0.4
     if not store:

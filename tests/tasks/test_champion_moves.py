@@ -14,9 +14,9 @@ from data_contracts.errors import ConfigError, PromotionRefused, RefConflict
 from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
 from flows.champion_history import HistoryEntry, read_history
-from tasks import champion, champion_moves, decisions, mlflow_store, model_refs
+from tasks import champion, champion_moves, decisions, mlflow_store, model_refs, retirement
 from tasks.context import RunContext
-from tasks.model_card import card_path
+from tasks.model_card import card_path, render
 from tasks.model_versions import ModelVersions
 from tasks.promotion_spec import PromotionSpec
 from training.ledger import read_events
@@ -147,6 +147,33 @@ def test_an_override_promotes_it_and_is_kept_with_its_reason(versions, settle) -
     last = read_history(workspace.uri, MODEL).entries[-1]
     assert (last.event, last.override, last.failed) == ("promoted", "the old one leaks", ["champion"])
     assert decisions.last_policy(workspace, MODEL) == DEFAULT
+
+
+def test_a_version_is_retired_once_unless_it_is_the_champion_or_the_way_back(versions, settle, register) -> None:
+    workspace = versions.context.workspace
+    one = settle(1)
+    two = settle(2, one)
+    for target, named in ((two, "version 2 is the champion"), (one, "version 1 is the one that a rollback")):
+        with pytest.raises(ConfigError, match=named):
+            retirement.retire(versions, target, why="old", by="ada@desk")
+    three = settle(3, two)
+    retirement.retire(versions, one, why="old", by="ada@desk")
+    retirement.retire(versions, one, why="very old", by="bob@desk")
+    assert [entry.reason for entry in refs.history(workspace, model_refs.retired_ref(MODEL))] == ["old"]
+    assert versions.client.get_model_version(MODEL, "1").tags[retirement.RETIRED_TAG] == "old (ada@desk)"
+    with pytest.raises(ConfigError, match=r"version 1 of 'tiny' was retired on .* by ada@desk: old"):
+        model_refs.resolve(workspace, f"models:/{MODEL}/1")
+    with pytest.raises(ConfigError, match="was retired"):
+        champion_moves.rollback_target(workspace, MODEL, "1")
+    assert champion_moves.rollback_target(workspace, MODEL)[1] == two
+    assert champion_of(workspace).target == three and "by ada@desk: old" in render(workspace, MODEL, one, "1")
+
+    four = register(4, three)
+    held = dataclasses.replace(versions.context, may_promote=False)
+    champion.settle(ModelVersions(held, versions.client, MODEL, versions.store), *four)
+    retirement.retire(versions, four[0], why="a leak", by="ada@desk")
+    again = champion.settle(versions, *four)
+    assert not again.promoted and again.reason == "was retired by ada@desk: a leak"
 
 
 ASKING = PromotionSpec(approval="required")

@@ -1,0 +1,67 @@
+"""Versions that nobody wants to prove, serve or go back to any more: said once, by whom and why, and for ever.
+
+`models/<name>/retired` names their registrations. A retired version keeps its number, its card and its lines in the
+history; what it stands on is needed by it no longer, so that `headway clean` may let go of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from data_contracts import refs
+from data_contracts.documents import Link
+from data_contracts.errors import ConfigError, RefConflict
+from data_contracts.publication import Workspace
+from data_contracts.refs import RefEntry
+from tasks import model_refs
+from tasks.model_versions import ModelVersions
+
+RETIRED_TAG = "headway.retired"
+
+
+def retire(versions: ModelVersions, target: Link, *, why: str, by: str) -> RefEntry:
+    """Write down that a version is retired, and tag it in MLflow; twice is once.
+
+    Raises:
+        ConfigError: it is the champion, or the one that a rollback would go to.
+    """
+    workspace, model = versions.context.workspace, versions.model
+    version = versions.ensure(target)
+    _require_unneeded(workspace, model, target, version)
+    while (entry := model_refs.retirement_of(workspace, model, target)) is None:
+        name = model_refs.retired_ref(model)
+        expected, detail = refs.current(workspace, name), {"version": version, "by": by}
+        with contextlib.suppress(RefConflict):
+            refs.move(workspace, name, target, expected=expected, reason=why, detail=detail)
+    versions.client.set_model_version_tag(model, version, RETIRED_TAG, f"{entry.reason} ({entry.detail['by']})")
+    return entry
+
+
+def _require_unneeded(workspace: Workspace, model: str, target: Link, version: str) -> None:
+    history = refs.history(workspace, model_refs.alias_ref(model, "champion"))
+    if history and history[-1].target == target:
+        problem, advice = f"version {version} is the champion of {model!r}.", "Promote another first, or roll back."
+    elif model_refs.previous_champion(history) == target:
+        problem = f"version {version} is the one that a rollback of {model!r} would go to."
+        advice = "It may be retired once there are two later champions."
+    else:
+        return
+    raise ConfigError(problem, where=workspace.uri, advice=advice)
+
+
+def let_go(workspace: Workspace) -> set[str]:
+    """Digests of retired registrations that may lose what they stand on.
+
+    Today's champion and the one before stay whole, even if one was promoted at the moment in which it was retired.
+
+    Raises:
+        IntegrityError: an entry of a ref is damaged.
+    """
+    found: set[str] = set()
+    for model in workspace.names("refs/models"):
+        retired = {entry.target.sha256 for entry in refs.history(workspace, model_refs.retired_ref(model))}
+        if retired:
+            history = refs.history(workspace, model_refs.alias_ref(model, "champion"))
+            needed = (history[-1].target if history else None, model_refs.previous_champion(history))
+            found |= retired - {link.sha256 for link in needed if link is not None}
+    return found

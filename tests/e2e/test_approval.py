@@ -1,0 +1,47 @@
+"""A version that passes waits for a person: as a name that a flow run completes under, and a form that decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def state_names() -> list[str]:
+    """Of all flow runs that Prefect's server knows, oldest first."""
+    from prefect import get_client
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs(sort=FlowRunSort.START_TIME_ASC)
+        return [run.state.name for run in runs if run.state is not None]
+
+
+def test_a_retrain_ends_awaiting_approval_and_the_form_of_a_deployment_gives_it(project, retrain_here) -> None:
+    from flows.champion_flow import MoveRequest, move_champion
+    from flows.status import read_status
+
+    project.forget_the_registry()
+    asking = "promotion: {approval: required}\nregistry: {model: tiny}"
+    project.edit("tiny.yaml", "registry: {model: tiny}", asking)
+    summary, events = retrain_here(project)
+    assert (summary.waits, summary.is_champion, summary.champion_version) == (True, False, None)
+    assert "launch" in summary.stages_found, "nothing was trained for this"
+    assert state_names()[-1] == "AwaitingApproval"
+    assert not [event for event in events if event["event"] == "flow.failed"]
+    (model,) = read_status(str(project.workspace)).models
+    assert (model.champion, model.waits) == (None, "1")
+
+    request: dict[str, Any] = {"model": "tiny", "version": "1", "workspace": str(project.workspace)}
+    move_champion(MoveRequest(move="refuse", why="not on a Friday", **request))
+    summary, _ = retrain_here(project)
+    assert (summary.waits, summary.is_champion) == (False, False) and "not on a Friday" in summary.reason
+    assert state_names()[-1] == "Completed"
+
+    moved = move_champion(MoveRequest(move="promote", why="it is Monday", **request))
+    assert moved.to_version == "1" and "approved by" in str(moved.checks)
+    summary, _ = retrain_here(project)
+    assert summary.is_champion and not summary.waits and "it is Monday" in summary.reason
+    assert project.headway("verify", "models:/tiny@champion").returncode == 0
