@@ -27,6 +27,7 @@ from safetensors.torch import load_file
 
 from data_contracts.digests import sha256_bytes
 from flows.champion_history import read_history
+from flows.champion_moves import promote, rollback
 from flows.deploy.deploying import deploy
 from tests.prefect.conftest import (
     CONTRACT,
@@ -311,18 +312,16 @@ def runs_of(platform: Platform, flow_run: str, task: str) -> int:
     return int(wait_until(told, PATIENT_S, f"the end of {task}"))
 
 
-def test_the_deployment_promotes_and_rolls_back_and_the_history_has_it_all(
-    platform: Platform, worker: subprocess.Popen[bytes]
+def test_promotions_and_rollbacks_move_the_alias_and_the_history_has_them_all(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def move(**request: str) -> None:
-        given = {"model": "steady", "workspace": str(platform.workspace), **request}
-        platform.completes(platform.service.run_in(platform.project, "move-champion/champion", given))
-
-    move(move="promote", version="2", why="to see it in use", override="fewer steps are enough")
+    monkeypatch.setenv("HEADWAY_PROJECT", str(platform.project))
+    workspace = str(platform.workspace)
+    promote(workspace, "steady", "2", why="to see it in use", override="fewer steps are enough")
     assert platform.champion() == "2"
-    move(move="rollback", why="they were not")
+    rollback(workspace, "steady", why="they were not")
     assert platform.champion() == "1"
-    history = read_history(str(platform.workspace), "steady")
+    history = read_history(workspace, "steady")
     assert [(each.event, each.to_version) for each in history.entries] == [
         *(("promoted", "1"), ("refused", "2"), ("promoted", "2"), ("rolled back", "1"))
     ]
