@@ -46,9 +46,6 @@ app = typer.Typer(
 )
 
 app.add_typer(contract_app, name="contract")
-COMMANDS = (ci, clean, deploy, history, logs, profile, promote, refuse, retire, rollback, status, stop, triggers)
-for command in COMMANDS:
-    app.command()(command)
 app.add_typer(windows_app)
 
 Pipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
@@ -194,6 +191,11 @@ def ui(
     from flows.serve import serve
 
     serve(workspace or default_workspace(), prefect_port, mlflow_port)
+
+
+COMMANDS = (status, logs, stop, profile, history, promote, refuse, rollback, retire, triggers, ci, deploy, clean)
+for command in COMMANDS:
+    app.command()(command)
 
 
 class Terminated(BaseException):
