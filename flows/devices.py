@@ -8,6 +8,7 @@ nobody takes a device while one of a higher priority waits for it. Of equals the
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 import threading
 import time
@@ -104,7 +105,7 @@ class CountedDevices:
     def _try(self, server: Server) -> str:
         """Why they cannot be had now; empty: they are held."""
         try:
-            for limit in server.ask("POST", f"{PATH}/filter", {"limit": 200}):
+            for limit in server.all(f"{PATH}/filter"):
                 if limit["active_slots"] and self._goes_before(str(limit["name"])):
                     return "one of a higher priority waits for them"
             with contextlib.ExitStack() as held:
@@ -167,7 +168,8 @@ def _lease(server: Server, name: str, number: int) -> str | None:
 def _kept(name: str, number: int, lease: str, ledger: Ledger) -> Iterator[None]:
     """A lease that a thread renews while the body runs, and that is given back after it."""
     keeper = _Keeper(name, number, lease, ledger)
-    thread = threading.Thread(target=keeper.keep, name=f"keeps {name}", daemon=True)
+    here = contextvars.copy_context()  # which server it is, among others
+    thread = threading.Thread(target=here.run, args=(keeper.keep,), name=f"keeps {name}", daemon=True)
     thread.start()
     try:
         yield

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
+from data_contracts.errors import ConfigError
 from flows.deploy.desired import ENTRYPOINTS, Wanted, desired
 from flows.deploy.resources import Resource
 
-from .conftest import pipeline
+from .conftest import WINDOWS, pipeline
 
 Make = Callable[..., Wanted]
 
@@ -114,6 +115,19 @@ def test_a_pipeline_with_triggers_is_looked_at_and_its_lost_starts_are_no_news(m
     assert event["actions"][0]["deployment"] == "watch/nightly-dev"
     alone = [name for name, each in made.items() if "headway:acme:production:unwatched" in each.fields.get("tags", ())]
     assert alone == ["move-champion/champion-dev"]
+
+
+def test_what_pipelines_occupy_is_counted_by_priority_and_more_than_there_is_is_refused(make_wanted: Make) -> None:
+    urgent = pipeline("nightly", WINDOWS + "  priority: 10\noccupies: {gpus: 4}\n")
+    pipelines = {"nightly": urgent, "by-hand": pipeline("by-hand", "\noccupies: {gpus: 1}\n")}
+    made = by_name(make_wanted(pipelines=pipelines, profile={"limits": {"gpus": 4}}))
+    mark = "headway:acme:production"
+    limits = {name: each.fields["limit"] for name, each in made.items() if each.kind == "concurrency limit"}
+    assert limits == {f"{mark}:gpus": 4, f"{mark}:gpus:waiting:0": 1000, f"{mark}:gpus:waiting:10": 1000}
+    assert made["retrain/nightly"].fields["job_variables"]["env"]["HEADWAY_LIMITS"] == mark
+    assert "HEADWAY_LIMITS" not in made["move-champion/champion"].fields["job_variables"]["env"]
+    with pytest.raises(ConfigError, match=r"nightly.*occupies 4 gpus, of which the profile production has 3"):
+        desired(make_wanted(pipelines=pipelines, profile={"limits": {"gpus": 3}}))
 
 
 def test_a_notification_is_sent_where_a_block_is_named(make_wanted: Make) -> None:
