@@ -13,6 +13,8 @@ from flows.deploy.profiles import HEARTBEATS_MISSED, Profile
 from flows.deploy.resources import Resource, mark_of
 from flows.devices import LIMITS, queue_name
 from flows.pipeline_spec import PipelineSpec
+from flows.triggers import watch
+from flows.triggers.asking import BY_LIMIT
 from flows.triggers.spec import TriggersSpec
 from flows.windows.admission import ENDED_BY_NAME, STARVES, STARVING
 from flows.windows.schedules import schedules
@@ -25,13 +27,12 @@ ENTRYPOINTS = {
     MOVE_CHAMPION: "flows.champion_flow.move_champion",
     WATCH: "flows.triggers.watch.watch",
 }
-ENDED = ("Completed", "Failed", "Cancelled", "Crashed", *ENDED_BY_NAME)
+ENDED = ("Completed", "Failed", "Cancelled", "Crashed", *ENDED_BY_NAME, *watch.ENDED_BY_NAME)
 """Prefect's events are named after a state's name, not its type."""
 PAUSED = ("Suspended", "Paused")
 MAX_WAITING = 1000
 """Who waits is counted, not limited."""
-LIMIT_REACHED = "Deployment concurrency limit reached.*"
-"""How Prefect begins the message of a run that it cancels because another one of its deployment is going on."""
+LIMIT_REACHED = f"{BY_LIMIT}*"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

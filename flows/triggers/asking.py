@@ -10,14 +10,16 @@ from prefect.exceptions import PrefectHTTPStatusError
 
 from data_contracts.documents import Json
 from data_contracts.errors import ConfigError
-from flows.deploy.desired import LIMIT_REACHED
 from flows.deploy.server import Server
 from flows.triggers.look import Event
+from flows.windows.admission import STOPPED
 
 SOON = datetime.timedelta(seconds=60)
 """A start that is due so soon takes what is due: another one beside it would only be cancelled."""
 MAX_TRIES = 5
 """Runs for one ask that came to nothing by no fault of the data or the model."""
+BY_LIMIT = "Deployment concurrency limit reached."
+"""How Prefect begins the message of a run that it cancels because another one of its deployment is going on."""
 GOING_ON = ("PENDING", "RUNNING", "CANCELLING")
 
 
@@ -69,7 +71,7 @@ def going_on(server: Server, deployment: str) -> str:
 def ask(server: Server, deployment: str, key: str, parameters: dict[str, Json]) -> Asked:
     """One flow run for one key, whoever asks how often; another one only where the last came to nothing.
 
-    Nobody is asked again what a person cancelled, or what failed: that has its own cause, and its own message.
+    What a person cancelled or stopped, or what failed, is not asked for again: it has its own cause and message.
     """
     run: dict[str, Any] = {}
     for number in range(1, MAX_TRIES + 1):
@@ -82,11 +84,7 @@ def ask(server: Server, deployment: str, key: str, parameters: dict[str, Json]) 
         if state["type"] not in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED"):
             return Asked(run["name"], str(state["name"]), is_over=False)
         # Completed and still asked for: its window was closed, or it took other data.
-        is_lost = state["type"] in ("COMPLETED", "CRASHED") or _by_limit(state)
-        if not is_lost:
+        by_limit = str(state["message"] or "").startswith(BY_LIMIT)
+        if state["name"] == STOPPED or not (state["type"] in ("COMPLETED", "CRASHED") or by_limit):
             break
     return Asked(run["name"], str(run["state"]["name"]), is_over=True)
-
-
-def _by_limit(state: dict[str, Any]) -> bool:
-    return str(state["message"] or "").startswith(LIMIT_REACHED.rstrip("*"))

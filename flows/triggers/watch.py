@@ -6,14 +6,14 @@
 | `Asked` | a retrain was asked for, or the one asked for before has not started yet |
 | `WaitsForWindow` | due, and the windows are closed: the next window's own start takes it |
 | `WaitsForRun` | a retrain goes on, or starts in a moment: the look after its end decides |
-| `AskedInVain` | the retrain asked for failed, or a person cancelled it: nothing is asked again for the same data |
+| `AskedInVain` | the retrain asked for failed, or a person ended it: nothing is asked again for the same data |
 """
 
 from __future__ import annotations
 
 import datetime
 import functools
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from prefect import State, flow
 from prefect.states import Completed
@@ -42,8 +42,12 @@ class WatchRequest(BaseModel):
     )
 
 
+Ending = Literal["NotDue", "Asked", "WaitsForWindow", "WaitsForRun", "AskedInVain"]
+ENDED_BY_NAME: tuple[Ending, ...] = get_args(Ending)
+
+
 class Outcome(NamedTuple):
-    state: str
+    state: Ending
     said: str
 
 

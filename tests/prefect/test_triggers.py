@@ -70,9 +70,9 @@ class Watched:
     def run(self, name: str) -> str:
         return str(self.service.api(f"deployments/{self.id(name)}/create_flow_run", {})["id"])
 
-    def set(self, run: str, state: str, **details: Any) -> str:
+    def set(self, run: str, type: str, **details: Any) -> str:
         """The state that came of it."""
-        given = {"state": {"type": state, **details}, "force": state not in ("PENDING", "RUNNING")}
+        given = {"state": {"type": type, **details}, "force": type not in ("PENDING", "RUNNING")}
         self.service.api(f"flow_runs/{run}/set_state", given)
         return str(self.service.state(run)["type"])
 
@@ -140,6 +140,7 @@ def test_watchers_at_once_and_repeated_ask_for_one_retrain(watched: Watched) -> 
         ("CANCELLED", "Deployment concurrency limit reached.", "Asked", 2),
         ("COMPLETED", "its window closed", "Asked", 2),
         ("CANCELLED", "by a person", "AskedInVain", 1),
+        ("Stopped", "by a person", "AskedInVain", 1),
         ("FAILED", "the data break their contract", "AskedInVain", 1),
     ],
 )
@@ -147,7 +148,8 @@ def test_what_came_to_nothing_is_asked_again_and_what_failed_is_not(
     watched: Watched, ended: str, message: str, outcome: str, num_runs: int
 ) -> None:
     assert watched.watch().state == "Asked"
-    watched.set(watched.runs()[0]["id"], ended, message=message)
+    named = {"name": ended, "type": "COMPLETED"} if ended == "Stopped" else {"type": ended}
+    watched.set(watched.runs()[0]["id"], **named, message=message)
     assert watched.watch().state == outcome
     assert len(watched.runs()) == num_runs
     # Data that are new enough are another need.
