@@ -65,7 +65,7 @@ def subject_of(
         champion=champion,
         model_bytes=None if graph is None else graph.size_bytes,
         latency_ms=latency_ms,
-        latency_measured_on=machine_here(),
+        timed_on=machine_here(),
         latency_problem=problem,
         data_age_s=data_age_s(workspace.load(run.receipt, ContractReceipt), time.time()),
         has_signature=bool((description.get("signature") or {}).get("inputs")),

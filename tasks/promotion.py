@@ -95,7 +95,7 @@ class Subject:
     """Today's."""
     model_bytes: int | None = None
     latency_ms: float | None = None
-    latency_measured_on: str = ""
+    timed_on: str = ""
     """The kind of machine."""
     latency_problem: str = ""
     """Why it could not be measured."""
@@ -105,9 +105,8 @@ class Subject:
     held_back: str = ""
     """Why nothing may be promoted at all."""
     approved: str = ""
-    """By whom, and why; empty: by nobody yet."""
     refused: str = ""
-    """The same, of a person who refused it."""
+    """By whom, and why; empty: by nobody."""
 
 
 def decide(policy: PromotionSpec, report: EvaluationReport, subject: Subject) -> Decision:
@@ -129,7 +128,9 @@ def decide(policy: PromotionSpec, report: EvaluationReport, subject: Subject) ->
             *_floors(policy.floors, report),
             _slices(policy.slices, report, subject),
             _at_most("size", subject.model_bytes, policy.max_model_bytes, "bytes"),
-            _latency(policy, subject),
+            _at_most(
+                "latency", subject.latency_ms, policy.max_latency_ms, "ms", subject.latency_problem, subject.timed_on
+            ),
             _at_most("freshness", subject.data_age_s, policy.max_data_age_s, "s old"),
             _there("signature", policy.signature, subject.has_signature),
             _there("input example", policy.input_example, subject.has_input_example),
@@ -263,24 +264,19 @@ def _slices(limits: SliceLimits | None, report: EvaluationReport, subject: Subje
     return Check(name="slices", standing=standing, detail=detail, value=large[worst].high, limit=-limits.may_lose)
 
 
-def _at_most(name: str, value: float | None, limit: float | None, unit: str, problem: str = "") -> Check:
+def _at_most(
+    name: str, value: float | None, limit: float | None, unit: str, problem: str = "", measured_on: str = ""
+) -> Check:
     if limit is None:
         found = "" if value is None else f" ({value:,.6g} {unit})"
         return Check(name=name, standing="not judged", detail=f"the policy sets no limit{found}", value=value)
     if value is None:
         detail = f"{name} is limited and not known{f' ({problem})' if problem else ''}"
         return Check(name=name, standing="failed", detail=detail, limit=limit)
-    held = value <= limit
-    detail = f"{name} {value:,.6g} {unit}, {'within' if held else 'over'} {limit:,.6g}"
-    return Check(name=name, standing="passed" if held else "failed", detail=detail, value=value, limit=limit)
-
-
-def _latency(policy: PromotionSpec, subject: Subject) -> Check:
-    check = _at_most("latency", subject.latency_ms, policy.max_latency_ms, "ms", subject.latency_problem)
-    if subject.latency_ms is None or not subject.latency_measured_on:
-        return check
-    detail = f"{check.detail}, measured on {subject.latency_measured_on}"
-    return check.model_copy(update={"detail": detail, "measured_on": subject.latency_measured_on})
+    held, where = value <= limit, f", measured on {measured_on}" if measured_on else ""
+    detail = f"{name} {value:,.6g} {unit}, {'within' if held else 'over'} {limit:,.6g}{where}"
+    standing: Standing = "passed" if held else "failed"
+    return Check(name=name, standing=standing, detail=detail, value=value, limit=limit, measured_on=measured_on)
 
 
 def _there(name: str, asked: bool, found: bool) -> Check:

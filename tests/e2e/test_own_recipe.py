@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from data_contracts.errors import ConfigError
+from data_contracts.errors import ConfigError, IntegrityError
 from flows.export import export_model
+from flows.reproduce import reproduce_model
 from flows.verify import verify_model
 from training.checkpoint.verify import load_checkpoint
 
@@ -192,6 +193,11 @@ def test_it_is_trained_evaluated_registered_proved_exported_and_started_from(
     again, _ = retrain_here(project)
     assert again.stages_made == [] and again.version == "1"
 
+    layers.write_text("raise SystemExit('an edit after it was trained')\n")
+    made = reproduce_model("models:/tuned/1", str(project.workspace), again=False, as_json=True)
+    assert made.agrees and made.is_promised, "from its frozen code, and from the checkpoint that it started from"
+    assert weights(Path(made.reproduction.folder), "head") == weights(run, "head") != {}
+
     path = max((project.workspace / "runs" / first / "checkpoints").glob("*/tensors-*"))
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -200,6 +206,8 @@ def test_it_is_trained_evaluated_registered_proved_exported_and_started_from(
     capsys.readouterr()
     assert verify_model("models:/tuned/1", str(project.workspace), as_json=True) == 5
     assert path.name in capsys.readouterr().out
+    with pytest.raises(IntegrityError, match="sha256 is"):
+        reproduce_model("models:/tuned/1", str(project.workspace), again=True, as_json=True)
 
 
 def weights(run: Path, prefix: str) -> dict[str, bytes]:

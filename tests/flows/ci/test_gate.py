@@ -32,6 +32,12 @@ def test_only_a_model_that_beats_the_champion_passes_and_the_champion_stays(work
     assert refs.current(workspace, CHAMPION).target == first and files(workspace) == before
 
 
+def test_a_model_that_only_waits_for_a_person_blocks_no_merge(workspace, register) -> None:  # noqa: F811
+    asking = PromotionSpec(approval="required")
+    assert "waits for approval" in (said := judge_quality(workspace, asking, *register(1))).reason and not said.error
+    assert judge_quality(workspace, asking, *register(2, better=False)).error is not None
+
+
 def test_a_first_model_is_held_against_its_baseline(workspace, register) -> None:  # noqa: F811
     assert judge_quality(workspace, PromotionSpec(), *register(1)).error is None
     assert judge_quality(workspace, PromotionSpec(), *register(2, better=False)).error is not None
