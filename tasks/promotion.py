@@ -264,19 +264,17 @@ def _slices(limits: SliceLimits | None, report: EvaluationReport, subject: Subje
     return Check(name="slices", standing=standing, detail=detail, value=large[worst].high, limit=-limits.may_lose)
 
 
-def _at_most(
-    name: str, value: float | None, limit: float | None, unit: str, problem: str = "", measured_on: str = ""
-) -> Check:
+def _at_most(name: str, value: float | None, limit: float | None, unit: str, problem: str = "", on: str = "") -> Check:
     if limit is None:
         found = "" if value is None else f" ({value:,.6g} {unit})"
         return Check(name=name, standing="not judged", detail=f"the policy sets no limit{found}", value=value)
     if value is None:
         detail = f"{name} is limited and not known{f' ({problem})' if problem else ''}"
         return Check(name=name, standing="failed", detail=detail, limit=limit)
-    held, where = value <= limit, f", measured on {measured_on}" if measured_on else ""
+    held, where = value <= limit, f", measured on {on}" if on else ""
     detail = f"{name} {value:,.6g} {unit}, {'within' if held else 'over'} {limit:,.6g}{where}"
     standing: Standing = "passed" if held else "failed"
-    return Check(name=name, standing=standing, detail=detail, value=value, limit=limit, measured_on=measured_on)
+    return Check(name=name, standing=standing, detail=detail, value=value, limit=limit, measured_on=on)
 
 
 def _there(name: str, asked: bool, found: bool) -> Check:
@@ -292,10 +290,11 @@ def _approval(policy: PromotionSpec, subject: Subject) -> Iterator[Check]:
     """A person's word, where the policy asks for one; and one who refused is heard without being asked."""
     if subject.refused:
         yield Check(name=APPROVAL, standing="failed", detail=subject.refused)
-    elif policy.approval == "required" and subject.approved:
-        yield Check(name=APPROVAL, standing="passed", detail=subject.approved)
     elif policy.approval == "required":
-        yield Check(name=APPROVAL, standing="waiting", detail="nobody has approved or refused it yet")
+        standing: Standing = "passed" if subject.approved else "waiting"
+        yield Check(
+            name=APPROVAL, standing=standing, detail=subject.approved or "nobody has approved or refused it yet"
+        )
 
 
 def _not_asked(name: str) -> Check:
