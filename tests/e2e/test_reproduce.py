@@ -58,7 +58,7 @@ def test_a_version_is_trained_again_to_the_same_bits_over_a_kill_and_nothing_kep
     assert restored["step"] >= 20, "it went on from a checkpoint of its own"
     assert kept(project) == before
     assert project.headway("verify", MODEL).returncode == 0
-    assert project.living() == []
+    wait_until(lambda: project.everybody() == [])
 
 
 def test_other_bits_end_with_a_code_of_their_own_and_say_which_differ_and_what_else_does(project) -> None:
