@@ -28,6 +28,8 @@ PREFECT = str(Path(sys.executable).with_name("prefect"))
 """Not `python -m prefect`, which would import from the current folder first."""
 TOKEN = "PIPELINE_TEST_TOKEN"
 """Set for the server and its worker, and inherited by all they start: nobody can hide from the tests."""
+QUEUE = "asked-for"
+"""Of the work pool: a schedule whose hour comes while tests run starts nothing between them."""
 
 CONTRACT = """
 name: snippets
@@ -124,7 +126,7 @@ class Service:
         """Create a flow run of a deployment that finds its files in `project`; returns its id."""
         found = self.api(f"deployments/name/{deployment}")
         environment = found["job_variables"]["env"] | {"HEADWAY_PROJECT": str(project)}
-        body = {"parameters": {"request": request}, "job_variables": {"env": environment}}
+        body = {"parameters": {"request": request}, "job_variables": {"env": environment}, "work_queue_name": QUEUE}
         made = self.api(f"deployments/{found['id']}/create_flow_run", body)
         return str(made["id"])
 
@@ -232,7 +234,8 @@ def working(service: Service) -> Iterator[subprocess.Popen[bytes]]:
     """A process worker that stands in an unrelated folder."""
     cwd = service.folder / f"worker-{uuid.uuid4().hex[:8]}"
     cwd.mkdir()
-    process = service.start("worker", "start", "--pool", "headway", "--name", cwd.name, cwd=cwd, log=cwd / "log")
+    options = ("--pool", "headway", "--work-queue", QUEUE, "--name", cwd.name)
+    process = service.start("worker", "start", *options, cwd=cwd, log=cwd / "log")
     try:
         yield process
     finally:

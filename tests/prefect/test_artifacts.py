@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tasks.artifacts import artifact_key, show_markdown
-from tests.prefect.conftest import wait_until
+from tests.waiting import wait_until
 
 TOYS = Path(__file__).parent / "toys"
 

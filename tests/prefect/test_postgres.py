@@ -35,14 +35,14 @@ from tests.prefect.conftest import (
     TOKEN,
     Service,
     end,
-    free_port,
     new_service,
     serve,
     steps_in,
-    wait_until,
     working,
 )
 from tests.prefect.postgres import Postgres, running_postgres
+from tests.waiting import wait_until
+from training.launch.ports import free_port
 from training.launch.process_tree import sweep
 
 pytestmark = pytest.mark.slow
