@@ -80,14 +80,14 @@ def begin(context: RunContext, run: Sha256) -> None:
     """What is finished and found once more begins nothing."""
     now = read(context.workspace, context.pipeline)
     if now is None or now.run != run[:16] or now.state in ("stopped", "given up"):
-        _append(context, "begun", run=run[:16])
+        _append(context.workspace, context.pipeline, "begun", run=run[:16])
 
 
 def finish(context: RunContext) -> None:
     """Its model is registered."""
     now = read(context.workspace, context.pipeline)
     if now is not None and now.state != "finished":
-        _append(context, "finished")
+        _append(context.workspace, context.pipeline, "finished")
 
 
 @contextlib.contextmanager
@@ -101,7 +101,12 @@ def on_record(context: RunContext, starving_after: int | None) -> Iterator[None]
         yield
     except RunStopped as stopped:
         with _without_hiding(stopped):
-            _append(context, "cut" if stopped.reason == "window closed" else "stopped", starving_after=starving_after)
+            state: State = "cut" if stopped.reason == "window closed" else "stopped"
+            now = _append(context.workspace, context.pipeline, state, starving_after=starving_after)
+            if now.starving:
+                context.ledger.event(
+                    "pipeline.starving", pipeline=now.pipeline, windows=now.windows_cut, message=str(now)
+                )
         raise
 
 
@@ -115,7 +120,7 @@ def giving_up(context: RunContext) -> Iterator[None]:
         yield
     except HOPELESS as error:
         with _without_hiding(error):
-            _append(context, "given up")
+            _append(context.workspace, context.pipeline, "given up")
         raise
 
 
@@ -128,12 +133,21 @@ def _without_hiding(error: HeadwayError) -> Iterator[None]:
         error.add_note(f"Nor could it be recorded: {second}")
 
 
-def _append(context: RunContext, state: State, *, run: str | None = None, starving_after: int | None = None) -> None:
-    workspace, pipeline = context.workspace, context.pipeline
+def lose_window(workspace: Workspace, pipeline: str, starving_after: int) -> CurrentRun:
+    """A window was over, or nearly, before a run could begin in it: the pipeline has one less."""
+    return _append(workspace, pipeline, "cut", starving_after=starving_after)
+
+
+def _append(
+    workspace: Workspace, pipeline: str, state: State, *, run: str = "", starving_after: int | None = None
+) -> CurrentRun:
+    """Args:
+    run: empty: the one it is at.
+    """
     entry = refs.current(workspace, ref_of(pipeline))
     before = None if entry is None else workspace.load(entry.target, CurrentRun)
-    if run is None:
-        run = "" if before is None or (state in ("cut", "stopped") and before.state == "finished") else before.run
+    if not run and before is not None and before.state in ("begun", "cut"):
+        run = before.run
     spent = 0 if before is None or state in ("finished", "given up") else before.windows_cut
     cut = spent + (state == "cut")
     starving = starving_after is not None and cut >= starving_after
@@ -141,5 +155,4 @@ def _append(context: RunContext, state: State, *, run: str | None = None, starvi
     # Two retrains of one pipeline at once: the other's is as good.
     with contextlib.suppress(RefConflict):
         refs.move(workspace, ref_of(pipeline), workspace.publish_document(now), expected=entry, reason=state)
-    if starving:
-        context.ledger.event("pipeline.starving", pipeline=pipeline, windows=cut, message=str(now))
+    return now

@@ -28,9 +28,11 @@ from tasks import current_run
 
 R = TypeVar("R")
 STOPPED, WINDOW_CLOSED, STARVING = "Stopped", "WindowClosed", "Starving"
+LOST: tuple[SkipState, ...] = ("WindowTooShort", "Missed")
+"""Windows in which a run was due and none could begin; other skips are somebody's will."""
 ENDED_BY_NAME = (STOPPED, WINDOW_CLOSED, STARVING, *get_args(SkipState))
 """Names under which a flow run is Completed that trained less than it might have. Prefect's events go by them."""
-STARVES = "Its windows are too few for it: `headway windows` says what it needs; open longer, or train less."
+STARVES = "Its windows do not do for it: `headway windows` says what it needs; open longer, or train less."
 entered: ContextVar[RetrainRequest | None] = ContextVar("entered", default=None)
 """What a command has brought through the gate itself: it is not asked again, and its end is the command's exit code."""
 
@@ -103,25 +105,32 @@ def keeping_to_windows(retrain: Callable[[RetrainRequest], R]) -> Callable[[Retr
             return retrain(request)
         admitted = admit(request)
         if isinstance(admitted, Skip):
-            return Completed(name=admitted.state, message=admitted.reason)
+            return _ended(admitted.state, admitted.reason, request, is_lost=admitted.state in LOST)
         try:
             return retrain(admitted)
         except RunStopped as stopped:
-            name = _name_of(stopped, request)
-            hint = f" {STARVES}" if name == STARVING else ""
-            return Completed(name=name, message=f"{stopped}{hint}")
+            is_closed = stopped.reason == "window closed" and request.in_window
+            return _ended(WINDOW_CLOSED if is_closed else STOPPED, str(stopped), request)
 
     return kept
 
 
-def _name_of(stopped: RunStopped, request: RetrainRequest) -> str:
-    """Args:
-    request: as it was before the gate gave it an end.
+def _ended(name: str, message: str, request: RetrainRequest, *, is_lost: bool = False) -> State[None]:
+    """Under this name, or as starving where that was one window too many.
+
+    Args:
+        request: as it was before the gate gave it an end.
+        is_lost: no run began in the window, though one was due.
     """
-    if stopped.reason != "window closed" or not request.in_window:
-        return STOPPED
-    now = current_run.read(Workspace(request.workspace), open_pipeline(request).spec.pipeline)
-    return STARVING if now is not None and now.starving else WINDOW_CLOSED
+    if name != WINDOW_CLOSED and not is_lost:
+        return Completed(name=name, message=message)
+    pipeline, workspace = open_pipeline(request), Workspace(request.workspace)
+    if is_lost:
+        current_run.lose_window(workspace, pipeline.spec.pipeline, pipeline.windows.starving_after)
+    now = current_run.read(workspace, pipeline.spec.pipeline)
+    if now is None or not now.starving:
+        return Completed(name=name, message=message)
+    return Completed(name=STARVING, message=f"{now}. {name}: {message} {STARVES}")
 
 
 def enter(request: RetrainRequest) -> RetrainRequest:

@@ -56,8 +56,8 @@ def starts(deployed: Any, project: Path) -> Starts:
 
 @pytest.fixture(scope="module")
 def late_worker(starts: Starts) -> Iterator[list[str]]:
-    """A worker that comes after three starts were due: one each night, the last in the window that is open."""
-    runs = [starts.due(OPENS - days * DAY) for days in (2, 1, 0)]
+    """A worker that comes after three starts were due, each in a window that is over; now one is open."""
+    runs = [starts.due(OPENS - days * DAY) for days in (3, 2, 1)]
     folder = starts.service.folder / f"worker-{uuid.uuid4().hex[:8]}"
     folder.mkdir()
     command = ("worker", "start", "--pool", "headway", "--name", folder.name)

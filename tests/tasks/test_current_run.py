@@ -82,6 +82,17 @@ def test_a_retrain_by_hand_of_newer_data_is_what_windows_go_on_with(context: Run
     assert current_run.cut_run(context) == newer
 
 
+def test_a_window_that_ends_before_training_carries_on_nothing_that_a_person_stopped(context, described) -> None:
+    current_run.begin(context, described("1").sha256)
+    end(context, RunStopped("by hand."))
+    end(context, CLOSED)
+    assert current_run.cut_run(context) is None and now(context).windows_cut == 1
+    assert current_run.lose_window(context.workspace, MODEL, starving_after=2).starving
+    current_run.begin(context, described("1").sha256)
+    current_run.finish(context)
+    assert now(context).windows_cut == 0
+
+
 def test_what_was_cleaned_away_is_not_carried_on(context: RunContext) -> None:
     current_run.begin(context, "f" * 64)
     assert current_run.cut_run(context) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import os
 import sys
@@ -19,6 +20,7 @@ from flows.request import RetrainRequest
 from flows.windows.admission import ENDED_BY_NAME, admit, enter, keeping_to_windows, remark
 from flows.windows.decisions import open_until, skip
 from flows.windows.gate import Skip, SkipState
+from flows.windows.openings import Override, Timetable
 from tasks.current_run import CurrentRun, ref_of
 
 from .clocks import instant
@@ -146,6 +148,35 @@ def test_a_flow_run_whose_window_closes_completes_as_window_closed_and_as_starvi
     assert (state.type.value, state.name) == ("COMPLETED", "Starving")
     assert "`headway windows` says what it needs" in (state.message or "")
     assert {"Stopped", "WindowClosed", "Starving", *get_args(SkipState)} == set(ENDED_BY_NAME)
+
+
+def test_windows_that_end_before_a_start_comes_count_and_those_that_a_person_skips_do_not(
+    request_of: RetrainRequest, reopened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is late every night lets a pipeline starve as well."""
+
+    @keeping_to_windows
+    def flow(_: RetrainRequest) -> None:
+        raise AssertionError("let through")
+
+    def due(at: str) -> State[None]:
+        monkeypatch.setattr("flows.windows.admission.scheduled_start", lambda: instant(at))
+        state = flow(kept(request_of))
+        assert isinstance(state, State) and state.type.value == "COMPLETED"
+        return state
+
+    now = datetime.datetime.now(datetime.UTC)
+    skip(reopened(), now - HOUR, until=(now + HOUR).isoformat(), skip_next=False, why="the cluster moves")
+    assert {due("2026-11-20T00:00Z").name for _ in range(6)} == {"Skipped"}
+    opening = now - HOUR, now + 2 * HOUR
+    spec = reopened().windows.model_copy(update={"margin_s": 24.0 * 3600})
+    override = Override(action="open", start=opening[0], end=opening[1], why="", who="", decided_at=now)
+    pipeline = dataclasses.replace(reopened(), windows=spec, timetable=Timetable(spec=spec, overrides=[override]))
+    monkeypatch.setattr("flows.windows.admission.open_pipeline", lambda _: pipeline)
+    assert [due("2026-11-20T00:00Z").name for _ in range(5)] == ["WindowTooShort"] * 4 + ["Starving"]
+    assert "6 windows in a row closed before training began. WindowTooShort: " in (
+        due("2026-11-20T00:00Z").message or ""
+    )
 
 
 def test_a_command_that_entered_is_not_asked_again_and_its_stop_is_its_exit_code(
