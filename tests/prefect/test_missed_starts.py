@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import wait_until
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
