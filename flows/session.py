@@ -19,6 +19,7 @@ from data_contracts.object_store import Patience
 from data_contracts.publication import Workspace
 from flows.devices import devices_of
 from flows.environment import project_folder
+from flows.failure_card import failure_card
 from flows.orphan import ended_with_worker
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest
@@ -76,7 +77,8 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
             stop=stop,
             continued_by=request.command,
         )
-        with on_record(context, None if pipeline.windows is None else pipeline.windows.starving_after):
+        starving_after = None if pipeline.windows is None else pipeline.windows.starving_after
+        with on_record(context, starving_after), failure_card(context, request, pipeline):
             try:
                 yield context, pipeline
             finally:

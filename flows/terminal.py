@@ -14,6 +14,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.table import Table
 
+from flows.failure_card import FailureCard, print_card
 from flows.summary import RetrainSummary, inexact_line, proof_command, standing, title
 from flows.tables import print_table
 from training.ledger import Event
@@ -115,6 +116,10 @@ class Terminal:
         elif time.monotonic() - self._printed_s >= PLAIN_STEP_EVERY_S or event["step"] == event.get("max_steps"):
             self._line(line)
             self._printed_s = time.monotonic()
+
+    def _card(self, event: Event) -> None:
+        self._line("")
+        print_card(FailureCard.model_validate({**event}), Console(file=self._stream, highlight=False))
 
     def _line(self, text: str) -> None:
         if self._open_line:

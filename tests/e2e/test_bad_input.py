@@ -243,6 +243,8 @@ def test_data_that_break_their_contract_train_nothing_and_leave_a_receipt_and_a_
     assert done.returncode == 4
     assert_one_message(done.stderr, "line-length", "reports/contract-")
     assert len([page for page in project.files("reports/contract-*.html") if str(page) in done.stderr]) == 1
+    (card,) = project.files("ledger/*/failure.md")
+    assert "tiny failed in stage validate" in done.stdout and "line-length" in card.read_text()
     receipts = [
         ContractReceipt.from_bytes(path.read_bytes(), where="") for path in project.files("documents/receipt/*.json")
     ]

@@ -6,7 +6,7 @@ Pure. When one rank fails, its peers fail after it with torn connections; the ju
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, cast
 
 from data_contracts.errors import StopReason
@@ -35,6 +35,7 @@ class AttemptOutcome:
     traceback: str = ""
     rank: int | None = None
     node: int | None = None
+    host: str = ""
     log: str = ""
     retryable: bool = False
 
@@ -61,7 +62,7 @@ def judge(evidence: Evidence) -> AttemptOutcome:
     if len(markers) == evidence.world_size and all(marker.state == "done" for marker in markers.values()):
         # A process may still abort while it is torn down; what it was started for is done.
         return AttemptOutcome(state="done")
-    return (
+    outcome = (
         _overdue(evidence)
         or _own_failure(evidence)
         or _stopped_on_request(evidence)
@@ -70,6 +71,15 @@ def judge(evidence: Evidence) -> AttemptOutcome:
         or _echo(evidence)
         or _never_came_up(evidence)
     )
+    return replace(outcome, host=_host(evidence, outcome))
+
+
+def _host(evidence: Evidence, outcome: AttemptOutcome) -> str:
+    """Where the rank or node that the outcome names ran; empty where it names none."""
+    marker = None if outcome.rank is None else evidence.markers.get(outcome.rank)
+    node = outcome.node if marker is None else marker.node
+    statuses = (report.status for report in evidence.nodes if report.node == node)
+    return next((status.host for status in statuses if status is not None), "")
 
 
 def _overdue(evidence: Evidence) -> AttemptOutcome | None:

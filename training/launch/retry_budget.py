@@ -31,6 +31,10 @@ class AttemptRecord:
     continued_by: str = ""
     """The command that goes on where it ended."""
     retryable: bool = True
+    rank: int | None = None
+    """The first rank that failed, on `host`; its stderr is `log`."""
+    host: str = ""
+    log: str = ""
     step: int | None = None
     """The newest step it reached, None before its first."""
     begin_unix_s: float = 0.0

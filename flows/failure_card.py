@@ -1,0 +1,279 @@
+"""The failure card: one page that says what broke, where, what was tried, what happens next, and what a person does.
+
+Made where a retrain fails, from what is on disk anyway; kept beside the flow run's ledger, shown in the terminal and as
+an artifact. Whatever goes wrong while it is made, the failure itself is what is raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from data_contracts.errors import HeadwayError, RunStopped
+from data_contracts.publication import Workspace
+from flows.commands import command_name, elsewhere
+from flows.pipeline_spec import PipelineSpec
+from flows.request import RetrainRequest
+from flows.windows.gate import opens_next
+from flows.windows.openings import UTC, Timetable
+from flows.windows.overrides import read_overrides
+from tasks.artifacts import artifact_key, show_markdown
+from tasks.context import RunContext
+from tasks.current_run import HOPELESS
+from training.checkpoint.layout import MANIFEST_NAME, step_of
+from training.launch.logs import last_lines
+from training.launch.retry_budget import RECORDS_NAME, AttemptRecord, AttemptRecords
+from training.ledger import Event
+
+NAME = "failure.md"
+LAST_LINES = 12
+DEFECT = "This is a defect of Headway, or of a library: report it with the traceback."
+
+
+class Tried(BaseModel):
+    """One attempt of this flow run."""
+
+    gang: str
+    """`train`, or what else was started: `verify`, `evaluate`, `export`."""
+    attempt: int
+    ended: str
+    """`failed`, `stopped` or `done`."""
+    cause: str
+    step: int | None
+    duration_s: float | None
+    what: str
+
+
+class FailureCard(BaseModel):
+    pipeline: str
+    workspace: str
+    flow_run: str
+    unix_s: float
+    stage: str
+    """The stage that failed; empty where it was none."""
+    error: str
+    cause: str
+    exit_code: int
+    what: str
+    where: str
+    advice: str
+    run: str = ""
+    rank: int | None = None
+    """The first that failed."""
+    host: str = ""
+    last_lines: list[str] = []
+    """What that rank wrote last on stderr."""
+    last_good_step: int | None = None
+    """Of the newest checkpoint, which is verified once more before anything goes on from it."""
+    tried: list[Tried] = []
+    next: str
+    """What happens without anybody's help."""
+    commands: dict[str, str]
+    """What a person may type, and what for."""
+
+    @property
+    def title(self) -> str:
+        return f"{self.pipeline} failed{f' in stage {self.stage}' if self.stage else ''}"
+
+    @property
+    def first(self) -> str:
+        """Who failed first."""
+        return "" if self.rank is None else f"rank {self.rank}{f' on {self.host}' if self.host else ''}"
+
+
+class _Notes:
+    """A listener that remembers which stage failed, and in which folder ranks ran."""
+
+    def __init__(self) -> None:
+        self.stage, self.run_dir = "", None
+
+    stage: str
+    run_dir: Path | None
+
+    def __call__(self, event: Event) -> None:
+        name = str(event["event"])
+        if name.startswith("stage.") and event.get("outcome", "ok") != "ok":
+            self.stage = name.removeprefix("stage.")
+        elif name == "run.folder":
+            self.run_dir = Path(str(event["path"]))
+
+
+@contextlib.contextmanager
+def failure_card(context: RunContext, request: RetrainRequest, pipeline: PipelineSpec) -> Iterator[None]:
+    """Whatever fails in the body leaves a card. A stop, and an interrupt, is no failure."""
+    notes = _Notes()
+    context.ledger.listeners.append(notes)
+    try:
+        yield
+    except RunStopped:
+        raise
+    except Exception as error:
+        try:
+            card = make_card(context, request, pipeline, error, notes.stage, notes.run_dir)
+            context.workspace.local_path(f"ledger/{card.flow_run}/{NAME}").write_text(markdown(card))
+            context.ledger.event("flow.card", **card.model_dump(mode="json"))
+            show_markdown(artifact_key(card.pipeline, "failure"), markdown(card), card.title)
+        except Exception as second:
+            error.add_note(f"Nor could a failure card be written: {second}")
+        raise
+
+
+def make_card(
+    context: RunContext,
+    request: RetrainRequest,
+    pipeline: PipelineSpec,
+    error: Exception,
+    stage: str,
+    run_dir: Path | None,
+) -> FailureCard:
+    """All that is known of a failure.
+
+    Args:
+        run_dir: where this flow run's ranks ran, if any did.
+    """
+    attempts = [] if run_dir is None else _attempts(run_dir, context.budget_scope)
+    failed = next((record for _, record in reversed(attempts) if record.state == "failed"), None)
+    said = error if isinstance(error, HeadwayError) else HeadwayError(f"{type(error).__name__}: {error}", advice=DEFECT)
+    step = None if run_dir is None else _newest_checkpoint(context.workspace, run_dir)
+    log = "" if failed is None else failed.log
+    return FailureCard(
+        pipeline=context.pipeline,
+        workspace=context.workspace.uri,
+        flow_run=context.budget_scope,
+        unix_s=datetime.datetime.now(UTC).timestamp(),
+        stage=stage,
+        error=type(error).__name__,
+        cause=said.cause if said is error else "defect",
+        exit_code=said.exit_code,
+        what=said.what,
+        where=said.where,
+        advice=said.advice,
+        run="" if run_dir is None else run_dir.name,
+        rank=None if failed is None else failed.rank,
+        host="" if failed is None else failed.host,
+        last_lines=last_lines(Path(log), LAST_LINES) if log else [],
+        last_good_step=step,
+        tried=[_tried(gang, record) for gang, record in attempts],
+        next=_next(context, pipeline, error, step),
+        commands=_commands(request, run_dir, failed),
+    )
+
+
+def _attempts(run_dir: Path, scope: str) -> list[tuple[str, AttemptRecord]]:
+    """Of every gang of this flow run, oldest first."""
+    found = [
+        (_gang(path.parent, run_dir), record)
+        for path in run_dir.glob(f"**/{RECORDS_NAME}")
+        for record in AttemptRecords(path.parent).in_scope(scope)
+    ]
+    return sorted(found, key=lambda each: each[1].begin_unix_s)
+
+
+def _gang(folder: Path, run_dir: Path) -> str:
+    return "train" if folder == run_dir else folder.relative_to(run_dir).parts[0]
+
+
+def _tried(gang: str, record: AttemptRecord) -> Tried:
+    duration_s = None if record.end_unix_s is None else record.end_unix_s - record.begin_unix_s
+    return Tried(
+        gang=gang,
+        attempt=record.attempt,
+        ended=record.state,
+        cause=record.cause,
+        step=record.step,
+        duration_s=duration_s,
+        what=record.what,
+    )
+
+
+def _newest_checkpoint(workspace: Workspace, run_dir: Path) -> int | None:
+    here = {step_of(path.parent.name) for path in run_dir.glob(f"checkpoints/*/{MANIFEST_NAME}")}
+    published = (
+        set() if workspace.is_local else {step_of(n) for n in workspace.names(f"runs/{run_dir.name}/checkpoints")}
+    )
+    return max(filter(None, here | published), default=None)
+
+
+def _next(context: RunContext, pipeline: PipelineSpec, error: Exception, step: int | None) -> str:
+    hopeless = isinstance(error, HOPELESS)
+    begins = "begins with the newest data" if hopeless else f"goes on from step {step}" if step else "begins anew"
+    if pipeline.windows is None:
+        return f"Nothing, until somebody or a trigger asks for a retrain, which {begins}."
+    timetable = Timetable(spec=pipeline.windows, overrides=read_overrides(context.workspace, context.pipeline))
+    opening = timetable.next_opening(datetime.datetime.now(UTC))
+    again = " What failed for good fails again there, unless somebody mends it." if hopeless else ""
+    return f"{opens_next(pipeline.windows, opening)} Where it is deployed, a retrain starts then and {begins}.{again}"
+
+
+def _commands(request: RetrainRequest, run_dir: Path | None, failed: AttemptRecord | None) -> dict[str, str]:
+    name, where = command_name(), elsewhere(request.workspace)
+    found = {}
+    if run_dir is not None and failed is not None:
+        rank = "" if failed.rank is None else f" --rank {failed.rank}"
+        found["what it wrote"] = f"{name} logs {run_dir.name}{rank}{where}"
+    return found | {"go on": request.command, "look around": f"{name} status{where}"}
+
+
+def markdown(card: FailureCard) -> str:
+    """The card as a page."""
+    facts = {name: value for name, value in _facts(card).items() if value}
+    parts = [f"# {card.title}", card.what, card.advice and f"**{card.advice.splitlines()[0]}**"]
+    parts.append("\n".join(["| | |", "|---|---|", *(f"| {name} | {_cell(value)} |" for name, value in facts.items())]))
+    if card.last_lines:
+        parts.append("\n".join([f"What {card.first} wrote last:", "", "```text", *card.last_lines, "```"]))
+    if card.tried:
+        rows = [
+            f"| {each.gang} {each.attempt} | {each.ended} | {_or_none(each.step)} | {_cell(each.what)} |"
+            for each in card.tried
+        ]
+        parts.append("\n".join(["## What was tried", "", "| attempt | ended | step | |", "|---|---|---|---|", *rows]))
+    parts.append(f"## What happens next\n\n{card.next}")
+    typed = [f"- {what}: `{command}`" for what, command in card.commands.items()]
+    parts.append("\n".join(["## What a person does", "", *typed]))
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def print_card(card: FailureCard, console: Console) -> None:
+    """The card in a frame."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    facts = {"what": card.what, **_facts(card), "next": card.next, **card.commands}
+    for name, value in facts.items():
+        if value:
+            table.add_row(Text(name, style="dim"), Text(value, overflow="fold"))
+    for each in card.tried:
+        state = f"{each.gang} {each.attempt} {each.ended}, step {_or_none(each.step)}"
+        table.add_row(Text("tried", style="dim"), Text(f"{state}: {each.what}".rstrip(": "), overflow="fold"))
+    for line in card.last_lines:
+        table.add_row(Text("", style="dim"), Text(line, style="dim", overflow="fold"))
+    console.print(Panel(table, title=Text(card.title, style="bold red"), title_align="left"))
+
+
+def _facts(card: FailureCard) -> dict[str, str]:
+    return {
+        "cause": f"{card.cause} ({card.error}, exit code {card.exit_code})",
+        "where": card.where,
+        "first": card.first,
+        "run": card.run,
+        "last good": ""
+        if not card.run
+        else f"checkpoint of step {card.last_good_step:,}"
+        if card.last_good_step
+        else "none",
+    }
+
+
+def _or_none(step: int | None) -> str:
+    return "none" if step is None else f"{step:,}"
+
+
+def _cell(text: str) -> str:
+    """One cell of a table in Markdown."""
+    return " ".join(text.replace("|", "\\|").split())

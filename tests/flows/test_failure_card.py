@@ -1,0 +1,162 @@
+"""The failure card: what a person at 3 a.m. wants to know, on one page; it never hides what went wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from data_contracts.digest_cache import DigestCache
+from data_contracts.errors import ContractViolation, RunStopped, TrainingFailed
+from data_contracts.publication import Workspace
+from flows.failure_card import NAME, FailureCard, failure_card, make_card, markdown, print_card
+from flows.pipeline_spec import PipelineSpec, load_pipeline
+from flows.request import RetrainRequest
+from tasks.context import RunContext
+from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
+from training.launch.retry_budget import AttemptRecord, AttemptRecords
+from training.ledger import Ledger, read_events
+
+WINDOWS = "windows: {time_zone: UTC, open: [{days: [sun], start: '01:00', end: '05:00'}]}\n"
+LOST = AttemptRecord(
+    attempt=1, scope="mine", what="rank 1 was killed | it left no word.", rank=1, host="n7", step=40, begin_unix_s=1.0
+)
+
+
+class Retrain:
+    """A flow run's surroundings, and a run of it whose ranks left their records."""
+
+    def __init__(self, folder: Path, windows: str = "") -> None:
+        (folder / "contract.yaml").write_text(CONTRACT)
+        (folder / "tiny.yaml").write_text(PIPELINE + windows)
+        self.spec: PipelineSpec = load_pipeline(folder / "tiny.yaml")
+        self.workspace = Workspace.create(str(folder / "workspace"))
+        self.request = RetrainRequest(pipeline=str(folder / "tiny.yaml"), workspace=self.workspace.uri)
+        self.folder = self.workspace.local_path("ledger/mine")
+        self.context = RunContext(
+            pipeline="tiny",
+            workspace=self.workspace,
+            base=folder,
+            ledger=Ledger(self.folder / "flow.jsonl"),
+            digests=DigestCache(folder / "digests.json"),
+            scratch=folder,
+            budget_scope="mine",
+        )
+        self.run_dir = self.workspace.local_path("runs/0123456789abcdef")
+        for step in (20, 40):
+            manifest = self.run_dir / "checkpoints" / f"step-{step:08d}" / "manifest.json"
+            manifest.parent.mkdir(parents=True)
+            manifest.write_text("{}")
+        (self.run_dir / "checkpoints" / "step-00000060").mkdir()
+        self.log = self.run_dir / "stderr.log"
+        self.log.write_text("starting\n\nout of luck [1]\n")
+
+    def record(self, *records: AttemptRecord, gang: str = ".") -> None:
+        for record in records:
+            (self.run_dir / gang).mkdir(exist_ok=True)
+            AttemptRecords(self.run_dir / gang).end(record)
+
+    def card(self, error: Exception) -> FailureCard:
+        return make_card(self.context, self.request, self.spec, error, "launch", self.run_dir)
+
+
+@pytest.fixture
+def retrain(tmp_path: Path) -> Retrain:
+    return Retrain(tmp_path)
+
+
+def shown(card: FailureCard, width: int = 80) -> str:
+    stream = io.StringIO()
+    print_card(card, Console(file=stream, width=width, highlight=False))
+    return stream.getvalue()
+
+
+def test_it_says_who_failed_first_what_was_tried_and_from_where_it_goes_on(retrain) -> None:
+    lost = AttemptRecord(**{**{name: getattr(LOST, name) for name in LOST.__slots__}, "log": str(retrain.log)})
+    earlier = AttemptRecord(attempt=9, scope="another flow run", what="long ago", begin_unix_s=0.5)
+    stopped = AttemptRecord(attempt=2, scope="mine", state="stopped", begin_unix_s=2.0, end_unix_s=3.0, step=44)
+    retrain.record(earlier, lost, stopped)
+    retrain.record(
+        AttemptRecord(attempt=1, scope="mine", state="done", begin_unix_s=4.0, end_unix_s=5.0), gang="verify"
+    )
+
+    card = retrain.card(TrainingFailed("rank 1: killed.", where="here", advice="all 5 attempts are spent."))
+
+    assert (card.rank, card.host, card.last_lines) == (1, "n7", ["starting", "out of luck [1]"])
+    assert card.last_good_step == 40, "a folder without a manifest is no checkpoint"
+    assert [(each.gang, each.attempt, each.ended, each.step) for each in card.tried] == [
+        ("train", 1, "failed", 40),
+        ("train", 2, "stopped", 44),
+        ("verify", 1, "done", None),
+    ]
+    assert (card.cause, card.exit_code, card.stage) == ("training", 6, "launch")
+    assert "logs 0123456789abcdef --rank 1" in card.commands["what it wrote"]
+    assert card.commands["go on"] == retrain.request.command
+    for text in (markdown(card), shown(card, width=400)):
+        for said in (
+            "tiny failed in stage launch",
+            "n7",
+            "out of luck [1]",
+            "step 40",
+            card.next,
+            *card.commands.values(),
+        ):
+            assert said in text, said
+    assert r"rank 1 was killed \| it left no word." in markdown(card)
+    assert max(map(len, shown(card).splitlines())) <= 80
+
+
+def test_what_happens_next_is_what_will_happen(tmp_path) -> None:
+    for windows, error, said in (
+        (
+            "",
+            TrainingFailed("lost."),
+            "until somebody or a trigger asks for a retrain, which begins with the newest data",
+        ),
+        ("", OSError("gone"), "which goes on from step 40"),
+        (
+            WINDOWS,
+            ContractViolation("no."),
+            "a retrain starts then and begins with the newest data. What failed for good",
+        ),
+        (WINDOWS, OSError("gone"), "goes on from step 40."),
+    ):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        card = Retrain(folder, windows).card(error)
+        assert said in card.next
+        assert ("The next window opens at" in card.next) == bool(windows)
+
+
+def test_a_defect_is_called_one(retrain) -> None:
+    card = retrain.card(ZeroDivisionError("division by zero"))
+    assert (card.cause, card.exit_code, card.what) == ("defect", 70, "ZeroDivisionError: division by zero")
+    assert "defect of Headway" in markdown(card)
+
+
+def test_a_failure_leaves_it_beside_the_ledger_and_travels_on(retrain) -> None:
+    with pytest.raises(TrainingFailed, match="lost"), failure_card(retrain.context, retrain.request, retrain.spec):
+        retrain.context.ledger.event("run.folder", path=str(retrain.run_dir))
+        with retrain.context.ledger.span("stage.launch"):
+            raise TrainingFailed("lost.")
+    assert "tiny failed in stage launch" in (retrain.folder / NAME).read_text()
+    (event,) = [event for event in read_events(retrain.folder / "flow.jsonl") if event["event"] == "flow.card"]
+    assert FailureCard.model_validate(event).run == "0123456789abcdef"
+    assert json.dumps(event)
+
+
+def test_a_stop_is_no_failure(retrain) -> None:
+    with pytest.raises(RunStopped), failure_card(retrain.context, retrain.request, retrain.spec):
+        raise RunStopped("asked.")
+    assert not (retrain.folder / NAME).exists()
+
+
+def test_what_went_wrong_is_raised_even_where_no_card_can_be_written(retrain) -> None:
+    (retrain.folder / NAME).mkdir()
+    with pytest.raises(TrainingFailed, match="lost") as raised:
+        with failure_card(retrain.context, retrain.request, retrain.spec):
+            raise TrainingFailed("lost.")
+    assert "Nor could a failure card be written" in raised.value.__notes__[0]
