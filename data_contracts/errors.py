@@ -7,6 +7,7 @@
     ├── ContractViolation      4   the data break their contract, or carry no matching receipt
     ├── IntegrityError         5   bytes differ from the digest that names them
     ├── TrainingFailed         6   the retry budget is spent, or a rank failed for good
+    │   └── RanksLost          6   ranks or machines were lost until the budget was spent
     ├── PromotionRefused       7   the promotion policy says no
     ├── EnvironmentProblem     8   workspace, disk, port or machine
     ├── RegistryError          9   MLflow or a ref refused
@@ -100,8 +101,14 @@ class IntegrityError(HeadwayError):
 
 
 class TrainingFailed(HeadwayError):
-    cause = "training"
+    cause: ClassVar[Cause] = "training"
     exit_code = 6
+
+
+class RanksLost(TrainingFailed):
+    """Not the fault of code or data: the same run may be carried on where machines are well."""
+
+    cause = "infrastructure"
 
 
 class PromotionRefused(HeadwayError):

@@ -27,7 +27,7 @@ from flows.windows.openings import UTC, Timetable
 from flows.windows.overrides import read_overrides
 from tasks.artifacts import artifact_key, show_markdown
 from tasks.context import RunContext
-from tasks.current_run import HOPELESS
+from tasks.current_run import is_hopeless
 from training.checkpoint.layout import MANIFEST_NAME, step_of
 from training.launch.logs import last_lines
 from training.launch.retry_budget import RECORDS_NAME, AttemptRecord, AttemptRecords
@@ -203,8 +203,10 @@ def _newest_checkpoint(workspace: Workspace, run_dir: Path) -> int | None:
 
 
 def _next(context: RunContext, pipeline: PipelineSpec, error: Exception, step: int | None) -> str:
-    hopeless = isinstance(error, HOPELESS)
-    begins = "begins with the newest data" if hopeless else f"goes on from step {step}" if step else "begins anew"
+    hopeless = is_hopeless(error)
+    begins = (
+        "takes data and code as they are then" if hopeless else f"goes on from step {step}" if step else "begins anew"
+    )
     if pipeline.windows is None:
         return f"Nothing, until somebody or a trigger asks for a retrain, which {begins}."
     timetable = Timetable(spec=pipeline.windows, overrides=read_overrides(context.workspace, context.pipeline))

@@ -104,6 +104,8 @@ class Terminal:
         name = str(event["event"])
         if name == "step":
             self._step(event)
+        elif name == "flow.card":
+            self._card(event)
         elif line := told_line(event):
             self._line(line)
 

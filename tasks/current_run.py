@@ -22,6 +22,7 @@ from data_contracts.errors import (
     DataError,
     HeadwayError,
     IntegrityError,
+    RanksLost,
     RefConflict,
     RunStopped,
     TrainingFailed,
@@ -31,7 +32,6 @@ from tasks.context import RunContext
 
 State = Literal["begun", "cut", "stopped", "finished", "given up"]
 HOPELESS = (ConfigError, ContractViolation, DataError, IntegrityError, TrainingFailed)
-"""What the same code and data would meet again in the next window."""
 
 
 class CurrentRun(Document):
@@ -119,9 +119,15 @@ def giving_up(context: RunContext) -> Iterator[None]:
     try:
         yield
     except HOPELESS as error:
-        with _without_hiding(error):
-            _append(context.workspace, context.pipeline, "given up")
+        if is_hopeless(error):
+            with _without_hiding(error):
+                _append(context.workspace, context.pipeline, "given up")
         raise
+
+
+def is_hopeless(error: Exception) -> bool:
+    """Whether the same code and data would meet it again in the next window."""
+    return isinstance(error, HOPELESS) and not isinstance(error, RanksLost)
 
 
 @contextlib.contextmanager

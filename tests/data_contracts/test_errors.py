@@ -17,6 +17,7 @@ DOCUMENTED_CODES = {
     "ContractViolation": 4,
     "IntegrityError": 5,
     "TrainingFailed": 6,
+    "RanksLost": 6,
     "EnvironmentProblem": 8,
     "PromotionRefused": 7,
     "RegistryError": 9,

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from data_contracts.digest_cache import DigestCache
-from data_contracts.errors import ContractViolation, RunStopped, TrainingFailed
+from data_contracts.errors import ContractViolation, RanksLost, RunStopped, TrainingFailed
 from data_contracts.publication import Workspace
 from flows.failure_card import NAME, FailureCard, failure_card, make_card, markdown, print_card
 from flows.pipeline_spec import PipelineSpec, load_pipeline
@@ -114,13 +114,14 @@ def test_what_happens_next_is_what_will_happen(tmp_path) -> None:
         (
             "",
             TrainingFailed("lost."),
-            "until somebody or a trigger asks for a retrain, which begins with the newest data",
+            "until somebody or a trigger asks for a retrain, which takes data and code as they are then",
         ),
         ("", OSError("gone"), "which goes on from step 40"),
+        (WINDOWS, RanksLost("killed."), "goes on from step 40."),
         (
             WINDOWS,
             ContractViolation("no."),
-            "a retrain starts then and begins with the newest data. What failed for good",
+            "a retrain starts then and takes data and code as they are then. What failed for good",
         ),
         (WINDOWS, OSError("gone"), "goes on from step 40."),
     ):
@@ -156,7 +157,9 @@ def test_a_stop_is_no_failure(retrain) -> None:
 
 def test_what_went_wrong_is_raised_even_where_no_card_can_be_written(retrain) -> None:
     (retrain.folder / NAME).mkdir()
-    with pytest.raises(TrainingFailed, match="lost") as raised:
-        with failure_card(retrain.context, retrain.request, retrain.spec):
-            raise TrainingFailed("lost.")
+    with (
+        pytest.raises(TrainingFailed, match="lost") as raised,
+        failure_card(retrain.context, retrain.request, retrain.spec),
+    ):
+        raise TrainingFailed("lost.")
     assert "Nor could a failure card be written" in raised.value.__notes__[0]

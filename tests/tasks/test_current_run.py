@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from data_contracts.documents import Link, RunSpec
-from data_contracts.errors import EnvironmentProblem, RunStopped, TrainingFailed
+from data_contracts.errors import EnvironmentProblem, RanksLost, RunStopped, TrainingFailed
 from tasks import current_run
 from tasks.context import RunContext
 from tasks.current_run import CurrentRun
@@ -59,6 +59,9 @@ def test_a_run_that_a_crash_left_is_carried_on(context: RunContext, described) -
     assert current_run.cut_run(context) == run
     end(context, EnvironmentProblem("the disk is full."))
     assert current_run.cut_run(context) == run, "what may go well another time is not given up"
+    with pytest.raises(RanksLost), current_run.giving_up(context):
+        raise RanksLost("rank 1 was killed.")
+    assert current_run.cut_run(context) == run, "nor what lost its ranks"
 
 
 @pytest.mark.parametrize(

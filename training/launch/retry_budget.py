@@ -71,7 +71,8 @@ def decide(attempts: Sequence[AttemptRecord], spec: LaunchSpec) -> Retry | GiveU
     if cycles >= spec.max_cycles_without_progress:
         return GiveUp(f"{_times(cycles)} in a row it came no further{_up_to(counted)}.")
     if len(counted) >= spec.max_attempts:
-        return GiveUp(f"all {spec.max_attempts} attempts are spent.")
+        spent = "its one attempt is" if spec.max_attempts == 1 else f"all {spec.max_attempts} attempts are"
+        return GiveUp(f"{spent} spent.")
     return Retry(min(spec.backoff_s * 2 ** (cycles - 1), spec.max_backoff_s) if cycles else 0.0)
 
 

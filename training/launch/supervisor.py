@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from data_contracts.errors import HeadwayError, RunStopped, StopReason, TrainingFailed
+from data_contracts.errors import HeadwayError, RanksLost, RunStopped, StopReason, TrainingFailed
 from training.launch.launcher import Launcher
 from training.launch.local import LocalLauncher
 from training.launch.logs import last_lines
@@ -108,7 +108,7 @@ class _Supervisor:
         records = self._records.in_scope(self._scope)
         decision = decide(records, self._spec)
         if isinstance(decision, GiveUp):
-            raise TrainingFailed(
+            raise _spent(records[-1].cause)(
                 f"the retry budget is spent: {records[-1].what} {decision.reason}", where=str(self._gang.run_dir)
             )
 
@@ -171,10 +171,16 @@ def failure(outcome: AttemptOutcome, reason: str, folder: Path) -> HeadwayError:
     error_class = _error_classes().get(outcome.error)
     if error_class is not None and not outcome.retryable and not issubclass(error_class, RunStopped):
         return error_class(outcome.what, where=outcome.where, advice=outcome.advice)
-    rank = "" if outcome.rank is None else f"rank {outcome.rank}: "
+    named = outcome.rank is None or f"rank {outcome.rank} " in outcome.what
+    rank = "" if named else f"rank {outcome.rank}: "
     lines = last_lines(Path(outcome.log), LOG_LINES) if outcome.log else []
     advice = [reason, _advice(outcome), f"Logs: {folder}", *(["Its last lines:", *lines] if lines else [])]
-    return TrainingFailed(f"{rank}{outcome.what}", where=outcome.where, advice="\n".join(filter(None, advice)))
+    return _spent(outcome.cause)(f"{rank}{outcome.what}", where=outcome.where, advice="\n".join(filter(None, advice)))
+
+
+def _spent(cause: str) -> type[TrainingFailed]:
+    """What a spent budget is called, by what spent it."""
+    return RanksLost if cause == RanksLost.cause else TrainingFailed
 
 
 def _advice(outcome: AttemptOutcome) -> str:
