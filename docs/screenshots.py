@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import TimeoutError as TooLate
 
 from data_contracts.errors import EnvironmentProblem
 from data_contracts.publication import Workspace
@@ -137,9 +138,18 @@ def take_all(camera: Camera, prefect: Server, mlflow: Server, pipeline: str) -> 
     note = page.locator(".schema-form-property", has=page.get_by_text("Note (Optional)", exact=True)).last
     note.locator("textarea").fill(NOTE)
     camera.take("form", 1500)
-    page.get_by_role("button", name="Submit").click()
-    page.wait_for_url("**/*?tab=Runs")
+    submit(page)
     take_results(camera, prefect, mlflow, pipeline, wait_for_run(prefect, deployment))
+
+
+def submit(page: Page) -> None:
+    """Click until the form is gone: before it has asked its server everything, it hears nothing."""
+    deadline = time.monotonic() + PATIENCE_S
+    while "/run" in page.url and time.monotonic() < deadline:
+        page.wait_for_timeout(SETTLES_MS)
+        with contextlib.suppress(TooLate):
+            page.get_by_role("button", name="Submit").click(timeout=SETTLES_MS)
+            page.wait_for_url("**/*?tab=Runs", timeout=5 * SETTLES_MS)
 
 
 def take_results(camera: Camera, prefect: Server, mlflow: Server, pipeline: str, run: str) -> None:
@@ -154,7 +164,7 @@ def take_results(camera: Camera, prefect: Server, mlflow: Server, pipeline: str,
     camera.take("model")
     page.goto(f"{mlflow.url}/#/models/{pipeline}/versions/1")
     page.get_by_text("Registered At").first.wait_for()
-    camera.take("model-version", 760)
+    camera.take("model-version", 640)
 
 
 def wait_for_run(prefect: Server, deployment: str) -> str:
