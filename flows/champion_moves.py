@@ -24,7 +24,7 @@ from tasks import champion_moves, decisions, model_card, model_refs, retirement
 from tasks.champion_moves import Moved
 from tasks.context import RunContext
 from tasks.model_versions import model_versions
-from tasks.promotion import Check
+from tasks.promotion_decision import Check
 from tasks.promotion_spec import PromotionSpec
 from training.ledger import Event, Ledger
 

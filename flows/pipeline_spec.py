@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
@@ -44,6 +44,16 @@ class PipelineSpec(Frozen):
     def priority(self) -> int:
         """Among those who wait for the same devices."""
         return 0 if self.windows is None else self.windows.priority
+
+    @model_validator(mode="after")
+    def _cuts_out_its_shadow(self) -> Self:
+        named = "" if self.promotion.shadow is None else self.promotion.shadow.slice
+        if " = " in named and not any(named.startswith(by.prefix) for by in self.evaluation.slices):
+            raise ValueError(
+                f"promotion.shadow.slice names {named!r}, and evaluation.slices does not cut by "
+                f"{named.partition(' = ')[0]!r}: no report would have it"
+            )
+        return self
 
 
 NO_PIPELINES = ("prefect.yaml", "profiles.yaml")

@@ -15,7 +15,8 @@ from tasks import decisions, mlflow_store, model_card, model_refs
 from tasks.context import RunContext
 from tasks.model_facts import machine_here, subject_of
 from tasks.model_versions import ModelVersions
-from tasks.promotion import Decision, decide
+from tasks.promotion import decide
+from tasks.promotion_decision import Decision
 from tasks.promotion_spec import PromotionSpec
 
 ALIASES = ("challenger", "champion")

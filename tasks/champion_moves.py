@@ -16,7 +16,7 @@ from data_contracts.refs import RefEntry
 from tasks import decisions, model_card, model_refs
 from tasks.champion import crown, judge, project
 from tasks.model_versions import ModelVersions
-from tasks.promotion import Decision
+from tasks.promotion_decision import Decision
 from tasks.promotion_spec import PromotionSpec
 
 

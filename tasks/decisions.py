@@ -14,7 +14,7 @@ from data_contracts.errors import RefConflict
 from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
 from tasks import model_refs
-from tasks.promotion import APPROVAL, Decision
+from tasks.promotion_decision import APPROVAL, Decision
 from tasks.promotion_spec import PromotionSpec
 
 

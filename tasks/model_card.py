@@ -24,7 +24,7 @@ from data_contracts.refs import RefEntry
 from tasks import decisions, model_refs
 from tasks.evaluation_report import figure, shown, slice_rows
 from tasks.model_versions import ModelVersions, lineage
-from tasks.promotion import Decision
+from tasks.promotion_decision import Decision
 from tasks.slices import OTHERS
 
 FILE = "model_card.md"

@@ -17,7 +17,7 @@ from data_contracts.errors import IntegrityError
 from data_contracts.leftovers import scratch_folder
 from data_contracts.publication import Workspace
 from tasks.model_export import registered_graph
-from tasks.promotion import Subject
+from tasks.promotion_decision import Subject
 from tasks.promotion_spec import PromotionSpec
 
 TIMED_GRAPH = Path(__file__).with_name("timed_graph.py")

@@ -6,107 +6,12 @@ not ask for is *not judged*, and says so.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
 
-from pydantic import Field
-
-from data_contracts.documents import Document, EvaluationReport, Frozen, Interval, Json, Link
+from data_contracts.documents import EvaluationReport, Interval
+from tasks.promotion_decision import APPROVAL, Check, Decision, Standing, Subject
 from tasks.promotion_spec import PromotionSpec, SliceLimits
 from training.measures import GREATER_IS_BETTER
-
-Standing = Literal["passed", "failed", "not judged", "waiting"]
-"""`waiting` is a person's decision that was not made yet: it speaks against nothing, and promotes nobody."""
-APPROVAL = "approval"
-
-
-class Check(Frozen):
-    """One line of a decision."""
-
-    name: str
-    standing: Standing
-    detail: str
-    """The figure and its limit, in words; or why nothing was judged."""
-    value: float | None = None
-    limit: float | None = None
-    measured_on: str = Field(default="", exclude_if=operator.not_)
-    """The kind of machine that the value depends on; empty: on none."""
-
-
-class Decision(Document):
-    """May a registered model become champion? Every check, and what it was judged by."""
-
-    kind = "decision"
-    model: str
-    registration: Link
-    evaluation: Link
-    champion: Link | None
-    """Whom it would replace."""
-    policy: Json
-    checks: tuple[Check, ...]
-    override: str = ""
-    """Why somebody promoted it although the policy refuses."""
-
-    @property
-    def failed(self) -> tuple[Check, ...]:
-        return tuple(check for check in self.checks if check.standing == "failed")
-
-    @property
-    def waits(self) -> bool:
-        """Nothing speaks against it, and a person is still to approve of it."""
-        return not self.failed and any(check.standing == "waiting" for check in self.checks)
-
-    @property
-    def promote(self) -> bool:
-        return not self.failed and not self.waits
-
-    @property
-    def reason(self) -> str:
-        """What speaks against it; where nothing does, by how much it is better."""
-        decisive = next(check for check in self.checks if check.name in RIVALS and check.standing != "not judged")
-        said = "; ".join(check.detail for check in self.failed) or decisive.detail
-        return f"waits for approval: {said}" if self.waits else said
-
-    def says_the_same(self, other: Decision) -> bool:
-        """Whether it says nothing new beside the clock."""
-        return self._outcome() == other._outcome()
-
-    def _outcome(self) -> tuple[object, ...]:
-        standings = [(check.name, check.standing) for check in self.checks]
-        return self.registration, self.evaluation, self.champion, self.policy, self.override, standings
-
-
-RIVALS = ("baseline", "champion")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Subject:
-    """The registered model that is judged, and what is known of it beside its report."""
-
-    model: str
-    registration: Link
-    evaluation: Link
-    checkpoint: Link
-    manifest: Link
-    """The shards that its run was trained and evaluated on."""
-    champion: Link | None
-    """Today's."""
-    model_bytes: int | None = None
-    latency_ms: float | None = None
-    timed_on: str = ""
-    """The kind of machine."""
-    latency_problem: str = ""
-    """Why it could not be measured."""
-    data_age_s: float | None = None
-    has_signature: bool = False
-    has_input_example: bool = False
-    held_back: str = ""
-    """Why nothing may be promoted at all."""
-    approved: str = ""
-    refused: str = ""
-    """By whom, and why; empty: by nobody."""
 
 
 def decide(policy: PromotionSpec, report: EvaluationReport, subject: Subject) -> Decision:
@@ -127,6 +32,7 @@ def decide(policy: PromotionSpec, report: EvaluationReport, subject: Subject) ->
             _champion(policy, report, subject),
             *_floors(policy.floors, report),
             _slices(policy.slices, report, subject),
+            *_shadow(policy, report, subject),
             _at_most("size", subject.model_bytes, policy.max_model_bytes, "bytes"),
             _at_most(
                 "latency", subject.latency_ms, policy.max_latency_ms, "ms", subject.latency_problem, subject.timed_on
@@ -262,6 +168,31 @@ def _slices(limits: SliceLimits | None, report: EvaluationReport, subject: Subje
         detail = f"none of {len(large)} slices regresses, {nearest}{aside}"
     standing: Standing = "failed" if lost else "passed"
     return Check(name="slices", standing=standing, detail=detail, value=large[worst].high, limit=-limits.may_lose)
+
+
+def _shadow(policy: PromotionSpec, report: EvaluationReport, subject: Subject) -> Iterator[Check]:
+    """On one part of the examples it is held against the champion by a margin of its own, before it takes its place."""
+    shadow = policy.shadow
+    if shadow is None:
+        return
+    if report.judged_against is None and subject.champion is None:
+        yield Check(name="shadow", standing="not judged", detail="there is no champion yet")
+        return
+    size, compared = report.slice_sizes.get(shadow.slice, 0), report.comparison
+    difference = None if compared is None else compared.slices.get(shadow.slice)
+    if difference is None or size < shadow.min_examples:
+        known = "" if size else f"; there are {', '.join(report.slices) or 'none'}"
+        detail = (
+            f"{shadow.slice} has {size:,} examples beside the champion's, of {shadow.min_examples:,} it takes{known}"
+        )
+        yield Check(name="shadow", standing="failed", detail=detail, limit=shadow.margin)
+        return
+    gain = _gain(difference, report.greater_is_better)
+    held = gain.low > shadow.margin
+    words = f"{'is' if held else 'is not'} better than the champion by more than {shadow.margin:g}"
+    detail = f"on the {size:,} examples of {shadow.slice} it {words}: difference {_signed(difference)}"
+    standing: Standing = "passed" if held else "failed"
+    yield Check(name="shadow", standing=standing, detail=detail, value=gain.low, limit=shadow.margin)
 
 
 def _at_most(name: str, value: float | None, limit: float | None, unit: str, problem: str = "", on: str = "") -> Check:

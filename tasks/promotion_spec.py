@@ -17,6 +17,20 @@ class SliceLimits(Frozen):
     min_examples: int = Field(20, ge=1, description="Smaller slices are not judged: their intervals say little.")
 
 
+class Shadow(Frozen):
+    """A part of the examples on which a challenger has to stand beside the champion by itself."""
+
+    slice: str = Field(
+        min_length=1, description="As the report names it, such as `region = north`; see `evaluation.slices`."
+    )
+    margin: float = Field(
+        0.0,
+        description="The whole interval of the difference on it must be better by more than this; below 0, it may be "
+        "worse by so much.",
+    )
+    min_examples: int = Field(20, ge=1, description="With fewer nothing can be said, and nothing is promoted.")
+
+
 class PromotionSpec(Frozen):
     floors: dict[str, float] = Field(
         default_factory=dict,
@@ -31,6 +45,11 @@ class PromotionSpec(Frozen):
     slices: SliceLimits | None = Field(
         default_factory=SliceLimits,
         description="No slice may get worse than the champion beyond doubt; null switches the check off.",
+    )
+    shadow: Shadow | None = Field(
+        None,
+        exclude_if=lambda shadow: shadow is None,
+        description="A part of the examples on which the champion must be beaten as well, such as the newest month.",
     )
     max_model_bytes: int | None = Field(None, gt=0, description="Size of the registered graph.")
     max_latency_ms: float | None = Field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from data_contracts.errors import ConfigError
+from flows.pipeline_spec import load_pipeline
 from flows.preflight import check_request, check_tracking_uri
 from flows.request import RetrainRequest
 
@@ -42,3 +43,24 @@ def test_a_mistake_costs_not_even_a_workspace(tmp_path, monkeypatch, recipe, uri
     with pytest.raises(ConfigError, match=problem):
         check_request(RetrainRequest(pipeline="tiny.yaml", workspace=str(workspace)))
     assert not workspace.exists()
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "named", "problem"),
+    [
+        ("{}", "region = north", "evaluation.slices does not cut by 'region'"),
+        ("{slices: [region]}", "region = north", ""),
+        ("{slices: [{column: path, folders: 1}]}", "path = a/", "does not cut by 'path'"),
+        ("{slices: [{column: path, folders: 1}]}", "path/1 = a/", ""),
+        ("{}", "class 2", ""),
+    ],
+)
+def test_a_shadow_that_no_report_would_have_is_refused(tmp_path, evaluation, named, problem):
+    (tmp_path / "contract.yaml").write_text(CONTRACT)
+    judged = f'evaluation: {evaluation}\npromotion: {{shadow: {{slice: "{named}"}}}}\n'
+    (tmp_path / "tiny.yaml").write_text(PIPELINE.format(recipe="{}", uri="") + judged)
+    if not problem:
+        assert load_pipeline(tmp_path / "tiny.yaml").promotion.shadow.slice == named
+        return
+    with pytest.raises(ConfigError, match=problem):
+        load_pipeline(tmp_path / "tiny.yaml")

@@ -39,7 +39,7 @@ from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
 from tasks import clean, decisions, model_refs
 from tasks.file_lock import holding
-from tasks.promotion import Check, Decision
+from tasks.promotion_decision import Check, Decision
 from tasks.what_stays import DAY_S, REPRODUCTIONS, kind_of
 from training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder, stored_files
 from training.launch import run_lock

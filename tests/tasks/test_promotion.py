@@ -9,8 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts.documents import Comparison, EvaluationReport, Incomparable, Interval, Link
-from tasks.promotion import Check, Decision, Subject, decide, versus_rival
-from tasks.promotion_spec import PromotionSpec, SliceLimits
+from tasks.promotion import decide, versus_rival
+from tasks.promotion_decision import Check, Decision, Subject
+from tasks.promotion_spec import PromotionSpec, Shadow, SliceLimits
 
 SHA = "0" * 64
 CHAMPION = Link(kind="registration", sha256="c" * 64)
@@ -110,6 +111,35 @@ def test_where_greater_is_better_the_comparison_turns_round() -> None:
     assert versus_rival(report(better, difference=worse, greater_is_better=True)).standing == "failed"
     assert versus_rival(report(better, greater_is_better=True)).standing == "passed"
     assert versus_rival(report(worse, greater_is_better=True)).standing == "failed"
+
+
+MONTH = Shadow(slice="month = 9", margin=-0.05, min_examples=30)
+
+
+@pytest.mark.parametrize(
+    ("difference", "size", "said"),
+    [
+        pytest.param(interval(-0.1, 0.0, 0.04), 30, "", id="no worse than it may be"),
+        pytest.param(interval(-0.1, 0.0, 0.06), 30, "it is not better than the champion by more than -0", id="worse"),
+        pytest.param(GOOD, 29, "has 29 examples beside the champion's, of 30 it takes", id="too few"),
+    ],
+)
+def test_a_challenger_stands_beside_the_champion_on_a_part_of_the_examples_by_a_margin_of_its_own(
+    difference: Interval, size: int, said: str
+) -> None:
+    policy = PromotionSpec(shadow=MONTH, slices=None)
+    decision = judged(policy, slices={"month = 9": (difference, size), "month = 8": (BAD, 99)})
+    assert decision.promote == (not said) and said in decision.reason
+    assert line(decision, "shadow").standing == ("failed" if said else "passed")
+
+
+def test_a_part_that_nobody_cut_out_promotes_nobody_but_a_first_model() -> None:
+    refused = judged(PromotionSpec(shadow=MONTH), slices={"month = 8": (GOOD, 99)})
+    assert [check.name for check in refused.failed] == ["shadow"] and "; there are month = 8" in refused.reason
+    first = decide(PromotionSpec(shadow=MONTH), report(GOOD), FIRST)
+    assert first.promote and line(first, "shadow").standing == "not judged"
+    assert "shadow" not in {check.name for check in judged().checks}, "and is no line of who does not ask"
+    assert "shadow" not in PromotionSpec().model_dump(), "nor of a policy as it was written down before"
 
 
 def test_a_challenger_must_be_better_by_more_than_the_margin() -> None:
