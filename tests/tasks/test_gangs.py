@@ -56,6 +56,9 @@ class _Quiet:
     def __exit__(self, *_: object) -> None:
         return None
 
+    def add(self, event: object) -> None:
+        raise AssertionError(f"no rank runs here, and none said {event}")
+
 
 def train(context, candidate: Candidate) -> None:
     settled = Settled(candidate.run, "")

@@ -12,7 +12,7 @@ from tasks.champion import judge
 from tasks.context import RunContext
 from tasks.model_card import MAX_DESCRIPTION, attach, card_path, render
 from tasks.model_versions import ModelVersions, lineage
-from tasks.promotion import Decision
+from tasks.promotion_decision import Decision
 from tasks.promotion_spec import PromotionSpec
 
 MODEL = "tiny"
@@ -94,7 +94,7 @@ def test_of_two_that_write_a_card_at_once_the_later_one_does_not_undo_what_the_o
     attach(versions, one[0], "1")
     card = workspace.read(card_path(MODEL, one[0])).decode()
     assert "move 1" in card and card == render(workspace, MODEL, one[0], "1")
-    assert client.get_model_version(MODEL, "1").description == card
+    assert client.get_model_version(MODEL, "1").description == card.partition("\n\n")[2].replace("**", "", 2)
 
 
 def test_size_signature_and_example_are_read_from_the_registered_files(workspace: Workspace, register) -> None:
