@@ -12,14 +12,9 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
 import itertools
 import json
-import os
 import random
-import select
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,7 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.training.conftest import REPOSITORY, TINY, TinyProject, make_project
+from tests.training.conftest import TINY, TinyProject, make_project, rank_environment
+from tests.training.nursery import ForkedRank, Nursery
 from training.checkpoint.spec import CheckpointSpec
 from training.checkpoint.verify import committed_steps
 from training.launch.ports import free_port
@@ -68,47 +64,6 @@ class Evidence:
         return {**vars(self), "equal_bits": not self.failures}
 
 
-class Nursery:
-    def __init__(self, folder: Path) -> None:
-        environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.soak.nursery"],
-            cwd=REPOSITORY,
-            env={name: value for name, value in environment.items() if not name.startswith("HEADWAY_")},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(folder / "nursery.log").open("wb"),
-            text=True,
-        )
-
-    def start(self, **told: Any) -> LiveRank:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(told) + "\n")
-        self._process.stdin.flush()
-        return LiveRank(int(self._process.stdout.readline()))
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
-class LiveRank:
-    """A process that is not our child: watched through a file descriptor, so its number cannot become another's."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid, self._descriptor = pid, os.pidfd_open(pid)
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
-
-    def has_ended(self, within_s: float = 0.0) -> bool:
-        return bool(select.select([self._descriptor], [], [], within_s)[0])
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-
 class Soak:
     """Args:
     steps: of each run.
@@ -118,7 +73,7 @@ class Soak:
     def __init__(self, folder: Path, seed: int, *, steps: int = 160, worlds: Sequence[int] = (1, 2, 2, 4)) -> None:
         self.evidence = Evidence(seed)
         self._random, self._steps, self._worlds = random.Random(seed), steps, worlds
-        self._folder, self._nursery = folder, Nursery(folder)
+        self._folder, self._nursery = folder, Nursery(folder / "nursery.log")
         self._project: TinyProject = make_project(folder / "workspace")
         self._undisturbed: dict[str, Path] = {}
 
@@ -173,25 +128,26 @@ class Soak:
                 assert rank.has_ended(DEADLINE_S)
                 rank.close()
 
-    def _start(self, variant: str, run_dir: Path, world_size: int) -> list[LiveRank]:
+    def _start(self, variant: str, run_dir: Path, world_size: int) -> list[ForkedRank]:
         run = self._project.publish_run(TINY.model_copy(update={"max_steps": self._steps, **VARIANTS[variant]}))
         attempt = run_dir / "attempts" / f"{len(list(run_dir.glob('attempts/*'))):03d}"
         attempt.mkdir(parents=True)
-        gang = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        port = free_port()
         argv = ["--workspace", self._project.workspace.uri, "--run-spec", run.sha256, "--run-dir", str(run_dir)]
         self.evidence.attempts += 1
         self.evidence.worlds[world_size] += 1
         return [
             self._nursery.start(
-                environment={**gang, "RANK": str(rank), "LOCAL_RANK": str(rank), "HEADWAY_ATTEMPT_DIR": str(attempt)},
-                argv=argv,
-                folder=str(run_dir),
-                log=str(attempt / f"rank-{rank}.log"),
+                "training.worker",
+                argv,
+                folder=run_dir,
+                log=attempt / f"rank-{rank}.log",
+                environment=rank_environment(rank, world_size, port, attempt),
             )
             for rank in range(world_size)
         ]
 
-    def _kill_one(self, run_dir: Path, ranks: list[LiveRank]) -> None:
+    def _kill_one(self, run_dir: Path, ranks: list[ForkedRank]) -> None:
         moment = self._random.choice(MOMENTS)
         victims = ranks if self._random.random() < 0.2 else [self._random.choice(ranks)]
         self._await(moment, run_dir, ranks)
@@ -210,7 +166,7 @@ class Soak:
         self.evidence.found_doing[unfinished(newest_spool(run_dir))] += 1
         self.evidence.unfinished_checkpoints += any(without_manifest(run_dir))
 
-    def _await(self, moment: str, run_dir: Path, ranks: list[LiveRank]) -> None:
+    def _await(self, moment: str, run_dir: Path, ranks: list[ForkedRank]) -> None:
         if moment == "start":
             _poll(lambda: False, ranks, self._random.uniform(0, 0.4))
             return
@@ -221,7 +177,7 @@ class Soak:
         _poll(lambda: False, ranks, self._random.uniform(0, 0.01))
 
 
-def _poll(condition: Callable[[], bool], ranks: list[LiveRank], within_s: float) -> None:
+def _poll(condition: Callable[[], bool], ranks: list[ForkedRank], within_s: float) -> None:
     """Until it holds, the time is over, or a rank has ended."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline and not condition() and not any(rank.has_ended() for rank in ranks):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,6 +30,7 @@ from data_contracts.documents import (
     StoredFile,
 )
 from data_contracts.publication import Workspace
+from tests.training.nursery import ForkedRank, Nursery
 from tests.waiting import DEADLINE_S, wait_until
 from training.checkpoint.spec import CheckpointSpec
 from training.config import RecipeSpec, ScheduleSpec, TrainingSpec
@@ -37,6 +41,8 @@ from training.launch.ports import free_port
 from training.ledger import Event, read_events
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+
+Started = subprocess.Popen[bytes] | ForkedRank
 
 TINY = TrainingSpec(
     recipe=RecipeSpec(model={"width": 16, "depth": 2, "heads": 2, "hidden": 24}),
@@ -63,6 +69,41 @@ def text_rows(data: bytes) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"text": pa.array([data], type=pa.binary())})
 
 
+@functools.cache
+def nursery() -> Nursery:
+    """One for the session; it ends with its standard input."""
+    return Nursery(Path(tempfile.mkdtemp(dir=os.environ["HEADWAY_LOCAL"])) / "nursery.log")
+
+
+def rank_environment(rank: int, world_size: int, port: int, attempt_dir: Path) -> dict[str, str]:
+    """What torchrun and a guard would tell a rank."""
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("HEADWAY_", "TORCHELASTIC"))}
+    return ours | {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+        "HEADWAY_ATTEMPT_DIR": str(attempt_dir),
+        "PYTHONPATH": str(REPOSITORY),
+    }
+
+
+def start_fresh(
+    module: str, arguments: Sequence[str], folder: Path, log: Path, environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    with log.open("wb") as stream:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            env=environment,
+            cwd=folder,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
 @dataclass
 class TinyProject:
     workspace: Workspace
@@ -72,7 +113,7 @@ class TinyProject:
     fitted: FittedState
     manifest: ShardManifest
     file: StoredFile
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    started: list[Started] = field(default_factory=list)
 
     def publish_run(self, training: TrainingSpec = TINY, **changes: Any) -> RunSpec:
         run = RunSpec(
@@ -88,46 +129,35 @@ class TinyProject:
         return run
 
     def start(
-        self, run: RunSpec, run_dir: Path, *, world_size: int, **environment: str
-    ) -> list[subprocess.Popen[bytes]]:
-        """Start the ranks of one attempt, each a `python -m training.worker`."""
+        self, run: RunSpec, run_dir: Path, *, world_size: int, fresh: bool = False, **environment: str
+    ) -> list[Started]:
+        """Start the ranks of one attempt, each a `python -m training.worker`; `fresh` without its imports."""
         arguments = ["--workspace", self.workspace.uri, "--run-spec", run.sha256, "--run-dir", str(run_dir)]
-        return self.start_ranks("training.worker", arguments, run_dir, world_size=world_size, **environment)
+        return self.start_ranks(
+            "training.worker", arguments, run_dir, world_size=world_size, fresh=fresh, **environment
+        )
 
     def start_ranks(
-        self, module: str, arguments: Sequence[str], run_dir: Path, *, world_size: int, **environment: str
-    ) -> list[subprocess.Popen[bytes]]:
+        self,
+        module: str,
+        arguments: Sequence[str],
+        run_dir: Path,
+        *,
+        world_size: int,
+        fresh: bool = False,
+        **environment: str,
+    ) -> list[Started]:
         attempt_dir = run_dir / "attempts" / f"{len(list(run_dir.glob('attempts/*'))):03d}"
         attempt_dir.mkdir(parents=True)
         port = free_port()
         ranks = []
         for rank in range(world_size):
-            own_environment = {
-                **{
-                    name: value
-                    for name, value in os.environ.items()
-                    if not name.startswith(("HEADWAY_", "TORCHELASTIC"))
-                },
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(world_size),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                "OMP_NUM_THREADS": "1",
-                "HEADWAY_ATTEMPT_DIR": str(attempt_dir),
-                "PYTHONPATH": str(REPOSITORY),
-                **environment,
-            }
-            log = (attempt_dir / f"rank-{rank}.log").open("wb")
+            log = attempt_dir / f"rank-{rank}.log"
+            ours = rank_environment(rank, world_size, port, attempt_dir) | environment
             ranks.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", module, *arguments],
-                    env=own_environment,
-                    cwd=run_dir,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+                start_fresh(module, arguments, run_dir, log, ours)
+                if fresh
+                else nursery().start(module, arguments, folder=run_dir, log=log, environment=ours)
             )
         self.started += ranks
         return ranks
@@ -185,7 +215,9 @@ def own_project(tmp_path: Path) -> Iterator[TinyProject]:
 def _kill(project: TinyProject) -> None:
     for process in project.started:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
             process.wait()
     project.started.clear()
 

@@ -1,0 +1,162 @@
+"""Starts ranks within milliseconds: a process that has imported all they need, and forks one for each line it reads.
+
+Each rank is a process of its own that runs its module as `python -m` does, in the folder, the environment and with the
+path that it is told; only the imports are saved, two seconds of a core for each. The nursery keeps no thread of its
+own, so that nothing is lost in forking, and says how each rank ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import select
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tests.waiting import DEADLINE_S
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Nursery:
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._codes: dict[int, int] = {}
+        ours = {name: value for name, value in os.environ.items() if not name.startswith("HEADWAY_")}
+        with log.open("wb") as stream:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.training.nursery"],
+                cwd=REPOSITORY,
+                env=ours | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                text=True,
+            )
+
+    def start(
+        self, module: str, arguments: Sequence[str], *, folder: Path, log: Path, environment: Mapping[str, str]
+    ) -> ForkedRank:
+        """Args:
+        environment: all of it; of the path, what `python -m` would take from there.
+        """
+        told = {"module": module, "arguments": list(arguments), "folder": str(folder), "log": str(log)}
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({**told, "environment": dict(environment)}) + "\n")
+        self._process.stdin.flush()
+        while (began := self._read()) is None:
+            pass
+        return ForkedRank(self, began)
+
+    def exit_code(self, pid: int) -> int:
+        """Of a rank that has ended, or is about to."""
+        while pid not in self._codes:
+            self._read()
+        return self._codes[pid]
+
+    def _read(self) -> int | None:
+        """The rank that began, or None when the news was the end of one."""
+        assert self._process.stdout is not None
+        word, pid, *code = self._process.stdout.readline().split() or ["broken", "0"]
+        assert word != "broken", self._log.read_text()
+        if word == "began":
+            return int(pid)
+        self._codes[int(pid)] = int(code[0])
+        return None
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+class ForkedRank:
+    """As `subprocess.Popen` is; watched through a file descriptor, so its number cannot become another's."""
+
+    def __init__(self, nursery: Nursery, pid: int) -> None:
+        self._nursery, self.pid = nursery, pid
+        self._descriptor: int | None = None
+        with contextlib.suppress(ProcessLookupError):
+            self._descriptor = os.pidfd_open(pid)
+
+    def send_signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if self._descriptor is not None:
+                signal.pidfd_send_signal(self._descriptor, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def has_ended(self, within_s: float = 0.0) -> bool:
+        return self._descriptor is None or bool(select.select([self._descriptor], [], [], within_s)[0])
+
+    def poll(self) -> int | None:
+        return self.wait() if self.has_ended() else None
+
+    def wait(self, within_s: float = DEADLINE_S) -> int:
+        if not self.has_ended(within_s):
+            raise subprocess.TimeoutExpired(f"rank {self.pid}", within_s)
+        self.close()
+        return self._nursery.exit_code(self.pid)
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def main() -> None:
+    import training.checkpoint.verify_worker
+    import training.evaluation
+    import training.session
+    import training.worker  # noqa: F401
+
+    signal.signal(signal.SIGCHLD, _tell_of_ends)
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            _become_rank(json.loads(line))
+        os.write(1, f"began {pid}\n".encode())
+
+
+def _tell_of_ends(*_signal: object) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            os.write(1, f"ended {ended[0]} {os.waitstatus_to_exitcode(ended[1])}\n".encode())
+
+
+def _become_rank(told: dict[str, Any]) -> NoReturn:
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    code = 1
+    try:
+        os.setsid()
+        os.chdir(told["folder"])
+        log = os.open(told["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        for descriptor in (1, 2):
+            os.dup2(log, descriptor)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.environ.clear()
+        os.environ.update(told["environment"])
+        sys.path[:] = [told["folder"], *os.environ["PYTHONPATH"].split(os.pathsep), *sys.path[2:]]
+        sys.argv[1:] = told["arguments"]
+        sys.modules.pop(told["module"], None)  # as `python -m`, which runs it under another name
+        runpy.run_module(told["module"], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
