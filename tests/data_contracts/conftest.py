@@ -37,7 +37,7 @@ class Line:
         return [(method, path, fault) for method, path, fault in json.loads(self._ask("GET", "/-/log"))]
 
     def _ask(self, method: str, path: str, body: str | None = None) -> bytes:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         connection.request(method, path, body)
         answer = connection.getresponse().read()
         connection.close()

@@ -284,7 +284,7 @@ def by_hand(project) -> Callable[[], subprocess.CompletedProcess[str]]:
             env={**project.environment, "GLOO_SOCKET_IFNAME": "lo"},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
 
     return start

@@ -75,7 +75,7 @@ def run_program(
     """Fit and shard in a fresh process, which kills itself at the given write to a file with `fatal` in its name."""
     arguments = [str(source), str(root), str(threads), str(order), spec.model_dump_json(), fatal, str(count)]
     environment = {**os.environ, "PYTHONHASHSEED": str(order), "RAYON_NUM_THREADS": str(threads)}
-    return subprocess.run([sys.executable, "-c", PROGRAM, *arguments], env=environment, timeout=120).returncode
+    return subprocess.run([sys.executable, "-c", PROGRAM, *arguments], env=environment, timeout=300).returncode
 
 
 def tree(root: Path) -> dict[str, str]:

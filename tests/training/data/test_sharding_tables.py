@@ -351,7 +351,7 @@ def test_a_writer_killed_over_its_spill_leaves_nothing_and_the_next_completes(
 ) -> None:
     def run(root: Path, fatal: str) -> int:
         arguments = [str(Path(__file__).parent), str(source), str(root), fatal, "3000"]
-        return subprocess.run([sys.executable, "-c", PROGRAM, *arguments], timeout=120).returncode
+        return subprocess.run([sys.executable, "-c", PROGRAM, *arguments], timeout=300).returncode
 
     assert run(tmp_path / "killed", fatal) == -signal.SIGKILL
     assert not list((tmp_path / "scratch").iterdir())
