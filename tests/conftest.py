@@ -92,7 +92,7 @@ def new_bucket(s3_environment: dict[str, str], s3_port: int) -> Callable[[], str
 
     def make() -> str:
         name = f"bucket-{uuid.uuid4().hex}"
-        connection = http.client.HTTPConnection("127.0.0.1", s3_port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", s3_port, timeout=30)
         connection.request("PUT", f"/{name}")
         assert connection.getresponse().status == 200
         connection.close()
@@ -109,7 +109,7 @@ def prefect_here() -> Iterator[None]:
     prepare()
     from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=300):
+    with prefect_test_harness(server_startup_timeout=600):
         yield
 
 
