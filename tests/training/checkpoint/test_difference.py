@@ -1,0 +1,72 @@
+"""Which tensors of two checkpoints differ: by bits, by how much, whatever ranks wrote them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from data_contracts.errors import IntegrityError
+from training.checkpoint.difference import tensor_differences
+from training.checkpoint.layout import directory_name
+from training.checkpoint.save import save_checkpoint
+from training.distributed import Gang
+
+ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
+
+
+def saved(folder: Path, content: Any, **changes: torch.Tensor) -> Path:
+    tensors = {
+        "model.weight": torch.arange(12, dtype=torch.float32).view(3, 4),
+        "model.half": torch.ones(5, dtype=torch.bfloat16),
+        "model.scale": torch.tensor(0.0),
+        "model.counts": torch.arange(3),
+    }
+    save_checkpoint(folder, content(4, tensors | changes), ALONE)
+    return folder / directory_name(4)
+
+
+def told(theirs: Path, ours: Path) -> list[tuple[str, int, int, float | None]]:
+    found = tensor_differences(theirs, ours)
+    return [(each.tensor, each.num_values, each.num_differing, each.largest) for each in found]
+
+
+def test_equal_tensors_differ_in_nothing_though_other_files_hold_them(tmp_path: Path, content: Any) -> None:
+    first = saved(tmp_path / "a", content)
+    assert told(first, first) == [] == told(first, saved(tmp_path / "b", content))
+
+
+def test_every_tensor_that_differs_in_a_bit_is_told_with_how_many_values_and_by_how_much(
+    tmp_path: Path, content: Any
+) -> None:
+    weight = torch.arange(12, dtype=torch.float32).view(3, 4)
+    weight[1, 2] += 0.25
+    weight[2, 3] -= 2.0
+    half = torch.ones(5, dtype=torch.bfloat16)
+    half[4] = 1.5
+    ours = saved(tmp_path / "b", content, **{"model.weight": weight, "model.half": half})
+    assert told(saved(tmp_path / "a", content), ours) == [("model.half", 5, 1, 0.5), ("model.weight", 12, 2, 2.0)]
+
+
+def test_a_zero_of_another_sign_is_another_bit(tmp_path: Path, content: Any) -> None:
+    ours = saved(tmp_path / "b", content, **{"model.scale": torch.tensor(-0.0)})
+    assert told(saved(tmp_path / "a", content), ours) == [("model.scale", 1, 1, 0.0)]
+
+
+def test_a_tensor_of_another_shape_and_one_that_only_one_has_are_told(tmp_path: Path, content: Any) -> None:
+    changes = {"model.counts": torch.arange(4), "model.more": torch.ones(2)}
+    ours = saved(tmp_path / "b", content, **changes)
+    assert told(saved(tmp_path / "a", content), ours) == [("model.counts", 0, 0, None), ("model.more", 0, 0, None)]
+
+
+def test_a_damaged_checkpoint_is_compared_with_nothing(tmp_path: Path, content: Any) -> None:
+    first, second = saved(tmp_path / "a", content), saved(tmp_path / "b", content)
+    tensors = next(second.glob("tensors-*"))
+    data = bytearray(tensors.read_bytes())
+    data[-1] ^= 1
+    tensors.chmod(0o644)
+    tensors.write_bytes(data)
+    with pytest.raises(IntegrityError, match=tensors.name):
+        tensor_differences(first, second)
