@@ -159,4 +159,4 @@ def remark(request: RetrainRequest) -> str:
     if isinstance(decision, Run):
         return ""
     coming = opens_next(pipeline.windows, decision.next_opening)
-    return f"{decision.state}: {decision.reason} A retrain by hand does not wait for its windows. {coming}"
+    return f"a retrain by hand does not wait for its windows: {decision.reason} {coming}"
