@@ -64,7 +64,7 @@ def late_worker(starts: Starts) -> Iterator[list[str]]:
     process: subprocess.Popen[bytes] = starts.service.start(*command, cwd=folder, log=folder / "log")
     yield runs
     process.terminate()
-    process.wait(60)
+    process.wait(300)
 
 
 def test_after_three_missed_starts_one_run_happens_and_it_is_the_first_to_come(late_worker: list[str], starts) -> None:
