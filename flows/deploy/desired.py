@@ -13,6 +13,7 @@ from flows.deploy.profiles import HEARTBEATS_MISSED, Profile
 from flows.deploy.resources import Resource, mark_of
 from flows.devices import LIMITS, queue_name
 from flows.pipeline_spec import PipelineSpec
+from flows.summary import AWAITING_APPROVAL
 from flows.triggers import watch
 from flows.triggers.asking import BY_LIMIT
 from flows.triggers.spec import TriggersSpec
@@ -27,7 +28,7 @@ ENTRYPOINTS = {
     MOVE_CHAMPION: "flows.champion_flow.move_champion",
     WATCH: "flows.triggers.watch.watch",
 }
-ENDED = ("Completed", "Failed", "Cancelled", "Crashed", *ENDED_BY_NAME, *watch.ENDED_BY_NAME)
+ENDED = ("Completed", "Failed", "Cancelled", "Crashed", AWAITING_APPROVAL, *ENDED_BY_NAME, *watch.ENDED_BY_NAME)
 """Prefect's events are named after a state's name, not its type."""
 PAUSED = ("Suspended", "Paused")
 MAX_WAITING = 1000
