@@ -17,7 +17,7 @@ from data_contracts.references import chain
 from flows.stop_options import duration
 from flows.tables import print_table
 from tasks import clean as cleaning
-from tasks import tracked_runs
+from tasks import mlflow_store, tracked_runs
 from tasks.clean import Findings
 from tasks.what_stays import DAY_S, kept_runs, kind_of
 from training.data.loader_spec import LoaderSpec, cache_folder
@@ -123,6 +123,19 @@ def _tidy_mlflow(workspace: Workspace, found: Findings, *, apply: bool) -> tuple
         removed += runs
         killed += ended
     return removed, killed
+
+
+def end_killed(workspace: Workspace) -> list[str]:
+    """End as KILLED what MLflow shows as running and nobody trains any more; returns the names of these runs.
+
+    Raises:
+        RegistryError: MLflow refuses.
+    """
+    ended = []
+    for client in tracked_runs.stores(workspace):
+        with mlflow_store.talking_to(client.tracking_uri):
+            ended += tracked_runs.end_killed(workspace, client)
+    return ended
 
 
 def _by_kind(files: Iterable[Listed], entries: Iterable[Item]) -> list[KindReport]:

@@ -17,11 +17,12 @@ from data_contracts.errors import ConfigError
 from flows.champion_flow import move_champion
 from flows.deploy.actual import actual
 from flows.deploy.apply import NOTHING, apply, require_ours
-from flows.deploy.desired import MOVE_CHAMPION, RETRAIN, WATCH, Wanted, desired
+from flows.deploy.desired import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, WATCH, Wanted, desired
 from flows.deploy.difference import Change, difference
 from flows.deploy.profiles import load_profile
 from flows.deploy.rendering import WHERE_CALLED, render
 from flows.deploy.server import connected
+from flows.housekeeping_flow import housekeeping
 from flows.pipeline_spec import PipelineSpec, load_pipeline, pipeline_files
 from flows.retrain import retrain
 from flows.tables import print_table
@@ -108,7 +109,12 @@ def _wanted(folder: Path, profile_name: str, project_folder: str = "") -> Wanted
         profile=profile,
         pipelines=_pipelines(folder),
         project_folder=project_folder or str(folder),
-        forms={RETRAIN: _form(retrain), MOVE_CHAMPION: _form(move_champion), WATCH: _form(watch)},
+        forms={
+            RETRAIN: _form(retrain),
+            MOVE_CHAMPION: _form(move_champion),
+            WATCH: _form(watch),
+            HOUSEKEEPING: _form(housekeeping),
+        },
         now=datetime.datetime.now(datetime.UTC),
     )
 

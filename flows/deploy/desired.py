@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 from data_contracts.documents import Json
 from data_contracts.errors import ConfigError
-from flows.deploy.profiles import HEARTBEATS_MISSED, Profile
+from flows.deploy.profiles import HEARTBEATS_MISSED, HousekeepingSpec, Profile
 from flows.deploy.resources import Resource, mark_of
 from flows.devices import LIMITS, queue_name
 from flows.pipeline_spec import PipelineSpec
@@ -22,11 +22,13 @@ from flows.windows.schedules import schedules
 
 RETRAIN = "retrain"
 MOVE_CHAMPION = "move-champion"
+HOUSEKEEPING = "housekeeping"
 WATCH = "watch"
 ENTRYPOINTS = {
     RETRAIN: "flows.retrain.retrain",
     MOVE_CHAMPION: "flows.champion_flow.move_champion",
     WATCH: "flows.triggers.watch.watch",
+    HOUSEKEEPING: "flows.housekeeping_flow.housekeeping",
 }
 ENDED = ("Completed", "Failed", "Cancelled", "Crashed", AWAITING_APPROVAL, *ENDED_BY_NAME, *watch.ENDED_BY_NAME)
 """Prefect's events are named after a state's name, not its type."""
@@ -77,6 +79,7 @@ def desired(wanted: Wanted) -> tuple[Resource, ...]:
         ),
         *(_retrain(wanted, name, spec) for name, spec in wanted.pipelines.items()),
         _move_champion(wanted),
+        *(() if profile.housekeeping is None else [_housekeeping(wanted, profile.housekeeping)]),
         *(_watch(wanted, name, spec.triggers) for name, spec in wanted.pipelines.items() if spec.triggers),
         _zombies(wanted),
         _lost_starts(wanted),
@@ -155,6 +158,22 @@ def _move_champion(wanted: Wanted) -> Resource:
         "pipeline's policy."
     )
     return _deployment(wanted, MOVE_CHAMPION, "champion", description, {}, [])
+
+
+def _housekeeping(wanted: Wanted, spec: HousekeepingSpec) -> Resource:
+    description = (
+        "End runs that MLflow shows as running and nobody trains any more, and say what no model, ref, run or cached "
+        "stage needs; take it away where the form says so."
+    )
+    hour, minute = (int(number) for number in spec.at.split(":"))
+    request: Json = spec.model_dump(exclude={"at"})
+    daily: Json = {
+        "slug": "daily",
+        "schedule": {"cron": f"{minute} {hour} * * *", "timezone": "UTC"},
+        "active": wanted.profile.schedules_active,
+        "parameters": {"request": request},
+    }
+    return _deployment(wanted, HOUSEKEEPING, "workspace", description, {"request": request}, [daily], is_watched=True)
 
 
 def _deployment(

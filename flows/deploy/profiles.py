@@ -31,6 +31,15 @@ class PoolSpec(Frozen):
     limit: int | None = Field(default=None, ge=1, description="Flow runs at once in the whole pool; empty: any number.")
 
 
+class HousekeepingSpec(Frozen):
+    """A deployment that tidies the workspace once a day, or says what tidying would do."""
+
+    at: str = Field(default="06:30", pattern=r"^([01]\d|2[0-3]):[0-5]\d$", description="When, in UTC.")
+    apply: bool = Field(default=False, description="Take away what nothing needs; off: only say what would go.")
+    keep_last: int = Field(default=3, ge=0, description="Finished runs of each pipeline that stay however old.")
+    older_than_days: int = Field(default=30, ge=1, description="What was written or used since stays.")
+
+
 class Profile(Frozen):
     """One place and manner of deploying."""
 
@@ -54,6 +63,9 @@ class Profile(Frozen):
     )
     limits: dict[Name, int] = Field(default_factory=dict, description="Global concurrency limits: name to slots.")
     variables: dict[str, Json] = Field(default_factory=dict, description="Prefect variables: name to JSON value.")
+    housekeeping: HousekeepingSpec | None = Field(
+        default=None, description="What is tidied every day; empty: nothing is."
+    )
     notify: str = Field(
         default="",
         pattern=r"^([a-z0-9-]+/[a-z0-9-]+)?$",

@@ -74,7 +74,7 @@ def completed(deployed: Any, smaller: Path, worker: subprocess.Popen[bytes]) -> 
 
 
 def test_deploying_again_changes_nothing_and_leaves_nothing_to_headway_deploy(deployed: Any) -> None:
-    names = (*(f"retrain/{name}" for name in PIPELINES), "move-champion/champion")
+    names = (*(f"retrain/{name}" for name in PIPELINES), "move-champion/champion", "housekeeping/workspace")
     assert set(names) == {f"{each['flow']}/{each['name']}" for each in _all(deployed)}
     before = [_seen(deployed, name) for name in names]
     done = deployed.prefect("deploy", "--all", "--prefect-file", "deployments/prefect.yaml", cwd=REPOSITORY)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from data_contracts.strict_yaml import parse_yaml_model
-from flows.deploy.desired import MOVE_CHAMPION, RETRAIN, WATCH, Wanted
+from flows.deploy.desired import ENTRYPOINTS, Wanted
 from flows.deploy.profiles import Profile
 from flows.pipeline_spec import PipelineSpec
 
@@ -41,7 +41,7 @@ def make_wanted() -> Callable[..., Wanted]:
             "profile": profile,
             "pipelines": {"nightly": pipeline("nightly", WINDOWS), "by-hand": pipeline("by-hand")},
             "project_folder": "/projects/acme",
-            "forms": {RETRAIN: {"title": "retrain"}, MOVE_CHAMPION: {"title": "move"}, WATCH: {"title": "watch"}},
+            "forms": {flow: {"title": flow} for flow in ENTRYPOINTS},
             "now": NOW,
         }
         return Wanted(**usual | given)

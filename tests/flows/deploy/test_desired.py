@@ -12,6 +12,7 @@ import flows as flows_package
 from data_contracts.errors import ConfigError
 from flows.deploy.desired import ENTRYPOINTS, Wanted, desired
 from flows.deploy.resources import Resource
+from flows.housekeeping_flow import HousekeepingRequest
 
 from .conftest import WINDOWS, pipeline
 
@@ -35,6 +36,19 @@ def test_everything_carries_the_mark_of_its_project_and_profile(make_wanted: Mak
     for resource in made.values():
         marked = (resource.name, resource.fields.get("description", ""), *resource.fields.get("tags", ()))
         assert any(mark in each for each in marked), resource
+
+
+def test_the_workspace_is_tidied_daily_where_a_profile_says_so_and_nothing_goes_unless_it_says_that_too(
+    make_wanted: Make,
+) -> None:
+    assert "housekeeping/workspace" not in by_name(make_wanted())
+    asked = {"housekeeping": {"at": "06:05", "keep_last": 7}}
+    made = by_name(make_wanted(profile=asked))["housekeeping/workspace"].fields
+    (daily,) = made["schedules"]
+    assert daily["schedule"] == {"cron": "5 6 * * *", "timezone": "UTC"} and daily["active"]
+    request = {"apply": False, "keep_last": 7, "older_than_days": 30}
+    assert daily["parameters"] == made["parameters"] == {"request": request}
+    assert HousekeepingRequest.model_validate(request).older_than_days == 30
 
 
 def test_schedules_are_those_of_the_windows_and_keep_to_them(make_wanted: Make) -> None:

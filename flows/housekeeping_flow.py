@@ -1,0 +1,54 @@
+"""`headway clean` as a flow, for a daily deployment: what killed processes left behind, and what nothing needs."""
+
+from __future__ import annotations
+
+import io
+
+from prefect import flow
+from pydantic import BaseModel, ConfigDict, Field
+from rich.console import Console
+
+from data_contracts.publication import Workspace
+from flows.clean import CleanReport, clean, end_killed, print_clean
+from flows.environment import default_workspace
+from tasks.artifacts import show_markdown
+
+
+class HousekeepingRequest(BaseModel):
+    """Tidy a workspace, or say what tidying would do."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    apply: bool = Field(
+        default=False,
+        title="Take it away",
+        description="Off: only say what would go. MLflow's runs that nobody trains any more end as KILLED either way.",
+    )
+    keep_last: int = Field(
+        default=3, ge=0, title="Keep last", description="Finished runs of each pipeline that stay however old they are."
+    )
+    older_than_days: int = Field(
+        default=30, ge=1, title="Older than, in days", description="What was written or used since stays."
+    )
+    workspace: str = Field(
+        default="", title="Workspace", description="Left empty: the worker's HEADWAY_WORKSPACE, or its project's."
+    )
+
+
+@flow(name="housekeeping", flow_run_name="housekeeping", persist_result=False)
+def housekeeping(request: HousekeepingRequest) -> CleanReport:
+    """Tidy a workspace, or say what tidying would do.
+
+    Args:
+        request: How much is taken away.
+    """
+    workspace = request.workspace or default_workspace()
+    killed = end_killed(Workspace(workspace))
+    report = clean(
+        workspace, apply=request.apply, keep_last=request.keep_last, older_than=f"{request.older_than_days}d"
+    )
+    report = report.model_copy(update={"mlflow_killed": [*killed, *report.mlflow_killed]})
+    page = io.StringIO()
+    print_clean(report, Console(file=page, width=100, highlight=False))
+    show_markdown("housekeeping", f"```text\n{page.getvalue()}```\n", "What went, or would go")
+    return report

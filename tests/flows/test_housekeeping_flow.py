@@ -1,0 +1,38 @@
+"""The daily deployment: what killed processes left behind ends, and nothing goes unless it is told to take it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from data_contracts.leftovers import MACHINE
+from data_contracts.publication import Workspace
+from flows.housekeeping_flow import HousekeepingRequest, housekeeping
+from tasks import mlflow_store, tracked_runs
+
+
+@pytest.mark.slow
+def test_what_nobody_trains_ends_as_killed_and_what_is_old_goes_only_when_told(tmp_path: Path) -> None:
+    workspace = Workspace.create(str(tmp_path))
+    old = workspace.publish("shards/none/shard.parquet", b"rows").path
+    os.utime(workspace.local_path(old), (time.time() - 90 * 86400,) * 2)
+    client = mlflow_store.connect(mlflow_store.default_tracking_uri(workspace))
+    tags = {mlflow_store.RUN_TAG: "0" * 64, tracked_runs.MACHINE_TAG: MACHINE}
+    run = client.create_run(client.create_experiment("tiny"), tags=tags, run_name="left behind").info.run_id
+
+    report = housekeeping.fn(HousekeepingRequest(workspace=workspace.uri))
+    assert client.get_run(run).info.status == "KILLED" and report.mlflow_killed == ["left behind"]
+    assert not report.applied and report.size_bytes == 4 and workspace.exists(old)
+
+    assert housekeeping.fn(HousekeepingRequest(workspace=workspace.uri, apply=True)).mlflow_killed == []
+    assert not workspace.exists(old)
+
+
+def test_a_form_that_makes_no_sense_is_refused() -> None:
+    for given in ({"older_than_days": 0}, {"keep_last": -1}, {"force": True}):
+        with pytest.raises(ValidationError):
+            HousekeepingRequest.model_validate(given)
