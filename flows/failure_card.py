@@ -100,8 +100,8 @@ class _Notes:
 
     def __call__(self, event: Event) -> None:
         name = str(event["event"])
-        if name.startswith("stage.") and event.get("outcome", "ok") != "ok":
-            self.stage = name.removeprefix("stage.")
+        if name == "prefect" and event.get("outcome", "ok") != "ok":  # the span of a stage's task
+            self.stage = str(event["task"])
         elif name == "run.folder":
             self.run_dir = Path(str(event["path"]))
 

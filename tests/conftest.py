@@ -25,9 +25,11 @@ os.environ["HEADWAY_LOCAL"] = tempfile.mkdtemp(prefix="headway-tests-")
 # Before torch is imported. Test processes run side by side: threads of one would wait for cores that another has.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell that runs us in the background lets us ignore Ctrl-C, and so would every process that a test interrupts.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell that runs us in the background lets us ignore Ctrl-C, and `nohup` a closed terminal: so would every process
+# that a test interrupts.
+for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, default)
 
 # How long an example takes says how busy the machine is; and what was red in CI is red again when it is repeated.
 settings.register_profile(

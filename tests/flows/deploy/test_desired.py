@@ -108,7 +108,9 @@ def test_a_run_is_a_zombie_after_three_heartbeats(make_wanted: Make, heartbeat_s
     named = {"Stopped", "WindowClosed", "Starving", "OutsideWindow", "WindowTooShort", "Skipped", "Blackout", "Missed"}
     by_type = {"heartbeat", "Completed", "Failed", "Cancelled", "Crashed", "Suspended", "Paused"}
     looked = {"NotDue", "Asked", "WaitsForWindow", "WaitsForRun", "AskedInVain"}
-    assert awaited == by_type | named | looked | {"AwaitingApproval"}, "Prefect calls an event as the state is named, not by its type"
+    assert awaited == by_type | named | looked | {"AwaitingApproval"}, (
+        "Prefect calls an event as the state is named, not by its type"
+    )
 
 
 def test_every_module_that_gives_an_end_a_name_is_one_whose_names_are_awaited() -> None:
