@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import BaseModel
 from rich.console import Console
@@ -10,7 +10,11 @@ from rich.console import Console
 from data_contracts import refs
 from data_contracts.documents import Link
 from data_contracts.publication import Workspace
+from data_contracts.refs import RefEntry
 from tasks import decisions, model_refs
+from tasks.promotion_decision import Decision
+
+Decided = Sequence[tuple[RefEntry, Decision]]
 
 
 class HistoryEntry(BaseModel):
@@ -45,19 +49,22 @@ def read_history(workspace_uri: str, model: str) -> History:
     """
     workspace = Workspace(workspace_uri)
     model_refs.require_model(workspace, model)
-    events = [*_moves(workspace, model), *_refusals(workspace, model)]
+    decided = list(decisions.decisions(workspace, model))
+    numbers = {entry.target: str(entry.detail["version"]) for entry in reversed(model_refs.versions(workspace, model))}
+    events = [*_moves(workspace, model, decided, numbers), *_refusals(decided, numbers)]
     now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
     return History(
         model=model,
         workspace=workspace.uri,
-        champion=None if now is None else model_refs.version_of(workspace, model, now.target),
+        champion=None if now is None else numbers.get(now.target),
         entries=[entry for _, entry in sorted(events, key=lambda event: event[0])],
     )
 
 
-def _moves(workspace: Workspace, model: str) -> Iterator[tuple[float, HistoryEntry]]:
-    numbers = {entry.target: str(entry.detail["version"]) for entry in reversed(model_refs.versions(workspace, model))}
-    kept = {entry.target.sha256: decision for entry, decision in decisions.decisions(workspace, model)}
+def _moves(
+    workspace: Workspace, model: str, decided: Decided, numbers: Mapping[Link, str]
+) -> Iterator[tuple[float, HistoryEntry]]:
+    kept = {entry.target.sha256: decision for entry, decision in decided}
     before: Link | None = None
     for entry in refs.history(workspace, model_refs.alias_ref(model, "champion")):
         digest = entry.detail.get("decision")
@@ -79,17 +86,16 @@ def _moves(workspace: Workspace, model: str) -> Iterator[tuple[float, HistoryEnt
         before = entry.target
 
 
-def _refusals(workspace: Workspace, model: str) -> Iterator[tuple[float, HistoryEntry]]:
-    for entry, decision in decisions.decisions(workspace, model):
+def _refusals(decided: Decided, numbers: Mapping[Link, str]) -> Iterator[tuple[float, HistoryEntry]]:
+    for entry, decision in decided:
         if decision.promote or decision.override:
             continue
-        champion = None if decision.champion is None else model_refs.version_of(workspace, model, decision.champion)
         yield (
             entry.unix_s,
             HistoryEntry(
                 when=entry.moved_at,
                 event="waits" if decision.waits else "refused",
-                from_version=champion,
+                from_version=None if decision.champion is None else numbers.get(decision.champion),
                 to_version=str(entry.detail["version"]),
                 why=decision.reason,
                 by=str(entry.detail["by"]),

@@ -35,7 +35,7 @@ def promote(
     """Make a registered model champion, if the policy says so, or against it with a reason.
 
     Raises:
-        ConfigError: it is the champion.
+        ConfigError: it is the champion, or was retired.
         PromotionRefused: the policy says no; every failed check is named, and the card says so too.
         RefConflict: another writer was first.
     """
@@ -44,6 +44,8 @@ def promote(
     version = versions.ensure(target)
     if now is not None and now.target == target:
         raise ConfigError(f"version {version} is the champion of {model!r} already.", where=workspace.uri)
+    # Asked here too: it may have been retired while it was verified.
+    model_refs.require_in_use(workspace, model, version, target)
     evaluation = decisions.newest_evaluation(workspace, target, None if now is None else now.target)
     decision = judge(workspace, policy, target, evaluation, now, measure=True, approved=f"approved by {by}: {why}")
     if not decision.promote and override:

@@ -81,7 +81,8 @@ def awaiting(workspace: Workspace, model: str) -> str | None:
     for entry, decision in decisions(workspace, model):
         if now is not None and entry.unix_s < now.unix_s:
             return None
-        if decision.waits and decision.champion == champion and decision.registration not in decided:
+        may_wait = decision.waits and decision.champion == champion and decision.registration not in decided
+        if may_wait and model_refs.retirement_of(workspace, model, decision.registration) is None:
             return str(entry.detail["version"])
         decided.add(decision.registration)
     return None

@@ -64,11 +64,13 @@ class Decision(Document):
         return f"waits for approval: {said}" if self.waits else said
 
     def says_the_same(self, other: Decision) -> bool:
-        """Whether it says nothing new beside the clock."""
+        """Whether it says nothing new beside the clock; another person's word, or another reason, is new."""
         return self._outcome() == other._outcome()
 
     def _outcome(self) -> tuple[object, ...]:
-        standings = [(check.name, check.standing) for check in self.checks]
+        standings = [
+            (check.name, check.standing, check.detail if check.name == APPROVAL else "") for check in self.checks
+        ]
         return self.registration, self.evaluation, self.champion, self.policy, self.override, standings
 
 

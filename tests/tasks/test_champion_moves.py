@@ -165,6 +165,8 @@ def test_a_version_is_retired_once_unless_it_is_the_champion_or_the_way_back(ver
         model_refs.resolve(workspace, f"models:/{MODEL}/1")
     with pytest.raises(ConfigError, match="was retired"):
         champion_moves.rollback_target(workspace, MODEL, "1")
+    with pytest.raises(ConfigError, match="was retired"):
+        promote(versions, one, override="retired while it was verified")
     assert champion_moves.rollback_target(workspace, MODEL)[1] == two
     assert champion_of(workspace).target == three and "by ada@desk: old" in render(workspace, MODEL, one, "1")
 
@@ -218,6 +220,10 @@ def test_a_person_who_refuses_is_heard_until_another_approves_whatever_the_polic
         assert (again.promoted, again.waits, again.reason) == (False, False, said)
     entry = read_history(workspace.uri, MODEL).entries[1]
     assert (entry.event, entry.by, entry.why) == ("refused", "ada@desk", said)
+
+    champion_moves.refuse(versions, pair[0], why="nor is it fast", by="bob@desk", policy=ASKING)
+    entry = read_history(workspace.uri, MODEL).entries[-1]
+    assert (entry.by, entry.why) == ("bob@desk", "refused by bob@desk: nor is it fast"), "each person's word is kept"
 
     promote(versions, pair[0], ASKING)
     assert champion_of(workspace).target == pair[0]
@@ -356,3 +362,14 @@ def test_a_model_nobody_registered_has_no_history(context: RunContext) -> None:
     for name in (MODEL, f"../{MODEL}"):
         with pytest.raises(ConfigError, match=f"no model '{name}' in this workspace"):
             read_history(context.workspace.uri, name)
+
+
+def test_a_version_that_was_retired_waits_for_nobody(versions, register) -> None:
+    workspace = versions.context.workspace
+    (one, _), (two, _) = pairs = register(1), register(2)
+    for pair in pairs:
+        settle_asking(versions, pair)
+    retirement.retire(versions, two, why="a leak", by="ada@desk")
+    assert decisions.awaiting(workspace, MODEL) == "1", "the one before still does"
+    retirement.retire(versions, one, why="a leak", by="ada@desk")
+    assert decisions.awaiting(workspace, MODEL) is None
