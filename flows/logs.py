@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -51,17 +52,25 @@ def show_logs(
             where=str(folder),
             advice="Ask on the machine that trained it; `headway status` shows what is known here.",
         )
-    show = _as_json if as_json else _Printer()
-    is_over = run_lock.owner_of(folder) is None or not follow
-    there: Iterable[LogLine] = logs.read(is_over=is_over)
-    for line in there if tail is None else deque(there, maxlen=tail):
+    show, is_silent = _as_json if as_json else _Printer(), True
+    for line in _lines(folder, logs, tail, follow):
+        is_silent = False
         show(line)
+    if is_silent and tail != 0:
+        who = f" by rank {' or '.join(map(str, ranks))}" if ranks else ""
+        when = "" if attempt is None else f" in attempt {attempt} at training"
+        print(f"headway: nothing was written{who}{when} in run {folder.name}.", file=sys.stderr)
+
+
+def _lines(folder: Path, logs: RunLogs, tail: int | None, follow: bool) -> Iterator[LogLine]:
+    is_over = not (follow and run_lock.is_at_work(folder))
+    there: Iterable[LogLine] = logs.read(is_over=is_over)
+    yield from there if tail is None else deque(there, maxlen=tail)
     while not is_over:
         time.sleep(FOLLOW_S)
         # Asked before reading: what was written before the end is read after it.
-        is_over = run_lock.owner_of(folder) is None
-        for line in logs.read(is_over=is_over):
-            show(line)
+        is_over = not run_lock.is_at_work(folder)
+        yield from logs.read(is_over=is_over)
 
 
 def _asked(workspace_uri: str, run: str) -> RunStatus:
@@ -78,7 +87,8 @@ def _asked(workspace_uri: str, run: str) -> RunStatus:
 
 
 def _newest_first(status: RunStatus) -> float:
-    return -max((path.stat().st_mtime for path in Path(status.folder).glob("**/attempts/*")), default=0.0)
+    """By when it was trained: a champion is evaluated again beside each challenger."""
+    return -max((path.stat().st_mtime for path in Path(status.folder).glob("attempts/*")), default=0.0)
 
 
 def _as_json(line: LogLine) -> None:

@@ -133,7 +133,7 @@ def _run(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus
     if not workspace.is_local:
         checkpoints |= {step_of(published) for published in workspace.names(f"runs/{name}/checkpoints")}
     kept = checkpoints - {None}
-    newest = None if owner is not None else _newest_attempt(folder)
+    newest = None if run_lock.is_at_work(folder) else _newest_attempt(folder)
     is_open = newest is not None and newest.state != "done"
     return RunStatus(
         run=name,

@@ -128,7 +128,7 @@ def _roots(
 def is_going_on(workspace: Workspace, folder: str, newest_unix_s: float, policy: Policy) -> str:
     """Why a run's or flow run's folder stays as a whole; empty when it need not."""
     here = workspace.local_path(folder)
-    if any(run_lock.owner_of(lock.parent) is not None for lock in here.rglob(run_lock.NAME)):
+    if run_lock.is_at_work(here):
         return "the run goes on"
     if not workspace.is_local:
         local = FolderStore(workspace.local_root).files(folder)

@@ -75,6 +75,27 @@ def test_without_a_name_it_is_the_run_that_goes_on_or_else_the_newest(workspace,
     assert capsys.readouterr().out.splitlines()[-1].endswith("  b")
 
 
+def test_the_newest_is_the_one_trained_last_though_an_older_champion_was_evaluated_since(workspace, capsys) -> None:
+    for trained_s, name in ((10.0, "b" * 16), (20.0, "c" * 16)):
+        run = Written(workspace, name)
+        run.say(f"{name[0]}\n", 1.0)
+        os.utime(attempt_folder(run.folder, 1), (trained_s, trained_s))
+    attempt_folder(workspace / "runs" / ("b" * 16) / "evaluate" / "now", 1).mkdir(parents=True)
+    show_logs(str(workspace), "")
+    assert capsys.readouterr().out.splitlines()[-1].endswith("  c")
+
+
+def test_where_nothing_was_written_that_is_said(workspace, capsys) -> None:
+    run = Written(workspace, "a" * 16)
+    run.say("one\n", 1.0)
+    show_logs(str(workspace), "", ranks=(7,), attempt=3)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == f"headway: nothing was written by rank 7 in attempt 3 at training in run {'a' * 16}.\n"
+    show_logs(str(workspace), "", tail=0)
+    assert capsys.readouterr() == ("", "")
+
+
 def test_who_follows_sees_all_to_the_last_word_and_then_it_ends(workspace, capsys, monkeypatch) -> None:
     run, going_on = Written(workspace, "d" * 16), contextlib.ExitStack()
     going_on.enter_context(owning(run.folder))

@@ -15,6 +15,7 @@ from data_contracts.published_files import document_path
 from flows.status import ModelStatus, RunStatus, Status, print_status, read_status
 from tasks.current_run import CurrentRun, ref_of
 from training.launch.retry_budget import AttemptRecord, AttemptRecords
+from training.launch.run_lock import owning
 
 REASON = "bits per byte 2.104 [2.086, 2.122], 0.310 below the champion's on the same 512 examples"
 
@@ -72,6 +73,16 @@ def test_a_run_that_ended_early_says_why_and_what_goes_on(tmp_path: Path) -> Non
     AttemptRecords(folder.parent).end(replace(record, attempt=2, begin_unix_s=3.0, state="done"))
     run = read_status(workspace.uri).runs[0]
     assert not run.ended and not run.continued_by
+
+
+def test_an_attempt_that_goes_on_has_not_lost_its_owner(tmp_path: Path) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    folder = workspace.local_path("runs/0123456789abcdef") / "export"
+    folder.mkdir(parents=True)
+    AttemptRecords(folder).begin(AttemptRecord(attempt=1, scope="one", continued_by="headway retrain tiny"))
+    with owning(folder):
+        assert not read_status(workspace.uri).runs[0].ended
+    assert read_status(workspace.uri).runs[0].ended == "its owner was lost."
 
 
 def test_an_empty_workspace_says_so() -> None:

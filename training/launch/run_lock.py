@@ -55,6 +55,11 @@ def owner_of(run_dir: Path) -> str | None:
     return None
 
 
+def is_at_work(run_dir: Path) -> bool:
+    """Whether anybody trains the run, or verifies, evaluates or exports what it made."""
+    return any(owner_of(lock.parent) is not None for lock in run_dir.rglob(NAME))
+
+
 def _owner(descriptor: int) -> str:
     with contextlib.suppress(ValueError, KeyError):
         owner = json.loads(os.pread(descriptor, 4096, 0))
