@@ -30,6 +30,7 @@ NOTICES = {
     "reproduce.disk": "disk",
     "reproduce.changed": "changed",
     "stage.damaged": "damaged",
+    "evaluate.no_xz": "xz -9",
     "alias.moved": "alias",
     "validate.accepted_unreadable": "contract",
     "rank.lost": "rank",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data_contracts.documents import EvaluationReport, Incomparable, Link, Registration, RunSpec
-from data_contracts.errors import IntegrityError
+from data_contracts.errors import DataError, IntegrityError
 from data_contracts.publication import Workspace
 from tasks.candidate import Candidate, read_candidate
 from tasks.evaluate import EvaluationSpec, _evaluate, slices_of, widened
@@ -21,6 +21,7 @@ from tasks.slices import SliceBy
 from training.data.spec import ShardSpec
 from training.evaluation import Scores
 from training.launch.spec import LaunchSpec
+from training.ledger import read_events
 from training.measures import CLASSES, NUMBERS, TEXT, TOKEN_IDS, Yardstick
 from training.statistics import paired_difference
 
@@ -41,6 +42,8 @@ class MadeUpBench(Bench):
     theirs: Scores | str
     """Or why there are none."""
     cut: dict[SliceBy, list[str]]
+    has_changed: bool
+    """Files of the source, since the snapshot."""
 
     def slices_by(
         self, slices: tuple[SliceBy, ...], today: RunSpec, examples: tuple[str, ...]
@@ -64,6 +67,8 @@ class MadeUpBench(Bench):
         return "0" * 64
 
     def contents(self, today: RunSpec, paths: tuple[str, ...]) -> list[bytes]:
+        if self.has_changed:
+            raise DataError("changed since the snapshot was taken.", where=paths[0])
         return [b"spam " * 100 for _ in paths]
 
 
@@ -92,6 +97,7 @@ def judge(context, workspace: Workspace, register):
         own: Scores,
         theirs: Scores | str | None = None,
         cut: dict[SliceBy, list[str]] | None = None,
+        has_changed: bool = False,
         **scalars: int,
     ) -> EvaluationReport:
         (registration, _), (champion, _) = register(1, scalars=scalars), register(2)
@@ -106,6 +112,7 @@ def judge(context, workspace: Workspace, register):
             own=own,
             theirs=own if theirs is None else theirs,
             cut=cut or {},
+            has_changed=has_changed,
         )
         made = _evaluate(bench, SPEC, REGISTRY, checkpoint, None if theirs is None else champion)
         assert isinstance(made.document, EvaluationReport)
@@ -126,6 +133,17 @@ def test_a_text_is_judged_in_bits_per_byte_beside_a_bigram_and_xz(judge) -> None
     assert set(report.baselines) == {"bigram", "xz -9"}
     assert report.baselines["bigram"] == pytest.approx(2 / np.log(2) / 4)
     assert versus_rival(report).standing == "passed"
+
+
+def test_files_that_changed_since_the_snapshot_cost_the_figure_for_scale_and_not_the_run(judge, context) -> None:
+    report = judge(TEXT, scores(TEXT, 1.0, baseline="bigram"), has_changed=True)
+    assert set(report.baselines) == {"bigram"} and versus_rival(report).standing == "passed"
+    said = [
+        event["message"]
+        for event in read_events(context.scratch / "ledger.jsonl")
+        if event["event"] == "evaluate.no_xz"
+    ]
+    assert said == ["left out: 00: changed since the snapshot was taken."]
 
 
 def test_ids_are_judged_in_bits_per_token_beside_a_bigram_and_no_compressor(judge) -> None:
