@@ -7,6 +7,7 @@ of the run's own folder is touched. Broken off, it goes on from its newest check
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from dataclasses import dataclass
@@ -141,7 +142,7 @@ def prepare(context: RunContext, registration: Link, launch: LaunchSpec, *, agai
         with owning(folder):
             _empty(folder)
     needed_bytes, free_bytes = _needed_bytes(candidate, training), shutil.disk_usage(folder).free
-    here_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    here_bytes = _size_bytes(folder)
     if free_bytes + here_bytes < needed_bytes:
         raise EnvironmentProblem(
             f"its checkpoints take {needed_bytes / 1e9:,.2f} GB, and {free_bytes / 1e9:,.2f} GB are free.",
@@ -203,6 +204,15 @@ def _read_by(workspace: Workspace, run: RunSpec, training: TrainingSpec) -> tupl
     manifests = (own, *mixed_manifests(workspace, training, own))
     shards = (shard.file for manifest in manifests for group in manifest.groups for shard in group.shards)
     return (run.code, run.environment, *workspace.load(run.fitted, FittedState).files, *shards)
+
+
+def _size_bytes(folder: Path) -> int:
+    """Of all files; one that goes meanwhile is that of another process, which is refused where ranks are to start."""
+    size_bytes = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            size_bytes += path.stat().st_size if path.is_file() else 0
+    return size_bytes
 
 
 def _needed_bytes(candidate: Candidate, training: TrainingSpec) -> int:
