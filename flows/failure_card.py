@@ -140,7 +140,7 @@ def make_card(
         run_dir: where this flow run's ranks ran, if any did.
     """
     attempts = [] if run_dir is None else _attempts(run_dir, context.budget_scope)
-    failed = next((record for _, record in reversed(attempts) if record.state == "failed"), None)
+    failed = _failed([record for _, record in attempts])
     said = error if isinstance(error, HeadwayError) else HeadwayError(f"{type(error).__name__}: {error}", advice=DEFECT)
     step = None if run_dir is None else _newest_checkpoint(context.workspace, run_dir)
     log = "" if failed is None else failed.log
@@ -175,6 +175,14 @@ def _attempts(run_dir: Path, scope: str) -> list[tuple[str, AttemptRecord]]:
         for record in AttemptRecords(path.parent).in_scope(scope)
     ]
     return sorted(found, key=lambda each: each[1].begin_unix_s)
+
+
+def _failed(records: list[AttemptRecord]) -> AttemptRecord | None:
+    """The newest that failed; None where another did its work since: then it is no rank that the error comes from."""
+    for record in reversed(records):
+        if record.state != "stopped":
+            return record if record.state == "failed" else None
+    return None
 
 
 def _gang(folder: Path, run_dir: Path) -> str:

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from data_contracts.digest_cache import DigestCache
-from data_contracts.errors import ContractViolation, RanksLost, RunStopped, TrainingFailed
+from data_contracts.errors import ContractViolation, IntegrityError, RanksLost, RunStopped, TrainingFailed
 from data_contracts.publication import Workspace
 from flows.failure_card import NAME, FailureCard, failure_card, make_card, markdown, print_card
 from flows.pipeline_spec import PipelineSpec, load_pipeline
@@ -79,18 +79,16 @@ def test_it_says_who_failed_first_what_was_tried_and_from_where_it_goes_on(retra
     earlier = AttemptRecord(attempt=9, scope="another flow run", what="long ago", begin_unix_s=0.5)
     stopped = AttemptRecord(attempt=2, scope="mine", state="stopped", begin_unix_s=2.0, end_unix_s=3.0, step=44)
     retrain.record(earlier, lost, stopped)
-    retrain.record(
-        AttemptRecord(attempt=1, scope="mine", state="done", begin_unix_s=4.0, end_unix_s=5.0), gang="verify"
-    )
+    retrain.record(AttemptRecord(attempt=1, scope="mine", state="done", begin_unix_s=0.7, end_unix_s=0.9), gang="fit")
 
     card = retrain.card(TrainingFailed("rank 1: killed.", where="here", advice="all 5 attempts are spent."))
 
     assert (card.rank, card.host, card.last_lines) == (1, "n7", ["starting", "out of luck [1]"])
     assert card.last_good_step == 40, "a folder without a manifest is no checkpoint"
     assert [(each.gang, each.attempt, each.ended, each.step) for each in card.tried] == [
+        ("fit", 1, "done", None),
         ("train", 1, "failed", 40),
         ("train", 2, "stopped", 44),
-        ("verify", 1, "done", None),
     ]
     assert (card.cause, card.exit_code, card.stage) == ("training", 6, "launch")
     assert "logs 0123456789abcdef --rank 1" in card.commands["what it wrote"]
@@ -107,6 +105,15 @@ def test_it_says_who_failed_first_what_was_tried_and_from_where_it_goes_on(retra
             assert said in text, said
     assert r"rank 1 was killed \| it left no word." in markdown(card)
     assert max(map(len, shown(card).splitlines())) <= 80
+
+
+def test_a_rank_whose_work_was_done_after_all_is_not_what_failed(retrain) -> None:
+    retrain.record(
+        LOST, AttemptRecord(attempt=2, scope="mine", state="done", what="", begin_unix_s=2.0, end_unix_s=3.0)
+    )
+    card = retrain.card(IntegrityError("a file is gone.", where="there"))
+    assert (card.rank, card.first, card.last_lines) == (None, "", [])
+    assert [each.ended for each in card.tried] == ["failed", "done"]
 
 
 def test_what_happens_next_is_what_will_happen(tmp_path) -> None:
