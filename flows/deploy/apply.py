@@ -29,7 +29,8 @@ def require_ours(changes: Sequence[Change], adopt_with: str) -> None:
         raise ConfigError(
             f"nothing was changed, since others made, or made for another profile: {named}.",
             where="the Prefect server",
-            advice=f"Give the profile a `suffix`, delete them there, or take them over with {adopt_with}.",
+            advice="Give the profile a `suffix` and its variables other names, delete them there, or take them over "
+            f"with {adopt_with}.",
         )
 
 
@@ -53,7 +54,7 @@ def apply(server: Server, changes: Sequence[Change], on_done: Callable[[Change],
             raise EnvironmentProblem(
                 f"could not {change}: {said(error)}. Done: {done}. Not done: {left}.",
                 where=server.url,
-                advice="The same command does the rest.",
+                advice="Once that is mended, the same command does the rest.",
             ) from error
         on_done(change)
 

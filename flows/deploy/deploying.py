@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,14 @@ from flows.deploy.actual import actual
 from flows.deploy.apply import NOTHING, apply, require_ours
 from flows.deploy.desired import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, WATCH, Wanted, desired
 from flows.deploy.difference import Change, difference
-from flows.deploy.profiles import load_profile
+from flows.deploy.profiles import PLAIN, load_profile
 from flows.deploy.rendering import WHERE_CALLED, render
 from flows.deploy.server import connected
 from flows.housekeeping_flow import housekeeping
 from flows.pipeline_spec import PipelineSpec, load_pipeline, pipeline_files
 from flows.retrain import retrain
 from flows.tables import print_table
+from flows.triggers.look import require_measured
 from flows.triggers.watch import watch
 
 MAX_SHOWN_CHARS = 60
@@ -128,7 +130,26 @@ def _pipelines(folder: Path) -> dict[str, PipelineSpec]:
             where=str(folder / "deployments"),
             advice="They are looked for in HEADWAY_PROJECT, or the current folder.",
         )
-    return {path.stem: load_pipeline(path) for path in files}
+    pipelines: dict[str, PipelineSpec] = {}
+    places: dict[str, str] = {}
+    for path in files:
+        if not re.fullmatch(PLAIN, path.stem):
+            raise ConfigError(
+                "the file's name becomes that of a deployment, which cannot have such characters.",
+                where=str(path),
+                advice="Rename it, such as to lower case and dashes.",
+            )
+        spec = load_pipeline(path)
+        require_measured(path, spec)
+        if (other := places.setdefault(spec.pipeline, path.name)) != path.name:
+            # They would carry on each other's runs, and share what was decided and asked for.
+            raise ConfigError(
+                f"the pipeline is called {spec.pipeline}, as that of {other} is.",
+                where=str(path),
+                advice="Give each file a name of its own under `pipeline:`.",
+            )
+        pipelines[path.stem] = spec
+    return pipelines
 
 
 def _form(flow: Any) -> Json:
@@ -140,7 +161,9 @@ def _print(report: Deployed, console: Console) -> None:
     if report.changes:
         print_table(console, _table(report.changes))
     rest = f"{report.num_unchanged} as they should be"
-    if report.num_steps:
+    if refused := sum(change.action == "refuse" for change in report.changes):
+        console.print(f"{refused} refused, so that nothing is done; {rest}")
+    elif report.num_steps:
         console.print(f"{report.num_steps} to do, {rest}{'; nothing was done' if report.dry_run else ''}")
     else:
         console.print(f"nothing to do, {rest}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +19,11 @@ MIN_HEARTBEAT_S = 30
 HEARTBEATS_MISSED = 3
 """A run that is silent for so many is a zombie: one lost on the way, or a late one, is not enough."""
 
+PLAIN = r"^[^/%&<>?#\[\]\\]+$"
+"""Names that Prefect takes, and that a place of its API and a line in a terminal can hold as they are."""
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
 _SECRET = re.compile(
     r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIALS?|(API|ACCESS|PRIVATE)_?KEY|AUTH_STRING)(_|$)", re.I
 )
@@ -27,7 +32,7 @@ _SECRET = re.compile(
 class PoolSpec(Frozen):
     """The work pool that workers serve. One that exists and that Headway did not make is used as it is."""
 
-    name: str = Field(min_length=1, description="Workers start with `prefect worker start --pool NAME`.")
+    name: str = Field(pattern=PLAIN, description="Workers start with `prefect worker start --pool NAME`.")
     limit: int | None = Field(default=None, ge=1, description="Flow runs at once in the whole pool; empty: any number.")
 
 
@@ -84,7 +89,20 @@ class Profile(Frozen):
     def _prefect_names(cls, variables: dict[str, Json]) -> dict[str, Json]:
         if odd := [name for name in variables if not re.fullmatch(r"[a-z0-9_]+", name)]:
             raise ValueError(f"{', '.join(odd)}: Prefect's names are of lower case, digits and underscores")
+        for name, value in variables.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                # YAML has dates and .nan besides.
+                raise ValueError(f"{name} is no JSON value; put it in quotes: {error}") from error
         return variables
+
+    @field_validator("env")
+    @classmethod
+    def _names_of_an_environment(cls, env: dict[str, str | None]) -> dict[str, str | None]:
+        if odd := [name for name in env if not _ENV_NAME.fullmatch(name)]:
+            raise ValueError(f"{', '.join(map(repr, odd))}: a variable's name is of letters, digits and underscores")
+        return env
 
     @field_validator("env", "variables")
     @classmethod
@@ -92,6 +110,8 @@ class Profile(Frozen):
         # Anybody who sees the server's pages reads these.
         if found := [name for name, value in values.items() if _SECRET.search(name) and value is not None]:
             raise ValueError(f"{', '.join(found)} reads like a secret; set it in the workers' environment instead")
+        if found := [name for name, value in values.items() if _PASSWORD_IN_URL.search(str(value))]:
+            raise ValueError(f"{', '.join(found)} holds a URL with a password; set it in the workers' environment")
         return values
 
 

@@ -85,14 +85,21 @@ def open_watched(pipeline: str, workspace: str) -> Watched:
             advice="Give it a `triggers:` branch with new_data, drift or event; without one its windows and you start "
             "it.",
         )
+    require_measured(path, spec)
+    return Watched(path=path, spec=spec, triggers=spec.triggers, workspace=Workspace.create(workspace))
+
+
+def require_measured(path: Path, spec: PipelineSpec) -> None:
+    """Raises `ConfigError`: the pipeline's drift trigger needs a rule that its contract has not."""
+    if spec.triggers is None or spec.triggers.drift is None:
+        return
     contract, _ = read_contract(path.parent / spec.contract)
-    if spec.triggers.drift is not None and not contract.drift:
+    if not contract.drift:
         raise ConfigError(
             "the contract has no drift rule, so that nothing measures drift.",
             where=f"{path}: triggers.drift",
             advice="Give the contract a `drift:` rule; its severity may be info.",
         )
-    return Watched(path=path, spec=spec, triggers=spec.triggers, workspace=Workspace.create(workspace))
 
 
 def look(watched: Watched, newest_event: NewestEvent | None) -> Findings:

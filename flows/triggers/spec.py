@@ -21,13 +21,22 @@ class NewData(Frozen):
     """How much of the data is other than what was last trained on."""
 
     rows: float | None = Field(
-        default=None, ge=0, description="Rows more or fewer, as a share: 0.05 is a twentieth. Edits in place keep it."
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Rows more or fewer, as a share: 0.05 is a twentieth. Edits in place keep it.",
     )
     bytes: float | None = Field(
-        default=None, ge=0, description="Bytes of files that came, changed or went, as a share of all bytes."
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Bytes of files that came, changed or went, as a share of all bytes.",
     )
     files: float | None = Field(
-        default=None, ge=0, description="Files that came, changed or went, as a share of all; 0: any at all."
+        default=None,
+        ge=0,
+        allow_inf_nan=False,
+        description="Files that came, changed or went, as a share of all; 0: any at all.",
     )
 
     @model_validator(mode="after")
@@ -40,7 +49,9 @@ class NewData(Frozen):
 class DriftLimit(Frozen):
     """How far a column that the contract's drift rules name may be from the last accepted data's."""
 
-    psi: float | None = Field(default=None, gt=0, description="Population stability index that is too far.")
+    psi: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Population stability index that is too far."
+    )
     js: float | None = Field(default=None, gt=0, le=1, description="Jensen-Shannon divergence in bits, too far.")
 
     @model_validator(mode="after")

@@ -56,6 +56,11 @@ def test_a_missing_file_says_how_a_short_one_reads(tmp_path: Path) -> None:
         ("env: {DB_PASSWORD: abc}", "DB_PASSWORD reads like a secret"),
         ("variables: {slack_token: abc}", "slack_token reads like a secret"),
         ("variables: {Team-Name: abc}", "lower case, digits and underscores"),
+        ("variables: {since: 2026-01-01}", "since is no JSON value"),
+        ("variables: {most: .nan}", "most is no JSON value"),
+        ("env: {'A=B': abc}", "'A=B': a variable's name"),
+        ("env: {DB_URL: 'postgresql://me:abc@db/shop'}", "DB_URL holds a URL with a password"),
+        ("pool: {name: a/b}", "pool.name"),
         ("limits: {gpus: 0}", "give at least 1"),
         ("heartbeat_s: 29", "greater than or equal to 30"),
         ("scheduled: true", "unknown key `scheduled`"),
@@ -63,9 +68,8 @@ def test_a_missing_file_says_how_a_short_one_reads(tmp_path: Path) -> None:
     ],
 )
 def test_what_a_profile_may_not_say(tmp_path: Path, branch: str, told: str) -> None:
-    assert told in refusal(
-        profiles(tmp_path, f"project: acme\nprofiles: {{production: {{pool: {{name: p}}, {branch}}}}}")
-    )
+    pool = "" if branch.startswith("pool") else "pool: {name: p}, "
+    assert told in refusal(profiles(tmp_path, f"project: acme\nprofiles: {{production: {{{pool}{branch}}}}}"))
 
 
 def test_a_secret_may_be_left_to_the_worker_by_name(tmp_path: Path) -> None:

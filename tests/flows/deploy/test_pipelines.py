@@ -1,0 +1,48 @@
+"""Pipeline files that cannot be deployed are refused before a server is asked."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import ConfigError
+from flows.deploy.deploying import rendered
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A project of one of the shipped pipelines."""
+    (tmp_path / "deployments").mkdir()
+    for name in ("digits", "profiles"):
+        shutil.copy(REPOSITORY / "deployments" / f"{name}.yaml", tmp_path / "deployments")
+    shutil.copytree(REPOSITORY / "data_contracts" / "contracts", tmp_path / "data_contracts" / "contracts")
+    return tmp_path
+
+
+def add(folder: Path, name: str, *, pipeline: str, more: str = "") -> None:
+    text = (folder / "deployments" / "digits.yaml").read_text()
+    text = text.replace("pipeline: digits\n", f"pipeline: {pipeline}\n")
+    (folder / "deployments" / f"{name}.yaml").write_text(text + more)
+
+
+def test_two_files_of_one_pipeline_are_refused_by_name(folder: Path) -> None:
+    add(folder, "digits-again", pipeline="digits")
+    with pytest.raises(ConfigError, match=r"digits\.yaml.*is called digits, as that of digits-again\.yaml is"):
+        rendered(folder, "dev")
+
+
+@pytest.mark.parametrize("name", ["a#b", "50%", "x[red]y"])
+def test_a_file_whose_name_no_deployment_can_have_is_refused(folder: Path, name: str) -> None:
+    add(folder, name, pipeline="other")
+    with pytest.raises(ConfigError, match="becomes that of a deployment"):
+        rendered(folder, "dev")
+
+
+def test_a_drift_trigger_that_nothing_measures_is_refused(folder: Path) -> None:
+    add(folder, "drifting", pipeline="drifting", more="\ntriggers: {drift: {psi: 0.2}}\n")
+    with pytest.raises(ConfigError, match="no drift rule"):
+        rendered(folder, "dev")
