@@ -55,7 +55,7 @@ def to_json(figures: Sequence[Figure], libraries: Iterable[str] = ()) -> str:
 
 def show(figures: Sequence[Figure], *, title: str, as_json: bool, libraries: Iterable[str] = ()) -> None:
     """Print the table, or the JSON object alone."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     if as_json:
         console.print(to_json(figures, libraries), soft_wrap=True, markup=False)
         return

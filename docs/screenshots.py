@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,10 +25,11 @@ from typing import Any
 from playwright.sync_api import Browser, Page, sync_playwright
 from playwright.sync_api import TimeoutError as TooLate
 
-from data_contracts.errors import EnvironmentProblem
+from data_contracts.errors import EnvironmentProblem, HeadwayError
 from data_contracts.publication import Workspace
 from flows.environment import prepare
 from flows.serve import Server, mlflow_server, prefect_server, running, wait_until_ready
+from training.launch.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -52,15 +52,23 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="also those that the README leaves out")
     parser.add_argument("--pipeline", default="digits", help="a shipped pipeline")
     given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
     prepare()
+    try:
+        take_pictures(given.out, given.pipeline, None if given.all else IN_README)
+    except HeadwayError as error:
+        sys.exit(f"docs.screenshots: {error}")
+
+
+def take_pictures(out: Path, pipeline: str, wanted: frozenset[str] | None) -> None:
+    executable = chromium()  # before minutes are spent on servers
+    out.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="headway-screenshots-") as folder,
         deployed(Path(folder)) as (prefect, mlflow),
         sync_playwright() as player,
     ):
-        browser = player.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        take_all(Camera(browser, given.out, None if given.all else IN_README), prefect, mlflow, given.pipeline)
+        browser = player.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        take_all(Camera(browser, out, wanted), prefect, mlflow, pipeline)
 
 
 def chromium() -> str:
@@ -97,12 +105,6 @@ def deployed(folder: Path) -> Iterator[tuple[Server, Server]]:
         subprocess.run((Path(sys.executable).with_name("headway"), "deploy", "production"), check=True)
         with running(worker, folder):
             yield prefect, mlflow
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Camera:

@@ -107,7 +107,7 @@ def _refusals(decided: Decided, numbers: Mapping[Link, str]) -> Iterator[tuple[f
 
 
 def print_history(history: History) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, emoji=False, soft_wrap=True)
     champion = "no champion" if history.champion is None else f"version {history.champion} is champion"
     console.print(f"[bold]{history.model}[/bold]: {champion}\n")
     for entry in history.entries:

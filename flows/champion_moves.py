@@ -232,7 +232,7 @@ def _report(workspace: Workspace, model: str, moved: Moved, warnings: list[str])
 
 
 def print_move(report: MoveReport) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, emoji=False, soft_wrap=True)
     console.print(f"[bold]{report.model} version {report.to_version}[/bold]: champion since {report.when}")
     console.print(f"  instead of {'none' if report.from_version is None else f'version {report.from_version}'}")
     console.print(f"  why        {report.why}", markup=False)
@@ -246,7 +246,7 @@ def print_move(report: MoveReport) -> None:
 
 
 def print_refusal(report: RefusalReport, done: str = "refused") -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, emoji=False, soft_wrap=True)
     console.print(f"[bold]{report.model} version {report.version}[/bold]: {done} by {report.by}")
     console.print(f"  why        {report.why}", markup=False)
     console.print(f"  card       {report.card}", markup=False)

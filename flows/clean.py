@@ -150,7 +150,7 @@ def _by_kind(files: Iterable[Listed], entries: Iterable[Item]) -> list[KindRepor
 
 
 def print_clean(report: CleanReport, console: Console | None = None) -> None:
-    console = console or Console(highlight=False)
+    console = console or Console(highlight=False, emoji=False)
     console.print(f"workspace  {report.workspace}", soft_wrap=True)
     console.print(f"stays      what was written or used since {report.limit}, and all that it needs", soft_wrap=True)
     console.print(f"           {report.num_kept:,} files\n", soft_wrap=True)

@@ -188,7 +188,7 @@ def _named(path: str, data: bytes) -> StoredFile:
 
 def print_checked(checked: Checked, console: Console | None = None) -> None:
     """One line of verdict, one table with what broke on top."""
-    console = console or Console(highlight=False)
+    console = console or Console(highlight=False, emoji=False)
     receipt = checked.receipt
     word = Text("✔ passed", style="bold green") if checked.passed else Text("✖ REFUSED", style="bold red")
     rows, files = _count(receipt.num_rows, "row"), _count(len(checked.snapshot.files), "file")

@@ -65,7 +65,7 @@ def compare_files(old: Path, new: Path) -> Compared:
 
 def print_compared(compared: Compared, console: Console | None = None) -> None:
     """The verdict on the version, then every change, breaking ones first."""
-    console = console or Console(highlight=False)
+    console = console or Console(highlight=False, emoji=False)
     old, new = compared.old, compared.new
     console.print(Text(f"{old.name} {old.version} to {new.name} {new.version}", style="bold"))
     console.print(verdict(compared), end="\n\n" if compared.changes else "\n")

@@ -132,7 +132,7 @@ def _exists(path: Path) -> ConfigError:
 
 def print_drafted(drafted: Drafted, console: Console | None = None) -> None:
     """What was written, what it rests on, what to do next."""
-    console = console or Console(highlight=False, soft_wrap=True)
+    console = console or Console(highlight=False, emoji=False, soft_wrap=True)
     profile = drafted.profile
     suspected = [column.name for column in profile.columns if column.suspicions]
     console.print(f"{profile.num_rows:,} rows, {len(profile.columns):,} columns")

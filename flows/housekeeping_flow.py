@@ -49,6 +49,6 @@ def housekeeping(request: HousekeepingRequest) -> CleanReport:
     )
     report = report.model_copy(update={"mlflow_killed": [*killed, *report.mlflow_killed]})
     page = io.StringIO()
-    print_clean(report, Console(file=page, width=100, highlight=False))
+    print_clean(report, Console(file=page, width=100, highlight=False, emoji=False))
     show_markdown("housekeeping", f"```text\n{page.getvalue()}```\n", "What went, or would go")
     return report

@@ -99,7 +99,7 @@ class _Printer:
     """A line a line: time, attempt, host and rank, then what was written; a colour a rank."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False, soft_wrap=True)
+        self._console = Console(highlight=False, emoji=False, soft_wrap=True)
         self._gang = ""
 
     def __call__(self, line: LogLine) -> None:

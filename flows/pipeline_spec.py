@@ -96,7 +96,11 @@ def load_pipeline(path: Path) -> PipelineSpec:
     spec = parse_yaml_model(PipelineSpec, text, where=str(path))
     world_size = spec.launch.nodes * spec.launch.ranks_per_node
     methods = own_methods(spec.training.recipe.name, (str(path.parent),))
-    require_trainable(spec.training, spec.shards.encoder, world_size, methods)
+    try:
+        require_trainable(spec.training, spec.shards.encoder, world_size, methods)
+    except ConfigError as error:
+        # `headway deploy` reads many files.
+        raise ConfigError(error.what, where=f"{path}: {error.where}", advice=error.advice) from error
     if not (path.parent / spec.contract).is_file():
         raise ConfigError(
             "the contract's file does not exist.",

@@ -258,7 +258,7 @@ def _rank_memory_bytes(context: RunContext) -> int | None:
 
 
 def print_plan(plan: Plan) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, emoji=False, soft_wrap=True)
     console.print(f"[bold]{plan.pipeline}[/bold]  {plan.num_files:,} files, {plan.size_bytes / 1e6:,.1f} MB")
     console.print(f"workspace  {plan.workspace}\n")
     table = Table("stage", "would", "takes", "", box=None, padding=(0, 2))

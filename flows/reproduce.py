@@ -109,7 +109,7 @@ def _advice(made: Reproduction) -> str:
 
 
 def print_reproduction(report: ReproductionReport) -> None:
-    console, made = Console(highlight=False, soft_wrap=True), report.reproduction
+    console, made = Console(highlight=False, emoji=False, soft_wrap=True), report.reproduction
     verdict = "every bit agrees" if report.agrees else "other bits"
     console.print(
         f"\n[bold]{report.model} version {report.version}[/bold], trained again to step {made.step:,}: {verdict}"

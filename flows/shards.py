@@ -117,7 +117,7 @@ def label_shares(group: ShardGroup) -> list[float]:
 
 def print_shards(table: ShardTable, console: Console | None = None) -> None:
     """The groups of each split, and what they sum to."""
-    console = console or Console(highlight=False)
+    console = console or Console(highlight=False, emoji=False)
     columns = ", ".join(f"{name} {kind}" for name, kind in table.columns.items())
     codecs = ", ".join(sorted({row.codec for row in table.groups}))
     console.print(f"[bold]{table.pipeline}[/bold]  manifest {table.manifest[:12]}, {table.encoder}, codec {codecs}")

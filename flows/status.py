@@ -203,7 +203,7 @@ def _going_on(workspace_uri: str, run: str) -> RunStatus:
 
 def print_status(status: Status, console: Console | None = None) -> None:
     """A name a line, what is known of it below, so that 80 columns are enough."""
-    console = console or Console(highlight=False)
+    console = console or Console(highlight=False, emoji=False)
     console.print(f"workspace  {status.workspace}\n", soft_wrap=True)
     for model in status.models:
         _print_entry(console, f"{model.model}  {_count(model.num_versions, 'version')}", _model_facts(model))

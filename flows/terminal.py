@@ -122,7 +122,7 @@ class Terminal:
 
     def _card(self, event: Event) -> None:
         self._line("")
-        print_card(FailureCard.model_validate({**event}), Console(file=self._stream, highlight=False))
+        print_card(FailureCard.model_validate({**event}), Console(file=self._stream, highlight=False, emoji=False))
 
     def _line(self, text: str) -> None:
         if self._open_line:
@@ -132,7 +132,7 @@ class Terminal:
         self._stream.flush()
 
     def summary(self, summary: RetrainSummary) -> None:
-        console = Console(file=self._stream, highlight=False, soft_wrap=True)
+        console = Console(file=self._stream, highlight=False, emoji=False, soft_wrap=True)
         console.print(f"\n[bold]{title(summary)}[/bold]: {standing(summary)}")
         console.print(f"  {summary.reason}")
         console.print(f"  {comparison_line(summary)}")

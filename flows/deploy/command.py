@@ -40,7 +40,7 @@ def deploy(
         return
 
     # For machines the account goes to standard error, the result to standard output.
-    console = Console(highlight=False, soft_wrap=True, stderr=as_json, markup=True)
+    console = Console(highlight=False, emoji=False, soft_wrap=True, stderr=as_json)
     made = run_deploy(project_folder(), profile, dry_run=dry_run, adopt=adopt, console=console)
     if as_json:
         json.dump(made.model_dump(mode="json", exclude={"changes": {"__all__": {"wanted"}}}), sys.stdout)

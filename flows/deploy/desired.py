@@ -245,8 +245,9 @@ def _lost_starts(wanted: Wanted) -> Resource:
     return _automation(
         wanted,
         "lost starts",
-        "Fires where a run was cancelled because another of its deployment was going on: its start is lost. Where "
-        "triggers are looked at, the next look asks again for what the other run did not take.",
+        "Fires where a run was cancelled because another of its deployment was going on: its start is lost. After an "
+        "outage nothing is: the first of the starts that were missed runs for all of them. Where triggers are looked "
+        "at, the next look asks again for what the other run did not take.",
         {
             "posture": "Reactive",
             "after": [],

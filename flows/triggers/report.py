@@ -76,7 +76,7 @@ def _look(watched: Watched) -> Findings:
 
 
 def print_report(found: TriggersReport) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, emoji=False, soft_wrap=True)
     console.print(f"[bold]{found.pipeline}[/bold]  {'due' if found.is_due else 'not due'}: ", end="")
     console.print(found.why, markup=False)
     if found.asked is not None:

@@ -212,7 +212,7 @@ def _note(entry: CalendarEntry) -> str:
 
 
 def print_calendar(calendar: Calendar, console: Console | None = None) -> None:
-    console = console or Console(highlight=False, soft_wrap=True)
+    console = console or Console(highlight=False, emoji=False, soft_wrap=True)
     days = (calendar.until - calendar.now) / DAY
     console.print(f"[bold]{calendar.pipeline}[/bold]  {calendar.time_zone}, the next {days:g} days\n")
     table = Table("opens", "closes", "in UTC", "length", "useful", "", box=None, padding=(0, 2))

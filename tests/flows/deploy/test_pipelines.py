@@ -1,7 +1,8 @@
-"""Pipeline files that cannot be deployed are refused before a server is asked."""
+"""Pipeline files that cannot be deployed are refused before a server is asked; names are shown as they are."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -46,3 +47,18 @@ def test_a_drift_trigger_that_nothing_measures_is_refused(folder: Path) -> None:
     add(folder, "drifting", pipeline="drifting", more="\ntriggers: {drift: {psi: 0.2}}\n")
     with pytest.raises(ConfigError, match="no drift rule"):
         rendered(folder, "dev")
+
+
+def test_a_mesh_that_cannot_work_names_its_file_among_many(folder: Path) -> None:
+    add(folder, "lonely", pipeline="lonely")
+    file = folder / "deployments" / "lonely.yaml"
+    file.write_text(file.read_text().replace("micro_batch_sequences: 32", "micro_batch_sequences: 64"))
+    with pytest.raises(ConfigError, match=r"lonely\.yaml.*2 ranks cannot share 1 replicas"):
+        rendered(folder, "dev")
+
+
+def test_no_console_makes_a_picture_of_a_name() -> None:
+    """A project called `key` has limits such as `headway:key:production:gpus`, and `:key:` is an emoji to Rich."""
+    for path in (REPOSITORY / "flows").rglob("*.py"):
+        for made in re.findall(r"(?<!import )\bConsole\(.*", path.read_text()):
+            assert "emoji=False" in made, f"{path.name}: {made}"
