@@ -47,7 +47,7 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
         # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
         training = launch(run, pipeline.training, pipeline.launch, manifest, tracking_uri(run, pipeline.registry))
         evaluation, outcome = judge_and_register(run, pipeline, training)
-        record_finished(run, files)
+        record_finished(run, files, serves_events=bool(pipeline.triggers and pipeline.triggers.event))
         return as_state(summarise(run, pipeline, receipt, evaluation, outcome))
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 
 from data_contracts import refs
 from data_contracts.documents import Document, Link
-from data_contracts.errors import RefConflict
+from data_contracts.errors import IntegrityError, RefConflict
 from data_contracts.publication import Workspace
 from tasks.context import RunContext
 from tasks.decisions import who
@@ -88,12 +88,28 @@ def record_ask(workspace: Workspace, ask: RetrainRecord, standing: Standing, *, 
     )
 
 
-def record_finished(context: RunContext, snapshot: Link) -> None:
-    """Write down what a retrain was made of: triggers measure against it from now on."""
+def record_finished(context: RunContext, snapshot: Link, *, serves_events: bool) -> None:
+    """Write down what a retrain was made of: triggers measure against it from now on.
+
+    Args:
+        serves_events: whether it counts when it began, and not only of which data it was made: one that found
+            everything is written down again.
+    """
     record = RetrainRecord(pipeline=context.pipeline, action="finished", snapshot=snapshot, unix_s=context.began_unix_s)
-    link, name = context.workspace.publish_document(record), records_ref(context.pipeline)
+    name = records_ref(context.pipeline)
     while True:
         newest = refs.current(context.workspace, name)
+        if not serves_events and newest is not None and _tells(context.workspace, newest.target, snapshot):
+            return
         with contextlib.suppress(RefConflict):
+            link = context.workspace.publish_document(record)
             refs.move(context.workspace, name, link, expected=newest, reason=f"retrain {context.budget_scope} finished")
             return
+
+
+def _tells(workspace: Workspace, record: Link, snapshot: Link) -> bool:
+    """Whether a record says that a retrain of these data finished; a damaged one says nothing."""
+    with contextlib.suppress(IntegrityError):
+        said = workspace.load(record, RetrainRecord)
+        return (said.action, said.snapshot) == ("finished", snapshot)
+    return False

@@ -184,6 +184,12 @@ class Project:
         for left in ("stages/evaluate", "stages/register", "refs/models", "models", "mlartifacts"):
             shutil.rmtree(self.workspace / left)
         (self.workspace / "mlflow.db").unlink()
+        if "mlflow" in sys.modules:  # this process takes it for open, with all its tables
+            from mlflow.tracking._model_registry.registry import ModelRegistryStoreRegistry
+            from mlflow.tracking._tracking_service.registry import TrackingStoreRegistry
+
+            TrackingStoreRegistry._get_store_with_resolved_uri.cache_clear()
+            ModelRegistryStoreRegistry._get_store_with_resolved_uri.cache_clear()
 
     def attempts(self) -> list[Path]:
         return sorted(self.workspace.glob("runs/*/attempts/*"))

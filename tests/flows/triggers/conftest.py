@@ -56,7 +56,7 @@ class Pipeline:
             taken = snapshot.fn(context, watched.spec.source)
             validate.fn(context, watched.spec.contract, watched.spec.source, taken)
             object.__setattr__(context, "began_unix_s", began_unix_s)
-            record_finished(context, taken)
+            record_finished(context, taken, serves_events=bool(watched.spec.triggers.event))
 
     def standing(self) -> Standing:
         return read_standing(self.workspace, "tiny")

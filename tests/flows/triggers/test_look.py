@@ -162,3 +162,11 @@ def test_a_pipeline_without_triggers_says_how_to_get_them(tiny) -> None:
     tiny.say("null")
     with pytest.raises(ConfigError, match="has no triggers"):
         tiny.look()
+
+
+def test_a_retrain_that_found_everything_is_written_down_again_only_where_events_count(tiny) -> None:
+    for triggers, num_records in (("{new_data: {rows: 0.5}}", 1), ("{event: data.arrived}", 3)):
+        tiny.say(triggers)
+        for began_unix_s in (1e9, 2e9):
+            tiny.retrain(began_unix_s=began_unix_s)
+        assert len(tiny.workspace.names("refs/retrains/tiny")) == num_records
