@@ -128,16 +128,22 @@ def test_plain_mlflow_serves_the_same_logits_in_a_fresh_process(
     np.testing.assert_array_equal(np.load(tmp_path / "logits.npy"), expected)
 
 
+def content(folder: Path) -> dict[str, bytes]:
+    """All files but what Python compiled of those that another test has loaded."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.parent.name != "__pycache__"
+    }
+
+
 def test_the_folder_is_a_function_of_graph_and_lineage(exported: Path, saved: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     shutil.copytree(exported, elsewhere, dirs_exist_ok=True)
     save_model(elsewhere, LINEAGE, tmp_path / "again")
-    files = {path.relative_to(saved).as_posix(): path.read_bytes() for path in saved.rglob("*") if path.is_file()}
-    again = tmp_path / "again"
-    assert files == {
-        path.relative_to(again).as_posix(): path.read_bytes() for path in again.rglob("*") if path.is_file()
-    }
+    files = content(saved)
+    assert files == content(tmp_path / "again")
     assert str(exported).encode() not in b"".join(files.values())
 
 
