@@ -18,11 +18,12 @@ from data_contracts.errors import ConfigError
 from flows.champion_flow import move_champion
 from flows.deploy.actual import actual
 from flows.deploy.apply import NOTHING, apply, require_ours
-from flows.deploy.desired import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, WATCH, Wanted, desired
+from flows.deploy.desired import desired
 from flows.deploy.difference import Change, difference
 from flows.deploy.profiles import PLAIN, load_profile
 from flows.deploy.rendering import WHERE_CALLED, render
 from flows.deploy.server import connected
+from flows.deploy.wanted import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, WATCH, Wanted
 from flows.housekeeping_flow import housekeeping
 from flows.pipeline_spec import PipelineSpec, load_pipeline, pipeline_files
 from flows.retrain import retrain

@@ -2,60 +2,28 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 
 from data_contracts.documents import Json
 from data_contracts.errors import ConfigError
-from flows.deploy.profiles import HEARTBEATS_MISSED, HousekeepingSpec, Profile
-from flows.deploy.resources import Resource, mark_of
+from flows.deploy import automations
+from flows.deploy.profiles import HousekeepingSpec
+from flows.deploy.resources import Resource
+from flows.deploy.wanted import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, WATCH, Wanted
 from flows.devices import LIMITS, queue_name
 from flows.pipeline_spec import PipelineSpec
-from flows.summary import AWAITING_APPROVAL
-from flows.triggers import watch
-from flows.triggers.asking import BY_LIMIT
 from flows.triggers.spec import TriggersSpec
-from flows.windows.admission import ENDED_BY_NAME, STARVES, STARVING
 from flows.windows.schedules import schedules
 
-RETRAIN = "retrain"
-MOVE_CHAMPION = "move-champion"
-HOUSEKEEPING = "housekeeping"
-WATCH = "watch"
 ENTRYPOINTS = {
     RETRAIN: "flows.retrain.retrain",
     MOVE_CHAMPION: "flows.champion_flow.move_champion",
     WATCH: "flows.triggers.watch.watch",
     HOUSEKEEPING: "flows.housekeeping_flow.housekeeping",
 }
-ENDED = ("Completed", "Failed", "Cancelled", "Crashed", AWAITING_APPROVAL, *ENDED_BY_NAME, *watch.ENDED_BY_NAME)
-"""Prefect's events are named after a state's name, not its type."""
-PAUSED = ("Suspended", "Paused")
 MAX_WAITING = 1000
 """Who waits is counted, not limited."""
-LIMIT_REACHED = f"{BY_LIMIT}*"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """What the desired state is made from."""
-
-    project: str
-    profile_name: str
-    profile: Profile
-    pipelines: Mapping[str, PipelineSpec]
-    """By the name that a request gives: the file's."""
-    project_folder: str
-    forms: Mapping[str, Json]
-    """Flow name to the JSON schema of its parameters."""
-    now: datetime.datetime
-    notify_block_id: str | None = None
-
-    @property
-    def mark(self) -> str:
-        return mark_of(self.project, self.profile_name)
 
 
 def desired(wanted: Wanted) -> tuple[Resource, ...]:
@@ -81,11 +49,11 @@ def desired(wanted: Wanted) -> tuple[Resource, ...]:
         _move_champion(wanted),
         *(() if profile.housekeeping is None else [_housekeeping(wanted, profile.housekeeping)]),
         *(_watch(wanted, name, spec.triggers) for name, spec in wanted.pipelines.items() if spec.triggers),
-        _zombies(wanted),
-        _lost_starts(wanted),
-        _starving(wanted),
+        automations.zombies(wanted),
+        automations.lost_starts(wanted),
+        automations.starving(wanted),
         *(
-            _on_event(wanted, name, spec.triggers.event)
+            automations.on_event(wanted, name, spec.triggers.event)
             for name, spec in wanted.pipelines.items()
             if spec.triggers and spec.triggers.event
         ),
@@ -190,7 +158,7 @@ def _deployment(
     profile = wanted.profile
     tags = {"headway", flow, wanted.mark, *profile.tags}
     if not is_watched:
-        tags.add(_unwatched(wanted))
+        tags.add(wanted.unwatched)
     given = {
         **(env or {}),
         "HEADWAY_PROJECT": wanted.project_folder,
@@ -216,139 +184,5 @@ def _deployment(
             "concurrency_options": {"collision_strategy": "CANCEL_NEW"},
             "pull_steps": [],  # the worker's environment has Headway installed
             "schedules": timetable,
-        },
-    )
-
-
-def _zombies(wanted: Wanted) -> Resource:
-    silent_s = HEARTBEATS_MISSED * wanted.profile.heartbeat_s
-    heartbeat = "prefect.flow-run.heartbeat"
-    why = (
-        f"No sign of life for {silent_s} s: the worker or its machine is gone. The next run goes on from a checkpoint."
-    )
-    return _automation(
-        wanted,
-        "zombie runs",
-        f"Marks runs as Crashed that gave no sign of life for {silent_s} s, so that the next one may start.",
-        {
-            "posture": "Proactive",
-            "after": [heartbeat],
-            "expect": sorted([heartbeat, *(f"prefect.flow-run.{state}" for state in (*ENDED, *PAUSED))]),
-            "match": {"prefect.resource.id": "prefect.flow-run.*"},
-            "within": silent_s,
-        },
-        [{"type": "change-flow-run-state", "state": "CRASHED", "message": why}],
-    )
-
-
-def _lost_starts(wanted: Wanted) -> Resource:
-    return _automation(
-        wanted,
-        "lost starts",
-        "Fires where a run was cancelled because another of its deployment was going on: its start is lost. After an "
-        "outage nothing is: the first of the starts that were missed runs for all of them. Where triggers are looked "
-        "at, the next look asks again for what the other run did not take.",
-        {
-            "posture": "Reactive",
-            "after": [],
-            "expect": ["prefect.flow-run.Cancelled"],
-            "match": {"prefect.resource.id": "prefect.flow-run.*", "prefect.state-message": LIMIT_REACHED},
-            "within": 0,
-        },
-        [{"type": "do-nothing"}],  # that it was triggered is an event already
-        tag=_unwatched(wanted),
-    )
-
-
-def _starving(wanted: Wanted) -> Resource:
-    return _automation(
-        wanted,
-        "starving pipelines",
-        f"Fires where window after window closes before a run is finished, so that newer data wait. {STARVES}",
-        {
-            "posture": "Reactive",
-            "after": [],
-            "expect": [f"prefect.flow-run.{STARVING}"],
-            "match": {"prefect.resource.id": "prefect.flow-run.*"},
-            "within": 0,
-        },
-        [{"type": "do-nothing"}],
-    )
-
-
-def _unwatched(wanted: Wanted) -> str:
-    """The tag of deployments that no watch looks after: where a start of theirs is lost, a person has to know."""
-    return f"{wanted.mark}:unwatched"
-
-
-def _on_event(wanted: Wanted, name: str, event: str) -> Resource:
-    """Look at once. The look asks the server which events came, so that none is lost with a run."""
-    return Resource(
-        kind="automation",
-        name=f"{wanted.project} {wanted.profile_name}: {event} for {name}",
-        fields={
-            "description": f"Looks at the triggers of {name} as soon as the event {event} comes.",
-            "enabled": wanted.profile.schedules_active,
-            "tags": [wanted.mark],
-            "trigger": {
-                "type": "event",
-                "posture": "Reactive",
-                "after": [],
-                "expect": [event],
-                "match": {},
-                "match_related": {},
-                "for_each": [],
-                "threshold": 1,
-                "within": 0,
-            },
-            "actions": [
-                {
-                    "type": "run-deployment",
-                    "source": "selected",
-                    "deployment": f"{WATCH}/{name}{wanted.profile.suffix}",
-                }
-            ],
-        },
-    )
-
-
-def _automation(
-    wanted: Wanted,
-    name: str,
-    description: str,
-    trigger: dict[str, Json],
-    actions: list[Json],
-    *,
-    tag: str = "",
-) -> Resource:
-    told: list[Json] = []
-    if wanted.notify_block_id is not None:
-        body = f"{description}\n\n{{{{ flow_run.name }}}}: {{{{ flow_run.state.message }}}}\n{{{{ flow_run|ui_url }}}}"
-        subject = f"Headway {wanted.project} {wanted.profile_name}: {name}"
-        told = [
-            {
-                "type": "send-notification",
-                "block_document_id": wanted.notify_block_id,
-                "subject": subject,
-                "body": body,
-            }
-        ]
-    # Runs carry their deployment's tags, and events those of their run: nobody else's are touched.
-    ours = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag or wanted.mark}"}
-    return Resource(
-        kind="automation",
-        name=f"{wanted.project} {wanted.profile_name}: {name}",
-        fields={
-            "description": description,
-            "enabled": True,
-            "tags": [wanted.mark],
-            "trigger": {
-                "type": "event",
-                **trigger,
-                "match_related": ours,
-                "for_each": ["prefect.resource.id"],
-                "threshold": 1,
-            },
-            "actions": [*actions, *told],
         },
     )

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from data_contracts.strict_yaml import parse_yaml_model
-from flows.deploy.desired import ENTRYPOINTS, Wanted
+from flows.deploy.desired import ENTRYPOINTS
 from flows.deploy.profiles import Profile
+from flows.deploy.wanted import Wanted
 from flows.pipeline_spec import PipelineSpec
 
 PIPELINE = """

@@ -10,8 +10,9 @@ import pytest
 
 import flows as flows_package
 from data_contracts.errors import ConfigError
-from flows.deploy.desired import ENTRYPOINTS, Wanted, desired
+from flows.deploy.desired import ENTRYPOINTS, desired
 from flows.deploy.resources import Resource
+from flows.deploy.wanted import Wanted
 from flows.housekeeping_flow import HousekeepingRequest
 
 from .conftest import WINDOWS, pipeline

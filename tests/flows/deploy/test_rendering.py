@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from flows.command_line import run
-from flows.deploy.desired import Wanted, desired
+from flows.deploy.desired import desired
 from flows.deploy.rendering import render
+from flows.deploy.wanted import Wanted
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 Make = Callable[..., Wanted]

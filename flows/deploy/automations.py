@@ -1,0 +1,149 @@
+"""What a server does by itself: marks zombies, and tells people of starts and pipelines that come to nothing. Pure."""
+
+from __future__ import annotations
+
+from data_contracts.documents import Json
+from flows.deploy.profiles import HEARTBEATS_MISSED
+from flows.deploy.resources import Resource
+from flows.deploy.wanted import WATCH, Wanted
+from flows.summary import AWAITING_APPROVAL
+from flows.triggers import watch
+from flows.triggers.asking import BY_LIMIT
+from flows.windows.admission import ENDED_BY_NAME, STARVES, STARVING
+
+ENDED = ("Completed", "Failed", "Cancelled", "Crashed", AWAITING_APPROVAL, *ENDED_BY_NAME, *watch.ENDED_BY_NAME)
+"""Prefect's events are named after a state's name, not its type."""
+PAUSED = ("Suspended", "Paused")
+LIMIT_REACHED = f"{BY_LIMIT}*"
+
+
+def zombies(wanted: Wanted) -> Resource:
+    """Who gives no sign of life is Crashed."""
+    silent_s = HEARTBEATS_MISSED * wanted.profile.heartbeat_s
+    heartbeat = "prefect.flow-run.heartbeat"
+    why = (
+        f"No sign of life for {silent_s} s: the worker or its machine is gone. The next run goes on from a checkpoint."
+    )
+    return _automation(
+        wanted,
+        "zombie runs",
+        f"Marks runs as Crashed that gave no sign of life for {silent_s} s, so that the next one may start.",
+        {
+            "posture": "Proactive",
+            "after": [heartbeat],
+            "expect": sorted([heartbeat, *(f"prefect.flow-run.{state}" for state in (*ENDED, *PAUSED))]),
+            "match": {"prefect.resource.id": "prefect.flow-run.*"},
+            "within": silent_s,
+        },
+        [{"type": "change-flow-run-state", "state": "CRASHED", "message": why}],
+    )
+
+
+def lost_starts(wanted: Wanted) -> Resource:
+    """Somebody hears of a start that another run took."""
+    return _automation(
+        wanted,
+        "lost starts",
+        "Fires where a run was cancelled because another of its deployment was going on: its start is lost. After an "
+        "outage nothing is: the first of the starts that were missed runs for all of them. Where triggers are looked "
+        "at, the next look asks again for what the other run did not take.",
+        {
+            "posture": "Reactive",
+            "after": [],
+            "expect": ["prefect.flow-run.Cancelled"],
+            "match": {"prefect.resource.id": "prefect.flow-run.*", "prefect.state-message": LIMIT_REACHED},
+            "within": 0,
+        },
+        [{"type": "do-nothing"}],  # that it was triggered is an event already
+        tag=wanted.unwatched,
+    )
+
+
+def starving(wanted: Wanted) -> Resource:
+    """Somebody hears of a pipeline that never finishes."""
+    return _automation(
+        wanted,
+        "starving pipelines",
+        f"Fires where window after window closes before a run is finished, so that newer data wait. {STARVES}",
+        {
+            "posture": "Reactive",
+            "after": [],
+            "expect": [f"prefect.flow-run.{STARVING}"],
+            "match": {"prefect.resource.id": "prefect.flow-run.*"},
+            "within": 0,
+        },
+        [{"type": "do-nothing"}],
+    )
+
+
+def on_event(wanted: Wanted, name: str, event: str) -> Resource:
+    """Look at once. The look asks the server which events came, so that none is lost with a run."""
+    return Resource(
+        kind="automation",
+        name=f"{wanted.project} {wanted.profile_name}: {event} for {name}",
+        fields={
+            "description": f"Looks at the triggers of {name} as soon as the event {event} comes.",
+            "enabled": wanted.profile.schedules_active,
+            "tags": [wanted.mark],
+            "trigger": {
+                "type": "event",
+                "posture": "Reactive",
+                "after": [],
+                "expect": [event],
+                "match": {},
+                "match_related": {},
+                "for_each": [],
+                "threshold": 1,
+                "within": 0,
+            },
+            "actions": [
+                {
+                    "type": "run-deployment",
+                    "source": "selected",
+                    "deployment": f"{WATCH}/{name}{wanted.profile.suffix}",
+                }
+            ],
+        },
+    )
+
+
+def _automation(
+    wanted: Wanted,
+    name: str,
+    description: str,
+    trigger: dict[str, Json],
+    actions: list[Json],
+    *,
+    tag: str = "",
+) -> Resource:
+    told: list[Json] = []
+    if wanted.notify_block_id is not None:
+        body = f"{description}\n\n{{{{ flow_run.name }}}}: {{{{ flow_run.state.message }}}}\n{{{{ flow_run|ui_url }}}}"
+        subject = f"Headway {wanted.project} {wanted.profile_name}: {name}"
+        told = [
+            {
+                "type": "send-notification",
+                "block_document_id": wanted.notify_block_id,
+                "subject": subject,
+                "body": body,
+            }
+        ]
+    # Runs carry their deployment's tags, and events those of their run: nobody else's are touched.
+    ours = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag or wanted.mark}"}
+    return Resource(
+        kind="automation",
+        name=f"{wanted.project} {wanted.profile_name}: {name}",
+        fields={
+            "description": description,
+            "enabled": True,
+            "tags": [wanted.mark],
+            "trigger": {
+                "type": "event",
+                **trigger,
+                "match_related": ours,
+                "for_each": ["prefect.resource.id"],
+                "threshold": 1,
+            },
+            "actions": [*actions, *told],
+        },
+    )

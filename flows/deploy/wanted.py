@@ -1,0 +1,42 @@
+"""What the desired state of a server is made from."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from data_contracts.documents import Json
+from flows.deploy.profiles import Profile
+from flows.deploy.resources import mark_of
+from flows.pipeline_spec import PipelineSpec
+
+RETRAIN = "retrain"
+MOVE_CHAMPION = "move-champion"
+HOUSEKEEPING = "housekeeping"
+WATCH = "watch"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What the desired state is made from."""
+
+    project: str
+    profile_name: str
+    profile: Profile
+    pipelines: Mapping[str, PipelineSpec]
+    """By the name that a request gives: the file's."""
+    project_folder: str
+    forms: Mapping[str, Json]
+    """Flow name to the JSON schema of its parameters."""
+    now: datetime.datetime
+    notify_block_id: str | None = None
+
+    @property
+    def mark(self) -> str:
+        return mark_of(self.project, self.profile_name)
+
+    @property
+    def unwatched(self) -> str:
+        """The tag of deployments that no watch looks after: where a start of theirs is lost, a person has to know."""
+        return f"{self.mark}:unwatched"
