@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
@@ -145,6 +146,20 @@ def test_the_shipped_deployment_promotes_and_rolls_back(
 
     assert champion_after(move="promote", version="2", override="nobody waits for it") == "2"
     assert champion_after(move="rollback") == "1"
+
+
+def test_the_shipped_housekeeping_says_what_could_go_and_takes_nothing(
+    deployed: Any, smaller: Path, completed: dict[str, str]
+) -> None:
+    workspace = deployed.folder / "workspace"
+    old = workspace / "shards" / "none" / "shard.parquet"
+    old.parent.mkdir()
+    old.write_bytes(b"rows")
+    os.utime(old, (time.time() - 90 * 86400,) * 2)
+    request = deployed.api("deployments/name/housekeeping/workspace")["parameters"]["request"]
+    flow_run = run_to_its_end(deployed, smaller, "housekeeping/workspace", request)
+    (page,) = deployed.api("artifacts/filter", {"flow_runs": {"id": {"any_": [flow_run]}}})
+    assert "would go; nothing was touched" in page["data"] and old.exists()
 
 
 def test_task_runs_say_what_they_do(deployed: Any, completed: dict[str, str]) -> None:
