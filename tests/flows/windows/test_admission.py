@@ -8,12 +8,22 @@ import os
 import sys
 from pathlib import Path
 from typing import get_args
+from zoneinfo import ZoneInfo
 
 import pytest
 from prefect import State
 
 from data_contracts import refs
-from data_contracts.errors import ConfigError, OutsideWindow, RunStopped
+from data_contracts.errors import (
+    ConfigError,
+    EnvironmentProblem,
+    HeadwayError,
+    OutsideWindow,
+    RanksLost,
+    RegistryError,
+    RunStopped,
+    TrainingFailed,
+)
 from data_contracts.publication import Workspace
 from flows.command_line import run
 from flows.request import RetrainRequest
@@ -39,7 +49,9 @@ def closed(reopened) -> None:
 def opened(reopened) -> datetime.datetime:
     """Until when."""
     now = datetime.datetime.now(datetime.UTC)
-    until = (now + 24 * HOUR).replace(microsecond=0)
+    # At night a whole day ends within a window of the pipeline's own, which would go on after it.
+    is_night = not 7 <= now.astimezone(ZoneInfo("Europe/Berlin")).hour <= 22
+    until = (now + (12 if is_night else 24) * HOUR).replace(microsecond=0)
     open_until(reopened(), now - HOUR, until=until.isoformat(), why="the model is on fire")
     return until
 
@@ -116,7 +128,7 @@ def test_skips_and_the_calendar_by_command(
     assert len(Workspace(os.environ["HEADWAY_WORKSPACE"]).names("refs/windows/tiny")) == 3
 
 
-def ended_by(error: RunStopped, request: RetrainRequest) -> State[None]:
+def ended_by(error: HeadwayError, request: RetrainRequest) -> State[None]:
     """How a flow run ends whose training stops so."""
 
     @keeping_to_windows
@@ -135,6 +147,20 @@ def test_a_flow_run_that_was_stopped_completes_by_name_and_says_what_goes_on(req
     assert (state.type.value, state.name, state.message) == ("COMPLETED", "Stopped", str(stopped))
     over = RunStopped("stopped.", reason="window closed")
     assert ended_by(over, request_of).name == "Stopped", "its own `stop_at`: no window of the pipeline's"
+
+
+@pytest.mark.parametrize(
+    "error", [EnvironmentProblem("no space left."), RanksLost("rank 1 vanished."), RegistryError("away.")]
+)
+def test_a_flow_run_that_failed_for_want_of_machines_says_so_by_name_and_with_its_error(
+    request_of: RetrainRequest, error: HeadwayError
+) -> None:
+    state = ended_by(error, request_of)
+    assert (state.type.value, state.name, state.message) == ("FAILED", "Infrastructure", str(error))
+    with pytest.raises(type(error)):
+        state.result()
+    with pytest.raises(TrainingFailed):
+        ended_by(TrainingFailed("the loss is not finite."), request_of)
 
 
 def test_a_flow_run_whose_window_closes_completes_as_window_closed_and_as_starving_after_too_many(
