@@ -12,7 +12,7 @@ from data_contracts.documents import Json
 from data_contracts.errors import ConfigError
 from flows.deploy.server import Server
 from flows.triggers.look import Event
-from flows.windows.admission import STOPPED
+from flows.windows.admission import INFRASTRUCTURE, STOPPED
 
 SOON = datetime.timedelta(seconds=60)
 """A start that is due so soon takes what is due: another one beside it would only be cancelled."""
@@ -85,6 +85,7 @@ def ask(server: Server, deployment: str, key: str, parameters: dict[str, Json]) 
             return Asked(run["name"], str(state["name"]), is_over=False)
         # Completed and still asked for: its window was closed, or it took other data.
         by_limit = str(state["message"] or "").startswith(BY_LIMIT)
-        if state["name"] == STOPPED or not (state["type"] in ("COMPLETED", "CRASHED") or by_limit):
+        came_to_nothing = state["type"] in ("COMPLETED", "CRASHED") or state["name"] == INFRASTRUCTURE or by_limit
+        if state["name"] == STOPPED or not came_to_nothing:
             break
     return Asked(run["name"], str(run["state"]["name"]), is_over=True)

@@ -12,9 +12,9 @@ from typing import TypeVar, get_args
 
 from prefect import State
 from prefect.runtime import flow_run
-from prefect.states import Completed
+from prefect.states import Completed, Failed
 
-from data_contracts.errors import ConfigError, OutsideWindow, RunStopped
+from data_contracts.errors import ConfigError, HeadwayError, OutsideWindow, RunStopped
 from data_contracts.publication import Workspace
 from flows.environment import project_folder
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
@@ -32,6 +32,10 @@ LOST: tuple[SkipState, ...] = ("WindowTooShort", "Missed")
 """Windows in which a run was due and none could begin; other skips are somebody's will."""
 ENDED_BY_NAME = (STOPPED, WINDOW_CLOSED, STARVING, *get_args(SkipState))
 """Names under which a flow run is Completed that trained less than it might have. Prefect's events go by them."""
+INFRASTRUCTURE = "Infrastructure"
+"""The name under which a flow run fails by no fault of its data, its code or its model: another may well succeed."""
+PASSING = ("infrastructure", "environment", "registry")
+"""Causes of such an end."""
 STARVES = "Its windows do not do for it: `headway windows` says what it needs; open longer, or train less."
 entered: ContextVar[RetrainRequest | None] = ContextVar("entered", default=None)
 """What a command has brought through the gate itself: it is not asked again, and its end is the command's exit code."""
@@ -96,7 +100,8 @@ def scheduled_start() -> datetime.datetime | None:
 def keeping_to_windows(retrain: Callable[[RetrainRequest], R]) -> Callable[[RetrainRequest], R | State[None]]:
     """A flow that completes under a name of its own where its windows are closed or close, or where it is stopped.
 
-    None of that is a failure, and none spends a retry. A command has its exit codes instead.
+    None of that is a failure, and none spends a retry. What fails for want of machines or servers is named as well.
+    A command has its exit codes instead.
     """
 
     @functools.wraps(retrain)
@@ -111,6 +116,10 @@ def keeping_to_windows(retrain: Callable[[RetrainRequest], R]) -> Callable[[Retr
         except RunStopped as stopped:
             is_closed = stopped.reason == "window closed" and request.in_window
             return _ended(WINDOW_CLOSED if is_closed else STOPPED, str(stopped), request)
+        except HeadwayError as error:
+            if error.cause not in PASSING:
+                raise
+            return Failed(name=INFRASTRUCTURE, message=str(error), data=error)
 
     return kept
 

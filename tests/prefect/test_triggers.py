@@ -142,13 +142,15 @@ def test_watchers_at_once_and_repeated_ask_for_one_retrain(watched: Watched) -> 
         ("CANCELLED", "by a person", "AskedInVain", 1),
         ("Stopped", "by a person", "AskedInVain", 1),
         ("FAILED", "the data break their contract", "AskedInVain", 1),
+        ("Infrastructure", "rank 1 vanished", "Asked", 2),
     ],
 )
 def test_what_came_to_nothing_is_asked_again_and_what_failed_is_not(
     watched: Watched, ended: str, message: str, outcome: str, num_runs: int
 ) -> None:
     assert watched.watch().state == "Asked"
-    named = {"name": ended, "type": "COMPLETED"} if ended == "Stopped" else {"type": ended}
+    types = {"Stopped": "COMPLETED", "Infrastructure": "FAILED"}
+    named = {"name": ended, "type": types[ended]} if ended in types else {"type": ended}
     watched.set(watched.runs()[0]["id"], **named, message=message)
     assert watched.watch().state == outcome
     assert len(watched.runs()) == num_runs
