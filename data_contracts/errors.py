@@ -14,7 +14,8 @@
     │   └── RefConflict        9   another writer moved the ref first
     ├── NotReproduced         10   a version that was trained again came to other bits
     ├── RunStopped            75   asked to stop; a checkpoint was kept
-    └── OutsideWindow         77   a retrain that keeps to its windows found them closed; nothing was done
+    ├── OutsideWindow         77   a retrain that keeps to its windows found them closed; nothing was done
+    └── PipelineHeld          77   a person holds the pipeline; nothing was done
 
 `0` is success, `70` a defect of Headway's own, `129` a closed terminal, `130` Ctrl-C, `143` SIGTERM.
 """
@@ -159,6 +160,13 @@ def _rebuild_stopped(what: str, where: str, advice: str, reason: StopReason | No
 
 class OutsideWindow(HeadwayError):
     """No failure: the next window's start comes by itself."""
+
+    cause = "stopped"
+    exit_code = 77
+
+
+class PipelineHeld(HeadwayError):
+    """No failure: a person holds the pipeline, and a person lets it go."""
 
     cause = "stopped"
     exit_code = 77

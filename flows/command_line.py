@@ -2,7 +2,8 @@
 
 Exit codes: 0 done · 2 configuration · 3 data · 4 contract · 5 integrity · 6 training · 7 refused by its policy ·
 8 environment · 9 registry, or another was first to move the champion · 10 trained again, other bits ·
-70 a defect of Headway · 75 stopped on request, the same command continues · 77 windows closed, nothing was done ·
+70 a defect of Headway · 75 stopped on request, the same command continues · 77 windows closed, or a person holds the
+pipeline: nothing was done ·
 129 terminal closed · 130 Ctrl-C · 143 SIGTERM
 """
 
@@ -35,7 +36,7 @@ from flows.deploy.command import deploy
 from flows.environment import default_workspace, prepare
 from flows.promotion_command import history, promote, refuse, retire, rollback
 from flows.request import RetrainRequest
-from flows.run_command import logs, profile, status, stop
+from flows.run_command import hold, logs, profile, release, status, stop
 from flows.stop_options import stop_time
 from flows.triggers.command import triggers
 from flows.windows.command import InWindow
@@ -193,7 +194,23 @@ def ui(
     serve(workspace or default_workspace(), prefect_port, mlflow_port)
 
 
-COMMANDS = (status, logs, stop, profile, history, promote, refuse, rollback, retire, triggers, ci, deploy, clean)
+COMMANDS = (
+    status,
+    logs,
+    stop,
+    hold,
+    release,
+    profile,
+    history,
+    promote,
+    refuse,
+    rollback,
+    retire,
+    triggers,
+    ci,
+    deploy,
+    clean,
+)
 for command in COMMANDS:
     app.command()(command)
 

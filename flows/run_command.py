@@ -1,4 +1,7 @@
-"""Runs, on the command line: what goes on, what was said, and what a run is asked for. Heavy imports happen inside."""
+"""Runs, on the command line: what goes on, what was said, what one is asked for, whether any may begin.
+
+Heavy imports happen inside.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ from flows.environment import default_workspace
 
 WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
+Pipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
+Why = Annotated[str, typer.Option("--why", help="The reason; kept with your name and the time.")]
 Run = Annotated[str, typer.Argument(help="A run's id, as `headway status` shows it; a beginning is enough.")]
 
 
@@ -63,3 +68,17 @@ def profile(
     from flows.status import request_profile
 
     print(request_profile(workspace or default_workspace(), run, steps))
+
+
+def hold(pipeline: Pipeline, why: Why, workspace: WorkspaceUri = "") -> None:
+    """Let no retrain of a pipeline begin, by schedule, trigger, form or hand, until it is released; on record."""
+    from flows import holds
+
+    print(holds.hold(workspace or default_workspace(), pipeline, why=why))
+
+
+def release(pipeline: Pipeline, why: Why, workspace: WorkspaceUri = "") -> None:
+    """Let a pipeline go that somebody holds; on record."""
+    from flows import holds
+
+    print(holds.release(workspace or default_workspace(), pipeline, why=why))

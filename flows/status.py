@@ -15,6 +15,7 @@ from data_contracts import refs
 from data_contracts.documents import Link, RunSpec, Sha256
 from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
+from flows.holds import Hold, standing_hold
 from flows.tables import print_table
 from flows.triggers.records import read_standing
 from tasks import current_run, decisions, model_refs
@@ -77,6 +78,7 @@ class Status(BaseModel):
     runs: list[RunStatus]
     waiting: list[WaitingStatus] = []
     asked: list[AskStatus] = []
+    held: list[Hold] = []
 
 
 def read_status(workspace_uri: str) -> Status:
@@ -90,7 +92,8 @@ def read_status(workspace_uri: str) -> Status:
     runs = [_run(workspace, name, described.get(name)) for name in sorted(here | set(workspace.names("runs")))]
     waiting = [*filter(None, (_waiting(workspace, name) for name in workspace.names("refs/runs")))]
     asked = [ask for name in workspace.names("refs/retrains") for ask in _asked(workspace, name)]
-    return Status(workspace=workspace.uri, models=models, runs=runs, waiting=waiting, asked=asked)
+    held = [*filter(None, (standing_hold(workspace, name) for name in workspace.names("refs/holds")))]
+    return Status(workspace=workspace.uri, models=models, runs=runs, waiting=waiting, asked=asked, held=held)
 
 
 def _waiting(workspace: Workspace, pipeline: str) -> WaitingStatus | None:
@@ -209,6 +212,8 @@ def print_status(status: Status, console: Console | None = None) -> None:
         _print_entry(console, f"{model.model}  {_count(model.num_versions, 'version')}", _model_facts(model))
     if not status.models:
         console.print("no models yet")
+    for hold in status.held:
+        _print_entry(console, f"{hold.pipeline}  HELD", {"by": hold.who, "why": hold.why, "since": hold.since})
     for ask in status.asked:
         _print_entry(console, f"{ask.pipeline}  retrain asked for", {"why": ask.why, "since": ask.asked_at})
     console.print()

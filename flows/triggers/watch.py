@@ -5,6 +5,7 @@
 | `NotDue` | nothing is over its limit |
 | `Asked` | a retrain was asked for, or the one asked for before has not started yet |
 | `WaitsForWindow` | due, and the windows are closed: the next window's own start takes it |
+| `HeldBack` | due, and a person holds the pipeline |
 | `WaitsForRun` | a retrain goes on, or starts in a moment: the look after its end decides |
 | `AskedInVain` | the retrain asked for failed, or a person ended it: nothing is asked again for the same data |
 """
@@ -22,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from data_contracts.errors import RefConflict
 from flows.deploy.server import Server, connected
 from flows.environment import default_workspace
+from flows.holds import standing_hold
 from flows.request import RetrainRequest
 from flows.triggers import asking
 from flows.triggers.look import Due, NotDue, Watched, look, open_watched
@@ -42,7 +44,7 @@ class WatchRequest(BaseModel):
     )
 
 
-Ending = Literal["NotDue", "Asked", "WaitsForWindow", "WaitsForRun", "AskedInVain"]
+Ending = Literal["NotDue", "Asked", "WaitsForWindow", "HeldBack", "WaitsForRun", "AskedInVain"]
 ENDED_BY_NAME: tuple[Ending, ...] = get_args(Ending)
 
 
@@ -78,6 +80,8 @@ def watch_once(request: WatchRequest) -> Outcome:
         if isinstance(found.decision, NotDue):
             return Outcome("NotDue", found.decision.why)
         due = found.decision
+        if (hold := standing_hold(watched.workspace, watched.spec.pipeline)) is not None:
+            return Outcome("HeldBack", f"{due.why}. {hold}")
         if closed := _closed(request, watched):
             return Outcome("WaitsForWindow", f"{due.why}. {closed}")
         if run := asking.going_on(server, deployment):

@@ -14,9 +14,10 @@ from prefect import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from data_contracts.errors import ConfigError, HeadwayError, OutsideWindow, RunStopped
+from data_contracts.errors import ConfigError, HeadwayError, OutsideWindow, PipelineHeld, RunStopped
 from data_contracts.publication import Workspace
 from flows.environment import project_folder
+from flows.holds import Hold, standing_hold
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest
 from flows.windows.gate import Run, Skip, SkipState, decide, opens_next
@@ -27,15 +28,15 @@ from flows.windows.spec import WindowsSpec
 from tasks import current_run
 
 R = TypeVar("R")
-STOPPED, WINDOW_CLOSED, STARVING = "Stopped", "WindowClosed", "Starving"
-LOST: tuple[SkipState, ...] = ("WindowTooShort", "Missed")
-"""Windows in which a run was due and none could begin; other skips are somebody's will."""
-ENDED_BY_NAME = (STOPPED, WINDOW_CLOSED, STARVING, *get_args(SkipState))
-"""Names under which a flow run is Completed that trained less than it might have. Prefect's events go by them."""
+STOPPED, WINDOW_CLOSED, STARVING, HELD = "Stopped", "WindowClosed", "Starving", "Held"
 INFRASTRUCTURE = "Infrastructure"
 """The name under which a flow run fails by no fault of its data, its code or its model: another may well succeed."""
 PASSING = ("infrastructure", "environment", "registry")
 """Causes of such an end."""
+LOST: tuple[SkipState, ...] = ("WindowTooShort", "Missed")
+"""Windows in which a run was due and none could begin; other skips are somebody's will."""
+ENDED_BY_NAME = (STOPPED, WINDOW_CLOSED, STARVING, HELD, INFRASTRUCTURE, *get_args(SkipState))
+"""Names under which a flow run ends that trained less than it might have. Prefect's events go by them."""
 STARVES = "Its windows do not do for it: `headway windows` says what it needs; open longer, or train less."
 entered: ContextVar[RetrainRequest | None] = ContextVar("entered", default=None)
 """What a command has brought through the gate itself: it is not asked again, and its end is the command's exit code."""
@@ -108,6 +109,8 @@ def keeping_to_windows(retrain: Callable[[RetrainRequest], R]) -> Callable[[Retr
     def kept(request: RetrainRequest) -> R | State[None]:
         if request == entered.get():
             return retrain(request)
+        if (hold := held(request)) is not None:
+            return Completed(name=HELD, message=str(hold))
         admitted = admit(request)
         if isinstance(admitted, Skip):
             return _ended(admitted.state, admitted.reason, request, is_lost=admitted.state in LOST)
@@ -142,12 +145,21 @@ def _ended(name: str, message: str, request: RetrainRequest, *, is_lost: bool = 
     return Completed(name=STARVING, message=f"{now}. {name}: {message} {STARVES}")
 
 
+def held(request: RetrainRequest) -> Hold | None:
+    """Who holds the pipeline, where somebody does."""
+    pipeline = load_pipeline(find_pipeline_file(request.pipeline, project_folder())).pipeline
+    return standing_hold(Workspace(request.workspace), pipeline)
+
+
 def enter(request: RetrainRequest) -> RetrainRequest:
     """`admit` for a command. Who retrains by hand outside of the windows is told so, and goes on.
 
     Raises:
+        PipelineHeld: a person holds it; says who and why.
         OutsideWindow: skipped; says why, and when the next window opens.
     """
+    if (hold := held(request)) is not None:
+        raise PipelineHeld(str(hold), advice=f"`headway release {request.pipeline} --why REASON` lets it go.")
     if said := remark(request):
         print(f"headway: {said}", file=sys.stderr)
     admitted = admit(request)

@@ -25,6 +25,7 @@ DOCUMENTED_CODES = {
     "NotReproduced": 10,
     "RunStopped": 75,
     "OutsideWindow": 77,
+    "PipelineHeld": 77,
     "HeadwayError": 70,
 }
 

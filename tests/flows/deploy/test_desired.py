@@ -106,9 +106,20 @@ def test_a_run_is_a_zombie_after_three_heartbeats(make_wanted: Make, heartbeat_s
     assert trigger["posture"] == "Proactive" and trigger["after"] == ["prefect.flow-run.heartbeat"]
     # What ends, or waits for a person, is no zombie.
     awaited = {event.rpartition(".")[2] for event in trigger["expect"]}
-    named = {"Stopped", "WindowClosed", "Starving", "OutsideWindow", "WindowTooShort", "Skipped", "Blackout", "Missed"}
+    named = {
+        "Held",
+        "Infrastructure",
+        "Stopped",
+        "WindowClosed",
+        "Starving",
+        "OutsideWindow",
+        "WindowTooShort",
+        "Skipped",
+        "Blackout",
+        "Missed",
+    }
     by_type = {"heartbeat", "Completed", "Failed", "Cancelled", "Crashed", "Suspended", "Paused"}
-    looked = {"NotDue", "Asked", "WaitsForWindow", "WaitsForRun", "AskedInVain"}
+    looked = {"NotDue", "Asked", "WaitsForWindow", "WaitsForRun", "HeldBack", "AskedInVain"}
     assert awaited == by_type | named | looked | {"AwaitingApproval"}, (
         "Prefect calls an event as the state is named, not by its type"
     )

@@ -1,0 +1,88 @@
+"""Hold and release: by every door nothing is retrained, and everybody is told by whom and why."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from pathlib import Path
+
+import pytest
+from prefect import State
+
+from data_contracts import refs
+from data_contracts.digests import canonical_json
+from data_contracts.errors import IntegrityError
+from data_contracts.publication import Workspace
+from flows.command_line import run
+from flows.holds import standing_hold
+from flows.request import RetrainRequest
+from flows.windows.admission import enter, keeping_to_windows
+from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
+
+
+@pytest.fixture
+def request_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RetrainRequest:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "one.txt").write_text("one\n")
+    (tmp_path / "contract.yaml").write_text(CONTRACT)
+    (tmp_path / "tiny.yaml").write_text(PIPELINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADWAY_PROJECT", raising=False)
+    monkeypatch.setenv("HEADWAY_WORKSPACE", str(tmp_path / "workspace"))
+    return RetrainRequest(pipeline="tiny.yaml", workspace=str(tmp_path / "workspace"))
+
+
+@pytest.fixture
+def headway(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def call(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["headway", *arguments])
+        capsys.readouterr()
+        code = run()
+        said = capsys.readouterr()
+        return code, said.out + said.err
+
+    return call
+
+
+@keeping_to_windows
+def trains(_: RetrainRequest) -> str:
+    return "trained"
+
+
+def test_a_held_pipeline_is_retrained_by_no_door_until_it_is_released(request_of: RetrainRequest, headway) -> None:
+    assert trains(request_of) == "trained"
+    code, said = headway("hold", "tiny.yaml", "--why", "its labels [are] wrong")
+    assert code == 0 and "headway stop" in said
+    code, said = headway("retrain", "tiny.yaml")
+    assert code == 77 and "its labels [are] wrong" in said and getpass.getuser() in said and "headway release" in said
+    assert "Traceback" not in said and not (Path(request_of.workspace) / "stages").exists()
+    state = trains(request_of)
+    assert isinstance(state, State) and (state.type.value, state.name) == ("COMPLETED", "Held")
+    assert "its labels [are] wrong" in (state.message or "")
+    code, said = headway("status")
+    assert code == 0 and "tiny  HELD" in said and "its labels [are] wrong" in said
+    assert headway("release", "tiny.yaml", "--why", "they are right now")[0] == 0
+    assert trains(request_of) == "trained" and enter(request_of) is request_of
+    told = [entry.reason for entry in refs.history(Workspace(request_of.workspace), "holds/tiny")]
+    assert sorted(told) == ["its labels [are] wrong", "they are right now"]
+
+
+def test_a_decision_needs_a_reason_a_pipeline_and_something_to_let_go(request_of: RetrainRequest, headway) -> None:
+    for arguments, told in {
+        ("hold", "tiny.yaml", "--why", "  "): "needs its reason",
+        ("hold", "tinny.yaml", "--why", "so"): "tinny.yaml",
+        ("release", "tiny.yaml", "--why", "so"): "nobody holds",
+        ("hold", "tiny.yaml"): "--why",
+    }.items():
+        code, said = headway(*arguments)
+        assert code == 2 and told in said and "Traceback" not in said
+    assert standing_hold(Workspace(request_of.workspace), "tiny") is None
+
+
+def test_a_damaged_record_stops_rather_than_lets_through(request_of: RetrainRequest, headway) -> None:
+    assert headway("hold", "tiny.yaml", "--why", "so")[0] == 0
+    (document,) = Path(request_of.workspace).glob("documents/hold-decision/*.json")
+    document.chmod(0o644)
+    document.write_bytes(canonical_json({"action": "release", "pipeline": "tiny"}))
+    with pytest.raises(IntegrityError):
+        trains(request_of)
