@@ -31,15 +31,15 @@ from data_contracts.errors import (
 )
 from flows.ci.command import ci
 from flows.clean_command import clean
+from flows.command_signals import HungUp, Terminated, terminate
 from flows.contract_command import app as contract_app
 from flows.deploy.command import deploy
 from flows.environment import default_workspace, prepare
 from flows.promotion_command import history, promote, refuse, retire, rollback
 from flows.request import RetrainRequest
+from flows.retrain_command import resume, retrain
 from flows.run_command import hold, logs, profile, release, status, stop
-from flows.stop_options import stop_time
 from flows.triggers.command import triggers
-from flows.windows.command import InWindow
 from flows.windows.command import app as windows_app
 
 app = typer.Typer(
@@ -52,63 +52,6 @@ app.add_typer(windows_app)
 Pipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
 WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
-
-
-@app.command()
-def retrain(
-    pipeline: Pipeline,
-    workspace: WorkspaceUri = "",
-    promote: Annotated[bool, typer.Option(help="May the new model become champion?")] = True,
-    register: Annotated[bool, typer.Option(help="Register the model, and make it challenger?")] = True,
-    note: Annotated[str, typer.Option(help="Why; kept in the ledger.")] = "",
-    stop_at: Annotated[
-        str, typer.Option(metavar="TIME", help="Keep a checkpoint by then and end, such as 2030-01-31T06:00+01:00.")
-    ] = "",
-    stop_after: Annotated[str, typer.Option(metavar="LENGTH", help="The same, from now: 90s, 30m, 1h30m.")] = "",
-    stop_at_step: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Train to this step, keep a checkpoint and end.")
-    ] = None,
-    in_window: InWindow = False,
-    as_json: AsJson = False,
-) -> None:
-    """Run every stage that is not found, and register what comes out; ended by a bound, it is continued by the next."""
-    import psutil
-
-    began_unix_s = psutil.Process().create_time()
-    from flows.preflight import check_request
-
-    stop = stop_time(stop_at, stop_after, began_unix_s)
-    request = RetrainRequest(
-        pipeline=pipeline,
-        workspace=workspace or default_workspace(),
-        may_promote=promote,
-        may_register=register,
-        note=note,
-        stop_at_step=stop_at_step,
-        **({} if stop is None else {"stop_at": stop.at, "stop_because": stop.because}),
-        in_window=in_window,
-    )
-    # A user's mistake should cost a moment, not the start of a server.
-    check_request(request)
-    from flows.windows.admission import enter
-
-    request = enter(request)  # no server either where windows are closed
-    from flows.own_server import prefect_api
-    from flows.retrain import retrain as retrain_flow
-    from flows.session import command_began_unix_s, watchers
-    from flows.summary import RetrainSummary
-    from flows.terminal import JsonLines, Terminal
-
-    signal.signal(signal.SIGTERM, _terminate)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-        signal.signal(signal.SIGHUP, _hang_up)
-    view = JsonLines() if as_json else Terminal()
-    watchers.set((view,))
-    command_began_unix_s.set(began_unix_s)
-    with prefect_api():
-        made = retrain_flow(request)
-        assert isinstance(made, RetrainSummary)  # the gate is not asked again
-        view.summary(made)
 
 
 @app.command()
@@ -165,7 +108,7 @@ def reproduce(
     """Train a registered version again, beside all that is kept, and compare. Exit code 10: other bits."""
     from flows.reproduce import reproduce_model
 
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     reproduce_model(model_uri, workspace or default_workspace(), again=again, as_json=as_json)
 
 
@@ -195,52 +138,26 @@ def ui(
 
 
 COMMANDS = (
-    status,
-    logs,
-    stop,
-    hold,
-    release,
-    profile,
-    history,
-    promote,
-    refuse,
-    rollback,
-    retire,
-    triggers,
-    ci,
-    deploy,
-    clean,
+    *(
+        retrain,
+        resume,
+        status,
+        logs,
+        stop,
+        hold,
+        release,
+        profile,
+        history,
+        promote,
+        refuse,
+        rollback,
+        retire,
+        triggers,
+    ),
+    *(ci, deploy, clean),
 )
 for command in COMMANDS:
     app.command()(command)
-
-
-class Terminated(BaseException):
-    """SIGTERM came. Prefect's own handler passes the signal on to ours, whose default would end us without a word."""
-
-
-class HungUp(BaseException):
-    """SIGHUP came: the terminal was closed."""
-
-
-def _terminate(_number: int, _frame: object) -> None:
-    raise Terminated
-
-
-def _hang_up(_number: int, _frame: object) -> None:
-    # Kernel and shell each send one; the second must not cut short what the first began.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    _let_go_of_dead_streams()
-    raise HungUp
-
-
-def _let_go_of_dead_streams() -> None:
-    """What is written for a terminal or a reader that is gone goes nowhere, instead of failing on its way."""
-    for descriptor in (1, 2):
-        try:
-            os.write(descriptor, b"")
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def run() -> int:

@@ -29,3 +29,8 @@ def elsewhere(workspace: str) -> str:
 def retrain_command(pipeline: str, workspace: str, *options: str) -> str:
     """Starts a retrain, and continues one that was stopped."""
     return " ".join([f"{command_name()} retrain {shlex.quote(pipeline)}{elsewhere(workspace)}", *options])
+
+
+def resume_command(run: str, pipeline: str, workspace: str) -> str:
+    """Goes on with a run."""
+    return f"{command_name()} resume {run} --pipeline {shlex.quote(pipeline)}{elsewhere(workspace)}"

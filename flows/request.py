@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator
+from typing import Self
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from data_contracts.errors import StopReason
-from flows.commands import retrain_command
+from flows.commands import resume_command, retrain_command
 from flows.environment import default_workspace
 from training.launch.stop_bound import StopBound
 
@@ -61,6 +63,19 @@ class RetrainRequest(BaseModel):
         description="Train to this step and end; the next retrain continues. None: to the last.",
     )
 
+    run: str = Field(
+        default="",
+        title="Run to resume",
+        description="An unfinished run of this pipeline, or the beginning of its name, to go on with on its own code "
+        "and data. Left empty: what the files say now.",
+    )
+    from_step: int | None = Field(
+        default=None,
+        ge=0,
+        title="Resume from step",
+        description="With a run: put its checkpoints past this step aside, and go on from there. None: its newest.",
+    )
+
     @property
     def stop(self) -> StopBound:
         """Raises `RunStopped` when the time is over already."""
@@ -73,7 +88,9 @@ class RetrainRequest(BaseModel):
 
     @property
     def command(self) -> str:
-        """What a person types to ask for the same, with no other bound than the windows."""
+        """What a person types to ask for the same, or to go on with it, with no other bound than the windows."""
+        if self.run:
+            return resume_command(self.run, self.pipeline, self.workspace)
         options = {"--no-promote": not self.may_promote, "--in-window": self.in_window}
         return retrain_command(self.pipeline, self.workspace, *(name for name, is_on in options.items() if is_on))
 
@@ -82,3 +99,11 @@ class RetrainRequest(BaseModel):
     def _left_out(cls, value: str) -> str:
         # A form sends an emptied field as an empty text.
         return value or default_workspace()
+
+    @model_validator(mode="after")
+    def _goes_back_in_a_run(self) -> Self:
+        if self.from_step is not None and not self.run:
+            raise ValueError("from_step needs the run that goes back to it")
+        if self.run and self.in_window:
+            raise ValueError("a run is resumed by hand; its windows carry on by themselves what they cut")
+        return self

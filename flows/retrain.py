@@ -16,10 +16,11 @@ from flows.triggers.records import record_finished
 from flows.windows.admission import keeping_to_windows
 from tasks.champion import Outcome
 from tasks.context import RunContext
-from tasks.current_run import cut_run, finish, giving_up
+from tasks.current_run import begin, cut_run, finish, giving_up
 from tasks.evaluate import evaluate
 from tasks.launch import carry_on, launch
 from tasks.register import register, tracking_uri
+from tasks.resumed_run import go_back, named_run
 from tasks.shard import shard
 from tasks.slices import require_columns
 from tasks.snapshot import snapshot
@@ -36,6 +37,8 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
         request: What to retrain, and what may come of it.
     """
     with session(request) as (run, pipeline):
+        if request.run:
+            return as_state(resume(run, pipeline, request))
         if request.in_window and (cut := cut_run(run)) is not None:
             training = carry_on(run, pipeline.launch, cut, tracking_uri(run, pipeline.registry))
             judge_and_register(run, pipeline, training)
@@ -49,6 +52,16 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
         evaluation, outcome = judge_and_register(run, pipeline, training)
         record_finished(run, files, serves_events=bool(pipeline.triggers and pipeline.triggers.event))
         return as_state(summarise(run, pipeline, receipt, evaluation, outcome))
+
+
+def resume(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest) -> RetrainSummary:
+    """A run that a person names, to its end, on its own code and data."""
+    link, begun = named_run(run.workspace, request.run, pipeline.pipeline)
+    if request.from_step is not None:
+        go_back(run, link, request.from_step, why=request.note)
+    begin(run, link.sha256)
+    training = carry_on(run, pipeline.launch, link, tracking_uri(run, pipeline.registry))
+    return summarise(run, pipeline, begun.receipt, *judge_and_register(run, pipeline, training))
 
 
 def judge_and_register(run: RunContext, pipeline: PipelineSpec, training: Link) -> tuple[Link, Outcome]:

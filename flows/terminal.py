@@ -42,6 +42,7 @@ NOTICES = {
     "restore.inexact": "inexact",
     "run.inexact": "inexact",
     "run.carried_on": "carry on",
+    "run.went_back": "go back",
     "pipeline.starving": "starving",
     "checkpoints.unpublished": "unpublished",
 }

@@ -12,6 +12,14 @@ from training.launch.stop_bound import NO_BOUND, StopBound
 from training.ledger import Ledger
 
 
+@dataclass(slots=True)
+class AtWork:
+    """What the flow run is at."""
+
+    run: str = ""
+    """Named as its folder is; empty until one is described or carried on."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunContext:
     pipeline: str
@@ -32,6 +40,7 @@ class RunContext:
     """Until when the flow run may go on."""
     devices: Devices = field(default_factory=Uncounted)
     """What ranks occupy."""
+    at: AtWork = field(default_factory=AtWork)
     continued_by: str = "headway retrain"
     """The command that continues it."""
 

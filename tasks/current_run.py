@@ -78,6 +78,7 @@ def cut_run(context: RunContext) -> Link | None:
 
 def begin(context: RunContext, run: Sha256) -> None:
     """What is finished and found once more begins nothing."""
+    context.at.run = run[:16]
     now = read(context.workspace, context.pipeline)
     if now is None or now.run != run[:16] or now.state in ("stopped", "given up"):
         _append(context.workspace, context.pipeline, "begun", run=run[:16])
@@ -87,7 +88,7 @@ def finish(context: RunContext) -> None:
     """Its model is registered."""
     now = read(context.workspace, context.pipeline)
     if now is not None and now.state != "finished":
-        _append(context.workspace, context.pipeline, "finished")
+        _append_own(context, "finished")
 
 
 @contextlib.contextmanager
@@ -102,8 +103,8 @@ def on_record(context: RunContext, starving_after: int | None) -> Iterator[None]
     except RunStopped as stopped:
         with _without_hiding(stopped):
             state: State = "cut" if stopped.reason == "window closed" else "stopped"
-            now = _append(context.workspace, context.pipeline, state, starving_after=starving_after)
-            if now.starving:
+            now = _append_own(context, state, starving_after=starving_after)
+            if now is not None and now.starving:
                 context.ledger.event(
                     "pipeline.starving", pipeline=now.pipeline, windows=now.windows_cut, message=str(now)
                 )
@@ -121,7 +122,7 @@ def giving_up(context: RunContext) -> Iterator[None]:
     except HOPELESS as error:
         if is_hopeless(error):
             with _without_hiding(error):
-                _append(context.workspace, context.pipeline, "given up")
+                _append_own(context, "given up")
         raise
 
 
@@ -142,6 +143,14 @@ def _without_hiding(error: HeadwayError) -> Iterator[None]:
 def lose_window(workspace: Workspace, pipeline: str, starving_after: int) -> CurrentRun:
     """A window was over, or nearly, before a run could begin in it: the pipeline has one less."""
     return _append(workspace, pipeline, "cut", starving_after=starving_after)
+
+
+def _append_own(context: RunContext, state: State, *, starving_after: int | None = None) -> CurrentRun | None:
+    """None, and nothing is written, where another retrain has begun another run since: that is the current one."""
+    now = read(context.workspace, context.pipeline)
+    if now is not None and now.run and context.at.run not in ("", now.run):
+        return None
+    return _append(context.workspace, context.pipeline, state, starving_after=starving_after)
 
 
 def _append(

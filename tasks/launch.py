@@ -50,14 +50,14 @@ def launch(context: RunContext, training: TrainingSpec, spec: LaunchSpec, manife
     return _trained(context, training, spec, settled, tracking_uri)
 
 
-@stage_task(name="launch", task_run_name="train {context.pipeline}, cut by an earlier window")
+@stage_task(name="launch", task_run_name="carry on training {context.pipeline}")
 def carry_on(context: RunContext, spec: LaunchSpec, cut: Link, tracking_uri: str) -> Link:
     """`launch` for a run that was described before: on its own configuration, code and data, whatever they are now.
 
     Raises:
         ConfigError: this version of Headway does not know its configuration any more.
     """
-    name = cut.sha256[:16]
+    name = context.at.run = cut.sha256[:16]
     with current_run.giving_up(context):
         run = context.workspace.load(cut, RunSpec)
         try:
@@ -68,7 +68,7 @@ def carry_on(context: RunContext, spec: LaunchSpec, cut: Link, tracking_uri: str
                 where=context.pipeline,
                 advice="It is given up: the next retrain takes the newest data.",
             ) from error
-    context.ledger.event("run.carried_on", message=f"run {name}, cut by an earlier window, on its own code and data")
+    context.ledger.event("run.carried_on", message=f"run {name}, begun before, on its own code and data")
     return _trained(context, training, spec, Settled(run, ""), tracking_uri)
 
 

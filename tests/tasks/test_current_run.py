@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from data_contracts.documents import Link, RunSpec
 from data_contracts.errors import EnvironmentProblem, RanksLost, RunStopped, TrainingFailed
 from tasks import current_run
-from tasks.context import RunContext
+from tasks.context import AtWork, RunContext
 from tasks.current_run import CurrentRun
 from training.ledger import Event
 
@@ -133,3 +134,18 @@ def test_the_first_error_is_told_though_it_cannot_be_recorded(context: RunContex
     with pytest.raises(TrainingFailed, match="not a number") as failed, current_run.giving_up(context):
         raise TrainingFailed("not a number.")
     assert "Nor could it be recorded" in failed.value.__notes__[0]
+
+
+def test_a_run_that_another_retrain_overtook_says_nothing_of_the_others(context: RunContext, described) -> None:
+    """Each flow run has a context of its own."""
+    current_run.begin(context, described("1").sha256)
+    by_hand = dataclasses.replace(context, at=AtWork())
+    newer = described("2")
+    current_run.begin(by_hand, newer.sha256)
+    for error in (CLOSED, TrainingFailed("not a number."), RunStopped("by hand.")):
+        end(context, error, starving_after=1)
+        assert current_run.cut_run(context) == newer and now(context).windows_cut == 0
+    current_run.finish(context)
+    assert current_run.cut_run(context) == newer
+    current_run.finish(by_hand)
+    assert current_run.cut_run(context) is None

@@ -1,0 +1,112 @@
+"""`headway retrain` and `headway resume`. Heavy imports happen when the request is known to be good."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from flows.command_signals import hear_of_the_end
+from flows.environment import default_workspace
+from flows.request import RetrainRequest
+from flows.stop_options import stop_time
+from flows.windows.command import InWindow
+
+Pipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
+WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
+Promote = Annotated[bool, typer.Option(help="May the new model become champion?")]
+Register = Annotated[bool, typer.Option(help="Register the model, and make it challenger?")]
+
+
+def retrain(
+    pipeline: Pipeline,
+    workspace: WorkspaceUri = "",
+    promote: Promote = True,
+    register: Register = True,
+    note: Annotated[str, typer.Option(help="Why; kept in the ledger.")] = "",
+    stop_at: Annotated[
+        str, typer.Option(metavar="TIME", help="Keep a checkpoint by then and end, such as 2030-01-31T06:00+01:00.")
+    ] = "",
+    stop_after: Annotated[str, typer.Option(metavar="LENGTH", help="The same, from now: 90s, 30m, 1h30m.")] = "",
+    stop_at_step: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Train to this step, keep a checkpoint and end.")
+    ] = None,
+    in_window: InWindow = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run every stage that is not found, and register what comes out; ended by a bound, it is continued by the next."""
+    import psutil
+
+    began_unix_s = psutil.Process().create_time()
+    stop = stop_time(stop_at, stop_after, began_unix_s)
+    request = RetrainRequest(
+        pipeline=pipeline,
+        workspace=workspace or default_workspace(),
+        may_promote=promote,
+        may_register=register,
+        note=note,
+        stop_at_step=stop_at_step,
+        **({} if stop is None else {"stop_at": stop.at, "stop_because": stop.because}),
+        in_window=in_window,
+    )
+    _run(request, began_unix_s, as_json=as_json)
+
+
+def resume(
+    run: Annotated[str, typer.Argument(help="An unfinished run's id, as `headway status` shows it, or its beginning.")],
+    why: Annotated[str, typer.Option("--why", help="Why; kept in the ledger, with your name where it goes back.")] = "",
+    from_step: Annotated[
+        int | None,
+        typer.Option("--from", metavar="STEP", min=0, help="Put the checkpoints past this step aside before; 0: all."),
+    ] = None,
+    pipeline: Annotated[str, typer.Option(help="Its pipeline's file, where that is not deployments/NAME.yaml.")] = "",
+    workspace: WorkspaceUri = "",
+    promote: Promote = True,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a run on the code and data that it was begun with, and register what comes out."""
+    import psutil
+
+    began_unix_s = psutil.Process().create_time()
+    from data_contracts.errors import ConfigError
+    from data_contracts.publication import Workspace
+    from tasks.resumed_run import named_run
+
+    if from_step is not None and not why.strip():
+        raise ConfigError("going back needs its reason.", where="--why", advice="Whoever is on call will read it.")
+    uri = workspace or default_workspace()
+    link, begun = named_run(Workspace(uri), run)
+    request = RetrainRequest(
+        pipeline=pipeline or begun.pipeline,
+        workspace=uri,
+        may_promote=promote,
+        note=why,
+        run=link.sha256[:16],
+        from_step=from_step,
+    )
+    _run(request, began_unix_s, as_json=as_json)
+
+
+def _run(request: RetrainRequest, began_unix_s: float, *, as_json: bool) -> None:
+    from flows.preflight import check_request
+
+    # A user's mistake should cost a moment, not the start of a server.
+    check_request(request)
+    from flows.windows.admission import enter
+
+    request = enter(request)  # no server either where windows are closed
+    from flows.own_server import prefect_api
+    from flows.retrain import retrain as retrain_flow
+    from flows.session import command_began_unix_s, watchers
+    from flows.summary import RetrainSummary
+    from flows.terminal import JsonLines, Terminal
+
+    hear_of_the_end()
+    view = JsonLines() if as_json else Terminal()
+    watchers.set((view,))
+    command_began_unix_s.set(began_unix_s)
+    with prefect_api():
+        made = retrain_flow(request)
+        assert isinstance(made, RetrainSummary)  # the gate is not asked again
+        view.summary(made)

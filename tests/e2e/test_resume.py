@@ -1,0 +1,42 @@
+"""A person goes on with a run from one of its checkpoints: on what it was begun with, to the bits it would have had."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from training.ledger import read_events
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_run_goes_on_from_the_step_a_person_names_on_its_own_data_to_the_same_bits(project, finished, here) -> None:
+    project.forget_the_model()
+    assert project.retrain("--stop-at-step", "47").returncode == 75
+    run = project.run_dir().name
+    for path in (project.root / "texts").rglob("*.txt"):
+        path.write_text(path.read_text() + "edited since\n")
+    in_workspace = ("--workspace", str(project.workspace))
+    refused = {
+        ("resume", run, "--from", "20"): "--why",
+        ("resume", "0000", "--pipeline", str(project.pipeline)): "names 0 runs",
+        ("resume", run, "--from", "30", "--why", "x", "--pipeline", str(project.pipeline)): "It has: 20, 40, 47.",
+    }
+    for arguments, told in refused.items():
+        answer = here(*arguments, *in_workspace)
+        assert answer.returncode == 2 and told in answer.stderr and "Traceback" not in answer.stderr
+    resumed = project.headway(
+        "resume", run[:8], "--from", "20", "--why", "rank 1 had a bad core", "--pipeline", "tiny.yaml"
+    )
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"run {run} goes back to step 20" in resumed.stdout and "champion" in resumed.stdout
+    expected = json.loads(next(finished.pristine.glob("workspace/runs/*/result.json")).read_bytes())
+    assert project.result()["tensors_sha256"] == expected["tensors_sha256"]
+    kept = {path.name for path in (project.run_dir() / "quarantine").iterdir()}
+    assert len(kept) == 2, "what nobody trusted is kept for a person to look at"
+    flows = [event for path in project.files("ledger/*/flow.jsonl") for event in read_events(path)]
+    (back,) = [event for event in flows if event["event"] == "run.went_back"]
+    assert back["put_aside"] == [40, 47] and back["why"] == "rank 1 had a bad core" and "@" in back["who"]
+    again = here("resume", run, "--pipeline", str(project.pipeline), *in_workspace)
+    assert again.returncode == 2 and "is finished" in again.stderr
