@@ -1,8 +1,10 @@
 """The guard of one node: parent and only owner of one torchrun agent, and of all that descends from it.
 
-    owner ──lifeline (pipe) and pidfd──► guard ──death signal──► agent ──death signal──► ranks
+    owner ──lifeline and pidfd or lease──► guard ──death signal──► agent ──death signal──► ranks
 
-When the owner goes, the pipe ends and the pidfd fires; when the guard or the agent goes, the kernel kills what is
+The first line down the lifeline, its stdin, is the guard's order; single bytes follow. When the owner goes, the
+lifeline ends and the pidfd fires; on another host than the guard's, where a link may be cut and no pidfd reaches, the
+owner's beat stays out instead. When the guard or the agent goes, the kernel kills what is
 below; what a rank started for itself comes to the guard as an orphan and is killed at the end. Single-threaded and
 standard library only. The guard stands in a session of its own, so that no terminal or process group reaches it.
 """
@@ -25,24 +27,28 @@ from training.launch.log_times import LogTimes
 from training.launch.process_tree import (
     ALREADY_DEAD,
     adopt_orphans,
+    cpu_s,
     descendants,
     die_with_parent,
     kill_if,
     process_state,
     send_signal,
 )
-from training.launch.protocol import AttemptFiles, Command, NodePlan, NodeStatus, RankMarker, read_json, write_json
+from training.launch.protocol import AttemptFiles, Command, NodeOrder, NodeStatus, RankMarker, RankVitals, write_json
 from training.ledger import Ledger
 
 TICK_S = 0.1
 CHILDLESS_S = 1.0
 """While stopping: how long an agent without ranks may linger in its own teardown."""
 LIFELINE = 0
+LOOK_EVERY_S = 0.5
+"""How often the ranks' processes are looked at for who watches from afar."""
 
 
 class Guard:
-    def __init__(self, plan: NodePlan) -> None:
-        self._plan = plan
+    def __init__(self, order: NodeOrder) -> None:
+        self._order = order
+        self._plan = plan = order.plan
         self._files = AttemptFiles(Path(plan.attempt_dir))
         self._ledger = Ledger(self._files.node_spool(plan.node), node=plan.node, attempt=plan.attempt)
         self._log_times = LogTimes(self._files, plan.node)
@@ -54,6 +60,8 @@ class Guard:
         self._is_childless = False
         self._swept: set[int] = set()
         self._signals: list[int] = []
+        self._heard_s = time.monotonic()
+        self._looked_s = 0.0
 
     def run(self) -> int:
         """Start the agent, watch it to its end, leave nobody behind.
@@ -78,6 +86,7 @@ class Guard:
             self._hear()
             self._reap()
             self._watch_ranks()
+            self._note_vitals()
             self._log_times.look()
             self._hurry_a_childless_agent()
             if self._status.agent_exit is not None or self._is_over_deadline():
@@ -93,7 +102,7 @@ class Guard:
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         self._wakeup = receiver
         os.set_blocking(LIFELINE, False)
-        self._owner = _watch_parent(self._plan.owner_pid)
+        self._owner = None if self._plan.owner_pid is None else _watch_parent(self._plan.owner_pid)
         for descriptor in (self._wakeup, LIFELINE, self._owner):
             if descriptor is not None:
                 self._poll.register(descriptor, select.POLLIN)
@@ -106,7 +115,9 @@ class Guard:
             if os.getppid() != guard_pid:
                 os._exit(1)
 
-        environment = os.environ | {
+        environment = {
+            **os.environ,
+            **self._order.environment,
             protocol.GUARD_PID: str(guard_pid),
             "PYTHONPATH": self._plan.rank_python_path,
         }
@@ -121,8 +132,11 @@ class Guard:
 
     def _hear(self) -> None:
         """Wait a tick for signals, commands and the owner's end."""
-        if self._owner is None and self._status.state == "running":
+        if self._owner is None and self._plan.owner_pid is not None and self._status.state == "running":
             self._stop("the owner was gone before the guard stood", self._plan.lost_grace_s)
+        lease_s = self._plan.lease_s
+        if lease_s is not None and self._status.state == "running" and time.monotonic() - self._heard_s > lease_s:
+            self._stop(f"nothing was heard of the owner for {lease_s:g} s", self._plan.lost_grace_s)
         for descriptor, _ in self._poll.poll(TICK_S * 1000):
             if descriptor == self._wakeup:
                 os.read(descriptor, 4096)
@@ -142,6 +156,7 @@ class Guard:
         if not data:
             self._poll.unregister(LIFELINE)
             self._stop("the owner let go of the lifeline", self._plan.lost_grace_s)
+        self._heard_s = time.monotonic()
         for byte in data:
             self._obey(Command(bytes([byte])))
 
@@ -150,7 +165,7 @@ class Guard:
             self._stop("stop", self._plan.stop_grace_s)
         elif command is Command.PEER_LOST:
             self._stop("a peer was lost", self._plan.peer_grace_s)
-        else:
+        elif command is Command.STACKS:
             living = descendants(os.getpid())
             for marker in self._own_ranks():
                 if marker.pid in living:
@@ -181,8 +196,23 @@ class Guard:
             self._stop(f"rank {failed[0]} failed", self._plan.peer_grace_s)
 
     def _own_ranks(self) -> list[RankMarker]:
-        agent_pid = self._status.agent_pid
-        return [marker for marker in self._files.read_markers().values() if marker.parent_pid == agent_pid]
+        # Two hosts may give one number to two processes.
+        mine = (self._plan.node, self._status.agent_pid)
+        return [marker for marker in self._files.read_markers().values() if (marker.node, marker.parent_pid) == mine]
+
+    def _note_vitals(self) -> None:
+        if time.monotonic() - self._looked_s < LOOK_EVERY_S:
+            return
+        ranks = [
+            RankVitals(rank=marker.rank, state=process_state(marker.pid), cpu_s=cpu_s(marker.pid))
+            for marker in self._own_ranks()
+        ]
+        with contextlib.suppress(OSError):
+            write_json(
+                self._files.vitals(self._plan.node),
+                {"unix_s": time.time(), "ranks": [dataclasses.asdict(rank) for rank in ranks]},
+            )
+        self._looked_s = time.monotonic()
 
     def _note_lost_ranks(self) -> tuple[int, ...]:
         living = set(descendants(os.getpid()))
@@ -257,12 +287,31 @@ def _watch_parent(pid: int) -> int | None:
     return None
 
 
-def main(plan_path: str) -> int:
-    plan = read_json(Path(plan_path))
-    if plan is None:
+def _read_line(descriptor: int) -> bytes:
+    """Without a byte of what follows; empty where the end comes first."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        if not (byte := os.read(descriptor, 1)):
+            return b""
+        line += byte
+    return bytes(line)
+
+
+def main() -> int:
+    line = _read_line(LIFELINE)
+    if not line:
         return 2
-    return Guard(NodePlan.from_json(plan)).run()
+    order = NodeOrder.from_line(line)
+    # What a rank leaves behind must not hold the connection by which the guard was started.
+    log = os.open(
+        AttemptFiles(Path(order.plan.attempt_dir)).node_log(order.plan.node),
+        os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC,
+        0o644,
+    )
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    return Guard(order).run()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main())

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from training.launch.process_tree import cpu_s, process_state
-from training.launch.protocol import AttemptFiles, RankMarker
+from training.launch.protocol import AttemptFiles, RankMarker, RankVitals
 from training.launch.spec import LaunchSpec, QuietLaunchSpec
 from training.ledger import read_events
 
@@ -113,11 +112,12 @@ def _words(signs: Mapping[int, LifeSign]) -> dict[int, LifeSign]:
 
 
 def signs_of_life(files: AttemptFiles, markers: Mapping[int, RankMarker]) -> dict[int, LifeSign]:
-    return {rank: _life_sign(files, marker) for rank, marker in markers.items()}
+    vitals = files.read_vitals()
+    return {rank: _life_sign(files, marker, vitals.get(rank)) for rank, marker in markers.items()}
 
 
-def _life_sign(files: AttemptFiles, marker: RankMarker) -> LifeSign:
-    used_s = 0 if marker.has_ended else int(cpu_s(marker.pid))
+def _life_sign(files: AttemptFiles, marker: RankMarker, vitals: RankVitals | None) -> LifeSign:
+    used_s = 0 if vitals is None or marker.has_ended else int(vitals.cpu_s)
     return LifeSign(marker.state, marker.step, _size_bytes(files.rank_spool(marker.rank)), used_s)
 
 
@@ -133,7 +133,7 @@ class RankPosition:
     rank: int
     step: int | None
     state: str
-    """The kernel's state letter; `X` for a rank that is gone or never came up."""
+    """The kernel's state letter; `X` for a rank that is gone or never came up, empty where nobody has looked."""
     ended: str = ""
     """How it ended, if it did: such a rank is not late."""
     doing: str = ""
@@ -141,11 +141,11 @@ class RankPosition:
 
 
 def positions(files: AttemptFiles, world_size: int) -> list[RankPosition]:
-    markers = files.read_markers()
-    return [_position(files, rank, markers.get(rank)) for rank in range(world_size)]
+    markers, vitals = files.read_markers(), files.read_vitals()
+    return [_position(files, rank, markers.get(rank), vitals.get(rank)) for rank in range(world_size)]
 
 
-def _position(files: AttemptFiles, rank: int, marker: RankMarker | None) -> RankPosition:
+def _position(files: AttemptFiles, rank: int, marker: RankMarker | None, vitals: RankVitals | None) -> RankPosition:
     if marker is None:
         return RankPosition(rank=rank, step=None, state="X")
     steps = [event["step"] for event in read_events(files.rank_spool(rank)) if isinstance(event.get("step"), int)]
@@ -155,7 +155,7 @@ def _position(files: AttemptFiles, rank: int, marker: RankMarker | None) -> Rank
     return RankPosition(
         rank=rank,
         step=step,
-        state=process_state(marker.pid),
+        state="" if vitals is None else vitals.state,
         ended=marker.state if marker.has_ended else "",
         doing=innermost_frame(text),
     )
@@ -164,7 +164,7 @@ def _position(files: AttemptFiles, rank: int, marker: RankMarker | None) -> Rank
 def late_ranks(ranks: list[RankPosition]) -> tuple[int, ...]:
     """The odd ones: gone or halted first, then those a step behind; all of them when none differs."""
     unfinished = [rank for rank in ranks if not rank.ended] or ranks
-    halted = tuple(rank.rank for rank in unfinished if rank.state in "XTZ")
+    halted = tuple(rank.rank for rank in unfinished if rank.state and rank.state in "XTZ")
     if halted:
         return halted
     steps = [-1 if rank.step is None else rank.step for rank in unfinished]

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Protocol
 
+from training.launch.hosts import Muster
 from training.launch.protocol import Command, NodeStatus, read_json, write_json
 from training.launch.spec import Attempt, Gang
 
@@ -50,18 +51,28 @@ class NodeReport:
     node: int
     status: NodeStatus | None
     guard_exit: int | None
-    """None while the guard lives; negative for a signal."""
+    """None while the guard lives, or what holds it on another host; negative for a signal."""
+    host: str = ""
+    """As the transport calls it."""
 
     @property
     def has_ended(self) -> bool:
         return self.guard_exit is not None
 
     @property
+    def has_ended_whole(self) -> bool:
+        """Whether the guard has left nobody behind: it ends when it has no child left."""
+        return self.has_ended and self.status is not None and self.status.state == "ended"
+
+    @property
     def guard_was_lost(self) -> bool:
-        return self.has_ended and (self.status is None or self.status.state != "ended")
+        return self.has_ended and not self.has_ended_whole
 
 
 class Launcher(Protocol):
+    def muster(self, gang: Gang) -> Muster:
+        """Which hosts can take the gang's nodes now, as many as it has at the most."""
+
     def render(self, gang: Gang, attempt: Attempt) -> tuple[NodeCommand, ...]:
         """What would be started; starts nothing."""
 
@@ -77,11 +88,18 @@ class Launcher(Protocol):
     def cancel(self, handle: Handle, *, grace_s: float) -> None:
         """Stop in order within the grace, then by force; returns when nothing is left."""
 
-    def close(self, handle: Handle) -> list[int]:
-        """End what is left by force and let go; returns the processes that had to be killed."""
+    def close(self, handle: Handle) -> tuple[str, ...]:
+        """End what is left by force and let go.
+
+        Returns:
+            Hosts that cannot be reached; what is left there ends with its lease.
+        """
 
     def reattach(self, run_dir: Path) -> Handle | None:
         """The attempt of a former owner, if it still runs and may go on.
 
         An owned launcher's attempts may not: what is left of one is ended first, and None returned.
         """
+
+    def sweeps(self, token: str) -> list[list[str]]:
+        """Commands that end what carries the token on other hosts, for when this process no longer can."""

@@ -6,25 +6,25 @@ import random
 import socket
 from pathlib import Path
 
-from training.launch.spec import LOOPBACK
-
+LOOPBACK = "127.0.0.1"
 LOWEST = 10_000
 NUM_TRIES = 100
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def free_port() -> int:
-    """A port of loopback that nobody has, and that the kernel gives to no connection in the time until it is used."""
+def free_port(address: str = LOOPBACK) -> int:
+    """A port of this machine's address that nobody has, and that the kernel gives to no connection until it is used."""
     draw = random.SystemRandom()
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for port in [*(draw.randrange(LOWEST, _first_ephemeral()) for _ in range(NUM_TRIES)), 0]:
-        with socket.socket() as probe:
+        with socket.socket(family) as probe:
             try:
-                probe.bind((LOOPBACK, port))
+                probe.bind((address, port))
             except OSError:
                 continue
             found: int = probe.getsockname()[1]
             return found
-    raise AssertionError("the last of them is any port")
+    raise OSError(f"no port of {address} can be had")
 
 
 def _first_ephemeral() -> int:

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -130,7 +131,19 @@ def sweep(variable: str, value: str, *, patience_s: float = 5.0) -> list[int]:
     return sorted(set(killed))
 
 
+def sweep_later(variable: str, value: str, *, patience_s: float, sweep_s: float = 5.0) -> list[int]:
+    """The same for what is ending by itself, once it has had so long."""
+    deadline = time.monotonic() + patience_s
+    while processes_with(variable, value) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return sweep(variable, value, patience_s=sweep_s)
+
+
 def send_signal(pid: int, number: signal.Signals) -> None:
     """Signal a process that may be gone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
+
+
+if __name__ == "__main__":
+    sweep_later(sys.argv[1], sys.argv[2], patience_s=float(sys.argv[3]), sweep_s=float(sys.argv[4]))

@@ -5,7 +5,7 @@
         rank-N.stacks        stacks of all threads of rank N, once somebody asked
         memory-N.json        what took the memory of rank N when it ran out
         node-N.json          status: how the guard of node N is or how it ended
-        node-N.plan.json     what the guard of node N was told to do
+        node-N.vitals.json   how the processes of its ranks are, by the guard of node N
         node-N.log           what guard and agent of node N wrote
         node-N.times.jsonl   when it and the ranks' logs grew
         logs/node-N/         stdout and stderr of each rank
@@ -21,7 +21,7 @@ import json
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Any, Self
@@ -51,6 +51,8 @@ class Command(Enum):
     """The gang is broken: whoever waits for a peer waits in vain."""
     STACKS = b"d"
     """Let every rank write its stacks."""
+    BEAT = b"b"
+    """The owner lives."""
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -147,13 +149,44 @@ class NodePlan(_Record):
     node: int
     attempt: int
     attempt_dir: str
-    owner_pid: int
+    owner_pid: int | None
+    """The guard's parent; None where another host has the owner."""
     argv: tuple[str, ...]
     """The torchrun agent's command."""
     rank_python_path: str
     stop_grace_s: float
     lost_grace_s: float
     peer_grace_s: float
+    lease_s: float | None = None
+    """How long the owner may be silent; None where its end is seen."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeOrder:
+    """The first line down a guard's lifeline."""
+
+    plan: NodePlan
+    environment: Mapping[str, str]
+    """Of agent and ranks, over the guard's own; may hold secrets."""
+
+    def to_line(self) -> bytes:
+        return json.dumps({"plan": asdict(self.plan), "environment": dict(self.environment)}).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Self:
+        value = json.loads(line)
+        return cls(plan=NodePlan.from_json(value["plan"]), environment=value["environment"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankVitals(_Record):
+    """How the kernel of its host sees a rank's process."""
+
+    rank: int
+    state: str
+    """The kernel's letter; `X` when the process is gone."""
+    cpu_s: float
+    """CPU seconds used."""
 
 
 class AttemptFiles:
@@ -174,8 +207,8 @@ class AttemptFiles:
     def status(self, node: int) -> Path:
         return self.folder / f"node-{node}.json"
 
-    def plan(self, node: int) -> Path:
-        return self.folder / f"node-{node}.plan.json"
+    def vitals(self, node: int) -> Path:
+        return self.folder / f"node-{node}.vitals.json"
 
     def node_log(self, node: int) -> Path:
         return self.folder / f"node-{node}.log"
@@ -197,6 +230,12 @@ class AttemptFiles:
         found = [read_json(path) for path in sorted(self.folder.glob("rank-*.json"))]
         markers = [RankMarker.from_json(value) for value in found if value is not None]
         return {marker.rank: marker for marker in markers}
+
+    def read_vitals(self) -> dict[int, RankVitals]:
+        """Vital signs of all ranks that a guard has looked at, by rank; a second old at the most."""
+        found = [read_json(path) for path in sorted(self.folder.glob("node-*.vitals.json"))]
+        vitals = [RankVitals.from_json(one) for value in found if value is not None for one in value["ranks"]]
+        return {one.rank: one for one in vitals}
 
     def read_status(self, node: int) -> NodeStatus | None:
         value = read_json(self.status(node))

@@ -9,18 +9,18 @@ hangs on it, and what ranks started for themselves, still carries the token in i
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from training.launch.process_tree import processes_with, send_signal, sweep
+from training.launch.process_tree import processes_with, send_signal, sweep_later
 
-TICK_S = 0.1
 SETTLE_S = 0.3
 """For what the owner had just started to carry the token visibly."""
 SWEEP_S = 60.0
@@ -28,13 +28,22 @@ HEADWAY_HOME = str(Path(__file__).resolve().parents[2])
 
 
 @contextlib.contextmanager
-def reaped(variable: str, value: str, patience_s: float, *, terminate: bool = False) -> Iterator[None]:
+def reaped(
+    variable: str,
+    value: str,
+    patience_s: float,
+    *,
+    terminate: bool = False,
+    elsewhere: Sequence[Sequence[str]] = (),
+) -> Iterator[None]:
     """Should this process end within the body, what was started with `variable=value` is killed `patience_s` later.
 
     Args:
         terminate: whether the reaper asks for an orderly end first, where nobody else does.
+        elsewhere: commands that do the same on other hosts.
     """
-    order = ("terminate",) if terminate else ()
+    commands = json.dumps([list(command) for command in elsewhere])
+    order = (commands, *(("terminate",) if terminate else ()))
     reaper = subprocess.Popen(
         (sys.executable, "-m", "training.launch.reaper", str(os.getpid()), variable, value, str(patience_s), *order),
         stdin=subprocess.DEVNULL,
@@ -52,7 +61,15 @@ def reaped(variable: str, value: str, patience_s: float, *, terminate: bool = Fa
         reaper.wait()
 
 
-def reap(owner_pid: int, variable: str, value: str, patience_s: float, *, terminate: bool) -> None:
+def reap(
+    owner_pid: int,
+    variable: str,
+    value: str,
+    patience_s: float,
+    *,
+    terminate: bool,
+    elsewhere: Sequence[Sequence[str]] = (),
+) -> None:
     """Wait for the owner, which is this process's parent, to end; once patience is over, kill until nothing is left."""
     with contextlib.suppress(ProcessLookupError):
         owner = os.pidfd_open(owner_pid)
@@ -61,11 +78,18 @@ def reap(owner_pid: int, variable: str, value: str, patience_s: float, *, termin
     time.sleep(SETTLE_S)
     for pid in processes_with(variable, value) if terminate else ():
         send_signal(pid, signal.SIGTERM)
-    deadline = time.monotonic() + patience_s
-    while processes_with(variable, value) and time.monotonic() < deadline:
-        time.sleep(TICK_S)
-    sweep(variable, value, patience_s=SWEEP_S)
+    sweep_later(variable, value, patience_s=patience_s, sweep_s=SWEEP_S)
+    with contextlib.suppress(OSError):
+        for command in [subprocess.Popen(command, stdin=subprocess.DEVNULL) for command in elsewhere]:
+            command.wait()
 
 
 if __name__ == "__main__":
-    reap(int(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4]), terminate="terminate" in sys.argv[5:])
+    reap(
+        int(sys.argv[1]),
+        sys.argv[2],
+        sys.argv[3],
+        float(sys.argv[4]),
+        terminate="terminate" in sys.argv[6:],
+        elsewhere=json.loads(sys.argv[5]),
+    )

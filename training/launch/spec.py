@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +13,9 @@ from pydantic import Field
 from data_contracts.documents import Frozen
 from training.data.loader_spec import LoaderSpec
 from training.launch import protocol
+from training.launch.hosts import Member
 from training.launch.stop_bound import NO_BOUND, StopBound
 
-LOOPBACK = "127.0.0.1"
 AGENT_SHUTDOWN_S = 3600
 """The guard keeps the grace; the agent's own shorter limit would cut it."""
 
@@ -24,6 +23,11 @@ _NOT_INHERITED = ("PREFECT_", "MLFLOW_", "HEADWAY_", "TORCHELASTIC_", "PET_")
 _NOT_INHERITED_NAMES = frozenset(
     {"RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"}
     | {"ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "PYTHONHOME", "PYTHONSTARTUP"}
+)
+_OF_THE_MACHINE = ("SSH_", "XDG_", "DBUS_", "SLURM_", "SLURMD_", "TMUX")
+_OF_THE_MACHINE_NAMES = frozenset(
+    {"HOME", "USER", "LOGNAME", "SHELL", "MAIL", "HOSTNAME", "PWD", "OLDPWD", "TMPDIR", "TEMP", "TMP", "TERM"}
+    | {"DISPLAY", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
 )
 
 
@@ -33,6 +37,9 @@ class LaunchSpec(Frozen):
     launcher: Literal["local"] = Field("local", description="Where agents run; `local` starts them on this machine.")
     nodes: int = Field(2, ge=1, description="Number of torchrun agents.")
     ranks_per_node: int = Field(1, ge=1, description="Worker processes of each agent.")
+    min_nodes: int | None = Field(
+        None, ge=1, description="Fewest agents to go on with when hosts are lost; `nodes` without it."
+    )
     max_attempts: int = Field(5, ge=1, description="Attempts before lost ranks or machines fail the run.")
     max_cycles_without_progress: int = Field(
         3, ge=1, description="Failed attempts in a row that came no further than an earlier one, before giving up."
@@ -40,6 +47,11 @@ class LaunchSpec(Frozen):
     stop_grace_s: float = Field(20.0, ge=0, description="Seconds for ranks to keep a checkpoint when told to stop.")
     lost_grace_s: float = Field(5.0, ge=0, description="The same when the launching process is gone.")
     peer_grace_s: float = Field(2.0, ge=0, description="The same when another rank was lost.")
+    lease_s: float = Field(
+        15.0,
+        gt=0,
+        description="Seconds without a word of the launching process that end the part of another host.",
+    )
     start_deadline_s: float = Field(120.0, gt=0, description="Seconds without a sign of life before the first step.")
     progress_deadline_s: float = Field(
         120.0, gt=0, description="Seconds without a step or a sign of life that end an attempt."
@@ -93,7 +105,8 @@ class Attempt:
     folder: Path
     token: str
     rendezvous_id: str
-    rendezvous_port: int
+    members: tuple[Member, ...]
+    """Where its nodes stand; the first hosts the rendezvous."""
     owner_pid: int
 
 
@@ -101,24 +114,26 @@ def attempt_folder(run_dir: Path, number: int) -> Path:
     return run_dir / "attempts" / f"{number:03d}"
 
 
-def torchrun_argv(gang: Gang, attempt: Attempt, spec: LaunchSpec, node: int) -> tuple[str, ...]:
+def torchrun_argv(gang: Gang, attempt: Attempt, spec: LaunchSpec, node: int, python: str) -> tuple[str, ...]:
     """The agent's command on one node. Node 0 hosts the rendezvous; restarts are the supervisor's alone."""
+    host = attempt.members[0]
+    endpoint = f"[{host.address}]:{host.port}" if ":" in host.address else f"{host.address}:{host.port}"
     conf = {
         "is_host": int(node == 0),
         "join_timeout": max(1, round(spec.start_deadline_s)),
         "read_timeout": max(1, round(spec.start_deadline_s)),
     }
     return (
-        *(sys.executable, "-m", "torch.distributed.run"),
+        *(python, "-m", "torch.distributed.run"),
         f"--nnodes={gang.nodes}",
         f"--nproc-per-node={gang.ranks_per_node}",
         "--max-restarts=0",
         "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={LOOPBACK}:{attempt.rendezvous_port}",
+        f"--rdzv-endpoint={endpoint}",
         f"--rdzv-id={attempt.rendezvous_id}",
         "--rdzv-conf=" + ",".join(f"{key}={value}" for key, value in conf.items()),
         # Without it the agent asks DNS for its own name, which takes 10 s where no resolver answers.
-        f"--local-addr={LOOPBACK}",
+        f"--local-addr={attempt.members[node].address}",
         f"--shutdown-timeout={AGENT_SHUTDOWN_S}",
         "--monitor-interval=0.1",
         f"--log-dir={protocol.AttemptFiles(attempt.folder).rank_logs(node)}",
@@ -138,24 +153,38 @@ def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def rank_environment(
-    gang: Gang, attempt: Attempt, spec: LaunchSpec, node: int, environ: Mapping[str, str]
-) -> dict[str, str]:
-    """The whole environment of guard, agent and ranks of one node, except `PYTHONPATH`; see `rank_python_path`."""
+def _carried_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {
-        **inherited_environment(environ),
+        name: value
+        for name, value in inherited_environment(environ).items()
+        if name not in _OF_THE_MACHINE_NAMES and not name.startswith(_OF_THE_MACHINE)
+    }
+
+
+def rank_environment(
+    gang: Gang, attempt: Attempt, spec: LaunchSpec, node: int, environ: Mapping[str, str], *, is_here: bool
+) -> dict[str, str]:
+    """The environment of agent and ranks of one node, except `PYTHONPATH`; see `rank_python_path`.
+
+    Args:
+        is_here: whether all nodes are this machine; on another, what describes a machine or a login is its own.
+    """
+    interface = attempt.members[node].interface
+    return {
+        **(inherited_environment(environ) if is_here else _carried_environment(environ)),
         **gang.environment,
         "OMP_NUM_THREADS": str(gang.num_threads),
         "PYTHONUNBUFFERED": "1",
         "PYTHONSAFEPATH": "1",
         # Otherwise a second rendezvous in one agent reads the addresses of the first.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
+        "GLOO_SOCKET_IFNAME": interface,
+        **({} if is_here else {"NCCL_SOCKET_IFNAME": interface}),
         protocol.TOKEN: attempt.token,
         protocol.ATTEMPT: str(attempt.number),
         protocol.ATTEMPT_DIR: str(attempt.folder),
         protocol.NODE: str(node),
-        protocol.RANKS_HERE: str(spec.nodes * spec.ranks_per_node),
+        protocol.RANKS_HERE: str(spec.ranks_per_node * (spec.nodes if is_here else 1)),
         protocol.STOP_GRACE_S: f"{spec.stop_grace_s:g}",
         **gang.stop.environment(),
     }

@@ -12,14 +12,15 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from data_contracts.errors import HeadwayError, RanksLost, RunStopped, StopReason, TrainingFailed
+from training.launch.hosts import Member, Muster
 from training.launch.launcher import Launcher
-from training.launch.local import LocalLauncher
+from training.launch.launchers import launcher_for
 from training.launch.logs import last_lines
 from training.launch.outcome import AttemptOutcome
-from training.launch.ports import free_port
 from training.launch.protocol import TOKEN
 from training.launch.reaper import reaped
 from training.launch.retry_budget import AttemptRecord, AttemptRecords, GiveUp, decide
@@ -61,12 +62,12 @@ def supervise(
     """
     gang.run_dir.mkdir(parents=True, exist_ok=True)
     with owning(gang.run_dir):
-        launcher = LocalLauncher(spec)
+        launcher = launcher_for(spec)
         with ledger.span("launch.reattach"):
             launcher.reattach(gang.run_dir)
         clear_stop(gang.run_dir)
         token = secrets.token_hex(16)
-        with reaped(TOKEN, token, spec.lost_grace_s + GUARD_LATE_S):
+        with reaped(TOKEN, token, spec.lost_grace_s + GUARD_LATE_S, elsewhere=launcher.sweeps(token)):
             return _Supervisor(spec, gang, launcher, ledger, budget_scope, token, poll).run()
 
 
@@ -89,19 +90,19 @@ class _Supervisor:
         self._refuse_a_spent_budget()
         while True:
             self._raise_if_stopped()
-            attempt = self._new_attempt()
-            outcome = self._run(attempt)
+            number = self._records.next_attempt()
+            folder = attempt_folder(self._gang.run_dir, number)
+            folder.mkdir(parents=True)
+            outcome = self._run(number, folder)
             if outcome.state == "done":
                 return outcome
             if outcome.state == "stopped":
                 raise self._stopped(outcome.what, outcome.reason)
             decision = decide(self._records.in_scope(self._scope), self._spec)
             if isinstance(decision, GiveUp):
-                raise failure(outcome, decision.reason, attempt.folder)
-            what = f"attempt {attempt.number} ended: {outcome.what} Trying again."
-            self._ledger.event(
-                "attempt.retry", attempt=attempt.number, cause=outcome.cause, what=what, wait_s=decision.wait_s
-            )
+                raise failure(outcome, decision.reason, folder)
+            what = f"attempt {number} ended: {outcome.what} Trying again."
+            self._ledger.event("attempt.retry", attempt=number, cause=outcome.cause, what=what, wait_s=decision.wait_s)
             self._back_off(decision.wait_s)
 
     def _refuse_a_spent_budget(self) -> None:
@@ -112,36 +113,47 @@ class _Supervisor:
                 f"the retry budget is spent: {records[-1].what} {decision.reason}", where=str(self._gang.run_dir)
             )
 
-    def _new_attempt(self) -> Attempt:
-        number = self._records.next_attempt()
-        folder = attempt_folder(self._gang.run_dir, number)
-        folder.mkdir(parents=True)
-        return Attempt(
-            number=number,
-            folder=folder,
-            token=self._token,
-            rendezvous_id=f"{self._token[:8]}-{number}",
-            rendezvous_port=free_port(),
-            owner_pid=os.getpid(),
-        )
-
-    def _run(self, attempt: Attempt) -> AttemptOutcome:
+    def _run(self, number: int, folder: Path) -> AttemptOutcome:
         begin = AttemptRecord(
-            attempt=attempt.number,
+            attempt=number,
             scope=self._scope,
             begin_unix_s=time.time(),
             continued_by=self._gang.continued_by,
         )
-        watch = Watch(self._spec, self._gang, self._launcher, self._ledger, attempt, self._poll, self._stop_wish)
         self._records.begin(begin)
         outcome = AttemptOutcome(state="stopped", cause="stopped", reason="asked", what="the owner was interrupted.")
-        with self._ledger.span("attempt", attempt=attempt.number, folder=str(attempt.folder)) as fields:
+        watch: Watch | None = None
+        with self._ledger.span("attempt", attempt=number, folder=str(folder)) as fields:
             try:
-                outcome = watch.run()
+                found = self._launcher.muster(self._gang)
+                if found.missing:
+                    self._ledger.event("host.missing", attempt=number, what=found.describe_missing())
+                if len(found.members) < self._fewest:
+                    outcome = _too_few(found, self._fewest)
+                else:
+                    watch = self._watch(number, folder, found.members)
+                    outcome = watch.run()
             finally:
-                fields.update(result=outcome.state, cause=outcome.cause, what=outcome.what, step=watch.step)
-                self._records.end(_record(begin, outcome, watch.step))
+                step = None if watch is None else watch.step
+                fields.update(result=outcome.state, cause=outcome.cause, what=outcome.what, step=step)
+                self._records.end(_record(begin, outcome, step))
         return outcome
+
+    @property
+    def _fewest(self) -> int:
+        return min(self._gang.nodes, self._spec.min_nodes or self._gang.nodes)
+
+    def _watch(self, number: int, folder: Path, members: tuple[Member, ...]) -> Watch:
+        attempt = Attempt(
+            number=number,
+            folder=folder,
+            token=self._token,
+            rendezvous_id=f"{self._token[:8]}-{number}",
+            members=members,
+            owner_pid=os.getpid(),
+        )
+        gang = replace(self._gang, nodes=len(members))
+        return Watch(self._spec, gang, self._launcher, self._ledger, attempt, self._poll, self._stop_wish)
 
     def _stop_wish(self) -> StopWish | None:
         asked = requested_stop(self._gang.run_dir)
@@ -197,6 +209,15 @@ def _error_classes() -> dict[str, type[HeadwayError]]:
         found[error_class.__name__] = error_class
         unseen += error_class.__subclasses__()
     return found
+
+
+def _too_few(found: Muster, fewest: int) -> AttemptOutcome:
+    return AttemptOutcome(
+        state="failed",
+        cause="infrastructure",
+        what=f"{len(found.members)} of at least {fewest} hosts can take a node ({found.describe_missing()}).",
+        retryable=True,
+    )
 
 
 def _record(begin: AttemptRecord, outcome: AttemptOutcome, step: int | None) -> AttemptRecord:

@@ -9,7 +9,6 @@ from training.launch.lateness import are_whole, clock_for, describe_lateness, la
 from training.launch.launcher import Handle, Launcher, NodeReport
 from training.launch.logs import last_lines
 from training.launch.outcome import AttemptOutcome, Evidence, judge
-from training.launch.process_tree import process_state
 from training.launch.protocol import AttemptFiles, Command, RankMarker
 from training.launch.spec import Attempt, Gang, LaunchSpec
 from training.launch.stop_bound import StopWish
@@ -61,7 +60,9 @@ class Watch:
         try:
             handle = self._launcher.submit(self._gang, self._attempt)
             reports = self._until_the_end(handle)
-            self._launcher.close(handle)
+            for host in self._launcher.close(handle):
+                what = _left_alone(host, self._spec)
+                self._ledger.event("host.unreachable", attempt=self._attempt.number, host=host, what=what)
         except BaseException:
             # The interrupt may have come before `submit` returned: the handle on disk is the older friend.
             left = Handle.load(self._gang.run_dir)
@@ -129,8 +130,9 @@ class Watch:
 
     def _wait_for_stacks(self) -> None:
         deadline = time.monotonic() + STACKS_S
-        able = [m for m in self._files.read_markers().values() if not m.has_ended and process_state(m.pid) not in "TXZ"]
-        paths = [self._files.stacks(marker.rank) for marker in able]
+        halted = {rank for rank, vitals in self._files.read_vitals().items() if vitals.state in "TXZ"}
+        unfinished = {rank for rank, marker in self._files.read_markers().items() if not marker.has_ended}
+        paths = [self._files.stacks(rank) for rank in sorted(unfinished - halted)]
         while time.monotonic() < deadline and not all(path.exists() and are_whole(path.read_text()) for path in paths):
             time.sleep(0.02)
 
@@ -195,6 +197,11 @@ def describe_break(reports: Sequence[NodeReport], markers: Mapping[int, RankMark
         if numbers:
             return f"{name} {', '.join(map(str, numbers))} was lost; the attempt is ended."
     return "the attempt is ended."
+
+
+def _left_alone(host: str, spec: LaunchSpec) -> str:
+    ends_s = spec.lease_s + spec.lost_grace_s
+    return f"{host} cannot be reached; what runs there ends by itself, {ends_s:g} s after the last word from here."
 
 
 def _ended_badly(report: NodeReport) -> bool:

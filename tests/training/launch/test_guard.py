@@ -16,7 +16,16 @@ import pytest
 
 from tests.waiting import DEADLINE_S
 from training.launch.process_tree import processes_with, sweep
-from training.launch.protocol import TOKEN, AttemptFiles, Command, NodePlan, NodeStatus, RankMarker, write_json
+from training.launch.protocol import (
+    TOKEN,
+    AttemptFiles,
+    Command,
+    NodeOrder,
+    NodePlan,
+    NodeStatus,
+    RankMarker,
+    write_json,
+)
 from training.ledger import read_events
 
 OBEDIENT = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done"
@@ -32,17 +41,20 @@ class GuardedAgent:
         graces = dict.fromkeys(("stop_grace_s", "lost_grace_s", "peer_grace_s"), ENDLESS_S)
         values = {"owner_pid": os.getpid(), "node": 0, "attempt": 1, "attempt_dir": str(folder)}
         values |= {"argv": ("sh", "-c", script), "rank_python_path": "for ranks"}
-        write_json(self.files.plan(0), asdict(NodePlan(**values | graces | plan)))
-        self.log = folder / "guard.log"
+        order = NodeOrder(plan=NodePlan(**values | graces | plan), environment={TOKEN: self.token})
+        self.log = self.files.node_log(0)
         with self.log.open("wb") as log:
             self.guard = subprocess.Popen(
-                [sys.executable, "-m", "training.launch.guard", str(self.files.plan(0))],
+                [sys.executable, "-m", "training.launch.guard"],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 env=os.environ | {TOKEN: self.token},
                 start_new_session=True,
             )
+        assert self.guard.stdin is not None
+        self.guard.stdin.write(order.to_line())
+        self.guard.stdin.flush()
 
     @property
     def status(self) -> NodeStatus | None:

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+import os
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from training.launch.lateness import (
@@ -16,7 +15,7 @@ from training.launch.lateness import (
     late_ranks,
     signs_of_life,
 )
-from training.launch.protocol import AttemptFiles, RankMarker
+from training.launch.protocol import AttemptFiles, RankMarker, RankVitals, write_json
 from training.launch.spec import LaunchSpec, QuietLaunchSpec
 
 SPEC = LaunchSpec(start_deadline_s=30, progress_deadline_s=10)
@@ -90,24 +89,14 @@ def test_a_quiet_rank_may_work_on_one_long_call_but_not_for_ever() -> None:
     assert clock.overdue(101) == "at work, but without a word within 100 s"
 
 
-def test_waiting_is_not_work_and_computing_is(tmp_path: Path, wait_until: Callable[..., object]) -> None:
-    (tmp_path / "ledger").mkdir()
-
-    def used_s(code: str) -> Iterator[int]:
-        with subprocess.Popen([sys.executable, "-c", code]) as process:
-            marker = RankMarker(rank=0, pid=process.pid, parent_pid=1, state="running", unix_s=0.0)
-            try:
-                while True:
-                    yield signs_of_life(AttemptFiles(tmp_path), {0: marker})[0].cpu_s
-            finally:
-                process.kill()
-
-    waiting, computing = used_s("import time; time.sleep(600)"), used_s("while True: pass")
-    assert next(waiting) == 0
-    wait_until(lambda: next(computing) >= 1)
-    assert next(waiting) == 0
-    computing.close()
-    waiting.close()
+def test_work_is_what_the_kernel_of_the_ranks_own_host_counted(tmp_path: Path) -> None:
+    files = AttemptFiles(tmp_path)
+    running = RankMarker(rank=0, pid=os.getpid(), parent_pid=1, state="running", unix_s=0.0)
+    assert signs_of_life(files, {0: running})[0].cpu_s == 0, "its number means another process here"
+    vitals = RankVitals(rank=0, state="S", cpu_s=7.9)
+    write_json(files.vitals(1), {"unix_s": 0.0, "ranks": [asdict(vitals)]})
+    assert signs_of_life(files, {0: running})[0].cpu_s == 7
+    assert signs_of_life(files, {0: replace(running, state="done")})[0].cpu_s == 0
 
 
 def test_the_step_of_an_earlier_attempt_is_no_progress() -> None:

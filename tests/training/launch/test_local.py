@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from training.launch.launcher import Handle
-from training.launch.local import LocalLauncher
+from training.launch.launchers import launcher_for
 from training.launch.process_tree import processes_with, send_signal, sweep
 from training.launch.protocol import TOKEN, Command
 from training.launch.spec import Attempt, LaunchSpec
@@ -127,12 +127,21 @@ def test_the_next_owner_ends_what_is_left_before_it_goes_on(toy_run, own) -> Non
     assert toy_run.num_attempts() == 2
 
 
-def test_rendering_starts_nothing_and_writes_nothing(toy_run) -> None:
-    attempt = Attempt(
-        number=1, folder=toy_run.folder / "1", token="t", rendezvous_id="t", rendezvous_port=1, owner_pid=os.getpid()
+def attempt_of(toy_run, token: str) -> Attempt:
+    return Attempt(
+        number=1,
+        folder=toy_run.folder / "attempts" / "001",
+        token=token,
+        rendezvous_id="t",
+        members=launcher_for(SPEC).muster(toy_run.gang()).members,
+        owner_pid=os.getpid(),
     )
+
+
+def test_rendering_starts_nothing_and_writes_nothing(toy_run) -> None:
+    attempt = attempt_of(toy_run, "t")
     before = sorted(toy_run.folder.iterdir())
-    commands = LocalLauncher(SPEC).render(toy_run.gang(), attempt)
+    commands = launcher_for(SPEC).render(toy_run.gang(), attempt)
     assert [command.node for command in commands] == [0, 1]
     assert sorted(toy_run.folder.iterdir()) == before
 
@@ -145,15 +154,8 @@ def test_a_handle_is_json_that_leads_back(toy_run) -> None:
 
 
 def test_a_second_interrupt_ends_the_patience_and_not_the_cleaning_up(toy_run, wait_until, monkeypatch) -> None:
-    launcher = LocalLauncher(SPEC)
-    attempt = Attempt(
-        number=1,
-        folder=toy_run.folder / "attempts" / "001",
-        token="token-of-this-test",
-        rendezvous_id="t",
-        rendezvous_port=0,
-        owner_pid=os.getpid(),
-    )
+    launcher = launcher_for(SPEC)
+    attempt = attempt_of(toy_run, "token-of-this-test")
     attempt.folder.mkdir(parents=True)
     handle = launcher.submit(toy_run.gang(), attempt)
     wait_until(lambda: len(toy_run.survivors()) >= 4)

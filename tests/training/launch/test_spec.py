@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from training.launch.hosts import Member
 from training.launch.spec import (
     Attempt,
     Gang,
@@ -25,21 +26,22 @@ GANG = Gang(
     environment={"PALETTE": "warm"},
     num_threads=2,
 )
+HERE = Member(host="here", address="127.0.0.1", interface="lo", port=4711)
 ATTEMPT = Attempt(
-    number=4, folder=Path("/run/attempts/004"), token="t", rendezvous_id="t-4", rendezvous_port=4711, owner_pid=1
+    number=4, folder=Path("/run/attempts/004"), token="t", rendezvous_id="t-4", members=(HERE, HERE), owner_pid=1
 )
 
 
 def test_an_attempt_is_one_fresh_gang_with_its_own_rendezvous_on_loopback() -> None:
-    argv = torchrun_argv(GANG, ATTEMPT, LaunchSpec(), node=1)
-    assert argv[1:3] == ("-m", "torch.distributed.run")
+    argv = torchrun_argv(GANG, ATTEMPT, LaunchSpec(), node=1, python="python")
+    assert argv[:3] == ("python", "-m", "torch.distributed.run")
     assert {"--nnodes=2", "--nproc-per-node=3", "--max-restarts=0", "--rdzv-backend=c10d"} <= set(argv)
     assert {"--rdzv-endpoint=127.0.0.1:4711", "--rdzv-id=t-4", "--local-addr=127.0.0.1"} <= set(argv)
     assert argv[-4:] == ("-m", "training.worker", "--run", "abc")
 
 
 def test_only_node_0_hosts_the_rendezvous() -> None:
-    hosts = [" ".join(torchrun_argv(GANG, ATTEMPT, LaunchSpec(), node)) for node in (0, 1)]
+    hosts = [" ".join(torchrun_argv(GANG, ATTEMPT, LaunchSpec(), node, "python")) for node in (0, 1)]
     assert ["is_host=1" in argv for argv in hosts] == [True, False]
 
 
@@ -52,7 +54,7 @@ def test_ranks_see_no_key_of_tracker_or_orchestrator_and_no_place_in_an_outer_ga
         "TORCHELASTIC_RUN_ID": "outer",
         "HEADWAY_RUN_TOKEN": "outer",
     }
-    environment = rank_environment(GANG, ATTEMPT, LaunchSpec(), 1, outer)
+    environment = rank_environment(GANG, ATTEMPT, LaunchSpec(), 1, outer, is_here=True)
     assert environment["PATH"] == "/bin"
     assert "secret" not in environment.values()
     assert not {"RANK", "TORCHELASTIC_RUN_ID"} & environment.keys()
@@ -60,7 +62,7 @@ def test_ranks_see_no_key_of_tracker_or_orchestrator_and_no_place_in_an_outer_ga
 
 
 def test_ranks_get_their_threads_their_place_and_the_working_rendezvous() -> None:
-    environment = rank_environment(GANG, ATTEMPT, LaunchSpec(), 1, {})
+    environment = rank_environment(GANG, ATTEMPT, LaunchSpec(), 1, {}, is_here=True)
     assert environment["OMP_NUM_THREADS"] == "2"
     assert environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
     assert environment["PYTHONSAFEPATH"] == "1"

@@ -1,0 +1,233 @@
+"""Hosts, and how a process is started on one: the seam between the launcher and ssh, Slurm or this machine.
+
+A *transport* names the hosts and says which command started here runs another there, with its stdin, stdout and exit
+status carried through. The end of that command, or of the link, ends the other's stdin: the lifeline of a guard.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol, Self
+
+from training.launch.ports import LOOPBACK, free_port
+
+HEADWAY_HOME = str(Path(__file__).resolve().parents[2])
+"""Guards run the supervisor's own version of Headway; ranks run their frozen code."""
+_SIOCGIFADDR = 0x8915
+"""netdevice(7)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """A machine that may take a node."""
+
+    name: str
+    """As the transport calls it."""
+    address: str = ""
+    """Where its peers reach it; empty: where the transport did."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    """A host that answered: where one node of an attempt stands."""
+
+    host: str
+    address: str
+    interface: str
+    """The network interface that holds the address."""
+    port: int
+    """Free there, for a server that peers on other hosts are told of."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Muster:
+    """Who answered, in the order of the host list, and why others did not."""
+
+    members: tuple[Member, ...]
+    missing: Mapping[str, str]
+
+    def describe_missing(self) -> str:
+        return "; ".join(f"{host}: {why}" for host, why in self.missing.items())
+
+
+class Transport(Protocol):
+    """How processes come to hosts."""
+
+    @property
+    def name(self) -> str:
+        """What the pipeline file calls it."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether all hosts are this machine: then a guard is this process's child, and sees its end."""
+
+    @property
+    def python(self) -> str:
+        """The interpreter on the hosts."""
+
+    def hosts(self, nodes: int) -> tuple[Host, ...]:
+        """All that may take a node of a gang of so many, best first."""
+
+    def command(self, host: Host, argv: Sequence[str]) -> tuple[str, ...]:
+        """What to start here so that `argv` runs there."""
+
+
+class Here:
+    """This machine, as many times as there are nodes: a true rehearsal of several."""
+
+    name = "local"
+    is_here = True
+    python = sys.executable
+
+    def hosts(self, nodes: int) -> tuple[Host, ...]:
+        return (Host(name=socket.gethostname(), address=LOOPBACK),) * nodes
+
+    def command(self, host: Host, argv: Sequence[str]) -> tuple[str, ...]:
+        return tuple(argv)
+
+
+def module_command(transport: Transport, host: Host, module: str, *arguments: str, **environment: str) -> list[str]:
+    """What to start here so that a module of Headway runs on the host. Its words are visible there to everybody."""
+    given = {"PYTHONPATH": HEADWAY_HOME, "PYTHONSAFEPATH": "1"} | environment
+    words = (f"{name}={value}" for name, value in given.items())
+    return list(transport.command(host, ("env", *words, transport.python, "-m", module, *arguments)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What came back of one host."""
+
+    stdout: str = ""
+    problem: str = ""
+    """Empty when the command ended well; else in the transport's words."""
+
+
+def ask_all(
+    transport: Transport, hosts: Sequence[Host], module: str, arguments: Mapping[Host, Sequence[str]], within_s: float
+) -> dict[Host, Answer]:
+    """Run a module on every host at once, and wait for all; who does not answer in time is let go."""
+    deadline_s = time.monotonic() + within_s
+    started: list[tuple[Host, subprocess.Popen[str]]] = []
+    answers: dict[Host, Answer] = {}
+    try:
+        for host in hosts:
+            command = module_command(transport, host, module, *arguments[host])
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            started.append((host, process))
+        for host, process in started:
+            try:
+                out, err = process.communicate(timeout=max(0.0, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                answers[host] = Answer(problem=f"no answer within {within_s:g} s")
+                continue
+            said = [line for line in err.splitlines() if line.strip()]
+            status = f"exit status {process.returncode}"
+            answers[host] = Answer(stdout=out, problem="" if process.returncode == 0 else (said or [status])[-1])
+    finally:
+        for _, process in started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+    return answers
+
+
+def muster(transport: Transport, nodes: int, folder: Path, within_s: float) -> Muster:
+    """The first so many hosts that answer, and see the folder.
+
+    Args:
+        within_s: how long a host may take.
+    """
+    hosts = transport.hosts(nodes)
+    if transport.is_here:
+        port = free_port()
+        here = [Member(host=host.name, address=host.address, interface="lo", port=port) for host in hosts]
+        return Muster(members=tuple(here[:nodes]), missing={})
+    arguments = {host: (str(folder), host.address) for host in hosts}
+    answers = ask_all(transport, hosts, "training.launch.hosts", arguments, within_s)
+    members: list[Member] = []
+    missing: dict[str, str] = {}
+    for host in hosts:
+        answer = answers[host]
+        try:
+            found = {} if answer.problem else json.loads(answer.stdout.splitlines()[-1])
+            problem = answer.problem or found.get("problem", "")
+        except (ValueError, IndexError):
+            problem = "it gave no answer that can be understood"
+        if problem:
+            missing[host.name] = problem
+        else:
+            members.append(Member(host=host.name, **found))
+    return Muster(members=tuple(members[:nodes]), missing=missing)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Standing:
+    """Where this machine stands in the network."""
+
+    address: str
+    interface: str
+    port: int
+
+    @classmethod
+    def find(cls, address: str) -> Self:
+        """Raises `OSError` where no interface holds the address."""
+        found = _resolved(address or _reached_at())
+        return cls(address=found, interface=_interface_of(found), port=free_port(found))
+
+
+def _reached_at() -> str:
+    """The address by which sshd was reached; else what this machine's name stands for."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    return words[2] if len(words) == 4 else socket.gethostname()
+
+
+def _resolved(address: str) -> str:
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(address))
+    return str(socket.getaddrinfo(address, None, family=socket.AF_INET)[0][4][0])
+
+
+def _interface_of(address: str) -> str:
+    names = [name for _, name in socket.if_nameindex()]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for name in names:
+            request = struct.pack("256s", name.encode())
+            with contextlib.suppress(OSError):
+                if socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24]) == address:
+                    return name
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/net/if_inet6").read_text().splitlines():
+            digits, *_, name = line.split()
+            if ipaddress.IPv6Address(int(digits, 16)) == ipaddress.ip_address(address):
+                return name
+    raise OSError(f"none of its network interfaces ({', '.join(names)}) has the address {address}")
+
+
+def main(folder: str, address: str) -> None:
+    """What a host answers when it is asked whether it can take a node."""
+    try:
+        if not Path(folder).is_dir():
+            raise OSError(f"it does not see {folder}: keep the workspace on a file system that all hosts share")
+        answer = asdict(_Standing.find(address))
+    except OSError as error:
+        answer = {"problem": str(error)}
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
