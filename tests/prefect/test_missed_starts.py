@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import subprocess
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.prefect.conftest import QUEUE, working
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -38,6 +37,7 @@ class Starts:
         body = {
             "parameters": {"request": {"pipeline": "nightly", "in_window": True, "stop_at_step": 2}},
             "job_variables": {"env": self._env},
+            "work_queue_name": QUEUE,
             "state": {"type": "SCHEDULED", "state_details": {"scheduled_time": at.isoformat()}},
         }
         return str(self.service.api(f"deployments/{self.deployment['id']}/create_flow_run", body)["id"])
@@ -58,13 +58,8 @@ def starts(deployed: Any, project: Path) -> Starts:
 def late_worker(starts: Starts) -> Iterator[list[str]]:
     """A worker that comes after three starts were due, each in a window that is over; now one is open."""
     runs = [starts.due(OPENS - days * DAY) for days in (3, 2, 1)]
-    folder = starts.service.folder / f"worker-{uuid.uuid4().hex[:8]}"
-    folder.mkdir()
-    command = ("worker", "start", "--pool", "headway", "--name", folder.name)
-    process: subprocess.Popen[bytes] = starts.service.start(*command, cwd=folder, log=folder / "log")
-    yield runs
-    process.terminate()
-    process.wait(300)
+    with working(starts.service):
+        yield runs
 
 
 def test_after_three_missed_starts_one_run_happens_and_it_is_the_first_to_come(late_worker: list[str], starts) -> None:

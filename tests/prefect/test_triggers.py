@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 PROFILES = """
 project: watched
 profiles:
-  production: {pool: {name: watched}, env: {HEADWAY_WORKSPACE: KEPT}, limits: {gpus: 1}}
+  production: {pool: {name: watched}, suffix: -watched, env: {HEADWAY_WORKSPACE: KEPT}, limits: {gpus: 1}}
 """
 TRIGGERS = "\ntriggers: {new_data: {files: 0.1}, event: watched.exported, look_every: 1d}\noccupies: {gpus: 1}\n"
 WINDOWS = '\nwindows: {time_zone: UTC, open: [{start: "01:00", end: "05:00"}]}\n'
@@ -49,6 +49,7 @@ class Watched:
 
     def __init__(self, service: Any, folder: Path) -> None:
         self.service, self.folder = service, folder
+        self.began = datetime.datetime.now(datetime.UTC)
         self.workspace = Workspace.create(str(folder / "workspace"))
 
     def deploy(self) -> list[str]:
@@ -59,9 +60,9 @@ class Watched:
         return str(self.service.api(f"deployments/name/{name}")["id"])
 
     def watch(self) -> Outcome:
-        return watch_once(WatchRequest(pipeline="tiny", retrain="retrain/tiny", workspace=self.workspace.uri))
+        return watch_once(WatchRequest(pipeline="tiny", retrain="retrain/tiny-watched", workspace=self.workspace.uri))
 
-    def runs(self, name: str = "retrain/tiny") -> list[dict[str, Any]]:
+    def runs(self, name: str = "retrain/tiny-watched") -> list[dict[str, Any]]:
         """Oldest first."""
         asked = {"deployments": {"id": {"any_": [self.id(name)]}}}
         found: list[dict[str, Any]] = self.service.api("flow_runs/filter", asked)
@@ -83,8 +84,9 @@ class Watched:
         self.service.api("events", [event])
 
     def fired(self) -> list[str]:
-        """Automations of ours that fired, in no order."""
-        events = self.service.api("events/filter", {"filter": {"event": {"name": ["prefect.automation.triggered"]}}})
+        """Automations of ours that fired since this test began, in no order."""
+        asked = {"event": {"name": ["prefect.automation.triggered"]}, "occurred": {"since": self.began.isoformat()}}
+        events = self.service.api("events/filter", {"filter": asked})
         names = (each["resource"]["prefect.resource.name"] for each in events["events"])
         return [name for name in names if name.startswith("watched ")]
 
@@ -115,8 +117,8 @@ def test_deployed_twice_the_second_time_changes_nothing(watched: Watched) -> Non
     assert schedule["schedule"]["interval"] == 86_400
     text = (watched.folder / "deployments" / "tiny.yaml").read_text()
     (watched.folder / "deployments" / "tiny.yaml").write_text(text.replace(TRIGGERS, "\noccupies: {gpus: 1}\n"))
-    gone = ["remove automation watched production: watched.exported for tiny", "remove deployment watch/tiny"]
-    assert watched.deploy() == ["change deployment retrain/tiny", *gone]
+    gone = ["remove automation watched production: watched.exported for tiny", "remove deployment watch/tiny-watched"]
+    assert watched.deploy() == ["change deployment retrain/tiny-watched", *gone]
 
 
 def test_watchers_at_once_and_repeated_ask_for_one_retrain(watched: Watched) -> None:
@@ -161,7 +163,7 @@ def test_what_came_to_nothing_is_asked_again_and_what_failed_is_not(
 
 
 def test_while_a_retrain_goes_on_or_starts_in_a_moment_nothing_is_asked_for(watched: Watched) -> None:
-    by_hand = watched.run("retrain/tiny")
+    by_hand = watched.run("retrain/tiny-watched")
     assert watched.watch().state == "WaitsForRun"  # due to start
     for state in ("PENDING", "RUNNING"):
         watched.set(by_hand, state)
@@ -190,11 +192,11 @@ def test_outside_its_windows_it_waits_for_the_next_and_inside_it_asks_to_keep_to
 
 
 def test_a_start_that_is_looked_after_is_not_reported_as_lost(watched: Watched) -> None:
-    for name in ("retrain/tiny", "watch/tiny", "retrain/endless"):
+    for name in ("retrain/tiny-watched", "watch/tiny-watched", "retrain/endless-watched"):
         one, other = watched.run(name), watched.run(name)
         assert [watched.set(each, "PENDING") for each in (one, other)] == ["PENDING", "CANCELLED"]
     # Events are judged in order: the last one's is heard when those before it have been.
-    wait_until(watched.fired, 120, "the lost start of retrain/endless")
+    wait_until(watched.fired, 120, "the lost start of retrain/endless-watched")
     assert watched.fired() == ["watched production: lost starts"]
 
 
@@ -225,7 +227,7 @@ def test_an_event_starts_one_retrain_that_says_why_and_waits_for_its_devices(
 
     def looks() -> list[dict[str, Any]]:
         """Besides those that the schedule has planned."""
-        return [run for run in watched.runs("watch/tiny") if not run["auto_scheduled"]]
+        return [run for run in watched.runs("watch/tiny-watched") if not run["auto_scheduled"]]
 
     (look,) = wait_until(looks, 300, "the watch that the event starts")
     assert watched.service.wait_for_end(look["id"], 300)["name"] == "Asked"
