@@ -27,10 +27,10 @@ from training.launch.spec import (
     Attempt,
     Gang,
     LaunchSpec,
+    agent_argv,
     inherited_environment,
     rank_environment,
     rank_python_path,
-    torchrun_argv,
 )
 
 SWEEP_S = 5.0
@@ -58,7 +58,7 @@ class OwnedLauncher:
         return tuple(
             NodeCommand(
                 node=node,
-                agent_argv=torchrun_argv(gang, attempt, self._spec, node, self._transport.python),
+                agent_argv=agent_argv(gang, attempt, self._spec, node, self._transport.python),
                 environment=rank_environment(gang, attempt, self._spec, node, os.environ, is_here=is_here),
                 rank_python_path=rank_python_path(gang, os.environ),
             )

@@ -16,6 +16,7 @@ from training.launch import protocol
 from training.launch.hosts import Member
 from training.launch.stop_bound import NO_BOUND, StopBound
 
+LONE_AGENT = Path(__file__).with_name("lone_agent.py")
 AGENT_SHUTDOWN_S = 3600
 """The guard keeps the grace; the agent's own shorter limit would cut it."""
 
@@ -114,8 +115,16 @@ def attempt_folder(run_dir: Path, number: int) -> Path:
     return run_dir / "attempts" / f"{number:03d}"
 
 
+def agent_argv(gang: Gang, attempt: Attempt, spec: LaunchSpec, node: int, python: str) -> tuple[str, ...]:
+    """The agent's command on one node: torchrun's, where there is anybody to meet."""
+    if gang.world_size > 1:
+        return torchrun_argv(gang, attempt, spec, node, python)
+    log_dir, port = protocol.AttemptFiles(attempt.folder).rank_logs(node), attempt.members[0].port
+    return (python, str(LONE_AGENT), str(log_dir), attempt.rendezvous_id, str(port), gang.module, *gang.arguments)
+
+
 def torchrun_argv(gang: Gang, attempt: Attempt, spec: LaunchSpec, node: int, python: str) -> tuple[str, ...]:
-    """The agent's command on one node. Node 0 hosts the rendezvous; restarts are the supervisor's alone."""
+    """Node 0 hosts the rendezvous; restarts are the supervisor's alone."""
     host = attempt.members[0]
     endpoint = f"[{host.address}]:{host.port}" if ":" in host.address else f"{host.address}:{host.port}"
     conf = {
