@@ -7,6 +7,7 @@ from typing import Literal, Self
 from prefect import flow
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from flows.champion_event import tell_of_champion
 from flows.champion_moves import MoveReport, RefusalReport, promote, refuse, rollback
 from flows.environment import default_workspace
 
@@ -55,8 +56,11 @@ def move_champion(request: MoveRequest) -> MoveReport | RefusalReport:
         request: Which model, where to, and why.
     """
     workspace = request.workspace or default_workspace()
-    if request.move == "rollback":
-        return rollback(workspace, request.model, why=request.why, to=request.version)
     if request.move == "refuse":
         return refuse(workspace, request.model, request.version, why=request.why)
-    return promote(workspace, request.model, request.version, why=request.why, override=request.override)
+    if request.move == "rollback":
+        moved = rollback(workspace, request.model, why=request.why, to=request.version)
+    else:
+        moved = promote(workspace, request.model, request.version, why=request.why, override=request.override)
+    tell_of_champion(moved.model, moved.to_version, f"{request.move}: {moved.why}")
+    return moved

@@ -8,6 +8,7 @@ from __future__ import annotations
 from prefect import State, flow
 
 from data_contracts.documents import Link
+from flows.champion_event import tell_of_champion
 from flows.pipeline_spec import PipelineSpec
 from flows.request import RetrainRequest
 from flows.session import session
@@ -71,4 +72,6 @@ def judge_and_register(run: RunContext, pipeline: PipelineSpec, training: Link) 
         evaluation = evaluate(run, pipeline, checkpoint)
         outcome = register(run, pipeline.registry, pipeline.promotion, pipeline.launch, checkpoint, evaluation)
     finish(run)
+    if outcome.promoted:
+        tell_of_champion(pipeline.registry.model, outcome.version, outcome.reason)
     return evaluation, outcome

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from data_contracts.documents import Json
+from flows.champion_event import CHAMPION_MOVED, MODEL
 from flows.deploy.profiles import HEARTBEATS_MISSED
 from flows.deploy.resources import Resource
 from flows.deploy.wanted import WATCH, Wanted
 from flows.summary import AWAITING_APPROVAL
 from flows.triggers import watch
 from flows.triggers.asking import BY_LIMIT
-from flows.windows.admission import ENDED_BY_NAME, STARVES, STARVING
+from flows.windows.admission import ENDED_BY_NAME, INFRASTRUCTURE, LOST, STARVES, STARVING
 
 ENDED = ("Completed", "Failed", "Cancelled", "Crashed", AWAITING_APPROVAL, *ENDED_BY_NAME, *watch.ENDED_BY_NAME)
 """Prefect's events are named after a state's name, not its type."""
+FAILED = ("Failed", "Crashed", "TimedOut", INFRASTRUCTURE)
 PAUSED = ("Suspended", "Paused")
 LIMIT_REACHED = f"{BY_LIMIT}*"
+OF_THE_RUN = "{{ flow_run.name }}: {{ flow_run.state.message }}"
+OF_THE_CHAMPION = "{{ event.payload.model }} version {{ event.payload.version }}: {{ event.payload.reason }}"
 
 
 def zombies(wanted: Wanted) -> Resource:
@@ -76,6 +80,59 @@ def starving(wanted: Wanted) -> Resource:
     )
 
 
+def failed_runs(wanted: Wanted) -> Resource:
+    """Somebody hears of a retrain, a watch or a tidying that failed."""
+    return _automation(
+        wanted,
+        "failed runs",
+        "Fires where a flow run failed, by the data's or the code's fault or for want of machines. Its page says why, "
+        "what was tried and what to do.",
+        {
+            "posture": "Reactive",
+            "after": [],
+            "expect": sorted(f"prefect.flow-run.{state}" for state in FAILED),
+            "match": {"prefect.resource.id": "prefect.flow-run.*"},
+            "within": 0,
+        },
+        [{"type": "do-nothing"}],
+    )
+
+
+def missed_windows(wanted: Wanted) -> Resource:
+    """Somebody hears of a window in which a run was due and none could begin."""
+    return _automation(
+        wanted,
+        "missed windows",
+        "Fires where a retrain came when its window was over, or nearly. The next window takes it.",
+        {
+            "posture": "Reactive",
+            "after": [],
+            "expect": sorted(f"prefect.flow-run.{state}" for state in LOST),
+            "match": {"prefect.resource.id": "prefect.flow-run.*"},
+            "within": 0,
+        },
+        [{"type": "do-nothing"}],
+    )
+
+
+def champions(wanted: Wanted) -> Resource:
+    """Somebody hears of a new champion, or of one that came back."""
+    return _automation(
+        wanted,
+        "new champions",
+        "Fires where a retrain or a person made a version champion by a deployment.",
+        {
+            "posture": "Reactive",
+            "after": [],
+            "expect": [CHAMPION_MOVED],
+            "match": {"prefect.resource.id": f"{MODEL}.*"},
+            "within": 0,
+        },
+        [{"type": "do-nothing"}],
+        said=OF_THE_CHAMPION,
+    )
+
+
 def on_event(wanted: Wanted, name: str, event: str) -> Resource:
     """Look at once. The look asks the server which events came, so that none is lost with a run."""
     return Resource(
@@ -115,10 +172,14 @@ def _automation(
     actions: list[Json],
     *,
     tag: str = "",
+    said: str = OF_THE_RUN,
 ) -> Resource:
+    """Args:
+    said: what a person is told of what happened: Jinja, over Prefect's event and flow run.
+    """
     told: list[Json] = []
     if wanted.notify_block_id is not None:
-        body = f"{description}\n\n{{{{ flow_run.name }}}}: {{{{ flow_run.state.message }}}}\n{{{{ flow_run|ui_url }}}}"
+        body = f"{description}\n\n{said}\n{{{{ flow_run|ui_url }}}}"
         subject = f"Headway {wanted.project} {wanted.profile_name}: {name}"
         told = [
             {

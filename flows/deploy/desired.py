@@ -52,6 +52,9 @@ def desired(wanted: Wanted) -> tuple[Resource, ...]:
         automations.zombies(wanted),
         automations.lost_starts(wanted),
         automations.starving(wanted),
+        automations.failed_runs(wanted),
+        automations.missed_windows(wanted),
+        automations.champions(wanted),
         *(
             automations.on_event(wanted, name, spec.triggers.event)
             for name, spec in wanted.pipelines.items()

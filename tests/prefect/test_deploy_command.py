@@ -5,15 +5,19 @@ from __future__ import annotations
 import io
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from prefect import flow, tags
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from rich.console import Console
 
 from data_contracts.errors import ConfigError, EnvironmentProblem
+from flows.champion_event import tell_of_champion
 from flows.command_line import run
 from flows.deploy.deploying import Deployed, deploy
 from tests.waiting import wait_until
@@ -80,6 +84,9 @@ ALL = [
     "create automation shop production: zombie runs",
     "create automation shop production: lost starts",
     "create automation shop production: starving pipelines",
+    "create automation shop production: failed runs",
+    "create automation shop production: missed windows",
+    "create automation shop production: new champions",
 ]
 
 
@@ -155,12 +162,70 @@ def test_a_start_that_the_limit_cancelled_raises_an_event(shop: Shop) -> None:
         shop.service.api(f"flow_runs/{each}/set_state", {"state": {"type": "PENDING"}})
     assert [shop.service.state(each)["type"] for each in runs] == ["PENDING", "CANCELLED"]
     asked = {"filter": {"event": {"name": ["prefect.automation.triggered"]}}}
+    # Others of their names fired in other tests.
+    made = shop.service.api("automations/filter", {})
+    ours = {f"prefect.automation.{each['id']}": each["name"] for each in made if MARK in str(each)}
 
     def fired() -> list[str]:
-        events = shop.service.api("events/filter", asked)["events"]
-        return [name for each in events if (name := each["resource"]["prefect.resource.name"]).startswith("shop ")]
+        resources = (each["resource"] for each in shop.service.api("events/filter", asked)["events"])
+        return [ours[each["prefect.resource.id"]] for each in resources if each["prefect.resource.id"] in ours]
 
     assert wait_until(fired, what="the automation") == ["shop production: lost starts"]
+
+
+class Told(BaseHTTPRequestHandler):
+    """Takes what the server's webhook says."""
+
+    heard: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        self.heard.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """No line for each request."""
+
+
+@pytest.fixture
+def webhook(shop: Shop) -> Iterator[list[str]]:
+    """What a person who is on call is told, by the block `custom-webhook/on-call`."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Told) as listener:
+        threading.Thread(target=listener.serve_forever, daemon=True).start()
+        kind = shop.service.api("block_types/slug/custom-webhook")["id"]
+        schemas = shop.service.api("block_schemas/filter", {"block_schemas": {"block_type_id": {"any_": [kind]}}})
+        words = {"subject": "{{subject}}", "body": "{{body}}"}
+        data = {"name": "on-call", "url": f"http://127.0.0.1:{listener.server_port}", "json_data": words}
+        block = {"name": "on-call", "data": data, "block_type_id": kind, "block_schema_id": schemas[0]["id"]}
+        made = shop.service.api("block_documents/", block)
+        yield Told.heard
+        shop.service.api(f"block_documents/{made['id']}", method="DELETE")
+        listener.shutdown()
+
+
+def test_who_is_on_call_hears_of_failures_missed_windows_and_new_champions(shop: Shop, webhook: list[str]) -> None:
+    shop.edit("profiles.yaml", "variables: {shop: {team: search}}", "notify: custom-webhook/on-call")
+    shop.deploy()
+    deployment = shop.service.api("deployments/name/retrain/tiny-shop")["id"]
+    ends = {
+        "failed runs": {"type": "FAILED", "name": "Infrastructure", "message": "rank 1 on node-7 vanished"},
+        "missed windows": {"type": "COMPLETED", "name": "Missed", "message": "its window closed at 5"},
+    }
+    for state in ends.values():
+        run = shop.service.api(f"deployments/{deployment}/create_flow_run", {})["id"]
+        shop.service.api(f"flow_runs/{run}/set_state", {"state": state, "force": True})
+
+    @flow(name="moves")
+    def moves() -> None:
+        tell_of_champion("tiny", "7", "better by 0.1")
+
+    with tags(MARK):
+        moves()
+    told = [(f"shop production: {what}", state["message"]) for what, state in ends.items()]
+    told.append(("shop production: new champions", "tiny version 7: better by 0.1"))
+    for subject, body in told:
+        wait_until(lambda: any(subject in each and body in each for each in webhook), 120, subject)  # noqa: B023
+    assert len(webhook) == len(told), "and of nothing else"
 
 
 @pytest.mark.parametrize(

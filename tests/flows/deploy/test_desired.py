@@ -27,12 +27,15 @@ def by_name(wanted: Wanted) -> dict[str, Resource]:
     return named
 
 
+AUTOMATIONS = ("zombie runs", "lost starts", "starving pipelines", "failed runs", "missed windows", "new champions")
+
+
 def test_everything_carries_the_mark_of_its_project_and_profile(make_wanted: Make) -> None:
     made = by_name(make_wanted(profile={"limits": {"gpus": 8}, "variables": {"team": "search"}}))
     mark = "headway:acme:production"
     assert list(made) == [
         *("gpu-pool", f"{mark}:gpus", "team", "retrain/nightly", "retrain/by-hand", "move-champion/champion"),
-        *(f"acme production: {each}" for each in ("zombie runs", "lost starts", "starving pipelines")),
+        *(f"acme production: {each}" for each in AUTOMATIONS),
     ]
     for resource in made.values():
         marked = (resource.name, resource.fields.get("description", ""), *resource.fields.get("tags", ()))
@@ -91,7 +94,7 @@ def test_environment_is_the_profiles_over_headways_own_and_null_leaves_it_to_the
 
 def test_every_deployment_runs_one_at_a_time_and_cancels_the_others(make_wanted: Make) -> None:
     made = [each for each in desired(make_wanted()) if each.kind == "deployment"]
-    assert len(made) == 3
+    assert len(made) == len(AUTOMATIONS)
     for each in made:
         assert each.fields["concurrency_limit"] == 1
         assert each.fields["concurrency_options"] == {"collision_strategy": "CANCEL_NEW"}
@@ -134,7 +137,7 @@ def test_every_module_that_gives_an_end_a_name_is_one_whose_names_are_awaited() 
 
 def test_automations_hear_of_runs_of_this_profile_alone(make_wanted: Make) -> None:
     made = [each for each in desired(make_wanted()) if each.kind == "automation"]
-    assert len(made) == 3
+    assert len(made) == len(AUTOMATIONS)
     mark = "headway:acme:production"
     for each, tag in zip(made, (mark, f"{mark}:unwatched", mark), strict=True):
         related = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{tag}"}
