@@ -6,7 +6,8 @@ from training.launch.hosts import Here
 from training.launch.launcher import Launcher
 from training.launch.owned import OwnedLauncher
 from training.launch.spec import LaunchSpec
+from training.launch.ssh import Ssh
 
 
 def launcher_for(spec: LaunchSpec) -> Launcher:
-    return OwnedLauncher(spec, Here())
+    return OwnedLauncher(spec, Here() if spec.ssh is None or spec.launcher == "local" else Ssh(spec.ssh))

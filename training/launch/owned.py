@@ -37,8 +37,8 @@ SWEEP_S = 5.0
 CANCEL_MARGIN_S = 5.0
 """Beyond the grace: the guards' own time to kill and reap."""
 BEAT_S = 1.0
-ANSWER_S = 10.0
-"""How long a host may take to say whether it can take a node, beyond the time for the connection."""
+ANSWER_S = 30.0
+"""How long a busy host may take to say whether it can take a node; one that is gone the transport gives up sooner."""
 
 
 class OwnedLauncher:

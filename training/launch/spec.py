@@ -6,14 +6,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from data_contracts.documents import Frozen
 from training.data.loader_spec import LoaderSpec
 from training.launch import protocol
 from training.launch.hosts import Member
+from training.launch.ssh import SshSpec
 from training.launch.stop_bound import NO_BOUND, StopBound
 
 LONE_AGENT = Path(__file__).with_name("lone_agent.py")
@@ -35,7 +36,10 @@ _OF_THE_MACHINE_NAMES = frozenset(
 class LaunchSpec(Frozen):
     """How a run is launched; nothing here changes what is learnt."""
 
-    launcher: Literal["local"] = Field("local", description="Where agents run; `local` starts them on this machine.")
+    launcher: Literal["local", "ssh"] = Field(
+        "local", description="Where agents run: `local` starts them on this machine, `ssh` on the hosts of a list."
+    )
+    ssh: SshSpec | None = Field(None, description="Of launcher `ssh`: its hosts.")
     nodes: int = Field(2, ge=1, description="Number of torchrun agents.")
     ranks_per_node: int = Field(1, ge=1, description="Worker processes of each agent.")
     min_nodes: int | None = Field(
@@ -60,6 +64,16 @@ class LaunchSpec(Frozen):
     backoff_s: float = Field(1.0, ge=0, description="Wait before another attempt after one without progress; doubles.")
     max_backoff_s: float = Field(30.0, ge=0, description="Longest wait between attempts.")
     loader: LoaderSpec = Field(default_factory=LoaderSpec, description="How ranks get at the shards.")
+
+    @model_validator(mode="after")
+    def _has_its_hosts(self) -> Self:
+        if self.min_nodes is not None and self.min_nodes > self.nodes:
+            raise ValueError(f"min_nodes ({self.min_nodes}) is more than nodes ({self.nodes})")
+        if self.launcher == "ssh" and self.ssh is None:
+            raise ValueError("launcher ssh needs its hosts: ssh: {hosts: [a, b]}")
+        if self.launcher == "ssh" and self.ssh is not None and len(self.ssh.hosts) < self.nodes:
+            raise ValueError(f"{self.nodes} nodes need as many hosts; ssh.hosts names {len(self.ssh.hosts)}")
+        return self
 
 
 class QuietLaunchSpec(LaunchSpec):

@@ -1,0 +1,161 @@
+"""Four hosts, and a run that one of them owns and others may carry."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.namespaces import NamespaceHost, NamespaceHosts, namespace_hosts, start_of, why_not
+from tests.cluster.owner import newest_step
+from tests.waiting import wait_until
+from training.launch.hosts import HEADWAY_HOME
+from training.launch.launcher import Handle
+from training.launch.process_tree import descendants, processes_with, sweep
+from training.launch.protocol import TOKEN, AttemptFiles
+from training.launch.spec import LaunchSpec, attempt_folder
+from training.launch.ssh import SshHost, SshSpec
+from training.ledger import read_events
+
+
+@dataclass
+class OwnedRun:
+    """A run whose owner is a process on a host of its own."""
+
+    folder: Path
+    spec: LaunchSpec
+    head: NamespaceHost | None
+    """Where the owner runs; None: among the processes of this machine."""
+    owners: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def begin(self, *words: str, nodes: int = 2, module: str = "toy_worker", spec: LaunchSpec | None = None) -> None:
+        told = (spec or self.spec).model_dump_json()
+        command = [sys.executable, "-m", "tests.cluster.owner", str(self.folder), told, str(nodes), module, *words]
+        with (self.folder / "owner.out").open("ab") as log:
+            self.owners.append(
+                subprocess.Popen(
+                    [*(() if self.head is None else self.head.enter()), *command],
+                    cwd=HEADWAY_HOME,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            )
+
+    @property
+    def said(self) -> str:
+        return (self.folder / "owner.out").read_text()
+
+    def ends(self) -> int:
+        """The owner's exit status."""
+        return self.owners[-1].wait(300)
+
+    def signal_owner(self, number: signal.Signals) -> None:
+        # Below nsenter, which waits for it.
+        for pid in [pid for pid in descendants(self.owners[-1].pid) if b"tests.cluster.owner" in _command(pid)] or [
+            self.owners[-1].pid
+        ]:
+            os.kill(pid, number)
+
+    @property
+    def number(self) -> int:
+        """Of the newest attempt."""
+        return max((int(path.name) for path in (self.folder / "attempts").glob("*")), default=0)
+
+    @property
+    def files(self) -> AttemptFiles:
+        return AttemptFiles(attempt_folder(self.folder, self.number))
+
+    def step_of(self, attempt: int) -> int:
+        spools = attempt_folder(self.folder, attempt).glob("ledger/rank-*.jsonl")
+        return max((event["step"] for spool in spools for event in read_events(spool) if "step" in event), default=0)
+
+    def until_it_steps(self, attempt: int) -> None:
+        """Until an attempt of at least this number has made a step, with everybody it has."""
+
+        def steps() -> bool:
+            assert self.owners[-1].poll() is None, self.said
+            return self.number >= attempt and newest_step(self.folder) is not None and self.step_of(self.number) > 0
+
+        wait_until(steps, what=f"a step of attempt {attempt}")
+
+    @property
+    def token(self) -> str:
+        handle = Handle.load(self.folder)
+        assert handle is not None
+        return handle.token
+
+    def processes(self) -> dict[int, str]:
+        """All of the run on every host, the owner left out: number here, and beginning."""
+        handle = Handle.load(self.folder)
+        found = [] if handle is None else processes_with(TOKEN, handle.token)
+        return {pid: start_of(pid) for pid in found}
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [event for event in read_events(self.folder / "owner.jsonl") if event["event"] == name]
+
+    def records(self) -> list[dict[str, Any]]:
+        return [event for event in read_events(self.folder / "attempts.jsonl") if event["event"] == "attempt"]
+
+    def end(self) -> None:
+        for owner in self.owners:
+            if owner.poll() is None:
+                self.signal_owner(signal.SIGCONT)
+                self.signal_owner(signal.SIGKILL)
+            owner.wait()
+        if Handle.load(self.folder) is not None:
+            sweep(TOKEN, self.token)
+
+
+def _command(pid: int) -> bytes:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+@pytest.fixture(scope="session")
+def hosts() -> Iterator[NamespaceHosts]:
+    """Four: the first is where owners run."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory(prefix="headway-hosts-") as folder, namespace_hosts(Path(folder), 4) as made:
+        yield made
+
+
+def ssh_spec(hosts: NamespaceHosts, **fields: Any) -> LaunchSpec:
+    """Hosts 2 to 4 take nodes."""
+    named = tuple(SshHost(host=host.address) for host in hosts.hosts[1:])
+    quick: dict[str, Any] = {"backoff_s": 0.0, "peer_grace_s": 1.0, "lost_grace_s": 3.0, "lease_s": 8.0}
+    return LaunchSpec(launcher="ssh", ssh=SshSpec(hosts=named, options=hosts.options), **quick | fields)
+
+
+@pytest.fixture
+def new_run(tmp_path: Path) -> Iterator[Callable[..., OwnedRun]]:
+    runs: list[OwnedRun] = []
+
+    def new_run(spec: LaunchSpec, head: NamespaceHost | None) -> OwnedRun:
+        folder = tmp_path / f"run-{len(runs)}"
+        folder.mkdir()
+        runs.append(OwnedRun(folder, spec, head))
+        return runs[-1]
+
+    yield new_run
+    for run in runs:
+        run.end()
+
+
+def outcome_of(run: OwnedRun) -> dict[str, Any]:
+    value = json.loads(run.said.splitlines()[-1])
+    assert isinstance(value, dict)
+    return value

@@ -1,0 +1,221 @@
+"""Hosts made of namespaces: each has a network address, processes and a name of its own, and a real sshd.
+
+    this process ── bridge 10.77.N.254 ──┬── eth0 of host 1, 10.77.N.1: processes no other host sees
+                                         └── eth0 of host 2, …
+
+A host dies with its init, and all hosts die with this process. Names carry this process's number, so that what a
+killed one left can be told from what another needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.waiting import wait_until
+from training.launch.process_tree import die_with_parent
+
+NETNS = Path("/run/netns")
+NAMES = re.compile(r"^hw(?P<pid>\d+)-\d+$")
+BRIDGES = re.compile(r"^hwb(?P<pid>\d+)$")
+INIT = """
+mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/resolv.conf" /etc/resolv.conf && hostname "$2" || exit 1
+exec /usr/sbin/sshd -D -e -f "$1/$2.conf"
+"""
+
+
+def why_not() -> str:
+    """Why there can be no such hosts here; empty where there can."""
+    if os.geteuid() != 0:
+        return "namespaces as hosts need root"
+    missing = [name for name in ("ip", "nsenter", "unshare", "/usr/sbin/sshd", "ssh") if shutil.which(name) is None]
+    if missing:
+        return f"not installed: {', '.join(missing)}; `tests/cluster/install.sh` installs them"
+    probe = subprocess.run(["unshare", "--net", "--pid", "--fork", "true"], capture_output=True, text=True)
+    return f"no namespaces can be made here: {probe.stderr.strip()}" if probe.returncode else ""
+
+
+def ip(*words: str, check: bool = True) -> str:
+    return subprocess.run(["ip", *words], check=check, capture_output=True, text=True).stdout
+
+
+@dataclass
+class NamespaceHost:
+    name: str
+    address: str
+    folder: Path
+    link: str
+    """The cable's end in this process's network."""
+    process: subprocess.Popen[bytes] | None = None
+    """`unshare`, whose child is the host's init."""
+
+    def start(self) -> None:
+        with (self.folder / f"{self.name}.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *("nsenter", f"--net={NETNS / self.name}"),
+                    *("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
+                    *("sh", "-c", INIT, "init", str(self.folder), self.name),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+        self.wait_until_up()
+
+    def wait_until_up(self) -> None:
+        log = self.folder / f"{self.name}.log"
+        began = log.read_text().count("Server listening")
+        wait_until(lambda: self._listens(), what=f"sshd of {self.name} ({began} starts): {log.read_text()[-500:]}")
+
+    def _listens(self) -> bool:
+        done = subprocess.run(["nsenter", f"--net={NETNS / self.name}", "ss", "-Hltn"], capture_output=True, text=True)
+        return f"{self.address}:22" in done.stdout
+
+    def stop(self) -> None:
+        """Its power is cut: all its processes are gone at once."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    @property
+    def init_pid(self) -> int:
+        """As seen from here."""
+        assert self.process is not None
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return int(wait_until(lambda: children.read_text().split())[0])
+
+    def enter(self) -> tuple[str, ...]:
+        """What runs the command that follows on this host."""
+        return ("nsenter", f"--target={self.init_pid}", "--net", "--pid", "--mount", "--uts")
+
+    def signal(self, pid: int, number: signal.Signals) -> None:
+        """To a process by the host's own count."""
+        subprocess.run([*self.enter(), "sh", "-c", f"kill -{number.value} {pid}"], check=True)
+
+    def cut(self) -> None:
+        ip("link", "set", self.link, "down")
+
+    def mend(self) -> None:
+        ip("link", "set", self.link, "up")
+
+
+@dataclass
+class NamespaceHosts:
+    """As many hosts as asked for."""
+
+    folder: Path
+    hosts: list[NamespaceHost] = field(default_factory=list)
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Of the ssh client."""
+        return {
+            "User": "root",
+            "IdentityFile": str(self.folder / "id"),
+            "IdentitiesOnly": "yes",
+            "UserKnownHostsFile": str(self.folder / "known_hosts"),
+            "GlobalKnownHostsFile": "/dev/null",
+            "StrictHostKeyChecking": "yes",
+        }
+
+
+@contextlib.contextmanager
+def namespace_hosts(folder: Path, count: int) -> Iterator[NamespaceHosts]:
+    """Make them, and leave nothing of them behind.
+
+    Args:
+        folder: for their keys and settings; one that `/etc` cannot hide.
+    """
+    sweep_stale()
+    made = NamespaceHosts(folder)
+    bridge, network = f"hwb{os.getpid()}", f"10.77.{os.getpid() % 254}"
+    try:
+        ip("link", "add", bridge, "type", "bridge")
+        ip("addr", "add", f"{network}.254/24", "dev", bridge)
+        ip("link", "set", bridge, "up")
+        _make_keys(folder)
+        for number in range(1, count + 1):
+            name = f"hw{os.getpid()}-{number}"
+            made.hosts.append(NamespaceHost(name, f"{network}.{number}", folder, f"hwv{os.getpid() % 10**7}-{number}"))
+        _write_settings(folder, made.hosts)
+        for host in made.hosts:
+            ip("netns", "add", host.name)
+            ip("link", "add", host.link, "type", "veth", "peer", "name", "eth0", "netns", host.name)
+            ip("link", "set", host.link, "master", bridge, "up")
+            ip("-n", host.name, "addr", "add", f"{host.address}/24", "dev", "eth0")
+            ip("-n", host.name, "link", "set", "lo", "up")
+            ip("-n", host.name, "link", "set", "eth0", "up")
+            host.start()
+        yield made
+    finally:
+        for host in made.hosts:
+            host.stop()
+            ip("netns", "delete", host.name, check=False)
+            ip("link", "delete", host.link, check=False)
+        ip("link", "delete", bridge, check=False)
+
+
+def sweep_stale() -> None:
+    """Remove what processes left that were killed; their hosts' processes died with them."""
+    for path in NETNS.glob("hw*"):
+        if (match := NAMES.match(path.name)) and not Path(f"/proc/{match['pid']}").exists():
+            ip("netns", "delete", path.name, check=False)
+    for path in Path("/sys/class/net").glob("hwb*"):
+        if (match := BRIDGES.match(path.name)) and not Path(f"/proc/{match['pid']}").exists():
+            ip("link", "delete", path.name, check=False)
+
+
+def _make_keys(folder: Path) -> None:
+    Path("/run/sshd").mkdir(exist_ok=True)
+    for name in ("id", "host_key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+    (folder / "id.pub").rename(folder / "authorized_keys")
+
+
+def _write_settings(folder: Path, hosts: Sequence[NamespaceHost]) -> None:
+    key = " ".join((folder / "host_key.pub").read_text().split()[:2])
+    (folder / "known_hosts").write_text("".join(f"{host.address} {key}\n" for host in hosts))
+    (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{h.address} {h.name}\n" for h in hosts))
+    # A resolver that does not answer costs every process group ten seconds.
+    (folder / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+    for host in hosts:
+        settings = {
+            "ListenAddress": host.address,
+            "HostKey": folder / "host_key",
+            "AuthorizedKeysFile": folder / "authorized_keys",
+            "PermitRootLogin": "prohibit-password",
+            "StrictModes": "no",
+            "UsePAM": "no",
+            "PidFile": "none",
+            "MaxStartups": "100",
+        }
+        (folder / f"{host.name}.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+
+
+def is_gone(pid: int, began: str) -> bool:
+    return start_of(pid) != began
+
+
+def start_of(pid: int) -> str:
+    """When a process began, in the kernel's ticks; empty when it is gone or dead."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if words[0] in "ZX" else words[19]
+    return ""
+
+
+def seconds_until(condition: object, since_s: float) -> float:
+    wait_until(condition)  # type: ignore[arg-type]
+    return time.monotonic() - since_s

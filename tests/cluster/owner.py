@@ -1,0 +1,54 @@
+"""A process that owns a run of toy workers, to be run on a host of a test, and to be killed by it.
+
+python -m tests.cluster.owner RUN_DIR SPEC_JSON NODES MODULE WORDS...
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from data_contracts.errors import HeadwayError
+from training.launch.spec import Gang, LaunchSpec
+from training.launch.supervisor import supervise
+from training.ledger import Ledger, read_events
+
+TOYS = Path(__file__).parents[1] / "training" / "launch" / "toys"
+
+
+def newest_step(run_dir: Path) -> int | None:
+    for attempt in sorted((run_dir / "attempts").glob("*"), reverse=True):
+        spools = attempt.glob("ledger/rank-*.jsonl")
+        if steps := [event["step"] for spool in spools for event in read_events(spool) if event["event"] == "step"]:
+            return max(steps)
+    return None
+
+
+def main(run_dir: Path, spec: str, nodes: str, module: str, *words: str) -> int:
+    gang = Gang(
+        module=module,
+        arguments=("--run-dir", str(run_dir), *words),
+        nodes=int(nodes),
+        ranks_per_node=1,
+        import_path=(str(TOYS),),
+        run_dir=run_dir,
+    )
+    try:
+        outcome = supervise(
+            LaunchSpec(**json.loads(spec)),
+            gang,
+            ledger=Ledger(run_dir / "owner.jsonl"),
+            budget_scope="one",
+            poll=lambda: newest_step(run_dir),
+        )
+    except HeadwayError as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+        return error.exit_code
+    print(json.dumps(asdict(outcome)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))
