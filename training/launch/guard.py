@@ -177,6 +177,9 @@ class Guard:
         self._deadline = min(self._deadline or now + grace_s, now + grace_s)
         if self._status.state != "running" or self._status.agent_exit is not None:
             return
+        # Who vanished before anybody was asked to stop broke the gang, though its peers were the first to say so.
+        if process_state(self._status.agent_pid) not in ALREADY_DEAD:
+            self._note_lost_ranks()
         self._stopping_since = now
         self._change(state="stopping", why=why)
         self._ledger.event("agent.stop", why=why, grace_s=grace_s)

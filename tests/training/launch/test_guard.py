@@ -219,6 +219,18 @@ def test_a_rank_that_vanished_without_a_word_ends_the_node(start: Callable[..., 
     assert agent.ended.why == "rank 3 vanished"
 
 
+def test_a_rank_that_vanished_is_named_though_the_peers_it_left_are_heard_of_first(
+    start: Callable[..., GuardedAgent],
+) -> None:
+    agent = start(f"sleep 6000 & {OBEDIENT}")
+    agent.guard.send_signal(signal.SIGSTOP)  # as on a busy machine
+    write_json(agent.files.marker(3), asdict(_marker(agent)))
+    agent.tell(Command.PEER_LOST)
+    agent.guard.send_signal(signal.SIGCONT)
+    agent.guard.wait(DEADLINE_S)
+    assert (agent.ended.why, agent.ended.lost_ranks) == ("a peer was lost", (3,))
+
+
 def test_a_rank_that_failed_ends_the_node_however_long_the_agent_would_wait(start: Callable[..., GuardedAgent]) -> None:
     agent = start(f"sleep 6000 & {DEAF}", peer_grace_s=0.3)
     write_json(agent.files.marker(3), asdict(_marker(agent, state="failed")))
