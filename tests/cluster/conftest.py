@@ -46,6 +46,7 @@ class OwnedRun:
                 subprocess.Popen(
                     [*(() if self.head is None else self.head.enter()), *command],
                     cwd=HEADWAY_HOME,
+                    env={**os.environ, "PYTHONPATH": HEADWAY_HOME},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

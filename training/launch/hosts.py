@@ -18,10 +18,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol, Self
 
+from training.launch.host_facts import HostFacts, look
 from training.launch.ports import LOOPBACK, free_port
 
 HEADWAY_HOME = str(Path(__file__).resolve().parents[2])
@@ -58,6 +59,10 @@ class Muster:
 
     members: tuple[Member, ...]
     missing: Mapping[str, str]
+    facts: Mapping[str, HostFacts] = field(default_factory=dict)
+    """What each member said of itself."""
+    asked_unix_s: float = 0.0
+    answered_unix_s: float = 0.0
 
     def describe_missing(self) -> str:
         return "; ".join(f"{host}: {why}" for host, why in self.missing.items())
@@ -154,13 +159,22 @@ def muster(transport: Transport, nodes: int, folder: Path, within_s: float) -> M
     """
     hosts = transport.hosts(nodes)
     if transport.is_here:
-        port = free_port()
-        here = [Member(host=host.name, address=host.address, interface="lo", port=port) for host in hosts]
-        return Muster(members=tuple(here[:nodes]), missing={})
+        port, asked_unix_s = free_port(), time.time()
+        here = [Member(host=host.name, address=host.address, interface="lo", port=port) for host in hosts[:nodes]]
+        return Muster(
+            members=tuple(here),
+            missing={},
+            facts={here[0].host: look(folder, "")},
+            asked_unix_s=asked_unix_s,
+            answered_unix_s=time.time(),
+        )
+    asked_unix_s = time.time()
     arguments = {host: (str(folder), host.address) for host in hosts}
     answers = ask_all(transport, hosts, "training.launch.hosts", arguments, within_s)
+    answered_unix_s = time.time()
     members: list[Member] = []
     missing: dict[str, str] = {}
+    facts: dict[str, HostFacts] = {}
     for host in hosts:
         answer = answers[host]
         try:
@@ -170,9 +184,16 @@ def muster(transport: Transport, nodes: int, folder: Path, within_s: float) -> M
             problem = "it gave no answer that can be understood"
         if problem:
             missing[host.name] = problem
-        else:
+        elif len(members) < nodes:
+            facts[host.name] = HostFacts(**found.pop("facts"))
             members.append(Member(host=host.name, **found))
-    return Muster(members=tuple(members[:nodes]), missing=missing)
+    return Muster(
+        members=tuple(members),
+        missing=missing,
+        facts=facts,
+        asked_unix_s=asked_unix_s,
+        answered_unix_s=answered_unix_s,
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -223,7 +244,8 @@ def main(folder: str, address: str) -> None:
     try:
         if not Path(folder).is_dir():
             raise OSError(f"it does not see {folder}: keep the workspace on a file system that all hosts share")
-        answer = asdict(_Standing.find(address))
+        standing = _Standing.find(address)
+        answer = asdict(standing) | {"facts": asdict(look(Path(folder), standing.address))}
     except OSError as error:
         answer = {"problem": str(error)}
     print(json.dumps(answer))

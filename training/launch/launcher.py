@@ -73,6 +73,13 @@ class Launcher(Protocol):
     def muster(self, gang: Gang) -> Muster:
         """Which hosts can take the gang's nodes now, as many as it has at the most."""
 
+    def preflight(self, gang: Gang, found: Muster) -> None:
+        """The last look before ranks are started on these hosts.
+
+        Raises:
+            EnvironmentProblem: something would fail later; names all of it.
+        """
+
     def render(self, gang: Gang, attempt: Attempt) -> tuple[NodeCommand, ...]:
         """What would be started; starts nothing."""
 

@@ -10,6 +10,7 @@ end when a link is cut or the owner is halted.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import socket
@@ -19,8 +20,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from training.launch.hosts import Host, Muster, Transport, ask_all, module_command, muster
+from training.launch.host_facts import look
+from training.launch.hosts import Answer, Host, Member, Muster, Transport, ask_all, module_command, muster
 from training.launch.launcher import Handle, NodeCommand, NodeReport
+from training.launch.links import Link
+from training.launch.preflight import Seen, find_faults, require_no_fault
 from training.launch.process_tree import sweep, sweep_later
 from training.launch.protocol import TOKEN, AttemptFiles, Command, NodeOrder, NodePlan
 from training.launch.spec import (
@@ -52,6 +56,26 @@ class OwnedLauncher:
 
     def muster(self, gang: Gang) -> Muster:
         return muster(self._transport, gang.nodes, gang.run_dir, ANSWER_S)
+
+    def preflight(self, gang: Gang, found: Muster) -> None:
+        spec = self._spec.preflight
+        seen = [Seen(host, facts, found.asked_unix_s, found.answered_unix_s) for host, facts in found.facts.items()]
+        here = look(gang.run_dir, "")
+        environ = {**os.environ, **gang.environment}
+        links = {} if self._transport.is_here else self._links(found.members)
+        require_no_fault(find_faults(spec, here=here, seen=seen, links=links, environ=environ))
+
+    def _links(self, members: Sequence[Member]) -> dict[tuple[str, str], Link | str]:
+        """Each host's way to the next, in a ring."""
+        if len(members) < 2:
+            return {}
+        known = {host.name: host for host in self._transport.hosts(len(members))}
+        ring = list(zip(members, (*members[1:], members[0]), strict=True))
+        arguments = {
+            known[one.host]: (one.address, str(one.port), other.address, str(other.port)) for one, other in ring
+        }
+        answers = ask_all(self._transport, list(arguments), "training.launch.links", arguments, ANSWER_S)
+        return {(one.host, other.host): _link(answers[known[one.host]]) for one, other in ring}
 
     def render(self, gang: Gang, attempt: Attempt) -> tuple[NodeCommand, ...]:
         is_here = self._transport.is_here
@@ -198,6 +222,14 @@ class _Beats:
     def end(self) -> None:
         self._is_over.set()
         self._thread.join()
+
+
+def _link(answer: Answer) -> Link | str:
+    try:
+        found = {} if answer.problem else json.loads(answer.stdout.splitlines()[-1])
+        return answer.problem or found.get("problem") or Link(**found)
+    except (ValueError, TypeError, IndexError):
+        return "no answer that can be understood"
 
 
 def _sweeper(token: str, patience_s: float) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from data_contracts.documents import Frozen
 from training.data.loader_spec import LoaderSpec
 from training.launch import protocol
 from training.launch.hosts import Member
+from training.launch.preflight import PreflightSpec
 from training.launch.ssh import SshSpec
 from training.launch.stop_bound import NO_BOUND, StopBound
 
@@ -63,6 +64,9 @@ class LaunchSpec(Frozen):
     )
     backoff_s: float = Field(1.0, ge=0, description="Wait before another attempt after one without progress; doubles.")
     max_backoff_s: float = Field(30.0, ge=0, description="Longest wait between attempts.")
+    preflight: PreflightSpec = Field(
+        default_factory=PreflightSpec, description="What is looked at before any rank is started."
+    )
     loader: LoaderSpec = Field(default_factory=LoaderSpec, description="How ranks get at the shards.")
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from data_contracts.errors import HeadwayError, RanksLost, RunStopped, StopReason, TrainingFailed
+from data_contracts.errors import EnvironmentProblem, HeadwayError, RanksLost, RunStopped, StopReason, TrainingFailed
 from training.launch.hosts import Member, Muster
 from training.launch.launcher import Launcher
 from training.launch.launchers import launcher_for
@@ -85,6 +85,7 @@ class _Supervisor:
         self._spec, self._gang, self._launcher, self._ledger = spec, gang, launcher, ledger
         self._scope, self._token, self._poll = scope, token, poll
         self._records = AttemptRecords(gang.run_dir)
+        self._looked_at: set[str] = set()
 
     def run(self) -> AttemptOutcome:
         self._refuse_a_spent_budget()
@@ -130,6 +131,8 @@ class _Supervisor:
                     self._ledger.event("host.missing", attempt=number, what=found.describe_missing())
                 if len(found.members) < self._fewest:
                     outcome = _too_few(found, self._fewest)
+                elif (refused := self._refused(found)) is not None:
+                    outcome = refused
                 else:
                     watch = self._watch(number, folder, found.members)
                     outcome = watch.run()
@@ -138,6 +141,25 @@ class _Supervisor:
                 fields.update(result=outcome.state, cause=outcome.cause, what=outcome.what, step=step)
                 self._records.end(_record(begin, outcome, step))
         return outcome
+
+    def _refused(self, found: Muster) -> AttemptOutcome | None:
+        """What preflight has against these hosts; those that it let through are not looked at again."""
+        if found.members and {member.host for member in found.members} <= self._looked_at:
+            return None
+        with self._ledger.span("attempt.preflight"):
+            try:
+                self._launcher.preflight(self._gang, found)
+            except EnvironmentProblem as error:
+                return AttemptOutcome(
+                    state="failed",
+                    cause=error.cause,
+                    what=error.what,
+                    where=error.where,
+                    advice=error.advice,
+                    error=type(error).__name__,
+                )
+        self._looked_at |= {member.host for member in found.members}
+        return None
 
     @property
     def _fewest(self) -> int:

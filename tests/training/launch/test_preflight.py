@@ -1,0 +1,158 @@
+"""Before any rank: every fault is found, all in one message, and a host in order has none."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import EnvironmentProblem
+from training.launch import host_facts, links
+from training.launch.host_facts import PATIENCE_S, HostFacts, look
+from training.launch.links import Link, measure, serve_one
+from training.launch.ports import LOOPBACK
+from training.launch.preflight import PreflightSpec, Seen, find_faults, require_no_fault
+from training.launch.retry_budget import AttemptRecords
+from training.launch.spec import LaunchSpec
+from training.launch.supervisor import supervise
+
+GOOD = HostFacts(versions={"Python": "3.11.7", "torch": "2.13.0"}, unix_s=1000.0, free_bytes=10**12)
+FAST = Link(latency_s=1e-4, bytes_per_s=1e9)
+
+
+def faults(facts: HostFacts = GOOD, link: Link | str = FAST, environ: dict[str, str] | None = None, **asked: object):
+    seen = Seen(host="b", facts=facts, asked_unix_s=999.5, answered_unix_s=1000.5)
+    spec = PreflightSpec.model_validate(asked)
+    return find_faults(spec, here=GOOD, seen=[seen], links={("a", "b"): link}, environ=environ or {})
+
+
+def test_hosts_that_are_as_the_launching_one_have_no_fault() -> None:
+    assert faults() == []
+    require_no_fault([])
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (faults(environment=("HF_TOKEN",)), "HF_TOKEN is not set"),
+        (faults(environ={"HF_TOKEN": ""}, environment=("HF_TOKEN",)), "HF_TOKEN is not set"),
+        (
+            faults(replace(GOOD, versions={"Python": "3.11.7", "torch": "2.12.0"})),
+            "b: torch is 2.12.0 there and 2.13.0 where the run is launched",
+        ),
+        (faults(replace(GOOD, versions={"Python": "3.11.7"})), "b: torch is none there"),
+        (faults(replace(GOOD, unix_s=1010.0)), "b: its clock is 9.5 s off"),
+        (faults(replace(GOOD, unix_s=990.0)), "b: its clock is 9.5 s off"),
+        (faults(replace(GOOD, storage_problem="it is read only")), "b: the run's folder: it is read only"),
+        (faults(replace(GOOD, free_bytes=10**9), min_free_bytes=2 * 10**9), "b: 1.0 GB are free"),
+        (faults(replace(GOOD, resolve_s=PATIENCE_S)), "b: its name service takes over 2.0 s"),
+        (faults(replace(GOOD, gpu_problem="GPU 3 has 1 uncorrected memory errors")), "b: GPU 3 has 1"),
+        (faults(link=Link(latency_s=0.2, bytes_per_s=1e9)), "a to b: 200.0 ms"),
+        (faults(link=Link(latency_s=1e-4, bytes_per_s=1e5)), "a to b: 0.10 MB/s"),
+        (faults(link="timed out"), "a to b: timed out"),
+    ],
+)
+def test_each_fault_is_found_and_named_with_its_host(found: list[str], told: str) -> None:
+    (fault,) = found
+    assert fault.startswith(told)
+
+
+def test_all_faults_come_in_one_message_that_says_what_to_do() -> None:
+    found = faults(replace(GOOD, unix_s=0.0, gpu_problem="no driver"), "refused", environment=("KEY",))
+    assert len(found) == 4
+    with pytest.raises(EnvironmentProblem) as refused:
+        require_no_fault(found)
+    assert all(fault in refused.value.what for fault in found) and "headway doctor" in str(refused.value)
+
+
+def test_this_machine_says_what_it_is_in_a_moment_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    found = look(tmp_path, LOOPBACK)
+    assert found.versions["torch"].startswith("2.") and found.versions["Python"].startswith("3.")
+    assert abs(found.unix_s - time.time()) < 60 and found.free_bytes > 0
+    assert (found.storage_problem, list(tmp_path.iterdir())) == ("", [])
+
+
+def test_storage_that_overwrites_what_it_should_create_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some network file systems do; two owners of a run would follow."""
+    real = os.open
+    monkeypatch.setattr(host_facts.os, "open", lambda path, flags, *mode: real(path, flags & ~os.O_EXCL, *mode))
+    assert "exclusively" in look(tmp_path, LOOPBACK).storage_problem
+
+
+def test_storage_that_cannot_be_written_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "no-folder"
+    file.write_text("")
+    assert "cannot be written" in host_facts._storage_problem(file)
+    if os.getuid():
+        tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+        assert "cannot be written" in look(tmp_path, LOOPBACK).storage_problem
+
+
+def test_a_name_service_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs = threading.Event()
+    monkeypatch.setattr(host_facts, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(socket, "gethostbyaddr", lambda _: hangs.wait())
+    try:
+        assert look(tmp_path, LOOPBACK).resolve_s == 0.05
+    finally:
+        hangs.set()
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("echo '0, 0'; echo '1, 2'", "GPU 1 has 2 uncorrected"),
+        ("echo '0, [N/A]'", ""),
+        ("echo 'no devices were found' >&2; exit 6", "nvidia-smi fails: no devices were found"),
+        ("sleep 600", "does not answer"),
+    ],
+)
+def test_what_is_wrong_with_gpus_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, told: str
+) -> None:
+    command = tmp_path / "nvidia-smi"
+    command.write_text(f"#!/bin/sh\n{script.replace('sleep', 'exec sleep')}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(host_facts, "PATIENCE_S", 1.0)
+    found = look(tmp_path, LOOPBACK).gpu_problem
+    assert found == told if not told else told in found
+
+
+def test_a_link_is_measured_and_one_that_nobody_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        server = threading.Thread(target=serve_one, args=(listener,))
+        server.start()
+        link = measure(*listener.getsockname())
+        server.join()
+    assert 0 < link.latency_s < 1 and link.bytes_per_s > 1e5
+    monkeypatch.setattr(links, "PATIENCE_S", 0.1)
+    with socket.socket() as taken:
+        taken.bind((LOOPBACK, 0))  # and does not listen
+        with pytest.raises(OSError, match="refused"):
+            measure(*taken.getsockname())
+
+
+def test_what_preflight_refuses_starts_no_rank_and_is_not_tried_again(toy_run) -> None:
+    spec = LaunchSpec(preflight=PreflightSpec(environment=("NO_SUCH_SECRET",), min_free_bytes=1 << 62))
+    with pytest.raises(EnvironmentProblem, match=r"NO_SUCH_SECRET is not set.*; .* GB are free for checkpoints, not"):
+        supervise(spec, toy_run.gang(), ledger=toy_run.ledger, budget_scope="one", poll=toy_run.newest_step)
+    assert toy_run.num_attempts() == 1 and list(toy_run.attempt(1).folder.iterdir()) == []
+    (record,) = AttemptRecords(toy_run.folder).all()
+    assert (record.state, record.cause, record.retryable) == ("failed", "environment", False)
+
+
+def test_hosts_that_preflight_let_through_are_not_looked_at_again(toy_run) -> None:
+    gang = toy_run.gang("--trouble", json.dumps({"kind": "kill", "attempt": 1, "step": 1}), nodes=1)
+    spec = LaunchSpec(nodes=1, backoff_s=0.0)
+    supervise(spec, gang, ledger=toy_run.ledger, budget_scope="one", poll=toy_run.newest_step)
+    assert (len(toy_run.events("attempt")), len(toy_run.events("attempt.preflight"))) == (2, 1)

@@ -1,0 +1,107 @@
+"""The last look before any rank is started: everything that would fail later is said now, in one message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pydantic import Field
+
+from data_contracts.documents import Frozen
+from data_contracts.errors import EnvironmentProblem
+from training.launch.host_facts import PATIENCE_S, HostFacts
+from training.launch.links import Link
+
+
+class PreflightSpec(Frozen):
+    """What hosts have to be like before ranks are started on them."""
+
+    environment: tuple[str, ...] = Field(
+        default=(), description="Names of variables that ranks need, such as those of secrets; values stand nowhere."
+    )
+    min_free_bytes: int = Field(0, ge=0, description="Free on the file system that checkpoints are written to.")
+    max_clock_skew_s: float = Field(
+        5.0, gt=0, description="Seconds that a host's clock may be off the launching machine's."
+    )
+    max_resolve_s: float = Field(
+        1.0, gt=0, lt=PATIENCE_S, description="Seconds that a host's name service may take; each process group asks it."
+    )
+    min_bytes_per_s: float = Field(1e6, ge=0, description="Between one host and the next.")
+    max_latency_s: float = Field(0.1, gt=0, description="Between one host and the next.")
+
+
+class Seen(NamedTuple):
+    """What one host said, and when it was asked."""
+
+    host: str
+    facts: HostFacts
+    asked_unix_s: float
+    answered_unix_s: float
+    """By the clock of the launching machine."""
+
+
+def find_faults(
+    spec: PreflightSpec,
+    *,
+    here: HostFacts,
+    seen: Sequence[Seen],
+    links: Mapping[tuple[str, str], Link | str],
+    environ: Mapping[str, str],
+) -> list[str]:
+    """Everything that is wrong, a sentence each; empty where all is well.
+
+    Args:
+        here: the launching machine.
+        links: what was measured between pairs of hosts, or why it could not be.
+        environ: what ranks will find in their environment.
+    """
+    missing = [name for name in spec.environment if not environ.get(name)]
+    faults = [f"{name} is not set, and ranks need it" for name in missing]
+    for each in seen:
+        faults += [f"{each.host}: {fault}" for fault in _of_host(spec, here, each)]
+    for (one, other), link in links.items():
+        faults += [f"{one} to {other}: {fault}" for fault in _of_link(spec, link)]
+    return faults
+
+
+def require_no_fault(faults: Sequence[str]) -> None:
+    """Raises `EnvironmentProblem`, which names all of them."""
+    if faults:
+        raise EnvironmentProblem(
+            "no rank was started, since preflight found: " + "; ".join(faults) + ".",
+            where="launch",
+            advice="Mend it, or change what `launch.preflight` asks for. `headway doctor` looks again.",
+        )
+
+
+def _of_host(spec: PreflightSpec, here: HostFacts, seen: Seen) -> list[str]:
+    facts, faults = seen.facts, []
+    for name, wanted in here.versions.items():
+        if (found := facts.versions.get(name, "none")) != wanted:
+            faults.append(f"{name} is {found} there and {wanted} where the run is launched")
+    # Its clock was read at some moment between the question and the answer.
+    skew_s = max(seen.asked_unix_s - facts.unix_s, facts.unix_s - seen.answered_unix_s, 0.0)
+    if skew_s > spec.max_clock_skew_s:
+        faults.append(f"its clock is {skew_s:.1f} s off, more than {spec.max_clock_skew_s:g}")
+    if facts.storage_problem:
+        faults.append(f"the run's folder: {facts.storage_problem}")
+    if facts.free_bytes < spec.min_free_bytes:
+        faults.append(f"{facts.free_bytes / 1e9:.1f} GB are free for checkpoints, not {spec.min_free_bytes / 1e9:.1f}")
+    if facts.resolve_s > spec.max_resolve_s:
+        faults.append(
+            f"its name service takes over {facts.resolve_s:.1f} s for its own name, and each process group asks it"
+        )
+    if facts.gpu_problem:
+        faults.append(facts.gpu_problem)
+    return faults
+
+
+def _of_link(spec: PreflightSpec, link: Link | str) -> list[str]:
+    if isinstance(link, str):
+        return [link]
+    faults = []
+    if link.bytes_per_s < spec.min_bytes_per_s:
+        faults.append(f"{link.bytes_per_s / 1e6:.2f} MB/s, under {spec.min_bytes_per_s / 1e6:g}")
+    if link.latency_s > spec.max_latency_s:
+        faults.append(f"{1e3 * link.latency_s:.1f} ms, over {1e3 * spec.max_latency_s:g}")
+    return faults
