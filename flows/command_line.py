@@ -75,6 +75,20 @@ def plan(
 
 
 @app.command()
+def doctor(
+    pipeline: Annotated[
+        str, typer.Argument(help="Look where this pipeline is to be trained as well: its registry, its hosts.")
+    ] = "",
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """Look for what would fail on this installation, or where a pipeline is to be trained. Exit code 8: something."""
+    from flows.doctor import doctor as look
+
+    look(workspace or default_workspace(), pipeline, as_json=as_json)
+
+
+@app.command()
 def shards(pipeline: Pipeline, workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
     """The newest shards of a pipeline: groups, splits, rows and bytes, as its manifest has them."""
     from flows.shards import print_shards, read_shards

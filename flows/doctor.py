@@ -1,0 +1,238 @@
+"""`headway doctor`: what would fail on this installation, or where a pipeline is to be trained."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from packaging.requirements import Requirement
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from data_contracts.errors import EnvironmentProblem, HeadwayError
+from data_contracts.publication import Workspace
+from flows.own_server import require_answer
+from flows.pipeline_spec import PipelineSpec
+from flows.preflight import check_request
+from flows.request import RetrainRequest
+from flows.tables import print_table
+from training.launch.launchers import launcher_for
+from training.launch.spec import Gang, LaunchSpec
+
+State = Literal["ok", "note", "FAULT"]
+GANG_S = 120.0
+"""For two processes to import torch and meet, on a busy machine."""
+MEETING = """
+import sys, torch, torch.distributed as dist
+rank, path = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+value = torch.ones(1)
+dist.all_reduce(value)
+assert value.item() == 2
+devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+if rank == 0:
+    print(f"torch {torch.__version__}: two ranks met by gloo, {devices or 'no'} GPU" + "s" * (devices > 1))
+dist.destroy_process_group()
+"""
+
+
+class Finding(BaseModel):
+    """What was looked at, and how it is."""
+
+    what: str
+    state: State
+    said: str
+
+
+class Findings(BaseModel):
+    findings: list[Finding]
+
+    @property
+    def faults(self) -> list[Finding]:
+        return [each for each in self.findings if each.state == "FAULT"]
+
+
+def diagnose(workspace_uri: str, pipeline: str = "", *, tell: Callable[[Finding], object] = lambda _: None) -> Findings:
+    """Look at everything, whatever was found before.
+
+    Args:
+        pipeline: also where this one is to be trained; empty: this installation alone.
+        tell: hears of each finding when it is made.
+    """
+    findings: list[Finding] = []
+    for finding in _look(workspace_uri, pipeline):
+        tell(finding)
+        findings.append(finding)
+    return Findings(findings=findings)
+
+
+def _look(workspace_uri: str, pipeline: str) -> Iterator[Finding]:
+    yield _try("packages", _packages)
+    yield _try("ranks", _ranks_meet)
+    yield _try("workspace", lambda: _workspace(workspace_uri))
+    yield _try("Prefect", _prefect)
+    yield _tool("xz", "reports compare a language model with `xz -9`; without it that figure is left out")
+    yield _tool("git", "a version's provenance names the commit; without it that is left out")
+    if pipeline:
+        yield from _target(workspace_uri, pipeline)
+
+
+def _target(workspace_uri: str, name: str) -> Iterator[Finding]:
+    try:
+        spec, path, workspace = check_request(RetrainRequest(pipeline=name, workspace=workspace_uri))
+    except HeadwayError as error:
+        yield Finding(what="pipeline", state="FAULT", said=str(error))
+        return
+    yield Finding(
+        what="pipeline", state="ok", said=f"{path}: {spec.pipeline}, its contract and its recipe are understood"
+    )
+    yield _try("registry", lambda: _registry(spec, workspace))
+    yield _try(f"hosts ({spec.launch.launcher})", lambda: _hosts(spec.launch, workspace))
+
+
+def _try(what: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(what=what, state="ok", said=look())
+    except HeadwayError as error:
+        return Finding(what=what, state="FAULT", said=str(error))
+
+
+def _packages() -> str:
+    """Raises `EnvironmentProblem`: what is installed is not what Headway was tested with."""
+    wrong = []
+    needed = [Requirement(line) for line in metadata.requires("headway") or ()]
+    needed = [each for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
+    for each in needed:
+        try:
+            found = metadata.version(each.name)
+        except metadata.PackageNotFoundError:
+            wrong.append(f"{each.name} is not installed")
+            continue
+        if not each.specifier.contains(found, prereleases=True):
+            wrong.append(f"{each.name} is {found}, not {each.specifier}")
+    if wrong:
+        raise EnvironmentProblem(
+            "; ".join(wrong) + ".",
+            advice="Install with `pip install --constraint constraints.txt` into a new environment.",
+        )
+    return f"Headway {metadata.version('headway')}, Python {sys.version.split()[0]}, {len(needed)} requirements met"
+
+
+def _ranks_meet() -> str:
+    """Raises `EnvironmentProblem`: two ranks on this machine cannot talk to each other."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        started = [
+            subprocess.Popen(
+                (sys.executable, "-c", MEETING, str(rank), str(Path(folder) / "store")),
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        deadline_s = time.monotonic() + GANG_S
+        try:
+            answers = [rank.communicate(timeout=max(0.0, deadline_s - time.monotonic())) for rank in started]
+        except subprocess.TimeoutExpired as error:
+            raise EnvironmentProblem(f"two ranks did not meet within {GANG_S:g} s.", where="torch, gloo") from error
+        finally:
+            for rank in started:
+                rank.kill()
+                rank.wait()
+        if any(rank.returncode for rank in started):
+            said = [line for _, err in answers for line in err.splitlines() if line.strip()]
+            raise EnvironmentProblem(f"two ranks do not meet: {said[-1] if said else 'no word'}", where="torch, gloo")
+        return answers[0][0].strip()
+
+
+def _workspace(uri: str) -> str:
+    """Publishes, and takes away again. Raises what publication raises."""
+    workspace = Workspace.create(uri)
+    made = workspace.publish(f"scratch/doctor-{os.getpid()}", b"headway doctor")
+    workspace.remove(made.path)
+    free = shutil.disk_usage(workspace.local_root).free
+    return f"{workspace.uri}: written and read, {free / 1e9:,.1f} GB free here"
+
+
+def _prefect() -> str:
+    """Raises `EnvironmentProblem`: a server is configured, and does not answer."""
+    from prefect.settings import PREFECT_API_URL
+
+    if not (url := PREFECT_API_URL.value()):
+        return "no server is configured: each command has one of its own (`headway ui` and workers need one)"
+    require_answer(url)
+    return f"{url} answers"
+
+
+def _registry(spec: PipelineSpec, workspace: Workspace) -> str:
+    """Raises `RegistryError`: MLflow does not answer."""
+    from tasks import mlflow_store
+
+    uri = spec.registry.tracking_uri
+    if not uri:
+        return f"MLflow beside the workspace: {mlflow_store.default_tracking_uri(workspace)}"
+    mlflow_store.connect(uri)
+    return f"MLflow at {uri} answers"
+
+
+def _hosts(launch: LaunchSpec, workspace: Workspace) -> str:
+    """Where ranks would be started. Raises `EnvironmentProblem`: too few hosts answer, or preflight refuses one."""
+    runs = workspace.local_path("runs")  # what hosts have to share
+    runs.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs) as folder:
+        gang = Gang(
+            module="none",
+            arguments=(),
+            nodes=launch.nodes,
+            ranks_per_node=launch.ranks_per_node,
+            import_path=(),
+            run_dir=Path(folder),
+        )
+        launcher = launcher_for(launch)
+        found = launcher.muster(gang)
+        if len(found.members) < (launch.min_nodes or launch.nodes):
+            raise EnvironmentProblem(
+                f"{len(found.members)} of {launch.nodes} hosts can take a node ({found.describe_missing()}).",
+                where="launch",
+            )
+        launcher.preflight(gang, found)
+    missing = f"; {found.describe_missing()}" if found.missing else ""
+    return ", ".join(sorted({f"{member.host} at {member.address}" for member in found.members})) + missing
+
+
+def _tool(name: str, why: str) -> Finding:
+    found = shutil.which(name)
+    return Finding(what=name, state="ok" if found else "note", said=found or f"not installed: {why}")
+
+
+def print_findings(findings: Findings, console: Console | None = None) -> None:
+    """One line each, and what is to be done."""
+    console = console or Console(highlight=False, emoji=False)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for each in findings.findings:
+        table.add_row(Text(each.what), Text(each.state, style="bold" if each.state == "FAULT" else ""), Text(each.said))
+    print_table(console, table)
+
+
+def doctor(workspace_uri: str, pipeline: str, *, as_json: bool) -> None:
+    """Raises `EnvironmentProblem`: something would fail."""
+    findings = diagnose(workspace_uri, pipeline)
+    if as_json:
+        print(findings.model_dump_json())
+    else:
+        print_findings(findings)
+    if findings.faults:
+        names = ", ".join(each.what for each in findings.faults)
+        raise EnvironmentProblem(f"{len(findings.faults)} of {len(findings.findings)} would fail: {names}.")

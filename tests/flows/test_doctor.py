@@ -1,0 +1,94 @@
+"""`headway doctor` finds what would fail, all of it, and says so without a traceback."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from flows import doctor
+from flows.command_line import run
+from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "one.txt").write_text("one\n")
+    (tmp_path / "contract.yaml").write_text(CONTRACT)
+    (tmp_path / "tiny.yaml").write_text(PIPELINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADWAY_PROJECT", raising=False)
+    monkeypatch.setenv("HEADWAY_WORKSPACE", str(tmp_path / "workspace"))
+    return tmp_path
+
+
+@pytest.fixture
+def look(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["headway", "doctor", *arguments])
+        capsys.readouterr()
+        with temporary_settings({PREFECT_API_URL: None}):
+            code = run()
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_ranks_meet", lambda: "met")
+
+
+@pytest.mark.slow
+def test_an_installation_in_order_has_no_fault_and_nothing_is_left_of_the_look(look, project: Path) -> None:
+    code, out, err = look("tiny.yaml", "--json")
+    found = {each["what"]: each for each in json.loads(out)["findings"]}
+    assert (code, err) == (0, "")
+    assert {each["state"] for each in found.values()} <= {"ok", "note"}
+    assert "two ranks met by gloo" in found["ranks"]["said"]
+    assert "127.0.0.1" in found["hosts (local)"]["said"]
+    assert [path for path in (project / "workspace").rglob("*") if path.is_file()] == []
+
+
+def test_all_that_would_fail_is_said_at_once_with_exit_code_8(look, project: Path, without_ranks: None) -> None:
+    with (project / "tiny.yaml").open("a") as file:
+        file.write("\nlaunch: {preflight: {environment: [NO_SUCH_SECRET]}}\n")
+    (project / "file").write_text("")
+    code, out, err = look("tiny.yaml", "--workspace", str(project / "file"))
+    assert code == 8 and "Traceback" not in err
+    assert {line.split()[0] for line in out.splitlines() if "FAULT" in line} == {"workspace", "pipeline"}
+    code, out, err = look("tiny.yaml")
+    assert code == 8 and "NO_SUCH_SECRET is not set" in out and "1 of 9 would fail: hosts (local)" in err
+
+
+def test_a_server_that_does_not_answer_and_a_pipeline_that_is_not_there_are_named(
+    look, without_ranks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows import own_server
+
+    monkeypatch.setattr(doctor, "_prefect", lambda: own_server.require_answer("http://127.0.0.1:9/api") or "")
+    code, out, _ = look("tinny.yaml")
+    told = {line.split()[0]: line for line in out.splitlines() if "FAULT" in line}
+    assert code == 8 and told.keys() == {"Prefect", "pipeline"}
+    assert "does not answer" in told["Prefect"] and "no such pipeline file" in told["pipeline"]
+
+
+def test_packages_that_headway_was_not_tested_with_are_named(
+    look, without_ranks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = ["pydantic<1", "no-such-package>=1", 'hypothesis; extra == "dev"', "numpy"]
+    monkeypatch.setattr(doctor.metadata, "requires", lambda _: needed)
+    code, out, _ = look()
+    assert (
+        code == 8 and "pydantic is 2." in out and "no-such-package is not installed" in out and "hypothesis" not in out
+    )
+
+
+def test_ranks_that_cannot_meet_are_told_in_their_own_words(look, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "MEETING", "raise OSError('no interface is called lo')")
+    code, out, _ = look()
+    assert code == 8 and "OSError: no interface is called lo" in out
