@@ -112,7 +112,7 @@ def watched(service: Any, project: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_deployed_twice_the_second_time_changes_nothing(watched: Watched) -> None:
     assert watched.deploy() == []
-    look = watched.service.api("deployments/name/watch/tiny")
+    look = watched.service.api("deployments/name/watch/tiny-watched")
     (schedule,) = look["schedules"]
     assert schedule["schedule"]["interval"] == 86_400
     text = (watched.folder / "deployments" / "tiny.yaml").read_text()
