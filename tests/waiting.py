@@ -12,10 +12,15 @@ DEADLINE_S = 300.0
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], within_s: float = DEADLINE_S, what: str = "it") -> T:
+def wait_until(
+    condition: Callable[[], T], within_s: float = DEADLINE_S, what: str = "it", *, every_s: float = 0.005
+) -> T:
     """The condition's first true value; fails the test when there is none.
 
     A condition that is costly to look at is looked at seldom: what is waited for needs the processor as well.
+
+    Args:
+        every_s: the least time between two looks, for one that costs another process more than it does us.
     """
     began_s = time.monotonic()
     while True:
@@ -24,4 +29,4 @@ def wait_until(condition: Callable[[], T], within_s: float = DEADLINE_S, what: s
             return value
         now_s = time.monotonic()
         assert now_s - began_s < within_s, f"{what}: not within {within_s:g} s"
-        time.sleep(max(0.005, 2 * (now_s - looked_s)))
+        time.sleep(max(every_s, 2 * (now_s - looked_s)))

@@ -30,6 +30,8 @@ TOKEN = "PIPELINE_TEST_TOKEN"
 """Set for the server and its worker, and inherited by all they start: nobody can hide from the tests."""
 QUEUE = "asked-for"
 """Of the work pool: a schedule whose hour comes while tests run starts nothing between them."""
+LOOK_EVERY_S = 0.5
+"""Between two questions to a server: asked without a pause, it would spend a third of a core on its answers."""
 
 CONTRACT = """
 name: snippets
@@ -136,8 +138,12 @@ class Service:
 
     def wait_for_end(self, flow_run: str, within_s: float) -> dict[str, Any]:
         ends = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-        wait_until(lambda: self.state(flow_run)["type"] in ends, within_s, f"the end of {flow_run}")
-        return self.state(flow_run)
+
+        def ended() -> dict[str, Any] | None:
+            state = self.state(flow_run)
+            return state if state["type"] in ends else None
+
+        return wait_until(ended, within_s, f"the end of {flow_run}", every_s=LOOK_EVERY_S) or {}
 
     def processes(self) -> set[int]:
         return set(processes_with(TOKEN, self.token))
@@ -260,7 +266,7 @@ def training_run(deployed: Service, worker: subprocess.Popen[bytes]) -> Iterator
         assert state["type"] in ("SCHEDULED", "PENDING", "RUNNING"), state
         return steps_in(workspace) > before
 
-    wait_until(steps_or_end, 600, "the first training steps")
+    wait_until(steps_or_end, 600, "the first training steps", every_s=LOOK_EVERY_S)
     yield flow_run
     # One whose worker a test killed would keep the only place of its deployment, and with it the next test's run.
     deployed.api(f"flow_runs/{flow_run}/set_state", {"state": {"type": "CRASHED"}, "force": True})

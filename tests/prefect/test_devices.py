@@ -61,14 +61,16 @@ def limits(service: Any) -> Iterator[Callable[[str], int]]:
 
 @pytest.fixture
 def devices(limits: object, tmp_path: Path) -> Make:
-    def make(priority: int = 0, stop_at: float = float("inf"), name: str = "ledger", **slots: int) -> CountedDevices:
+    def make(
+        priority: int = 0, stop_at: float = float("inf"), name: str = "ledger", poll_s: float = 0.2, **slots: int
+    ) -> CountedDevices:
         return CountedDevices(
             slots=slots,
             priority=priority,
             prefix=PREFIX,
             ledger=Ledger(tmp_path / f"{name}.jsonl"),
             stop=StopBound(at_unix_s=stop_at, reason="window closed"),
-            poll_s=0.2,
+            poll_s=poll_s,
         )
 
     return make
@@ -127,7 +129,7 @@ def test_devices_of_a_killed_holder_come_back(service: Any, devices: Make, tmp_p
     assert holder.stdout is not None and holder.stdout.readline() == "held\n"
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    following = devices(gpus=4, stop_at=time.time() + 300)
+    following = devices(gpus=4, stop_at=time.time() + 300, poll_s=2.0)
     following.take()
     following.give_back()
 

@@ -29,7 +29,7 @@ from flows.windows.decisions import open_until, skip
 from training.launch.stop_bound import NO_BOUND
 from training.ledger import Ledger
 
-from .conftest import end, wait_until
+from .conftest import LOOK_EVERY_S, end, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -196,7 +196,7 @@ def test_a_start_that_is_looked_after_is_not_reported_as_lost(watched: Watched) 
         one, other = watched.run(name), watched.run(name)
         assert [watched.set(each, "PENDING") for each in (one, other)] == ["PENDING", "CANCELLED"]
     # Events are judged in order: the last one's is heard when those before it have been.
-    wait_until(watched.fired, 120, "the lost start of retrain/endless-watched")
+    wait_until(watched.fired, 120, "the lost start of retrain/endless-watched", every_s=LOOK_EVERY_S)
     assert watched.fired() == ["watched production: lost starts"]
 
 
@@ -229,10 +229,10 @@ def test_an_event_starts_one_retrain_that_says_why_and_waits_for_its_devices(
         """Besides those that the schedule has planned."""
         return [run for run in watched.runs("watch/tiny-watched") if not run["auto_scheduled"]]
 
-    (look,) = wait_until(looks, 300, "the watch that the event starts")
+    (look,) = wait_until(looks, 300, "the watch that the event starts", every_s=LOOK_EVERY_S)
     assert watched.service.wait_for_end(look["id"], 300)["name"] == "Asked"
     (run,) = watched.runs()
-    wait_until(lambda: taken(":waiting:0"), 300, "the retrain waits for the device")
+    wait_until(lambda: taken(":waiting:0"), 300, "the retrain waits for the device", every_s=LOOK_EVERY_S)
     assert not list((watched.folder / "workspace").glob("runs/*/attempts"))  # sharded, and no rank started
     other.give_back()
     ended = watched.service.wait_for_end(run["id"], 600)
