@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -64,9 +65,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("ui")
 
 
-@pytest.fixture
-def ui(folder: Path) -> Iterator[Ui]:
-    """A `headway ui` that is ready."""
+@contextlib.contextmanager
+def running(folder: Path, until: str) -> Iterator[Ui]:
+    """A `headway ui` that has said a word."""
     ports, token = (free_port(), free_port()), uuid.uuid4().hex
     process = start(folder, ports, token)
     assert process.stdout is not None
@@ -74,13 +75,27 @@ def ui(folder: Path) -> Iterator[Ui]:
     try:
         for line in process.stdout:
             said += line
-            if "Ctrl-C" in line:
+            if until in line:
                 break
         yield Ui(process, token, ports, said)
     finally:
         process.kill()
         process.communicate()
         sweep(TOKEN, token)
+
+
+@pytest.fixture
+def ui(folder: Path) -> Iterator[Ui]:
+    """One that is ready."""
+    with running(folder, "Ctrl-C") as made:
+        yield made
+
+
+@pytest.fixture
+def starting(folder: Path) -> Iterator[Ui]:
+    """One whose servers have begun to start."""
+    with running(folder, "Starting") as made:
+        yield made
 
 
 def get(url: str) -> str:
@@ -91,30 +106,14 @@ def get(url: str) -> str:
         return text
 
 
-def test_it_says_where_to_click_and_both_answer_and_ctrl_c_ends_both(ui: Ui) -> None:
+def test_it_says_where_to_click_and_both_answer_and_ctrl_c_ends_both_even_without_their_reapers(ui: Ui) -> None:
     prefect, mlflow = (f"http://127.0.0.1:{port}" for port in ui.ports)
     assert f"{prefect}/" in ui.said and f"{mlflow}/#/models" in ui.said, ui.said
     assert "<title>" in get(prefect + "/runs") and "<title>" in get(mlflow)
     # The page asks this server, not the one that the shell's PREFECT_API_URL names.
     assert f'"{prefect}/api"' in get(prefect + "/ui-settings")
     assert len(processes_with(TOKEN, ui.token)) >= 5
-    ui.process.send_signal(signal.SIGINT)
-    assert ui.process.wait(DEADLINE_S) == 0
-    ui.wait_until_gone()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_killed_command_leaves_no_server(ui: Ui, number: signal.Signals) -> None:
-    ui.process.send_signal(number)
-    assert ui.process.wait(DEADLINE_S) == (143 if number == signal.SIGTERM else -9)
-    ui.wait_until_gone()
-
-
-def reapers(ui: Ui) -> list[int]:
-    return [pid for pid in processes_with(TOKEN, ui.token) if b"training.launch.reaper" in cmdline(pid)]
-
-
-def test_a_killed_reaper_is_not_missed_by_a_command_that_ends(ui: Ui) -> None:
+    # They are for a command that is killed.
     assert len(reapers(ui)) == 2
     for pid in reapers(ui):
         os.kill(pid, signal.SIGKILL)
@@ -123,7 +122,18 @@ def test_a_killed_reaper_is_not_missed_by_a_command_that_ends(ui: Ui) -> None:
     ui.wait_until_gone()
 
 
-def test_halted_servers_do_not_outlive_a_killed_command(ui: Ui) -> None:
+def test_a_command_that_is_told_to_end_leaves_no_server_not_even_one_that_starts(starting: Ui) -> None:
+    assert len(processes_with(TOKEN, starting.token)) >= 5
+    starting.process.send_signal(signal.SIGTERM)
+    assert starting.process.wait(DEADLINE_S) == 143
+    starting.wait_until_gone()
+
+
+def reapers(ui: Ui) -> list[int]:
+    return [pid for pid in processes_with(TOKEN, ui.token) if b"training.launch.reaper" in cmdline(pid)]
+
+
+def test_servers_do_not_outlive_a_killed_command_not_even_halted_ones(ui: Ui) -> None:
     for pid in set(processes_with(TOKEN, ui.token)) - {*reapers(ui), ui.process.pid}:
         os.kill(pid, signal.SIGSTOP)
     ui.process.kill()
