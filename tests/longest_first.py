@@ -21,6 +21,7 @@ LONGEST_FIRST: tuple[tuple[str, ...], ...] = (
         "tests/e2e/test_other_data.py",
         "tests/e2e/test_windows.py",
         "tests/flows/windows/test_admission.py",
+        "tests/prefect/test_shard_tasks.py",
     ),
     ("tests/prefect/",),  # a Prefect server with a worker
     ("tests/e2e/test_object_store.py",),
