@@ -115,6 +115,16 @@ def prefect_here() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def mlflow_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database of MLflow's with nothing in it, to be copied: to make its tables takes seconds."""
+    from tasks import mlflow_store
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    mlflow_store.connect(f"{mlflow_store.SQLITE}{path}")
+    return path
+
+
 @pytest.fixture
 def new_disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """Mounts a file system of so many bytes, which a test can fill; in `folder`, with `options` of its own."""

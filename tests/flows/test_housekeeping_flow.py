@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -16,8 +17,11 @@ from tasks import mlflow_store, tracked_runs
 
 
 @pytest.mark.slow
-def test_what_nobody_trains_ends_as_killed_and_what_is_old_goes_only_when_told(tmp_path: Path) -> None:
+def test_what_nobody_trains_ends_as_killed_and_what_is_old_goes_only_when_told(
+    tmp_path: Path, mlflow_tables: Path
+) -> None:
     workspace = Workspace.create(str(tmp_path))
+    shutil.copy(mlflow_tables, workspace.local_path("mlflow.db"))
     old = workspace.publish("shards/none/shard.parquet", b"rows").path
     os.utime(workspace.local_path(old), (time.time() - 90 * 86400,) * 2)
     client = mlflow_store.connect(mlflow_store.default_tracking_uri(workspace))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,11 +26,11 @@ MODEL = "tiny"
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, MlflowClient]:
-    """MLflow databases, by tracking URI, whose tables were made once."""
+def stores(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> dict[str, MlflowClient]:
+    """MLflow databases, by tracking URI."""
     folder = tmp_path_factory.mktemp("mlflow")
-    uris = [f"sqlite:///{folder}/{name}.db" for name in ("old", "new")]
-    return {uri: mlflow_store.connect(uri) for uri in uris}
+    files = [shutil.copy(mlflow_tables, folder / f"{name}.db") for name in ("old", "new")]
+    return {uri: mlflow_store.connect(uri) for uri in (f"{mlflow_store.SQLITE}{file}" for file in files)}
 
 
 @pytest.fixture

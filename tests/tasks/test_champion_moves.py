@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,10 +27,8 @@ DEFAULT = PromotionSpec()
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
-    mlflow_store.connect(uri)
-    return uri
+def store(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> str:
+    return f"{mlflow_store.SQLITE}{shutil.copy(mlflow_tables, tmp_path_factory.mktemp('mlflow'))}"
 
 
 @pytest.fixture

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+
+import pytest
 
 from data_contracts import refs
 from data_contracts.documents import EvaluationReport, Interval, Link, Registration
@@ -16,6 +19,13 @@ from tasks.promotion_decision import Decision
 from tasks.promotion_spec import PromotionSpec
 
 MODEL = "tiny"
+
+
+@pytest.fixture
+def workspace(workspace: Workspace, mlflow_tables: Path) -> Workspace:
+    """One whose MLflow has its tables."""
+    shutil.copy(mlflow_tables, workspace.local_path("mlflow.db"))
+    return workspace
 
 
 def settled(context: RunContext, pair: tuple[Link, Link], policy: PromotionSpec | None = None) -> ModelVersions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,9 +61,9 @@ def run_of(seed: int) -> RunSpec:
 
 
 @pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One store for all tests: to make its tables takes seconds."""
-    return f"{mlflow_store.SQLITE}{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+def uri(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> str:
+    """One store for all tests."""
+    return f"{mlflow_store.SQLITE}{shutil.copy(mlflow_tables, tmp_path_factory.mktemp('mlflow'))}"
 
 
 def status_of(uri: str, run: RunSpec) -> str:
