@@ -17,7 +17,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -27,10 +27,10 @@ from safetensors.torch import load_file
 
 from data_contracts.digests import sha256_bytes
 from flows.champion_history import read_history
-from flows.champion_moves import promote, rollback
 from flows.deploy.deploying import deploy
 from tests.prefect.conftest import (
     CONTRACT,
+    LOOK_EVERY_S,
     PIPELINE,
     TOKEN,
     Service,
@@ -73,28 +73,27 @@ class Platform:
         with temporary_settings({PREFECT_API_URL: self.service.url}):
             return [str(change) for change in deploy(self.project, "production", console=Console(quiet=True)).changes]
 
-    def retrain(self, pipeline: str, workspace: Path) -> str:
-        request = {"pipeline": pipeline, "workspace": str(workspace)}
-        return self.service.run_in(self.project, f"retrain/{pipeline}", request)
+    def retrain(self, pipeline: str) -> str:
+        return self.service.run_in(self.project, f"retrain/{pipeline}", {"pipeline": pipeline})
 
     def completes(self, flow_run: str) -> None:
         state = self.service.wait_for_end(flow_run, PATIENT_S)
         assert state["type"] == "COMPLETED", state
 
-    def trains(self, flow_run: str, workspace: Path) -> None:
+    def trains(self, flow_run: str) -> None:
         """Wait until it is some steps on, and past a checkpoint."""
-        before = steps_in(workspace)
+        before = steps_in(self.workspace)
 
         def steps_or_end() -> bool:
             state = self.service.state(flow_run)
             assert state["type"] in ("SCHEDULED", "PENDING", "RUNNING"), state
-            return steps_in(workspace) > before + 20
+            return steps_in(self.workspace) > before + 20
 
-        wait_until(steps_or_end, PATIENT_S, "the first steps")
+        wait_until(steps_or_end, PATIENT_S, "the first steps", every_s=0.1)
 
-    def kill_server(self) -> None:
-        os.killpg(self.server.pid, signal.SIGKILL)
-        self.server.wait(PATIENT_S)
+    def kill(self, server: subprocess.Popen[bytes]) -> None:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait(PATIENT_S)
 
     def ask_mlflow(self, path: str, **query: str) -> dict[str, Any]:
         url = f"{self.mlflow_url}/api/2.0/mlflow/{path}?{urllib.parse.urlencode(query)}"
@@ -176,7 +175,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
 
 
 def _write_project(folder: Path, mlflow_url: str) -> None:
-    """Two pipelines that differ in their name and in where they register: the same bits, twice."""
+    """Two pipelines that differ in their name alone: the same bits, twice, as two versions of one model."""
     (folder / "deployments").mkdir(parents=True)
     (folder / "sources").mkdir()
     for number in range(60):
@@ -185,10 +184,9 @@ def _write_project(folder: Path, mlflow_url: str) -> None:
     (folder / "contract.yaml").write_text(CONTRACT.replace("MIN_ROWS", "10"))
     text = PIPELINE.replace("CONTRACT", "../contract.yaml").replace("STEPS", str(MAX_STEPS))
     server = f"registry: {{model: steady, tracking_uri: '{mlflow_url}'}}"
-    (folder / "deployments" / "steady.yaml").write_text(
-        text.replace("registry: {model: NAME}", server).replace("NAME", "steady")
-    )
-    (folder / "deployments" / "lost.yaml").write_text(text.replace("NAME", "lost"))
+    text = text.replace("registry: {model: NAME}", server)
+    for name in ("steady", "lost"):
+        (folder / "deployments" / f"{name}.yaml").write_text(text.replace("NAME", name))
     (folder / "deployments" / "profiles.yaml").write_text(PROFILES)
 
 
@@ -197,39 +195,42 @@ def deployed(platform: Platform) -> list[str]:
     return platform.deploy()
 
 
-@pytest.fixture(scope="module")
-def lost_workspace(platform: Platform) -> Path:
-    return platform.service.folder / "lost"
+class Lost(NamedTuple):
+    flow_run: str
+    folder: Path
+    """Of the run that it trained."""
 
 
 @pytest.fixture(scope="module")
-def lost(platform: Platform, deployed: list[str], lost_workspace: Path) -> str:
-    """A run whose worker was killed in the middle of training."""
+def lost(platform: Platform, deployed: list[str]) -> Lost:
+    """A flow run whose worker was killed in the middle of training."""
+    servers = platform.service.processes()
     with working(platform.service) as worker:
-        flow_run = platform.retrain("lost", lost_workspace)
-        platform.trains(flow_run, lost_workspace)
+        flow_run = platform.retrain("lost")
+        platform.trains(flow_run)
         os.kill(worker.pid, signal.SIGKILL)
-    return flow_run
+    wait_until(lambda: platform.service.processes() <= servers, PATIENT_S, "the end of all that it started")
+    (folder,) = (platform.workspace / "runs").iterdir()
+    return Lost(flow_run, folder)
 
 
 @pytest.fixture(scope="module")
-def worker(platform: Platform, lost: str) -> Iterator[subprocess.Popen[bytes]]:
+def worker(platform: Platform, lost: Lost) -> Iterator[subprocess.Popen[bytes]]:
     with working(platform.service) as process:
         yield process
 
 
-def bits(workspace: Path) -> dict[str, str]:
+def bits(run: Path) -> dict[str, str]:
     """The last checkpoint's tensors by name."""
-    (run,) = (workspace / "runs").iterdir()
     files = sorted(max((run / "checkpoints").iterdir()).glob("tensors-*.safetensors"))
     tensors = {name: value for path in files for name, value in load_file(path).items()}
     assert tensors
     return {name: sha256_bytes(value.contiguous().numpy().tobytes()) for name, value in tensors.items()}
 
 
-def first_steps(workspace: Path) -> list[int]:
+def first_steps(run: Path) -> list[int]:
     """Of each attempt, in their order."""
-    spools = sorted(workspace.glob("runs/*/attempts/*/ledger/rank-0.jsonl"), key=lambda path: path.stat().st_mtime)
+    spools = sorted(run.glob("attempts/*/ledger/rank-0.jsonl"), key=lambda path: path.stat().st_mtime)
     events = [[json.loads(line) for line in spool.read_text().splitlines()] for spool in spools]
     steps = [[each for each in attempt if each["event"] == "step"] for attempt in events]
     return [attempt[0]["step"] for attempt in steps if attempt]
@@ -252,51 +253,56 @@ def test_mlflow_answers_by_the_name_that_containers_know_it_by_and_by_no_other(p
 
 
 def test_a_run_outlives_an_outage_of_the_server_and_registers_in_a_database_that_crashed_meanwhile(
-    platform: Platform, worker: subprocess.Popen[bytes]
+    platform: Platform, lost: Lost, worker: subprocess.Popen[bytes]
 ) -> None:
-    flow_run = platform.retrain("steady", platform.workspace)
-    platform.trains(flow_run, platform.workspace)
-    platform.kill_server()
-    assert steps_in(platform.workspace) < MAX_STEPS, "it was over before the server was"
+    before = steps_in(platform.workspace)
+    flow_run = platform.retrain("steady")
+    platform.trains(flow_run)
+    platform.kill(platform.server)
+    assert steps_in(platform.workspace) < before + MAX_STEPS, "it was over before the server was"
     platform.postgres.restart()
     # The server comes back only when training is over: whatever the run says meanwhile, nobody hears.
-    wait_until(lambda: steps_in(platform.workspace) == MAX_STEPS, PATIENT_S, "the last step without a server")
+    trained = before + MAX_STEPS
+    wait_until(lambda: steps_in(platform.workspace) == trained, PATIENT_S, "the last step without a server")
     platform.server = serve(platform.service)
     platform.completes(flow_run)
-    assert first_steps(platform.workspace) == [1], "training itself was not disturbed"
+    (folder,) = set((platform.workspace / "runs").iterdir()) - {lost.folder}
+    assert first_steps(folder) == [1], "training itself was not disturbed"
     assert platform.versions() == ["1"] and platform.champion() == "1"
 
 
-def test_after_a_lost_worker_the_next_run_goes_on_from_the_checkpoint_over_a_crash_of_the_database_to_the_same_bits(
-    platform: Platform, lost: str, lost_workspace: Path, worker: subprocess.Popen[bytes]
-) -> None:
+@pytest.fixture(scope="module")
+def continued(platform: Platform, lost: Lost, worker: subprocess.Popen[bytes]) -> str:
+    """The run after the lost one, over a crash of the database, to an MLflow that is down."""
     # Nobody was left to say so; the server misses its signs of life, and so frees the deployment for the next run.
-    assert platform.service.wait_for_end(lost, PATIENT_S)["type"] == "CRASHED"
-    flow_run = platform.retrain("lost", lost_workspace)
-    platform.trains(flow_run, lost_workspace)
+    assert platform.service.wait_for_end(lost.flow_run, PATIENT_S)["type"] == "CRASHED"
+    flow_run = platform.retrain("lost")
+    platform.trains(flow_run)
+    platform.kill(platform.mlflow)
     platform.postgres.restart()
-    platform.completes(flow_run)
-    start, again = first_steps(lost_workspace)
+    platform.service.wait_for_end(flow_run, PATIENT_S)
+    return flow_run
+
+
+def test_after_a_lost_worker_the_next_run_goes_on_from_the_checkpoint_over_a_crash_of_the_database_to_the_same_bits(
+    platform: Platform, lost: Lost, continued: str
+) -> None:
+    start, again = first_steps(lost.folder)
     assert start == 1 < again
-    assert bits(lost_workspace) == bits(platform.workspace)
-    assert read_history(str(lost_workspace), "lost").champion == "1"
+    (steady,) = set((platform.workspace / "runs").iterdir()) - {lost.folder}
+    assert bits(lost.folder) == bits(steady)
 
 
 def test_while_mlflow_is_down_a_run_tries_three_times_and_the_next_one_registers_the_same_model_once(
-    platform: Platform, worker: subprocess.Popen[bytes]
+    platform: Platform, continued: str, worker: subprocess.Popen[bytes]
 ) -> None:
-    file = platform.project / "deployments" / "steady.yaml"
-    file.write_text(file.read_text().replace(f"max_steps: {MAX_STEPS}", "max_steps: 20"))
-    os.killpg(platform.mlflow.pid, signal.SIGKILL)
-    platform.mlflow.wait(PATIENT_S)
-    flow_run = platform.retrain("steady", platform.workspace)
-    state = platform.service.wait_for_end(flow_run, PATIENT_S)
+    state = platform.service.state(continued)
     assert state["type"] == "FAILED" and "RegistryError" in state["message"], state
-    assert runs_of(platform, flow_run, "register") == 3
+    assert runs_of(platform, continued, "register") == 3
     num_steps = steps_in(platform.workspace)
 
     platform.mlflow = serve_mlflow(platform.service, platform.postgres, platform.mlflow_url)
-    platform.completes(platform.retrain("steady", platform.workspace))
+    platform.completes(platform.retrain("lost"))
     assert steps_in(platform.workspace) == num_steps, "what was trained is found"
     assert platform.versions() == ["1", "2"] and platform.champion() == "1"
 
@@ -309,19 +315,21 @@ def runs_of(platform: Platform, flow_run: str, task: str) -> int:
         ended = [each for each in found if each["name"].startswith(task) and each["state"]["type"] == "FAILED"]
         return int(ended[0]["run_count"]) if ended else 0
 
-    return int(wait_until(told, PATIENT_S, f"the end of {task}"))
+    return int(wait_until(told, PATIENT_S, f"the end of {task}", every_s=LOOK_EVERY_S))
 
 
-def test_promotions_and_rollbacks_move_the_alias_and_the_history_has_them_all(
-    platform: Platform, monkeypatch: pytest.MonkeyPatch
+def test_promotions_and_rollbacks_by_the_deployment_move_the_alias_and_the_history_has_them_all(
+    platform: Platform, continued: str, worker: subprocess.Popen[bytes]
 ) -> None:
-    monkeypatch.setenv("HEADWAY_PROJECT", str(platform.project))
-    workspace = str(platform.workspace)
-    promote(workspace, "steady", "2", why="to see it in use", override="fewer steps are enough")
-    assert platform.champion() == "2"
-    rollback(workspace, "steady", why="they were not")
-    assert platform.champion() == "1"
-    history = read_history(workspace, "steady")
+    def champion_after(**move: str) -> str:
+        request = {"model": "steady", **move}
+        platform.completes(platform.service.run_in(platform.project, "move-champion/champion", request))
+        return platform.champion()
+
+    promoted = {"move": "promote", "version": "2", "override": "it does not matter which"}
+    assert champion_after(why="to see it in use", **promoted) == "2"
+    assert champion_after(why="it was no better", move="rollback") == "1"
+    history = read_history(str(platform.workspace), "steady")
     assert [(each.event, each.to_version) for each in history.entries] == [
         *(("promoted", "1"), ("refused", "2"), ("promoted", "2"), ("rolled back", "1"))
     ]
