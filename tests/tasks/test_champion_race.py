@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -77,7 +78,7 @@ class Race:
             assert now is not None and now.number >= last, "the history went backwards"
             last = now.number
             assert self.seen.setdefault(now.number, now.target) == now.target, "two champions"
-            time.sleep(0.005)  # the writers need the processor, and the store, as well
+            time.sleep(0.02)  # the writers need the processor, and the store, as well
         said = [writer.communicate(timeout=DEADLINE_S) for writer in self.writers]
         assert [writer.returncode for writer in self.writers] == [0] * len(self.writers), said
         return [json.loads(out) for out, _ in said]
@@ -133,11 +134,12 @@ def test_of_racing_promotions_and_rollbacks_none_is_lost(workspace: Workspace, s
     require_complete(workspace, told, MOVES, race.seen)
 
 
+@pytest.mark.parametrize("workspace", [pytest.param("folder", marks=pytest.mark.soak), "s3"], indirect=True)
 def test_the_alias_in_mlflow_ends_where_the_last_of_the_racing_moves_put_the_champion(
-    workspace: Workspace, context: RunContext, start: Any, register: Any, tmp_path: Path
+    workspace: Workspace, context: RunContext, start: Any, register: Any, tmp_path: Path, mlflow_tables: Path
 ) -> None:
-    """In a bucket the hosts' locks don't reach each other: their projections cross."""
-    store = f"sqlite:///{tmp_path}/mlflow.db"
+    """In a bucket the hosts' locks don't reach each other: their projections cross. In a folder they take turns."""
+    store = f"{mlflow_store.SQLITE}{shutil.copy(mlflow_tables, tmp_path)}"
     client = mlflow_store.connect(store)
     links = [register(number)[0] for number in range(3)]
     versions = ModelVersions(context, client, MODEL, store)
