@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests.training.forked_gangs import forked_gangs
 from tests.waiting import wait_until
 from training.launch.launcher import Handle
 from training.launch.process_tree import processes_with, sweep
@@ -47,6 +48,7 @@ training:
   max_steps: {MAX_STEPS}
   checkpoints:
     every_steps: {CHECKPOINT_EVERY_STEPS}
+launch: {{nodes: 1, ranks_per_node: 2}}
 evaluation: {{bootstrap_resamples: 100}}
 registry: {{model: tiny}}
 """
@@ -181,7 +183,12 @@ class Project:
 
     def forget_the_registry(self) -> None:
         """As if what was trained had neither been evaluated nor registered."""
-        for left in ("stages/evaluate", "stages/register", "refs/models", "models", "mlartifacts"):
+        shutil.rmtree(self.workspace / "stages" / "evaluate")
+        self.forget_the_registration()
+
+    def forget_the_registration(self) -> None:
+        """As if what was evaluated had not been registered."""
+        for left in ("stages/register", "refs/models", "models", "mlartifacts"):
             shutil.rmtree(self.workspace / left)
         (self.workspace / "mlflow.db").unlink()
         if "mlflow" in sys.modules:  # this process takes it for open, with all its tables
@@ -284,17 +291,22 @@ def new_project(tmp_path: Path, prefect_home: Path) -> Iterator[Project]:
 
 
 @pytest.fixture(scope="session")
-def retrain_here(prefect_here: None) -> Callable[[Project], tuple[Any, list[Event]]]:
-    """The real flow in this process, against a Prefect server that is started once: its summary and its events."""
+def retrain_here(prefect_here: None) -> Callable[..., tuple[Any, list[Event]]]:
+    """The real flow in this process, against a Prefect server that is started once: its summary and its events.
+
+    Its ranks are forks; what is about guards and agents uses the command, or says `guarded`.
+    """
     from flows.request import RetrainRequest
     from flows.retrain import retrain
     from flows.session import watchers
 
-    def run(project: Project) -> tuple[Any, list[Event]]:
+    def run(project: Project, *, guarded: bool = False, **options: Any) -> tuple[Any, list[Event]]:
         events: list[Event] = []
         token = watchers.set((events.append,))
+        request = RetrainRequest(pipeline=str(project.pipeline), workspace=str(project.workspace), **options)
         try:
-            return retrain(RetrainRequest(pipeline=str(project.pipeline), workspace=str(project.workspace))), events
+            with contextlib.nullcontext() if guarded else forked_gangs():
+                return retrain(request), events
         finally:
             watchers.reset(token)
 
@@ -302,8 +314,8 @@ def retrain_here(prefect_here: None) -> Callable[[Project], tuple[Any, list[Even
 
 
 @pytest.fixture
-def train_here() -> Callable[[Project], list[Event]]:
-    """The flow's stages up to training, in this process and without Prefect: the events."""
+def train_here() -> Callable[..., list[Event]]:
+    """The flow's stages up to training, in this process and without Prefect: the events. Ranks as in `retrain_here`."""
     from flows.environment import prepare
 
     prepare()
@@ -315,14 +327,12 @@ def train_here() -> Callable[[Project], list[Event]]:
     from tasks.snapshot import snapshot
     from tasks.validate import validate
 
-    def run(project: Project) -> list[Event]:
+    def run(project: Project, *, guarded: bool = False, **options: Any) -> list[Event]:
         events: list[Event] = []
         token = watchers.set((events.append,))
+        request = RetrainRequest(pipeline=str(project.pipeline), workspace=str(project.workspace), **options)
         try:
-            with session(RetrainRequest(pipeline=str(project.pipeline), workspace=str(project.workspace))) as (
-                run,
-                spec,
-            ):
+            with contextlib.nullcontext() if guarded else forked_gangs(), session(request) as (run, spec):
                 files = snapshot.fn(run, spec.source)
                 receipt = validate.fn(run, spec.contract, spec.source, files)
                 manifest = shard.fn(run, spec.shards, spec.source, files, receipt)
@@ -332,6 +342,13 @@ def train_here() -> Callable[[Project], list[Event]]:
         return events
 
     return run
+
+
+@pytest.fixture(name="forked_gangs")
+def _forked_gangs() -> Iterator[None]:
+    """For tests of what ranks did, where nobody asks how they were started."""
+    with forked_gangs():
+        yield
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ def state_names() -> list[str]:
 def test_a_retrain_ends_awaiting_approval_and_the_form_of_a_deployment_gives_it(project, retrain_here) -> None:
     from flows.champion_flow import MoveRequest, move_champion
     from flows.status import read_status
+    from flows.verify import verify_model
 
     project.forget_the_registry()
     asking = "promotion: {approval: required}\nregistry: {model: tiny}"
@@ -44,4 +45,4 @@ def test_a_retrain_ends_awaiting_approval_and_the_form_of_a_deployment_gives_it(
     assert moved.to_version == "1" and "approved by" in str(moved.checks)
     summary, _ = retrain_here(project)
     assert summary.is_champion and not summary.waits and "it is Monday" in summary.reason
-    assert project.headway("verify", "models:/tiny@champion").returncode == 0
+    assert verify_model("models:/tiny@champion", str(project.workspace), as_json=True) == 0

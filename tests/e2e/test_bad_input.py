@@ -7,13 +7,14 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from data_contracts.documents import ContractReceipt
-from data_contracts.errors import ConfigError
+from data_contracts.errors import ConfigError, ContractViolation, DataError, EnvironmentProblem, HeadwayError
 
 pytestmark = pytest.mark.slow
 
@@ -217,26 +218,32 @@ def test_status_where_there_is_no_workspace(command, new_project) -> None:
     assert not new_project.workspace.exists()
 
 
-def test_an_empty_source(project) -> None:
+def assert_refused(error: HeadwayError, exit_code: int, *words: str) -> None:
+    """As the command would tell it."""
+    assert error.exit_code == exit_code
+    assert_one_message(f"headway: {error}\n", *words)
+
+
+def test_an_empty_source(project, retrain_here) -> None:
     before = content(project.workspace)
     shutil.rmtree(project.root / "texts")
     (project.root / "texts").mkdir()
-    done = project.retrain()
-    assert done.returncode == 3
-    assert_one_message(done.stderr, "empty", "texts")
+    with pytest.raises(DataError) as refused:
+        retrain_here(project)
+    assert_refused(refused.value, 3, "empty", "texts")
     assert content(project.workspace) == before
 
 
-def test_an_unreadable_source_file(project) -> None:
+def test_an_unreadable_source_file(project, retrain_here) -> None:
     before = content(project.workspace)
     (project.root / "texts" / "part0" / "gone.txt").symlink_to(project.root / "nowhere")
-    done = project.retrain()
-    assert done.returncode == 3
-    assert_one_message(done.stderr, "gone.txt", "cannot be read")
+    with pytest.raises(DataError) as refused:
+        retrain_here(project)
+    assert_refused(refused.value, 3, "gone.txt", "cannot be read")
     assert content(project.workspace) == before
 
 
-def test_data_that_break_their_contract_train_nothing_and_leave_a_receipt_and_a_report(project) -> None:
+def test_data_that_break_their_contract_train_nothing_and_leave_a_receipt_and_a_report(project, retrain_here) -> None:
     before = content(project.workspace)
     (project.root / "texts" / "part0" / "wide.txt").write_text("x" * 501 + "\n")
     done = project.retrain()
@@ -253,8 +260,9 @@ def test_data_that_break_their_contract_train_nothing_and_leave_a_receipt_and_a_
     assert {name: after[name] for name in before} == before
     assert not [name for name in after.keys() - before.keys() if name.startswith(("shards", "models", "refs"))]
     assert len(project.attempts()) == 1, "nothing was trained"
-    again = project.retrain()
-    assert (again.returncode, again.stderr) == (4, done.stderr), "found, and refused again"
+    with pytest.raises(ContractViolation) as again:
+        retrain_here(project)
+    assert f"headway: {again.value}\n" == done.stderr, "found, and refused again"
 
 
 def test_a_shard_that_went_bad_is_never_trained_on(project, train_here, flip_one_bit) -> None:
@@ -315,9 +323,9 @@ def test_no_space_left_loses_nothing_and_the_next_retrain_goes_on(new_project, n
     small_disk = new_disk(8 << 20, new_project.workspace)
     filler = small_disk / "filler"
     filler.write_bytes(b"\0" * ((8 << 20) - (120 << 10)))  # leaves room for documents, not for the shards
-    done = new_project.retrain()
-    assert done.returncode == 8, done.stderr
-    assert_one_message(done.stderr, "no space left")
+    with pytest.raises(EnvironmentProblem) as refused:
+        train_here(new_project)
+    assert_refused(refused.value, 8, "no space left")
     assert half_written(small_disk) == []
     assert new_project.files("documents/receipt/*.json")
     assert not new_project.files("documents/manifest/*.json"), "a manifest comes last"
@@ -335,16 +343,17 @@ def test_a_workspace_that_may_not_be_written(command, new_project, new_disk) -> 
     assert_one_message(err, str(new_project.workspace))
 
 
-def test_no_space_left_for_temporary_files_is_said_and_loses_nothing(project, new_disk) -> None:
-    for left in ("stages/register", "refs/models", "models", "mlartifacts"):
-        shutil.rmtree(project.workspace / left)
-    (project.workspace / "mlflow.db").unlink()
+def test_no_space_left_for_temporary_files_is_said_and_loses_nothing(
+    project, new_disk, retrain_here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.forget_the_registration()
     before = content(project.workspace)
     small_disk = new_disk(64 << 10)  # not enough for the model that MLflow is to keep
-    project.settings["TMPDIR"] = str(small_disk)
-    done = project.retrain()
-    assert done.returncode == 8, done.stderr
-    assert_one_message(done.stderr, str(small_disk), "no space left", "TMPDIR")
+    monkeypatch.setenv("TMPDIR", str(small_disk))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with pytest.raises(EnvironmentProblem) as refused:
+        retrain_here(project)
+    assert_refused(refused.value, 8, str(small_disk), "no space left", "TMPDIR")
     assert content(project.workspace) == before
     assert not list(small_disk.glob("headway-*"))
 

@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from data_contracts.errors import EnvironmentProblem
+from flows import command_line
+from flows.command_signals import HungUp, Terminated
 from flows.status import read_status
 from training.ledger import read_events
 
@@ -57,7 +60,7 @@ def hold_in_mid_training(
     wait_until(is_there)
     for rank in (0, 1):  # at once, for a tiny training is over in a moment; `held` lets them go on
         os.kill(project.rank_pid(rank), signal.SIGSTOP)
-    assert flow.poll() is None and len(project.living()) >= 6, "two guards, two agents, two ranks"
+    assert flow.poll() is None and len(project.living()) >= 4, "guard, agent, two ranks"
     assert len(project.everybody()) >= 8, "and the flow, its server, two reapers"
 
 
@@ -74,8 +77,6 @@ def one_message(text: str) -> bool:
     ("number", "to_group", "exit_code", "word"),
     [
         pytest.param(signal.SIGTERM, False, 143, "terminated", id="SIGTERM"),
-        pytest.param(signal.SIGTERM, True, 143, "terminated", id="timeout"),
-        pytest.param(signal.SIGHUP, True, 129, "the terminal was closed", id="SIGHUP"),
         pytest.param(signal.SIGINT, True, 130, "interrupted", id="Ctrl-C"),
         pytest.param(signal.SIGKILL, False, -signal.SIGKILL, "", id="SIGKILL"),
     ],
@@ -148,14 +149,36 @@ def test_a_closed_terminal_leaves_no_process_and_a_checkpoint(project, on_a_term
     )
 
 
-def test_a_run_can_be_watched_stopped_and_continued(project, finished, in_mid_training, wait_until) -> None:
+@pytest.mark.parametrize(
+    ("end", "exit_code", "word"),
+    [(HungUp, 129, "the terminal was closed"), (Terminated, 143, "terminated")],
+)
+def test_what_a_signal_made_of_a_command_is_told_in_one_line(
+    here, monkeypatch: pytest.MonkeyPatch, end: type[BaseException], exit_code: int, word: str
+) -> None:
+    def app(**_options: object) -> None:
+        raise end
+
+    monkeypatch.setattr(command_line, "app", app)
+    done = here("retrain")
+    assert done.returncode == exit_code and one_message(done.stderr)
+    assert done.stderr.startswith(f"headway: {word};")
+
+
+def test_a_run_can_be_watched_is_nobody_elses_and_can_be_stopped_and_continued(
+    project, finished, in_mid_training, here, train_here, wait_until, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = project.run_dir().name
+    monkeypatch.chdir(project.root)
     wait_until(lambda: project.files("runs/*/checkpoints/*/m*.json"))
     with held(project):
-        status = json.loads(project.headway("status", "--json").stdout)
-        shown = project.headway("status").stdout
-        profiled = project.headway("profile", run[:6], "--steps", "1000")
-        stopped = project.headway("stop", run[:6], "--reason", "the night is over")
+        status = json.loads(here("status", "--json").stdout)
+        shown = here("status").stdout
+        with pytest.raises(EnvironmentProblem, match=f"pid {in_mid_training.pid}") as refused:
+            train_here(project, guarded=True)
+        profiled = here("profile", run[:6], "--steps", "1000")
+        stopped = here("stop", run[:6], "--reason", "the night is over")
+    assert refused.value.exit_code == 8 and len(project.attempts()) == 1, "a second retrain disturbs nothing"
     (going_on,) = status["runs"]
     assert going_on["run"] == run and going_on["going_on"] and not going_on["finished"]
     assert going_on["step"] >= 25 and going_on["num_checkpoints"] >= 1
@@ -173,12 +196,11 @@ def test_a_run_can_be_watched_stopped_and_continued(project, finished, in_mid_tr
     assert all(json.loads(trace.read_bytes())["traceEvents"] for trace in traces)
     newest = max(int(p.parent.name.removeprefix("step-")) for p in project.files("runs/*/checkpoints/*/manifest.json"))
     assert newest >= going_on["step"], "a checkpoint was kept where it stopped"
-    (idle,) = json.loads(project.headway("status", "--json").stdout)["runs"]
+    (idle,) = json.loads(here("status", "--json").stdout)["runs"]
     assert not idle["going_on"] and not idle["finished"]
     for command in ("stop", "profile"):
-        assert project.headway(command, run).returncode == 2, "nothing is going on any more"
-    done = project.retrain()
-    assert done.returncode == 0, done.stderr
+        assert here(command, run).returncode == 2, "nothing is going on any more"
+    train_here(project)
     (restored,) = (event for event in project.rank_events(project.attempts()[-1]) if event["event"] == "restore")
     assert restored["step"] == newest
     expected = json.loads(next(finished.pristine.glob("workspace/runs/*/result.json")).read_bytes())
@@ -207,15 +229,3 @@ def test_a_retrain_bounded_to_a_step_ends_there_and_the_command_it_names_continu
     assert project.result()["tensors_sha256"] == expected["tensors_sha256"]
     (run,) = read_status(str(project.workspace)).runs
     assert run.finished and not run.ended
-
-
-def test_a_second_retrain_of_a_run_that_is_going_on_is_refused_and_disturbs_nothing(
-    project, in_mid_training, wait_until
-) -> None:
-    with held(project):
-        second = project.retrain()
-    assert second.returncode == 8
-    assert one_message(second.stderr) and f"pid {in_mid_training.pid}" in second.stderr
-    wait_until(lambda: (project.run_dir() / "result.json").exists() or in_mid_training.poll() is not None)
-    assert (project.run_dir() / "result.json").exists(), "the first one went on to its end"
-    assert len(project.attempts()) == 1

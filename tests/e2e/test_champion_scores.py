@@ -35,7 +35,7 @@ class Judging:
 
 
 @pytest.fixture
-def judging(project) -> Iterator[Judging]:
+def judging(project, forked_gangs) -> Iterator[Judging]:
     """The flow's surroundings after a first retrain, without Prefect."""
     from flows.environment import prepare
 

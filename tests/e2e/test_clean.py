@@ -13,19 +13,22 @@ pytestmark = pytest.mark.slow
 DAY_S = 86400.0
 
 
-def test_after_cleaning_every_version_proves_and_a_retrain_finds_every_stage(project) -> None:
-    project.settings["XDG_CACHE_HOME"] = str(project.root / "cache")  # this node's own shards are nobody's to clean
+def test_after_cleaning_every_version_proves_and_a_retrain_finds_every_stage(
+    project, here, retrain_here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(project.root / "cache"))  # this node's own shards are nobody's to clean
+    monkeypatch.chdir(project.root)
     moment = time.time() - 40 * DAY_S
     for path in project.workspace.rglob("*"):
         os.utime(path, (moment, moment), follow_symlinks=False)
     checkpoints = project.files("runs/*/checkpoints/*/manifest.json")
     assert len(checkpoints) > 1
 
-    dry = project.headway("clean", "--keep-last", "0", "--json")
+    dry = here("clean", "--keep-last", "0", "--json")
     assert dry.returncode == 0, dry.stderr
     told = json.loads(dry.stdout)
     assert project.files("runs/*/checkpoints/*/manifest.json") == checkpoints
-    applied = project.headway("clean", "--keep-last", "0", "--apply", "--json")
+    applied = here("clean", "--keep-last", "0", "--apply", "--json")
     assert applied.returncode == 0, applied.stderr
     report = json.loads(applied.stdout)
     assert report["kinds"] == told["kinds"] and not told["applied"] and report["applied"]
@@ -34,11 +37,10 @@ def test_after_cleaning_every_version_proves_and_a_retrain_finds_every_stage(pro
     assert report["mlflow_removed"] == report["mlflow_killed"] == []
 
     (weights, *_) = project.files("runs/*/checkpoints/*/tensors*")
-    why = project.headway("clean", "--keep-last", "0", "--why", str(weights.relative_to(project.workspace)))
+    why = here("clean", "--keep-last", "0", "--why", str(weights.relative_to(project.workspace)))
     assert "refs/models/tiny/" in why.stdout, why.stdout + why.stderr
 
-    proved = project.headway("verify", "models:/tiny/1")
+    proved = here("verify", "models:/tiny/1")
     assert proved.returncode == 0, proved.stdout + proved.stderr
-    second = project.retrain("--json")
-    assert second.returncode == 0, second.stderr
-    assert json.loads(second.stdout.splitlines()[-1])["stages_made"] == []
+    second, _ = retrain_here(project)
+    assert second.stages_made == []

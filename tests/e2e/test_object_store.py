@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from s3fs import S3FileSystem
@@ -28,11 +28,6 @@ def bucket(new_bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("HEADWAY_LOCAL")
     return new_bucket()
-
-
-def summary_of(done) -> dict:
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def on_the_local_side(project, uri: str) -> Workspace:
@@ -57,25 +52,28 @@ def flip_one_bit(fs: S3FileSystem, key: str, draw: random.Random) -> bytes:
     return data
 
 
-def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(new_project, bucket: str, capsys) -> None:
+def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(
+    new_project, bucket: str, retrain_here, capsys
+) -> None:
     uri = f"s3://{bucket}/team"
-    first = summary_of(new_project.retrain("--workspace", uri, "--json"))
-    assert first["stages_made"] == STAGES
-    assert first["reports"]["contract"].startswith(uri)
+    case = SimpleNamespace(pipeline=new_project.pipeline, workspace=uri)
+    first, _ = retrain_here(case)
+    assert first.stages_made == STAGES
+    assert first.reports["contract"].startswith(uri)
     assert list(new_project.root.glob("workspace*")) == []
 
     workspace = Workspace(uri)
     shutil.rmtree(workspace.local_root)
-    second = summary_of(new_project.retrain("--workspace", uri, "--json"))
-    assert second["stages_made"] == []
-    assert second["is_champion"] and second["registration"] == first["registration"]
+    second, _ = retrain_here(case)
+    assert second.stages_made == []
+    assert second.is_champion and second.registration == first.registration
 
     status = read_status(uri)
     assert [model.champion for model in status.models] == ["1"]
     assert [(run.finished, run.going_on) for run in status.runs] == [(True, False)]
     assert {"flow.jsonl", "summary.json"} <= set(workspace.names(f"ledger/{workspace.names('ledger')[0]}"))
-    proved = new_project.headway("verify", "models:/tiny@champion", "--workspace", uri)
-    assert proved.returncode == 0, proved.stdout + proved.stderr
+    assert verify_model("models:/tiny@champion", uri, as_json=True) == 0
+    capsys.readouterr()
 
     fs = S3FileSystem(use_listings_cache=False)
     keys = [key.removeprefix(f"{bucket}/team/") for key in fs.find(bucket)]
@@ -109,7 +107,9 @@ def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(new_projec
         assert key.rpartition("/")[2] in told, (kind, told)
 
 
-def test_another_machine_goes_on_from_the_newest_published_checkpoint(new_project, bucket: str, wait_until) -> None:
+def test_another_machine_goes_on_from_the_newest_published_checkpoint(
+    new_project, bucket: str, train_here, wait_until
+) -> None:
     new_project.edit("tiny.yaml", "max_steps: 120", "max_steps: 240")
     uri = f"s3://{bucket}/team"
     workspace = on_the_local_side(new_project, uri)
@@ -125,9 +125,7 @@ def test_another_machine_goes_on_from_the_newest_published_checkpoint(new_projec
     assert 0 < kept < 240
     shutil.rmtree(workspace.local_root)
 
-    done = new_project.retrain("--workspace", uri, "--json")
-    assert done.returncode == 0, done.stderr
-    events = [json.loads(line) for line in done.stdout.splitlines()]
+    events = train_here(SimpleNamespace(pipeline=new_project.pipeline, workspace=uri))
     assert [event["step"] for event in events if event["event"] == "checkpoints.fetch"] == [kept]
     (attempt,) = new_project.attempts()
     restored = [event["step"] for event in new_project.rank_events(attempt) if event["event"] == "restore"]

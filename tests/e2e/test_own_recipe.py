@@ -142,6 +142,7 @@ def state_of_launch(made: Any) -> str:
 def test_it_is_trained_evaluated_registered_proved_exported_and_started_from(
     project: SimpleNamespace,
     retrain_here: Callable[[Any], tuple[Any, list[Any]]],
+    forked_gangs: None,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -24,18 +24,18 @@ def history(here, project, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict
 
 
 def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged(
-    project, here, history, flip_one_bit
+    project, here, history, retrain_here, flip_one_bit
 ) -> None:
     project.edit("tiny.yaml", "max_steps: 120", "max_steps: 100")
     limits = "promotion: {max_latency_ms: 60000, max_model_bytes: 100000000}"
     project.edit("tiny.yaml", "registry: {model: tiny}", f"{limits}\nregistry: {{model: tiny}}")
-    second = said(project.retrain("--no-promote", "--json"))
-    assert second["version"] == "2" and not second["promoted"] and "switched off" in second["reason"]
-    card = Path(second["reports"]["card"].removeprefix("file://")).read_text()
+    second, _ = retrain_here(project, may_promote=False)
+    assert second.version == "2" and not second.promoted and "switched off" in second.reason
+    card = Path(second.reports["card"].removeprefix("file://")).read_text()
     assert "| permission | ✖ failed |" in card and "| latency | ✔ passed |" in card and "| size | ✔ passed |" in card
     assert "**Refused**" in card and "## Slices" in card
 
-    refused = project.headway("promote", "tiny", "2", "--why", "try it")
+    refused = here("promote", "tiny", "2", "--why", "try it")
     assert refused.returncode in (0, 7), refused.stderr
     if refused.returncode == 7:
         assert "the policy refuses version 2" in refused.stderr and history()["champion"] == "1"
@@ -46,17 +46,17 @@ def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged
     tensors: Path = project.file("runs/*/checkpoints/step-00000120/tensors-00001-of-00002.safetensors")
     whole = tensors.read_bytes()
     flip_one_bit(tensors)
-    damaged = project.headway("rollback", "tiny", "--why", "it is slow")
+    damaged = here("rollback", "tiny", "--why", "it is slow")
     assert damaged.returncode == 5
     assert tensors.name in damaged.stderr and "The champion stays what it is" in damaged.stderr
     assert "Traceback" not in damaged.stderr and history()["champion"] == "2"
 
     tensors.write_bytes(whole)
-    back = project.headway("rollback", "tiny", "--why", "it is slow", "--json")
+    back = here("rollback", "tiny", "--why", "it is slow", "--json")
     assert (said(back)["from_version"], said(back)["to_version"], said(back)["warnings"]) == ("2", "1", [])
     assert here("verify", "models:/tiny@champion").returncode == 0, "MLflow's alias followed"
 
-    told = project.headway("history", "tiny")
+    told = here("history", "tiny")
     assert told.returncode == 0 and "rolled back" in told.stdout and "v2 -> v1" in told.stdout
     assert "it is slow" in told.stdout and "version 1 is champion" in told.stdout
     moves = [entry for entry in history()["entries"] if entry["event"] != "refused"]

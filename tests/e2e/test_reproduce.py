@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+from collections.abc import Callable
 
 import pytest
+
+from flows.reproduce import reproduce_model
 
 pytestmark = pytest.mark.slow
 
@@ -33,8 +37,14 @@ def steps_done(project) -> int:
     return max(steps, default=0)
 
 
+@pytest.fixture
+def command(here, project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.CompletedProcess[str]]:
+    monkeypatch.chdir(project.root)
+    return here
+
+
 def test_a_version_is_trained_again_to_the_same_bits_over_a_kill_and_nothing_kept_is_touched(
-    project, wait_until
+    project, command, forked_gangs, wait_until
 ) -> None:
     before = kept(project)
     broken_off = project.start("reproduce", MODEL)
@@ -44,9 +54,7 @@ def test_a_version_is_trained_again_to_the_same_bits_over_a_kill_and_nothing_kep
     assert broken_off.returncode == -signal.SIGKILL, err
     assert "MB for checkpoints" in out, "the need of disk is said before a step is taken"
 
-    done = project.headway("reproduce", MODEL, "--json")
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
+    said = json.loads(reproduce_model(MODEL, str(project.workspace), again=False, as_json=True).model_dump_json())
     made = said["reproduction"]
     assert (said["version"], said["agrees"], said["is_promised"]) == ("1", True, True)
     assert made["reproduced_tensors_sha256"] == made["registered_tensors_sha256"] == project.result()["tensors_sha256"]
@@ -57,7 +65,7 @@ def test_a_version_is_trained_again_to_the_same_bits_over_a_kill_and_nothing_kep
     (restored,) = (event for event in project.rank_events(attempts[1]) if event["event"] == "restore")
     assert restored["step"] >= 20, "it went on from a checkpoint of its own"
     assert kept(project) == before
-    assert project.headway("verify", MODEL).returncode == 0
+    assert command("verify", MODEL).returncode == 0
     wait_until(lambda: project.everybody() == [])
 
 
@@ -80,11 +88,11 @@ def test_other_bits_end_with_a_code_of_their_own_and_say_which_differ_and_what_e
     ("pattern", "code"), [("shards/**/*.parquet", 5), ("code/*.zip", 5), ("documents/run/*.json", 5)]
 )
 def test_a_version_that_lacks_something_is_refused_by_its_name_before_a_rank_starts(
-    project, pattern: str, code
+    project, command, pattern: str, code
 ) -> None:
     lost = project.files(pattern)[0]
     lost.unlink()
-    done = project.headway("reproduce", MODEL)
+    done = command("reproduce", MODEL)
     assert done.returncode == code
     assert lost.name in done.stderr and len(done.stderr.splitlines()) == 1
     assert not list(project.workspace.glob("reproductions/*/attempts"))

@@ -6,14 +6,18 @@ import json
 
 import pytest
 
+from data_contracts.errors import RunStopped
 from training.ledger import read_events
 
 pytestmark = pytest.mark.slow
 
 
-def test_a_run_goes_on_from_the_step_a_person_names_on_its_own_data_to_the_same_bits(project, finished, here) -> None:
+def test_a_run_goes_on_from_the_step_a_person_names_on_its_own_data_to_the_same_bits(
+    project, finished, here, train_here
+) -> None:
     project.forget_the_model()
-    assert project.retrain("--stop-at-step", "47").returncode == 75
+    with pytest.raises(RunStopped):
+        train_here(project, stop_at_step=47)
     run = project.run_dir().name
     for path in (project.root / "texts").rglob("*.txt"):
         path.write_text(path.read_text() + "edited since\n")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
+import threading
 
 import pytest
 
@@ -21,9 +21,8 @@ def evaluation(project) -> EvaluationReport:
     return EvaluationReport.from_bytes(project.file("documents/evaluation/*.json").read_bytes(), where="")
 
 
-def test_two_runs_from_scratch_give_the_same_shards_weights_and_metrics(project, new_project) -> None:
-    done = new_project.retrain("--json")
-    assert done.returncode == 0, done.stderr
+def test_two_runs_from_scratch_give_the_same_shards_weights_and_metrics(project, new_project, retrain_here) -> None:
+    retrain_here(new_project)
     assert shards(new_project) == shards(project) != {}
     for kind in ("snapshot", "receipt", "fitted", "manifest", "run", "checkpoint", "evaluation", "registration"):
         assert {p.stem for p in new_project.files(f"documents/{kind}/*.json")} == {
@@ -35,19 +34,22 @@ def test_two_runs_from_scratch_give_the_same_shards_weights_and_metrics(project,
     assert manifest.num_rows("train") > manifest.num_rows("heldout") > 0
 
 
-def test_a_run_whose_rank_is_killed_on_the_way_gives_the_same_bits(project, wait_until) -> None:
+def test_a_run_whose_rank_is_killed_on_the_way_gives_the_same_bits(project, retrain_here, wait_until) -> None:
     undisturbed = project.result()
     project.forget_training()
-    flow = project.start("retrain", "tiny.yaml", "--json")
-    wait_until(lambda: project.newest_step() >= 25 or flow.poll() is not None)
-    os.kill(project.rank_pid(1), signal.SIGKILL)
-    out, err = flow.communicate()
-    assert flow.returncode == 0, err
-    events = [json.loads(line) for line in out.splitlines()]
+
+    def kill() -> None:
+        wait_until(lambda: project.newest_step() >= 25)
+        os.kill(project.rank_pid(1), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    summary, events = retrain_here(project, guarded=True)
+    killer.join()
     assert "rank.lost" in {event["event"] for event in events}
     assert len(project.attempts()) == 2, "the kill came in mid-training"
     (restored,) = (event for event in project.rank_events(project.attempts()[1]) if event["event"] == "restore")
     assert restored["step"] >= 20, "it went on from a checkpoint"
     assert project.result() == undisturbed
-    assert events[-1]["stages_made"] == ["launch"], "so even the checkpoint's manifest is the same, and all is found"
+    assert summary.stages_made == ["launch"], "so even the checkpoint's manifest is the same, and all is found"
     assert project.living() == []

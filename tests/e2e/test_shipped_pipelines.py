@@ -26,30 +26,3 @@ def test_a_shipped_pipeline_ends_with_a_proved_champion_and_is_found_again(name,
     assert json.loads(capsys.readouterr().out)
     again, _ = retrain_here(case)
     assert again.stages_made == [] and again.version == "1"
-
-
-def test_one_rank_and_two_train_the_same_picture_classifier(tmp_path, train_here):
-    text = (DEPLOYMENTS / "digits.yaml").read_text()
-    contract = str(DEPLOYMENTS.parent / "data_contracts" / "contracts" / "digits.yaml")
-    text = text.replace("../data_contracts/contracts/digits.yaml", contract).replace("max_steps: 400", "max_steps: 30")
-    found = []
-    for nodes in (1, 2):
-        folder = tmp_path / str(nodes)
-        folder.mkdir()
-        (folder / "digits.yaml").write_text(text.replace("nodes: 2", f"nodes: {nodes}"))
-        case = SimpleNamespace(pipeline=folder / "digits.yaml", workspace=folder / "workspace")
-        train_here(case)
-        (run,) = (case.workspace / "runs").iterdir()
-        found.append(tensors_in(max((run / "checkpoints").iterdir())))
-    assert found[0] == found[1] != {}
-
-
-def tensors_in(checkpoint: Path) -> dict[str, bytes]:
-    """Every tensor's bytes by name, however many files they lie in."""
-    from safetensors.torch import load_file
-
-    tensors = {}
-    for path in sorted(checkpoint.glob("tensors-*.safetensors")):
-        for name, value in load_file(path).items():
-            tensors[name] = value.contiguous().numpy().tobytes()
-    return tensors

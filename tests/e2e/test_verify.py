@@ -75,10 +75,16 @@ def test_it_proves_the_champion_without_a_network(project) -> None:
         pytest.skip("proved, but with the network at hand: no network namespace can be made here")
 
 
-def test_one_flipped_bit_makes_the_command_fail_and_name_the_file(project, flip_one_bit) -> None:
+@pytest.fixture
+def command(here, project, monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.CompletedProcess[str]]:
+    monkeypatch.chdir(project.root)
+    return lambda model: here("verify", model)
+
+
+def test_one_flipped_bit_makes_the_command_fail_and_name_the_file(project, command, flip_one_bit) -> None:
     tensors = project.file(ARTIFACTS["checkpoint tensors"])
     flip_one_bit(tensors)
-    done = project.headway("verify", MODEL)
+    done = command(MODEL)
     assert done.returncode == 5
     assert f"BROKEN  {tensors.relative_to(project.workspace)}" in done.stdout
     assert "Traceback" not in done.stderr
@@ -152,8 +158,8 @@ def test_a_source_that_moved_on_is_told_and_the_shards_prove_the_model(project, 
     assert "1 files changed, such as part0/text00.txt" in source["detail"]
 
 
-def test_a_model_nobody_registered_is_told_with_what_there_is(project) -> None:
-    done = project.headway("verify", "models:/tinny@champion")
+def test_a_model_nobody_registered_is_told_with_what_there_is(command) -> None:
+    done = command("models:/tinny@champion")
     assert done.returncode == 2
     assert "tinny" in done.stderr and "tiny" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -59,7 +59,7 @@ def test_a_rank_that_stands_still_shows_as_waiting_for_it(project, train_here, w
 
     thread = threading.Thread(target=hold_rank_1)
     thread.start()
-    train_here(project)
+    train_here(project, guarded=True)
     thread.join()
     account = account_of_the_newest_run(project)
     assert account.parts_s["train.sync"] >= 0.9 * LOST_S, account.parts_s

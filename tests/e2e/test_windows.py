@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,8 +27,8 @@ WINDOWS = """\
 windows:
   time_zone: UTC
   open: [{days: [mon], start: "00:00", end: "00:01"}]
-  margin_s: 15
-  min_useful_s: 5
+  margin_s: 5
+  min_useful_s: 2
 """
 CUTS = (3, 4, 9, 14, 20)
 """Steps after which a window closes; the last is the run's last."""
@@ -56,7 +58,7 @@ def change_the_data(project: Project) -> None:
 
 
 def test_training_stops_inside_its_window_with_a_checkpoint_and_the_next_one_goes_on_though_data_changed(
-    new_project: Project, prefect_here: None
+    new_project: Project, prefect_here: None, forked_gangs: None
 ) -> None:
     from flows.retrain import retrain
 
@@ -68,7 +70,7 @@ def test_training_stops_inside_its_window_with_a_checkpoint_and_the_next_one_goe
 
     state = retrain(by_hand.model_copy(update={"stop_at_step": 1}), return_state=True)
     assert (state.type.value, state.name) == ("COMPLETED", "Stopped"), state.message
-    length, openings = datetime.timedelta(seconds=40), []
+    length, openings = datetime.timedelta(seconds=12), []
     while not openings or steps(project)[-1]["step"] == 1:  # windows in which a busy machine comes to no step
         assert length < datetime.timedelta(minutes=15), "it never comes to train"
         openings.append(open_window(by_hand, length))
@@ -80,7 +82,7 @@ def test_training_stops_inside_its_window_with_a_checkpoint_and_the_next_one_goe
         ends_unix_s = step["unix_s"] + step["duration_s"]
         assert any(opens < step["unix_s"] and ends_unix_s < closes for opens, closes in openings), step
     assert project.files(f"runs/*/checkpoints/*{last}/manifest.json")
-    assert not project.living()
+    assert not any(Path(f"/proc/{project.rank_pid(rank)}").exists() for rank in (0, 1)), "nobody trains on"
     assert history(project)[-1][1] == "cut"
 
     change_the_data(project)
@@ -92,12 +94,13 @@ def test_training_stops_inside_its_window_with_a_checkpoint_and_the_next_one_goe
 
 
 def test_what_a_window_cut_is_finished_and_registered_before_the_newest_data_are_taken(
-    project: Project, prefect_here: None
+    new_project: Project, retrain_here: Callable[..., object], forked_gangs: None
 ) -> None:
     """Cut between its last step and its registration: nothing is left to train, so that newer data follow at once."""
     from flows.retrain import retrain
 
-    workspace = Workspace(str(project.workspace))
+    project, workspace = new_project, Workspace(str(new_project.workspace))
+    retrain_here(project)
     run = project.run_dir().name
     assert history(project) == [(run, "begun"), (run, "finished")]
     cut = CurrentRun(pipeline="tiny", run=run, state="cut", windows_cut=1)
@@ -117,13 +120,12 @@ def test_what_a_window_cut_is_finished_and_registered_before_the_newest_data_are
 
 
 def test_after_each_of_five_windows_every_bit_is_the_uninterrupted_runs_whatever_changed_between_them(
-    new_project: Project,
+    new_project: Project, forked_gangs: None
 ) -> None:
     """A step closes each window where a clock would."""
     project = new_project
     project.edit("tiny.yaml", "max_steps: 120", f"max_steps: {CUTS[-1]}")
     project.edit("tiny.yaml", "every_steps: 20", "every_steps: 1\n    keep_last: 50")
-    project.edit("tiny.yaml", "registry:", "launch: {nodes: 1, ranks_per_node: 2}\nregistry:")  # an agent less to start
     train(project, None)
     undisturbed = {step: files_of(project, step) for step in CUTS}
     assert len({digests for files in undisturbed.values() for digests in files.items()}) > len(CUTS)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,7 +28,7 @@ from data_contracts.documents import (
     StoredFile,
 )
 from data_contracts.publication import Workspace
-from tests.training.nursery import ForkedRank, Nursery
+from tests.training.nursery import ForkedRank, session_nursery
 from tests.waiting import DEADLINE_S, wait_until
 from training.checkpoint.spec import CheckpointSpec
 from training.config import RecipeSpec, ScheduleSpec, TrainingSpec
@@ -67,12 +65,6 @@ def texts() -> dict[str, bytes]:
 
 def text_rows(data: bytes) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"text": pa.array([data], type=pa.binary())})
-
-
-@functools.cache
-def nursery() -> Nursery:
-    """One for the session; it ends with its standard input."""
-    return Nursery(Path(tempfile.mkdtemp(dir=os.environ["HEADWAY_LOCAL"])) / "nursery.log")
 
 
 def rank_environment(rank: int, world_size: int, port: int, attempt_dir: Path) -> dict[str, str]:
@@ -157,7 +149,7 @@ class TinyProject:
             ranks.append(
                 start_fresh(module, arguments, run_dir, log, ours)
                 if fresh
-                else nursery().start(module, arguments, folder=run_dir, log=log, environment=ours)
+                else session_nursery().start(module, arguments, folder=run_dir, log=log, environment=ours)
             )
         self.started += ranks
         return ranks

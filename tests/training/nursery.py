@@ -8,6 +8,7 @@ own, so that nothing is lost in forking, and says how each rank ended.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import runpy
@@ -15,6 +16,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -105,15 +107,27 @@ class ForkedRank:
         self.close()
         return self._nursery.exit_code(self.pid)
 
+    def fileno(self) -> int:
+        """Of a rank that has not been waited for; readable when it has ended."""
+        assert self._descriptor is not None
+        return self._descriptor
+
     def close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
+@functools.cache
+def session_nursery() -> Nursery:
+    """One for the session; it ends with its standard input."""
+    return Nursery(Path(tempfile.mkdtemp(prefix="headway-nursery-", dir=os.environ.get("HEADWAY_LOCAL"))) / "log")
+
+
 def main() -> None:
     import training.checkpoint.verify_worker
     import training.evaluation
+    import training.export
     import training.session
     import training.worker  # noqa: F401
 
@@ -143,7 +157,8 @@ def _become_rank(told: dict[str, Any]) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.environ.clear()
         os.environ.update(told["environment"])
-        sys.path[:] = [told["folder"], *os.environ["PYTHONPATH"].split(os.pathsep), *sys.path[2:]]
+        here = [] if os.environ.get("PYTHONSAFEPATH") else [told["folder"]]
+        sys.path[:] = [*here, *os.environ["PYTHONPATH"].split(os.pathsep), *sys.path[2:]]
         sys.argv[1:] = told["arguments"]
         sys.modules.pop(told["module"], None)  # as `python -m`, which runs it under another name
         runpy.run_module(told["module"], run_name="__main__", alter_sys=True)

@@ -46,7 +46,8 @@ def test_a_first_model_is_held_against_its_baseline(workspace, register) -> None
 def test_todays_champion_passes_whatever_the_policy_says_by_now(workspace, register) -> None:  # noqa: F811
     first, evaluation = register(1)
     crowned(workspace, first)
-    assert judge_quality(workspace, PromotionSpec(max_model_bytes=1), first, evaluation).error is None
+    said = judge_quality(workspace, PromotionSpec(max_model_bytes=1), first, evaluation)
+    assert said.error is None and "is today's champion" in said.reason
 
 
 def test_a_model_that_was_judged_against_a_former_champion_is_refused(workspace, register) -> None:  # noqa: F811
