@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.training.launch.toys.toy_agent import toy_argv
 from tests.waiting import wait_until
+from training.launch import owned
 from training.launch.launcher import Handle
 from training.launch.process_tree import processes_with
 from training.launch.protocol import TOKEN, AttemptFiles
-from training.launch.spec import Gang, attempt_folder
+from training.launch.spec import Gang, agent_argv, attempt_folder
 from training.ledger import Ledger, read_events
 
 TOYS = Path(__file__).parent / "toys"
@@ -61,6 +63,18 @@ class ToyRun:
 @pytest.fixture
 def toy_run(tmp_path: Path) -> ToyRun:
     return ToyRun(tmp_path)
+
+
+@pytest.fixture
+def toy_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents that import no torch, for what guards and supervisors do whoever the agent is."""
+    monkeypatch.setattr(owned, "agent_argv", toy_argv)
+
+
+@pytest.fixture
+def real_agents(toy_agents: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun after all, in a file of toy agents."""
+    monkeypatch.setattr(owned, "agent_argv", agent_argv)
 
 
 @pytest.fixture(name="wait_until")

@@ -26,7 +26,7 @@ SPEC = LaunchSpec(lost_grace_s=2, peer_grace_s=1)
 PATIENT = LaunchSpec(lost_grace_s=600)
 """For ranks that end in order, however busy the machine."""
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toy_agents")]
 
 
 @pytest.fixture
@@ -38,8 +38,9 @@ def own(toy_run, wait_until: Callable[..., object]) -> Iterator[Callable[..., su
         spools = [toy_run.attempt(1).rank_spool(rank) for rank in (0, 1)] if toy_run.num_attempts() else []
         return bool(spools) and all("expendable" in {e["event"] for e in read_events(spool)} for spool in spools)
 
-    def own(*arguments: str, spec: LaunchSpec = SPEC) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(TOYS / "toy_owner.py"), str(toy_run.folder), spec.model_dump_json(), *arguments]
+    def own(*arguments: str, spec: LaunchSpec = SPEC, agents: str = "toys") -> subprocess.Popen[bytes]:
+        told = (str(toy_run.folder), spec.model_dump_json(), agents, *arguments)
+        command = [sys.executable, str(TOYS / "toy_owner.py"), *told]
         # A process started in the background ignores SIGINT; a person's shell does not start one so.
         owners.append(subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)))
         is_there = both_are_expendable if "--expendable" in arguments else lambda: (toy_run.newest_step() or 0) >= 2
@@ -54,9 +55,11 @@ def own(toy_run, wait_until: Callable[..., object]) -> Iterator[Callable[..., su
         sweep(TOKEN, handle.token)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_nothing_outlives_its_owner(toy_run, own, wait_until, number: signal.Signals) -> None:
-    owner = own("--steps", "9999", "--children", spec=PATIENT)
+@pytest.mark.parametrize(
+    ("number", "agents"), [(signal.SIGKILL, "torchrun"), (signal.SIGTERM, "toys"), (signal.SIGINT, "toys")]
+)
+def test_nothing_outlives_its_owner(toy_run, own, wait_until, number: signal.Signals, agents: str) -> None:
+    owner = own("--steps", "9999", "--children", spec=PATIENT, agents=agents)
     # Two guards, agents and ranks, and what the ranks started.
     wait_until(lambda: len(toy_run.survivors()) >= 10)
 

@@ -27,7 +27,7 @@ SOON_S = 60.0
 PATIENT = SPEC.model_copy(update={"stop_grace_s": 600.0, "peer_grace_s": 600.0, "max_attempts": 1})
 FAR = StopBound(at_unix_s=time.time() + 1e6, reason="window closed")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toy_agents")]
 
 
 def run(toy_run, gang: Gang, spec: LaunchSpec = SPEC, act: Callable[[int], None] = lambda step: None):
@@ -65,8 +65,13 @@ class KillOnce:
         self.killed_unix_s = time.time()
 
 
-@pytest.mark.parametrize("victim", ["rank", "agent", "guard"])
-def test_a_kill_costs_seconds_and_not_the_run(toy_run, victim: str) -> None:
+@pytest.mark.parametrize(
+    ("victim", "agents"), [("rank", "real_agents"), ("agent", "toy_agents"), ("guard", "toy_agents")]
+)
+def test_a_kill_costs_seconds_and_not_the_run(
+    toy_run, request: pytest.FixtureRequest, victim: str, agents: str
+) -> None:
+    request.getfixturevalue(agents)
     kill = KillOnce(toy_run, victim)
 
     outcome = run(toy_run, toy_run.gang("--steps", "12", "--children"), act=kill)
@@ -168,7 +173,7 @@ def test_work_without_steps_goes_on_while_its_ranks_say_something_or_compute(toy
     assert outcome.state == "done"
 
 
-def test_a_request_to_stop_keeps_checkpoints_and_the_next_run_goes_on_from_them(toy_run) -> None:
+def test_a_request_to_stop_keeps_checkpoints_and_the_next_run_goes_on_from_them(toy_run, real_agents) -> None:
     gang = toy_run.gang("--steps", "30")
 
     def ask(step: int) -> None:
@@ -232,8 +237,13 @@ def test_warm_up_and_evaluation_end_as_soon_as_the_time_is_over(toy_run, end_the
     assert len(ranks) == 2 and not ranks & swept, "no rank had to be killed"
 
 
-@pytest.mark.parametrize("victim", ["rank", "agent", "guard"])
-def test_whoever_is_terminated_while_there_is_nothing_to_keep_ends_all_in_order(toy_run, victim: str) -> None:
+@pytest.mark.parametrize(
+    ("victim", "agents"), [("rank", "toy_agents"), ("agent", "real_agents"), ("guard", "toy_agents")]
+)
+def test_whoever_is_terminated_while_there_is_nothing_to_keep_ends_all_in_order(
+    toy_run, request: pytest.FixtureRequest, victim: str, agents: str
+) -> None:
+    request.getfixturevalue(agents)
     terminated: list[int] = []
 
     def poll() -> None:
@@ -266,13 +276,12 @@ def test_one_rank_that_stops_by_itself_stops_the_run(toy_run) -> None:
     assert {marker.state for marker in toy_run.attempt(1).read_markers().values()} == {"stopped"}
 
 
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_ends_everything_in_order_and_travels_on(toy_run, interrupt: type[BaseException]) -> None:
+def test_an_interrupt_ends_everything_in_order_and_travels_on(toy_run) -> None:
     def interrupt_it(step: int) -> None:
         if step >= 3:
-            raise interrupt
+            raise KeyboardInterrupt
 
-    with pytest.raises(interrupt):
+    with pytest.raises(KeyboardInterrupt):
         run(toy_run, toy_run.gang("--steps", "9999", "--children"), act=interrupt_it)
 
     assert toy_run.survivors() == []

@@ -6,12 +6,17 @@ import json
 import sys
 from pathlib import Path
 
+from toy_agent import toy_argv
+
+import training.launch.owned
 from training.launch.spec import Gang, LaunchSpec
 from training.launch.supervisor import supervise
 from training.ledger import Ledger
 
 
-def main(run_dir: str, spec: str, *arguments: str) -> None:
+def main(run_dir: str, spec: str, agents: str, *arguments: str) -> None:
+    if agents == "toys":
+        training.launch.owned.agent_argv = toy_argv
     gang = Gang(
         module="toy_worker",
         arguments=("--run-dir", run_dir, *arguments),
