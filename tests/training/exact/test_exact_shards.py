@@ -13,8 +13,9 @@ from tests.training.exact.rounds import Found, run
 pytestmark = pytest.mark.slow
 
 NUM_STEPS = 4
-ON_EIGHT = ("language-model", "skipping", "fp16")
-RESUMED = ("language-model", "tabular-classifier", "fp16")
+ON_TWO = ("language-model", "compressed-bf16", "skipping", "fp16")
+ON_EIGHT = ("language-model",)
+RESUMED = ("language-model", "fp16")
 SEED = random.randrange(2**32)
 
 
@@ -32,9 +33,10 @@ def resumes(seed: int) -> list[Found]:
 def rounds(tmp_path_factory) -> dict[str, list[Found]]:
     steps = (0, NUM_STEPS)
     sharded, whole = ([f"{kind} {name}" for name in SHARDED] for kind in ("sharded", "whole"))
+    on_two = [f"sharded {name}" for name in ON_TWO]
     jobs = {
         "1": {"world_size": 1, "cases": dict.fromkeys([*sharded, *whole], steps)},
-        "2": {"world_size": 2, "cases": dict.fromkeys([*sharded, "sharded by twos"], steps)},
+        "2": {"world_size": 2, "cases": dict.fromkeys([*on_two, "sharded by twos"], steps)},
         "4": {"world_size": 4, "cases": dict.fromkeys([*sharded, "sharded by twos"], steps)},
         "8": {"world_size": 8, "cases": dict.fromkeys([f"sharded {name}" for name in ON_EIGHT], steps)},
         "refused": {"world_size": 1, "cases": {"sharded sparse": steps, "sharded scalar": steps}},
