@@ -1,12 +1,15 @@
 """Four ranks that keep a model as every sharding of torch has it, and take up each as every other.
 
-`python mesh_ranks.py FOLDER`, one process a rank; each checkpoint ends up in `FOLDER/<sharding>/checkpoints`.
+`python mesh_ranks.py FOLDER`, which forks them; each checkpoint ends up in `FOLDER/<sharding>/checkpoints`.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from conftest import RUN, make_content
@@ -20,6 +23,9 @@ from training.checkpoint.pieces import pieces_of
 from training.checkpoint.restore import restore_newest
 from training.checkpoint.save import Checkpointer
 from training.distributed import Gang, meet
+from training.launch.process_tree import die_with_parent
+
+WORLD_SIZE = 4
 
 
 class Net(nn.Module):
@@ -80,10 +86,25 @@ def main(folder: Path, gang: Gang) -> None:
         assert kind == "replicated" or held < sum(whole.numel() for whole in wholes.values()), kind
 
 
-if __name__ == "__main__":
-    import os
+def run_rank(rank: int, folder: Path) -> NoReturn:
+    code = 1
+    try:
+        die_with_parent()
+        os.environ["RANK"] = str(rank)
+        with meet(rank=rank, world_size=WORLD_SIZE) as gang:
+            main(folder, gang)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)  # as ranks end: gloo's threads may abort an orderly end
 
-    with meet(rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"])) as the_gang:
-        main(Path(sys.argv[1]), the_gang)
-    sys.stdout.flush()
-    os._exit(0)  # as ranks end: gloo's threads may abort an orderly end
+
+if __name__ == "__main__":
+    for number in range(WORLD_SIZE):
+        if os.fork() == 0:
+            run_rank(number, Path(sys.argv[1]))
+    for _ in range(WORLD_SIZE):
+        if os.waitstatus_to_exitcode(os.wait()[1]):
+            sys.exit(1)  # its peers would wait for it, and end with us
