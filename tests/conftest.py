@@ -22,6 +22,11 @@ from tests.longest_first import LongestFirst, unit
 # Tests of remote workspaces leave nothing in anybody's cache.
 os.environ["HEADWAY_LOCAL"] = tempfile.mkdtemp(prefix="headway-tests-")
 
+# SQLite and MLflow wait for the disk at every commit. What has to survive here are killed processes, not cut power.
+IN_MEMORY, WANTED_BYTES = Path("/dev/shm"), 4 << 30
+if os.access(IN_MEMORY, os.W_OK) and shutil.disk_usage(IN_MEMORY).free > WANTED_BYTES:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
+
 # Before torch is imported. Test processes run side by side: threads of one would wait for cores that another has.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
