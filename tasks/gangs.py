@@ -21,6 +21,7 @@ def gang_for(
     *arguments: str,
     nodes: int = 1,
     ranks_per_node: int = 1,
+    possible_nodes: frozenset[int] | None = None,
 ) -> Gang:
     """Ranks that import the run's frozen code first, whatever lies on disk now; their devices are taken.
 
@@ -34,6 +35,7 @@ def gang_for(
         arguments=("--workspace", workspace.uri, "--run-spec", run.sha256, "--run-dir", str(run_dir), *arguments),
         nodes=nodes,
         ranks_per_node=ranks_per_node,
+        possible_nodes=possible_nodes,
         import_path=(str(workspace.fetch(run.code)),),
         run_dir=run_dir,
         stop=context.stop,

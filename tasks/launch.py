@@ -25,7 +25,7 @@ from tasks.starting_point import Settled, settle_start, write_down_start
 from tasks.track import SUMMARY, SeriesShipper
 from training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder, stored_files
 from training.code_archive import freeze_code, freeze_environment
-from training.config import TrainingSpec, batch_line
+from training.config import TrainingSpec, batch_line, can_share
 from training.data.shapes import TokenShape
 from training.launch.spec import LaunchSpec
 from training.launch.supervisor import supervise
@@ -115,7 +115,14 @@ def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, settle
         context.ledger.event("start_from", message=settled.said, checkpoint=run.start.sha256)
         bring_start(context, run.start)
     gang = gang_for(
-        context, spec, run, "training.worker", run_dir, nodes=spec.nodes, ranks_per_node=spec.ranks_per_node
+        context,
+        spec,
+        run,
+        "training.worker",
+        run_dir,
+        nodes=spec.nodes,
+        ranks_per_node=spec.ranks_per_node,
+        possible_nodes=possible_nodes(training, spec),
     )
     shipper = SeriesShipper(workspace, tracking_uri, context.pipeline, run)
     watch = TrainingWatch(context, run_dir, step_facts(context, run, training), shipper.add)
@@ -130,6 +137,11 @@ def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, settle
         poll()
         watch.sum_up()
     return Made(document=run, files=result_files(context, run.link))
+
+
+def possible_nodes(training: TrainingSpec, spec: LaunchSpec) -> frozenset[int]:
+    """Numbers of nodes, up to the whole, whose ranks can share a global batch evenly."""
+    return frozenset(n for n in range(1, spec.nodes + 1) if can_share(training, n * spec.ranks_per_node))
 
 
 def bring_start(context: RunContext, start: Link) -> None:

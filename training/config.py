@@ -121,6 +121,15 @@ def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
     return accumulation
 
 
+def can_share(spec: TrainingSpec, world_size: int) -> bool:
+    """Whether so many ranks can share a global batch evenly."""
+    try:
+        replicas_per_rank(spec, world_size)
+    except ConfigError:
+        return False
+    return True
+
+
 def _refuse_uneven(spec: TrainingSpec, world_size: int, num_shares: int, possible: list[int]) -> None:
     if spec.num_replicas % num_shares:
         raise ConfigError(

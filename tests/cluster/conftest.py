@@ -63,10 +63,10 @@ class OwnedRun:
         return self.owners[-1].wait(300)
 
     def signal_owner(self, number: signal.Signals) -> None:
-        # Below nsenter, which waits for it.
-        for pid in [pid for pid in descendants(self.owners[-1].pid) if b"tests.cluster.owner" in _command(pid)] or [
-            self.owners[-1].pid
-        ]:
+        started = self.owners[-1].pid
+        below = [pid for pid in descendants(started) if b"tests.cluster.owner" in command_of(pid)]
+        # The owner is below nsenter, which is halted with it.
+        for pid in [started, *below] if number is signal.SIGCONT or self.head is None else below:
             os.kill(pid, number)
 
     @property
@@ -119,7 +119,7 @@ class OwnedRun:
             sweep(TOKEN, self.token)
 
 
-def _command(pid: int) -> bytes:
+def command_of(pid: int) -> bytes:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""

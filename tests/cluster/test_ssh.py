@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import OwnedRun, _command, outcome_of, ssh_spec
+from tests.cluster.conftest import OwnedRun, command_of, outcome_of, ssh_spec
 from tests.cluster.namespaces import NamespaceHost, NamespaceHosts, is_gone
 from tests.waiting import wait_until
 
@@ -38,7 +38,7 @@ def client_of(run: OwnedRun, host: NamespaceHost) -> int:
     (client,) = [
         pid
         for pid in run.processes()
-        if _command(pid).startswith(b"ssh\0") and host.address.encode() in _command(pid).split(b"\0")
+        if command_of(pid).startswith(b"ssh\0") and host.address.encode() in command_of(pid).split(b"\0")
     ]
     return client
 
@@ -107,7 +107,8 @@ def test_what_runs_beyond_a_cut_link_ends_by_itself_and_the_run_goes_on_elsewher
     try:
         gone_from(run, there)
         run.until_it_steps(attempt + 1)
-        assert [event["host"] for event in run.events("host.unreachable")] == [lost.address]
+        unreachable = [event for event in run.events("host.unreachable") if event["attempt"] == attempt]
+        assert [event["host"] for event in unreachable] == [lost.address]
         assert lost.name not in {host_of(hosts, run, number).name for number in (0, 1)}
     finally:
         lost.mend()

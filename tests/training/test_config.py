@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts.errors import ConfigError
-from training.config import TrainingSpec, batch_line, replicas_per_rank
+from training.config import TrainingSpec, batch_line, can_share, replicas_per_rank
 
 SPEC = TrainingSpec(global_batch_sequences=32, micro_batch_sequences=8)
 
@@ -14,6 +14,11 @@ SPEC = TrainingSpec(global_batch_sequences=32, micro_batch_sequences=8)
 @pytest.mark.parametrize(("world_size", "each"), [(1, 4), (2, 2), (4, 1)])
 def test_any_power_of_two_up_to_the_number_of_replicas_can_share_them(world_size, each):
     assert replicas_per_rank(SPEC, world_size) == each
+
+
+@pytest.mark.parametrize(("world_size", "possible"), [(1, True), (2, True), (3, False), (4, True), (8, False)])
+def test_what_a_run_may_shrink_to_is_known_beforehand(world_size, possible):
+    assert can_share(SPEC, world_size) == possible
 
 
 @pytest.mark.parametrize("world_size", [3, 5, 6, 8])

@@ -133,10 +133,10 @@ class Guard:
     def _hear(self) -> None:
         """Wait a tick for signals, commands and the owner's end."""
         if self._owner is None and self._plan.owner_pid is not None and self._status.state == "running":
-            self._stop("the owner was gone before the guard stood", self._plan.lost_grace_s)
+            self._stop(protocol.OWNER_GONE, self._plan.lost_grace_s)
         lease_s = self._plan.lease_s
         if lease_s is not None and self._status.state == "running" and time.monotonic() - self._heard_s > lease_s:
-            self._stop(f"nothing was heard of the owner for {lease_s:g} s", self._plan.lost_grace_s)
+            self._stop(protocol.OWNER_SILENT, self._plan.lost_grace_s)
         for descriptor, _ in self._poll.poll(TICK_S * 1000):
             if descriptor == self._wakeup:
                 os.read(descriptor, 4096)
@@ -144,7 +144,7 @@ class Guard:
                 self._read_lifeline()
             else:
                 self._poll.unregister(descriptor)
-                self._stop("the owner ended", self._plan.lost_grace_s)
+                self._stop(protocol.OWNER_ENDED, self._plan.lost_grace_s)
         while self._signals:
             self._stop(f"{signal.Signals(self._signals.pop()).name} came", self._plan.stop_grace_s)
 
@@ -155,7 +155,7 @@ class Guard:
             return
         if not data:
             self._poll.unregister(LIFELINE)
-            self._stop("the owner let go of the lifeline", self._plan.lost_grace_s)
+            self._stop(protocol.OWNER_LET_GO, self._plan.lost_grace_s)
         self._heard_s = time.monotonic()
         for byte in data:
             self._obey(Command(bytes([byte])))

@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 from data_contracts.errors import StopReason
 from training.launch.launcher import NodeReport
-from training.launch.protocol import RankMarker
+from training.launch.protocol import OWNER_LOST, RankMarker
 from training.launch.stop_bound import StopWish
 
 State = Literal["done", "stopped", "failed"]
@@ -148,6 +148,11 @@ def _lost_owner_below(evidence: Evidence) -> AttemptOutcome | None:
             rank = node.status.lost_ranks[0]
             what = f"rank {rank} was killed, perhaps for want of memory; it left no word."
             return _lost(evidence, what, rank=rank, node=node.node)
+    for node in evidence.nodes:
+        # The owner judges here, so it lives: a link was cut, or it was halted itself.
+        if node.status is not None and node.status.why in OWNER_LOST:
+            what = f"node {node.node} had to take its owner for gone ({node.status.why})."
+            return _lost(evidence, what, node=node.node)
     for node in evidence.nodes:
         if node.status is not None and node.status.why.endswith("came"):
             what = f"the guard of node {node.node} was told to end ({node.status.why})."

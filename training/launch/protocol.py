@@ -38,6 +38,13 @@ STOP_GRACE_S = "HEADWAY_STOP_GRACE_S"
 STOP_BOUND = "HEADWAY_STOP_BOUND"
 """Until when the attempt may go on, as JSON; see `stop_bound`."""
 
+OWNER_GONE = "the owner was gone before the guard stood"
+OWNER_ENDED = "the owner ended"
+OWNER_LET_GO = "the owner let go of the lifeline"
+OWNER_SILENT = "nothing was heard of the owner within its lease"
+OWNER_LOST = frozenset({OWNER_GONE, OWNER_ENDED, OWNER_LET_GO, OWNER_SILENT})
+"""Why a guard stops its agent on its own account."""
+
 ENDED = frozenset({"done", "stopped", "failed"})
 """States a rank's marker does not leave."""
 

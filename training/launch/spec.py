@@ -106,6 +106,8 @@ class Gang:
     run_dir: Path
     environment: Mapping[str, str] = field(default_factory=dict)
     num_threads: int = 1
+    possible_nodes: frozenset[int] | None = None
+    """Numbers of nodes that can share its work evenly; None: any."""
     stop: StopBound = NO_BOUND
     """Until when its attempts may go on."""
     continued_by: str = "the same command"
@@ -114,6 +116,11 @@ class Gang:
     @property
     def world_size(self) -> int:
         return self.nodes * self.ranks_per_node
+
+    def most_nodes(self, num_hosts: int) -> int:
+        """How many nodes it can have on so many hosts; 0 when none."""
+        numbers = range(1, min(self.nodes, num_hosts) + 1)
+        return max((n for n in numbers if self.possible_nodes is None or n in self.possible_nodes), default=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -129,12 +129,13 @@ class _Supervisor:
                 found = self._launcher.muster(self._gang)
                 if found.missing:
                     self._ledger.event("host.missing", attempt=number, what=found.describe_missing())
-                if len(found.members) < self._fewest:
+                nodes = self._gang.most_nodes(len(found.members))
+                if nodes < self._fewest:
                     outcome = _too_few(found, self._fewest)
                 elif (refused := self._refused(found)) is not None:
                     outcome = refused
                 else:
-                    watch = self._watch(number, folder, found.members)
+                    watch = self._watch(number, folder, found.members[:nodes])
                     outcome = watch.run()
             finally:
                 step = None if watch is None else watch.step

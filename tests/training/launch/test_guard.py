@@ -7,6 +7,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from tests.waiting import DEADLINE_S
 from training.launch.process_tree import processes_with, sweep
 from training.launch.protocol import (
+    OWNER_SILENT,
     TOKEN,
     AttemptFiles,
     Command,
@@ -245,3 +247,36 @@ def test_a_rank_of_another_node_is_not_this_guards_business(
     write_json(agent.files.marker(3), asdict(_marker(agent, parent_pid=1)))
     assert agent.guard.wait(DEADLINE_S) == 0
     assert agent.ended.lost_ranks == ()
+
+
+def test_an_owner_on_another_host_that_falls_silent_is_taken_for_gone(
+    start: Callable[..., GuardedAgent], wait_until: Callable[..., object]
+) -> None:
+    agent = start(f"sleep 6000 & {DEAF}", owner_pid=None, lease_s=1.0, lost_grace_s=0.5)
+    began_s = time.monotonic()
+    while time.monotonic() - began_s < 3.0:
+        agent.tell(Command.BEAT)
+        time.sleep(0.1)
+    status = agent.status
+    assert status is not None and status.state == "running", "its owner's beat came in time"
+    agent.guard.wait(DEADLINE_S)
+    assert agent.ended.why == OWNER_SILENT
+    assert agent.survivors() == []
+
+
+def test_a_guard_without_an_order_starts_nothing(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-m", "training.launch.guard"], input=b'{"plan": {', cwd=tmp_path)
+    assert done.returncode == 2
+
+
+def test_the_guard_looks_at_its_ranks_processes(
+    start: Callable[..., GuardedAgent], wait_until: Callable[..., object], tmp_path: Path
+) -> None:
+    number = tmp_path / "number"
+    agent = start(f"sleep 6000 & echo $! > {number}; echo ready; sleep 6001")
+    pid = int(number.read_text())
+    write_json(agent.files.marker(3), asdict(_marker(agent, pid=pid)))
+    wait_until(lambda: 3 in agent.files.read_vitals())
+    assert agent.files.read_vitals()[3].state == "S"
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: agent.files.read_vitals()[3].state == "T")

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from training.launch.launcher import NodeReport
 from training.launch.outcome import Evidence, judge
-from training.launch.protocol import Command, NodeStatus, RankMarker
+from training.launch.protocol import OWNER_LOST, Command, NodeStatus, RankMarker
 from training.launch.stop_bound import StopWish
 from training.launch.watch import answer
 
@@ -113,3 +115,10 @@ def test_peers_of_a_lost_rank_are_ended_soon_and_peers_of_a_stopping_one_get_the
     assert answer((living, node(1)), {1: stopped}) is Command.STOP
     assert answer((living, NodeReport(node=1, status=None, guard_exit=-9)), {1: stopped}) is Command.PEER_LOST
     assert answer((living, node(1, guard_exit=0, agent_exit=0)), {1: marker(1, "done")}) is None
+
+
+@pytest.mark.parametrize("why", sorted(OWNER_LOST))
+def test_ranks_that_kept_a_checkpoint_because_a_link_was_cut_are_no_stop_that_was_asked_for(why: str) -> None:
+    ranks = (marker(0, "stopped", what="stopped at step 7."), marker(1, "stopped", what="stopped at step 7."))
+    outcome = judge(evidence(*ranks, nodes=(node(0), node(1, why=why))))
+    assert (outcome.state, outcome.cause, outcome.node, outcome.retryable) == ("failed", "infrastructure", 1, True)

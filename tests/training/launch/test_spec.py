@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,38 @@ def test_an_unknown_key_is_refused() -> None:
 def test_a_gang_without_steps_is_launched_as_any_other() -> None:
     spec = LaunchSpec(progress_deadline_s=7, max_attempts=2)
     assert for_quiet_work(spec).model_dump(exclude={"busy_deadline_s"}) == spec.model_dump()
+
+
+ELSEWHERE = (
+    Member(host="a", address="10.0.0.1", interface="eth0", port=4711),
+    Member(host="b", address="10.0.0.2", interface="ib0", port=4712),
+)
+
+
+def test_on_other_hosts_the_first_ones_own_address_has_the_rendezvous() -> None:
+    argv = torchrun_argv(GANG, replace(ATTEMPT, members=ELSEWHERE), LaunchSpec(), node=1, python="python")
+    assert {"--rdzv-endpoint=10.0.0.1:4711", "--local-addr=10.0.0.2"} <= set(argv)
+    six = replace(ATTEMPT, members=(replace(ELSEWHERE[0], address="fd00::1"),))
+    assert "--rdzv-endpoint=[fd00::1]:4711" in torchrun_argv(GANG, six, LaunchSpec(), node=0, python="python")
+
+
+def test_on_another_host_what_describes_a_machine_or_a_login_is_its_own() -> None:
+    owners = {"HOME": "/root", "SSH_AUTH_SOCK": "/s", "CUDA_VISIBLE_DEVICES": "3", "HF_TOKEN": "secret"}
+    attempt = replace(ATTEMPT, members=ELSEWHERE)
+    environment = rank_environment(GANG, attempt, LaunchSpec(), 1, owners, is_here=False)
+    assert not {"HOME", "SSH_AUTH_SOCK", "CUDA_VISIBLE_DEVICES"} & environment.keys()
+    assert environment["HF_TOKEN"] == "secret"
+    assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == ("ib0", "ib0")
+
+
+def test_ranks_count_those_that_share_their_machine() -> None:
+    spec = LaunchSpec(nodes=2, ranks_per_node=3)
+    here = rank_environment(GANG, ATTEMPT, spec, 1, {}, is_here=True)
+    elsewhere = rank_environment(GANG, replace(ATTEMPT, members=ELSEWHERE), spec, 1, {}, is_here=False)
+    assert (here["HEADWAY_RANKS_HERE"], elsewhere["HEADWAY_RANKS_HERE"]) == ("6", "3")
+
+
+def test_a_gang_shrinks_to_a_number_of_nodes_that_can_share_its_work() -> None:
+    gang = replace(GANG, nodes=4, possible_nodes=frozenset({1, 2, 4}))
+    assert [gang.most_nodes(num_hosts) for num_hosts in range(6)] == [0, 1, 2, 2, 4, 4]
+    assert replace(gang, possible_nodes=None).most_nodes(3) == 3

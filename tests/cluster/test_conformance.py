@@ -1,0 +1,109 @@
+"""What every launcher does alike, each over the real thing: a backend joins by a line in `BACKENDS`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import OwnedRun, ssh_spec
+from tests.training.conftest import TINY, make_project
+from training.launch.process_tree import processes_with
+from training.launch.protocol import TOKEN
+from training.launch.spec import LaunchSpec
+from training.launch.stop_request import request_stop
+
+pytestmark = pytest.mark.slow
+
+BACKENDS = ("local", "ssh")
+SECRET = "a-word-that-nobody-else-says"
+
+
+@pytest.fixture(params=BACKENDS)
+def start(
+    request: pytest.FixtureRequest, new_run: Callable[..., OwnedRun], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., OwnedRun]:
+    """Starts a run of two nodes on the backend."""
+    monkeypatch.setenv("PALETTE_KEY", SECRET)
+
+    def start(*words: str, module: str = "toy_worker", **fields: Any) -> OwnedRun:
+        if request.param == "ssh":
+            hosts = request.getfixturevalue("hosts")
+            run = new_run(ssh_spec(hosts, **fields), hosts.hosts[0])
+        else:
+            quick = {"backoff_s": 0.0, "peer_grace_s": 1.0, "lost_grace_s": 3.0}
+            run = new_run(LaunchSpec(**quick | fields), None)
+        run.begin(*words, module=module)
+        return run
+
+    return start
+
+
+def trouble(kind: str, **fields: object) -> tuple[str, str]:
+    return "--trouble", json.dumps({"kind": kind, "step": 3, "rank": 1, "attempt": 1, **fields})
+
+
+def test_a_run_comes_to_its_end_over_a_killed_rank_and_leaves_nobody(start: Callable[..., OwnedRun]) -> None:
+    run = start("--steps", "8", "--children", *trouble("kill"))
+    assert run.ends() == 0, run.said
+    assert [record["state"] for record in run.records()] == ["failed", "done"]
+    assert "rank 1 was killed" in run.records()[0]["what"]
+    assert processes_with(TOKEN, run.token) == []
+    assert {marker.node for marker in run.files.read_markers().values()} == {0, 1}
+    assert all(list(run.files.rank_logs(node).glob("**/stdout.log")) for node in (0, 1))
+
+
+def test_a_secret_of_the_owners_environment_reaches_ranks_and_is_nowhere_to_be_read(
+    start: Callable[..., OwnedRun],
+) -> None:
+    run = start("--steps", "999999")
+    run.until_it_steps(1)
+    there = list(run.processes())
+
+    assert sum(SECRET.encode() in _bytes(f"/proc/{pid}/environ") for pid in there) >= 2 * 2, "agents and ranks"
+    assert not any(SECRET.encode() in _bytes(f"/proc/{pid}/cmdline") for pid in there)
+    assert not [path for path in run.folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
+
+
+def test_a_run_that_is_asked_to_stop_keeps_its_place_and_the_next_owner_goes_on(start: Callable[..., OwnedRun]) -> None:
+    run = start("--steps", "999999")
+    run.until_it_steps(1)
+    request_stop(run.folder, "enough")
+    assert run.ends() == 75, run.said
+    assert {marker.state for marker in run.files.read_markers().values()} == {"stopped"}
+    kept = int((run.folder / "checkpoint-0.txt").read_text())
+    run.begin("--steps", str(run.step_of(1) + 2))
+    assert run.ends() == 0, run.said
+    assert run.step_of(2) > kept > 0
+
+
+def test_a_halted_rank_is_the_one_that_is_named(start: Callable[..., OwnedRun]) -> None:
+    run = start("--steps", "6", *trouble("halt"), progress_deadline_s=5, max_attempts=1)
+    assert run.ends() != 0
+    (overdue,) = run.events("attempt.overdue")
+    assert overdue["ranks"] == [1] and "rank 1 halted at step 3" in overdue["what"]
+
+
+def test_the_real_worker_learns_the_same_bits_wherever_it_runs(
+    start: Callable[..., OwnedRun], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    project = make_project(tmp_path_factory.mktemp("project"))
+    spec = project.publish_run(TINY)
+    run = start("--workspace", project.workspace.uri, "--run-spec", spec.sha256, module="training.worker")
+    assert run.ends() == 0, run.said
+    bits = json.loads((run.folder / "result.json").read_text())["tensors_sha256"]
+    assert bits == LEARNT.setdefault("bits", bits)
+
+
+LEARNT: dict[str, str] = {}
+"""By the first backend."""
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,71 @@
+"""Asking hosts: a transport that starts everything on this machine, but says that it is another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from training.launch.hosts import Here, Host, module_command, muster
+from training.launch.ports import LOOPBACK
+
+WITHIN_S = 300.0
+
+
+class Pretended:
+    name = "pretended"
+    is_here = False
+    python = sys.executable
+
+    def __init__(self, *hosts: Host) -> None:
+        self._hosts = hosts
+
+    def hosts(self, nodes: int) -> tuple[Host, ...]:
+        return self._hosts
+
+    def command(self, host: Host, argv: Sequence[str]) -> tuple[str, ...]:
+        refusal = ("sh", "-c", "echo no such luck >&2; exit 255")
+        return {"refused": refusal, "mute": ("true",)}.get(host.name, tuple(argv))
+
+
+def test_a_host_says_where_it_stands_and_which_port_is_free_there(tmp_path: Path) -> None:
+    found = muster(Pretended(Host(name="a", address=LOOPBACK)), 1, tmp_path, WITHIN_S)
+    (member,) = found.members
+    assert (member.host, member.address, member.interface) == ("a", LOOPBACK, "lo")
+    assert member.port > 0 and not found.missing
+
+
+def test_the_address_is_the_one_that_ssh_reached_where_none_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSH_CONNECTION", f"192.0.2.1 50000 {LOOPBACK} 22")
+    (member,) = muster(Pretended(Host(name="a")), 1, tmp_path, WITHIN_S).members
+    assert member.address == LOOPBACK
+
+
+def test_the_first_that_answer_take_the_nodes_and_every_other_says_why_not(tmp_path: Path) -> None:
+    hosts = [Host(name=name, address=LOOPBACK) for name in ("refused", "a", "mute", "b", "c")]
+    elsewhere = Host(name="elsewhere", address="192.0.2.1")
+    found = muster(Pretended(elsewhere, *hosts), 2, tmp_path, WITHIN_S)
+    assert [member.host for member in found.members] == ["a", "b"]
+    assert found.missing["refused"] == "no such luck"
+    assert found.missing["mute"] == "it gave no answer that can be understood"
+    assert "has the address 192.0.2.1" in found.missing["elsewhere"]
+
+
+def test_a_host_without_the_runs_folder_takes_no_node(tmp_path: Path) -> None:
+    found = muster(Pretended(Host(name="a", address=LOOPBACK)), 1, tmp_path / "nowhere", WITHIN_S)
+    assert not found.members and "a file system that all hosts share" in found.missing["a"]
+
+
+def test_this_machine_is_not_asked_and_takes_any_number_of_nodes(tmp_path: Path) -> None:
+    found = muster(Here(), 3, tmp_path / "nowhere", WITHIN_S)
+    assert [(member.address, member.interface) for member in found.members] == [(LOOPBACK, "lo")] * 3
+
+
+def test_a_module_runs_by_headways_own_code_and_nothing_from_the_folder_it_starts_in() -> None:
+    command = module_command(Here(), Here().hosts(1)[0], "training.launch.guard", HEADWAY_RUN_TOKEN="t")
+    assert command[0] == "env" and command[-2:] == ["-m", "training.launch.guard"]
+    assert {"PYTHONSAFEPATH=1", "HEADWAY_RUN_TOKEN=t"} < set(command)
