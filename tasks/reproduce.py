@@ -174,8 +174,8 @@ def reproduce(context: RunContext, trial: Trial) -> Reproduction:
     run, folder = trial.candidate.run, trial.folder
     if run.start is not None:
         bring_start(context, run.start)
-    size = {"nodes": trial.launch.nodes, "ranks_per_node": trial.launch.ranks_per_node}
-    gang = gang_for(context, trial.launch, run, "training.worker", folder, **size)
+    nodes, ranks_per_node = trial.launch.nodes, trial.launch.ranks_per_node
+    gang = gang_for(context, trial.launch, run, "training.worker", folder, nodes=nodes, ranks_per_node=ranks_per_node)
     watch = TrainingWatch(context, folder, step_facts(context, run, trial.training), lambda _: None)
     supervise(trial.launch, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=watch.poll)
     watch.poll()
