@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,7 +129,7 @@ def hosts() -> Iterator[NamespaceHosts]:
     """Four: the first is where owners run."""
     if reason := why_not():
         pytest.skip(reason)
-    with tempfile.TemporaryDirectory(prefix="headway-hosts-") as folder, namespace_hosts(Path(folder), 4) as made:
+    with namespace_hosts(4) as made:
         yield made
 
 

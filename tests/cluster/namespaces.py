@@ -15,7 +15,7 @@ import re
 import shutil
 import signal
 import subprocess
-import time
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,8 @@ from training.launch.process_tree import die_with_parent
 NETNS = Path("/run/netns")
 NAMES = re.compile(r"^hw(?P<pid>\d+)-\d+$")
 BRIDGES = re.compile(r"^hwb(?P<pid>\d+)$")
+FOLDERS = "headway-hosts-"
+"""Of their keys and settings."""
 INIT = """
 mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/resolv.conf" /etc/resolv.conf && hostname "$2" || exit 1
 exec /usr/sbin/sshd -D -e -f "$1/$2.conf"
@@ -71,12 +73,7 @@ class NamespaceHost:
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
-        self.wait_until_up()
-
-    def wait_until_up(self) -> None:
-        log = self.folder / f"{self.name}.log"
-        began = log.read_text().count("Server listening")
-        wait_until(lambda: self._listens(), what=f"sshd of {self.name} ({began} starts): {log.read_text()[-500:]}")
+        wait_until(self._listens, what=f"sshd of {self.name}")
 
     def _listens(self) -> bool:
         done = subprocess.run(["nsenter", f"--net={NETNS / self.name}", "ss", "-Hltn"], capture_output=True, text=True)
@@ -132,15 +129,18 @@ class NamespaceHosts:
 
 
 @contextlib.contextmanager
-def namespace_hosts(folder: Path, count: int) -> Iterator[NamespaceHosts]:
-    """Make them, and leave nothing of them behind.
-
-    Args:
-        folder: for their keys and settings; one that `/etc` cannot hide.
-    """
+def namespace_hosts(count: int) -> Iterator[NamespaceHosts]:
+    """Make them, and leave nothing of them behind."""
     sweep_stale()
+    folder = tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-")
+    with folder, _hosts_in(Path(folder.name), count) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def _hosts_in(folder: Path, count: int) -> Iterator[NamespaceHosts]:
     made = NamespaceHosts(folder)
-    bridge, network = f"hwb{os.getpid()}", f"10.77.{os.getpid() % 254}"
+    bridge, network = f"hwb{os.getpid()}", _free_network()
     try:
         ip("link", "add", bridge, "type", "bridge")
         ip("addr", "add", f"{network}.254/24", "dev", bridge)
@@ -169,12 +169,23 @@ def namespace_hosts(folder: Path, count: int) -> Iterator[NamespaceHosts]:
 
 def sweep_stale() -> None:
     """Remove what processes left that were killed; their hosts' processes died with them."""
+    for path in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*"):
+        if not Path(f"/proc/{path.name.removeprefix(FOLDERS).partition('-')[0]}").exists():
+            shutil.rmtree(path, ignore_errors=True)
     for path in NETNS.glob("hw*"):
         if (match := NAMES.match(path.name)) and not Path(f"/proc/{match['pid']}").exists():
             ip("netns", "delete", path.name, check=False)
     for path in Path("/sys/class/net").glob("hwb*"):
         if (match := BRIDGES.match(path.name)) and not Path(f"/proc/{match['pid']}").exists():
             ip("link", "delete", path.name, check=False)
+
+
+def _free_network() -> str:
+    """Another process may have hosts too."""
+    taken = ip("-o", "-4", "addr")
+    first = os.getpid() % 254
+    numbers = [(first + more) % 254 for more in range(254)]
+    return next(f"10.77.{number}" for number in numbers if f" 10.77.{number}.254/" not in taken)
 
 
 def _make_keys(folder: Path) -> None:
@@ -214,8 +225,3 @@ def start_of(pid: int) -> str:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if words[0] in "ZX" else words[19]
     return ""
-
-
-def seconds_until(condition: object, since_s: float) -> float:
-    wait_until(condition)  # type: ignore[arg-type]
-    return time.monotonic() - since_s

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import OwnedRun, ssh_spec
+from tests.cluster.namespaces import NamespaceHosts
 from tests.training.conftest import TINY, make_project
 from training.launch.process_tree import processes_with
 from training.launch.protocol import TOKEN
@@ -94,6 +95,26 @@ def test_the_real_worker_learns_the_same_bits_wherever_it_runs(
     spec = project.publish_run(TINY)
     run = start("--workspace", project.workspace.uri, "--run-spec", spec.sha256, module="training.worker")
     assert run.ends() == 0, run.said
+    bits = json.loads((run.folder / "result.json").read_text())["tensors_sha256"]
+    assert bits == LEARNT.setdefault("bits", bits)
+
+
+def test_with_one_host_left_the_real_worker_learns_the_same_bits(
+    hosts: NamespaceHosts, new_run: Callable[..., OwnedRun], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    project = make_project(tmp_path_factory.mktemp("project"))
+    spec = project.publish_run(TINY)
+    run = new_run(ssh_spec(hosts, min_nodes=1), hosts.hosts[0])
+    for host in hosts.hosts[2:]:
+        host.cut()
+    try:
+        words = ("--workspace", project.workspace.uri, "--run-spec", spec.sha256)
+        run.begin(*words, module="training.worker")
+        assert run.ends() == 0, run.said
+    finally:
+        for host in hosts.hosts[2:]:
+            host.mend()
+    assert {marker.node for marker in run.files.read_markers().values()} == {0}
     bits = json.loads((run.folder / "result.json").read_text())["tensors_sha256"]
     assert bits == LEARNT.setdefault("bits", bits)
 
