@@ -75,19 +75,19 @@ class Ssh:
 
     def command(self, host: Host, argv: Sequence[str]) -> tuple[str, ...]:
         options = {
-            **self._spec.options,
-            # Nobody is there to be asked.
-            "BatchMode": "yes",
             "ConnectTimeout": str(self._spec.connect_timeout_s),
             "ServerAliveInterval": str(ALIVE_EVERY_S),
             "ServerAliveCountMax": str(ALIVE_MISSES),
+            "LogLevel": "ERROR",
+            **self._spec.options,
+            # Nobody is there to be asked.
+            "BatchMode": "yes",
             # A shared connection would outlive the client that is killed to end a guard.
             "ControlMaster": "no",
             "ControlPath": "none",
             "ClearAllForwardings": "yes",
             "ForwardAgent": "no",
             "ForwardX11": "no",
-            "LogLevel": "ERROR",
         }
         given = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         return ("ssh", "-T", *given, "--", host.name, shlex.join(argv))

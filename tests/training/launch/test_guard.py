@@ -245,6 +245,8 @@ def test_a_rank_of_another_node_is_not_this_guards_business(
 ) -> None:
     agent = start("sleep 0.5; exit 0")
     write_json(agent.files.marker(3), asdict(_marker(agent, parent_pid=1)))
+    # On another host, whose processes are counted like ours.
+    write_json(agent.files.marker(4), asdict(_marker(agent, rank=4, node=1)))
     assert agent.guard.wait(DEADLINE_S) == 0
     assert agent.ended.lost_ranks == ()
 
