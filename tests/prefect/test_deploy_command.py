@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,12 +13,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from prefect import flow, tags
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from rich.console import Console
 
 from data_contracts.errors import ConfigError, EnvironmentProblem
-from flows.champion_event import tell_of_champion
 from flows.command_line import run
 from flows.deploy.deploying import Deployed, deploy
 from tests.waiting import wait_until
@@ -174,6 +173,19 @@ def test_a_start_that_the_limit_cancelled_raises_an_event(shop: Shop) -> None:
     assert wait_until(fired, what="the automation", every_s=0.5) == ["shop production: lost starts"]
 
 
+MOVES = f"""
+from prefect import flow, tags
+from flows.champion_event import tell_of_champion
+
+@flow
+def moves():
+    tell_of_champion("tiny", "7", "better by 0.1")
+
+with tags({MARK!r}):
+    moves()
+"""
+
+
 class Told(BaseHTTPRequestHandler):
     """Takes what the server's webhook says."""
 
@@ -216,12 +228,9 @@ def test_who_is_on_call_hears_of_failures_missed_windows_and_new_champions(shop:
         run = shop.service.api(f"deployments/{deployment}/create_flow_run", {})["id"]
         shop.service.api(f"flow_runs/{run}/set_state", {"state": state, "force": True})
 
-    @flow(name="moves")
-    def moves() -> None:
-        tell_of_champion("tiny", "7", "better by 0.1")
-
-    with tags(MARK):
-        moves()
+    # In a process of its own: what sends events in this one may have begun to send them to another server.
+    environment = shop.service.environment | {"PREFECT_API_URL": shop.service.url}
+    subprocess.run([sys.executable, "-c", MOVES], env=environment, check=True, cwd=shop.folder)
     told = [(f"shop production: {what}", state["message"]) for what, state in ends.items()]
     told.append(("shop production: new champions", "tiny version 7: better by 0.1"))
     for subject, body in told:

@@ -121,7 +121,8 @@ def test_the_form_asks_for_one_model_with_a_title_and_a_description_for_every_fi
     schema = deployed.api("deployments/name/retrain/stdlib-lm")["parameter_openapi_schema"]
     fields = schema["definitions"]["RetrainRequest"]["properties"]
     bounds = ["in_window", "stop_at", "stop_because", "stop_at_step"]
-    assert list(fields) == ["pipeline", "workspace", "may_promote", "may_register", "note", *bounds]
+    resumed = ["run", "from_step"]
+    assert list(fields) == ["pipeline", "workspace", "may_promote", "may_register", "note", *bounds, *resumed]
     assert all(field["title"][0].isupper() and field["description"] for field in fields.values())
 
 
