@@ -96,7 +96,7 @@ class Service:
 
         def ask() -> tuple[Any] | None:
             try:
-                with urllib.request.urlopen(request, timeout=60) as answer:
+                with urllib.request.urlopen(request, timeout=300) as answer:
                     text = answer.read()
                     return (json.loads(text) if text else None,)
             except urllib.error.HTTPError as error:

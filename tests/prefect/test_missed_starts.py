@@ -90,6 +90,16 @@ def late(starts: Starts) -> Iterator[Late]:
     starts.set(ran, "CRASHED", force=True)  # it would keep the only place of its deployment
 
 
+def test_triggers_at_once_begin_one_run(deployed: Any, project: Path) -> None:
+    starts = Starts(deployed, project, "retrain/breast-cancer")
+    runs = [starts.due(datetime.datetime.now(datetime.UTC), NOBODYS) for _ in range(4)]
+    with ThreadPoolExecutor(len(runs)) as workers:
+        list(workers.map(lambda run: starts.set(run, "PENDING"), runs))  # as workers do first
+    assert starts.names(runs) == ["Cancelled", "Cancelled", "Cancelled", "Pending"]
+    for run in runs:
+        starts.set(run, "CANCELLED", force=True)
+
+
 def test_after_three_missed_starts_one_run_happens_and_it_is_the_first_to_come(late: Late) -> None:
     assert late.states == ["Cancelled", "Cancelled", "Running"]
 
@@ -104,16 +114,6 @@ def test_the_page_of_a_run_has_the_lines_that_a_terminal_shows(late: Late, start
 
     wait_until(lambda: "step" in begins(), 120, "the first steps' lines", every_s=LOOK_EVERY_S)
     assert begins() == ["snapshot", "validate", "shard", "batch", "step"]
-
-
-def test_triggers_at_once_begin_one_run(deployed: Any, project: Path) -> None:
-    starts = Starts(deployed, project, "retrain/breast-cancer")
-    runs = [starts.due(datetime.datetime.now(datetime.UTC), NOBODYS) for _ in range(4)]
-    with ThreadPoolExecutor(len(runs)) as workers:
-        list(workers.map(lambda run: starts.set(run, "PENDING"), runs))  # as workers do first
-    assert starts.names(runs) == ["Cancelled", "Cancelled", "Cancelled", "Pending"]
-    for run in runs:
-        starts.set(run, "CANCELLED", force=True)
 
 
 def test_a_killed_worker_leaves_no_process(late: Late, starts: Starts) -> None:
