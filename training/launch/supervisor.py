@@ -126,7 +126,8 @@ class _Supervisor:
         watch: Watch | None = None
         with self._ledger.span("attempt", attempt=number, folder=str(folder)) as fields:
             try:
-                found = self._launcher.muster(self._gang)
+                with self._ledger.span("attempt.muster"):
+                    found = self._launcher.muster(self._gang)
                 if found.missing:
                     self._ledger.event("host.missing", attempt=number, what=found.describe_missing())
                 nodes = self._gang.most_nodes(len(found.members))

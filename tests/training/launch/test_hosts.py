@@ -43,6 +43,8 @@ def test_the_address_is_the_one_that_ssh_reached_where_none_is_given(
     monkeypatch.setenv("SSH_CONNECTION", f"192.0.2.1 50000 {LOOPBACK} 22")
     (member,) = muster(Pretended(Host(name="a")), 1, tmp_path, WITHIN_S).members
     assert member.address == LOOPBACK
+    monkeypatch.setenv("SSH_CONNECTION", "192.0.2.1 50000 192.0.2.7 22")
+    assert "has the address 192.0.2.7" in muster(Pretended(Host(name="a")), 1, tmp_path, WITHIN_S).missing["a"]
 
 
 def test_the_first_that_answer_take_the_nodes_and_every_other_says_why_not(tmp_path: Path) -> None:
@@ -61,7 +63,7 @@ def test_a_host_without_the_runs_folder_takes_no_node(tmp_path: Path) -> None:
 
 
 def test_this_machine_is_not_asked_and_takes_any_number_of_nodes(tmp_path: Path) -> None:
-    found = muster(Here(), 3, tmp_path / "nowhere", WITHIN_S)
+    found = muster(Here(), 3, tmp_path, WITHIN_S)
     assert [(member.address, member.interface) for member in found.members] == [(LOOPBACK, "lo")] * 3
 
 
