@@ -20,7 +20,7 @@ from tests.cluster.owner import newest_step
 from tests.waiting import wait_until
 from training.launch.hosts import HEADWAY_HOME
 from training.launch.launcher import Handle
-from training.launch.process_tree import descendants, processes_with, sweep
+from training.launch.process_tree import descendants, die_with_parent, processes_with, sweep
 from training.launch.protocol import TOKEN, AttemptFiles
 from training.launch.spec import LaunchSpec, attempt_folder
 from training.launch.ssh import SshHost, SshSpec
@@ -50,6 +50,7 @@ class OwnedRun:
                     stdout=log,
                     stderr=log,
                     start_new_session=True,
+                    preexec_fn=die_with_parent,
                 )
             )
 

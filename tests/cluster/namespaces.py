@@ -211,6 +211,8 @@ def _write_settings(folder: Path, hosts: Sequence[NamespaceHost]) -> None:
             "UsePAM": "no",
             "PidFile": "none",
             "MaxStartups": "100",
+            # Away from what the shell of whoever runs the tests does at every start.
+            "SetEnv": f"HOME={folder}",
         }
         (folder / f"{host.name}.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
 

@@ -12,6 +12,7 @@ import pytest
 from tests.cluster.conftest import OwnedRun, ssh_spec
 from tests.cluster.namespaces import NamespaceHosts
 from tests.training.conftest import TINY, make_project
+from tests.waiting import wait_until
 from training.launch.process_tree import processes_with
 from training.launch.protocol import TOKEN
 from training.launch.spec import LaunchSpec
@@ -62,9 +63,12 @@ def test_a_secret_of_the_owners_environment_reaches_ranks_and_is_nowhere_to_be_r
 ) -> None:
     run = start("--steps", "999999")
     run.until_it_steps(1)
-    there = list(run.processes())
 
-    assert sum(SECRET.encode() in _bytes(f"/proc/{pid}/environ") for pid in there) >= 2 * 2, "agents and ranks"
+    def told() -> list[int]:
+        return [pid for pid in run.processes() if SECRET.encode() in _bytes(f"/proc/{pid}/environ")]
+
+    wait_until(lambda: len(told()) >= 2 * 2, what="the secret in the environment of agents and ranks")
+    there = list(run.processes())
     assert not any(SECRET.encode() in _bytes(f"/proc/{pid}/cmdline") for pid in there)
     assert not [path for path in run.folder.rglob("*") if path.is_file() and SECRET.encode() in path.read_bytes()]
 

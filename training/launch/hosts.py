@@ -136,7 +136,9 @@ def ask_all(
             started.append((host, process))
         for host, process in started:
             try:
-                out, err = process.communicate(timeout=max(0.0, deadline_s - time.monotonic()))
+                # Who has answered is heard, however long another took.
+                least_s = 0.0 if process.poll() is None else 1.0
+                out, err = process.communicate(timeout=max(least_s, deadline_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 answers[host] = Answer(problem=f"no answer within {within_s:g} s")
                 continue

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from training.launch.hosts import Here, Host, module_command, muster
+from training.launch.hosts import Here, Host, ask_all, module_command, muster
 from training.launch.ports import LOOPBACK
 
 WITHIN_S = 300.0
@@ -27,7 +27,8 @@ class Pretended:
 
     def command(self, host: Host, argv: Sequence[str]) -> tuple[str, ...]:
         refusal = ("sh", "-c", "echo no such luck >&2; exit 255")
-        return {"refused": refusal, "mute": ("true",)}.get(host.name, tuple(argv))
+        odd = {"refused": refusal, "mute": ("true",), "hung": ("sleep", "6000")}
+        return odd.get(host.name, tuple(argv))
 
 
 def test_a_host_says_where_it_stands_and_which_port_is_free_there(tmp_path: Path) -> None:
@@ -55,6 +56,13 @@ def test_the_first_that_answer_take_the_nodes_and_every_other_says_why_not(tmp_p
     assert found.missing["refused"] == "no such luck"
     assert found.missing["mute"] == "it gave no answer that can be understood"
     assert "has the address 192.0.2.1" in found.missing["elsewhere"]
+
+
+def test_who_answers_is_heard_though_another_hangs() -> None:
+    hosts = [Host(name=name) for name in ("hung", "refused")]
+    transport = Pretended(*hosts)
+    answers = ask_all(transport, hosts, "none", dict.fromkeys(hosts, ()), within_s=5.0)
+    assert [answers[host].problem for host in hosts] == ["no answer within 5 s", "no such luck"]
 
 
 def test_a_host_without_the_runs_folder_takes_no_node(tmp_path: Path) -> None:
