@@ -124,6 +124,10 @@ class Ledger:
                 advice="Free some space, or check the workspace's owner and mode, and run again.",
             ) from self._refusal
 
+    def take_over(self, event: Event) -> None:
+        """Record what another process did in this one's stead: when it was stays, who it was for is ours."""
+        self._append({**event, **self._common})
+
     def relay(self, event: Event) -> None:
         """Show listeners an event that another process has already written down; one that cannot be shown more goes."""
         for listener in tuple(self.listeners):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 from data_contracts.errors import HeadwayError, RunStopped
@@ -62,6 +63,28 @@ def describe(error: BaseException, place: str = ".") -> dict[str, Any]:
         | words
         | {"traceback": text}
     )
+
+
+def rebuilt(fields: Mapping[str, Any]) -> HeadwayError | None:
+    """The error that was described, with the same words; None where it was none of ours."""
+    error_class = error_classes().get(str(fields.get("error", "")))
+    if error_class is None:
+        return None
+    words = {name: str(fields.get(name, "")) for name in ("where", "advice")}
+    if issubclass(error_class, RunStopped):
+        return error_class(str(fields.get("what", "")), **words, reason=fields.get("reason") or None)
+    return error_class(str(fields.get("what", "")), **words)
+
+
+def error_classes() -> dict[str, type[HeadwayError]]:
+    """Ours, by name."""
+    found: dict[str, type[HeadwayError]] = {}
+    unseen: list[type[HeadwayError]] = [HeadwayError]
+    while unseen:
+        error_class = unseen.pop()
+        found[error_class.__name__] = error_class
+        unseen += error_class.__subclasses__()
+    return found
 
 
 def _one_line(error: BaseException) -> str:

@@ -45,6 +45,9 @@ OWNER_SILENT = "nothing was heard of the owner within its lease"
 OWNER_LOST = frozenset({OWNER_GONE, OWNER_ENDED, OWNER_LET_GO, OWNER_SILENT})
 """Why a guard stops its agent on its own account."""
 
+DETACHED = "detached"
+"""Folder in a run's own, where a flow and a job speak of it; see `order`."""
+
 ENDED = frozenset({"done", "stopped", "failed"})
 """States a rank's marker does not leave."""
 

@@ -11,27 +11,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_contracts.errors import EnvironmentProblem
+from training.launch.protocol import DETACHED
 
 NAME = "owner.lock"
 
 
 @contextlib.contextmanager
-def owning(run_dir: Path) -> Iterator[None]:
-    """Hold the run's folder exclusively.
+def owning(folder: Path, run: str = "") -> Iterator[None]:
+    """Hold a run's folder, or one in it, exclusively.
+
+    Args:
+        run: the run's name, where the folder has another.
 
     Raises:
         EnvironmentProblem: another process holds it; the message names it.
     """
     # Children must not inherit the descriptor: the lock would live as long as they do. Python opens it close-on-exec.
-    descriptor = os.open(run_dir / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise EnvironmentProblem(
                 f"another process trains this run already ({_owner(descriptor)}).",
-                where=str(run_dir),
-                advice=f"Wait for it, or end it with `headway stop {run_dir.name}`.",
+                where=str(folder),
+                advice=f"Wait for it, or end it with `headway stop {run or folder.name}`.",
             ) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
@@ -53,6 +57,11 @@ def owner_of(run_dir: Path) -> str | None:
     finally:
         os.close(descriptor)
     return None
+
+
+def holder_of(run_dir: Path) -> str | None:
+    """Who trains the run, or watches the job that does or will; None where nobody is."""
+    return owner_of(run_dir) or owner_of(run_dir / DETACHED)
 
 
 def is_at_work(run_dir: Path) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from data_contracts.errors import EnvironmentProblem, HeadwayError, RanksLost, RunStopped, StopReason, TrainingFailed
+from training.launch.failure import error_classes
 from training.launch.hosts import Member, Muster
 from training.launch.launcher import Launcher
 from training.launch.launchers import launcher_for
@@ -43,6 +44,7 @@ def supervise(
     ledger: Ledger,
     budget_scope: str,
     poll: Callable[[], int | None],
+    asked: Callable[[], StopWish | None] = lambda: None,
 ) -> AttemptOutcome:
     """Run the gang to its end, over as many attempts as the budget allows.
 
@@ -53,6 +55,7 @@ def supervise(
         ledger: the owner's ledger; gets a span `attempt` for each, and events for what happened in between.
         budget_scope: attempts under one scope share `max_attempts`, whichever process started them.
         poll: called a few times a second; returns the newest step known, or None. A step is what the deadlines watch.
+        asked: called as often; whether the owner has a reason of its own to stop.
 
     Raises:
         RunStopped: the gang's bound was reached, `request_stop` was called, or the ranks stopped by themselves.
@@ -62,13 +65,13 @@ def supervise(
     """
     gang.run_dir.mkdir(parents=True, exist_ok=True)
     with owning(gang.run_dir):
+        clear_stop(gang.run_dir)
         launcher = launcher_for(spec)
         with ledger.span("launch.reattach"):
             launcher.reattach(gang.run_dir)
-        clear_stop(gang.run_dir)
         token = secrets.token_hex(16)
         with reaped(TOKEN, token, spec.lost_grace_s + GUARD_LATE_S, elsewhere=launcher.sweeps(token)):
-            return _Supervisor(spec, gang, launcher, ledger, budget_scope, token, poll).run()
+            return _Supervisor(spec, gang, launcher, ledger, budget_scope, token, poll, asked).run()
 
 
 class _Supervisor:
@@ -81,9 +84,10 @@ class _Supervisor:
         scope: str,
         token: str,
         poll: Callable[[], int | None],
+        asked: Callable[[], StopWish | None],
     ) -> None:
         self._spec, self._gang, self._launcher, self._ledger = spec, gang, launcher, ledger
-        self._scope, self._token, self._poll = scope, token, poll
+        self._scope, self._token, self._poll, self._asked = scope, token, poll, asked
         self._records = AttemptRecords(gang.run_dir)
         self._looked_at: set[str] = set()
 
@@ -181,7 +185,9 @@ class _Supervisor:
 
     def _stop_wish(self) -> StopWish | None:
         asked = requested_stop(self._gang.run_dir)
-        return self._gang.stop.wish() if asked is None else StopWish(reason="asked", detail=asked)
+        if asked is not None:
+            return StopWish(reason="asked", detail=asked)
+        return self._gang.stop.wish() or self._asked()
 
     def _raise_if_stopped(self) -> None:
         if (wish := self._stop_wish()) is not None:
@@ -204,7 +210,7 @@ class _Supervisor:
 
 def failure(outcome: AttemptOutcome, reason: str, folder: Path) -> HeadwayError:
     """The error a person sees: a rank's own where no retry could help, else what failed first and what its log says."""
-    error_class = _error_classes().get(outcome.error)
+    error_class = error_classes().get(outcome.error)
     if error_class is not None and not outcome.retryable and not issubclass(error_class, RunStopped):
         return error_class(outcome.what, where=outcome.where, advice=outcome.advice)
     named = outcome.rank is None or f"rank {outcome.rank} " in outcome.what
@@ -223,16 +229,6 @@ def _advice(outcome: AttemptOutcome) -> str:
     if outcome.cause == "oom" and not outcome.advice:
         return "Lower the micro-batch, or give the ranks more memory."
     return outcome.advice
-
-
-def _error_classes() -> dict[str, type[HeadwayError]]:
-    found: dict[str, type[HeadwayError]] = {}
-    unseen: list[type[HeadwayError]] = [HeadwayError]
-    while unseen:
-        error_class = unseen.pop()
-        found[error_class.__name__] = error_class
-        unseen += error_class.__subclasses__()
-    return found
 
 
 def _too_few(found: Muster, fewest: int) -> AttemptOutcome:

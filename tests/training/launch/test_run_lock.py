@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import EnvironmentProblem
-from training.launch.run_lock import owning
+from training.launch.protocol import DETACHED
+from training.launch.run_lock import holder_of, owning
 
 HOLD = """
 import sys, pathlib
@@ -28,6 +29,15 @@ def test_a_second_owner_is_refused_by_the_first_ones_number(tmp_path: Path) -> N
     ):
         pass
     assert refused.value.exit_code == 8
+
+
+def test_a_run_is_held_by_whoever_watches_the_job_that_trains_it(tmp_path: Path) -> None:
+    (tmp_path / DETACHED).mkdir()
+    with owning(tmp_path / DETACHED, "f00"):
+        assert f"pid {os.getpid()} on " in str(holder_of(tmp_path))
+        with pytest.raises(EnvironmentProblem, match="`headway stop f00`"), owning(tmp_path / DETACHED, "f00"):
+            pass
+    assert holder_of(tmp_path) is None
 
 
 def test_a_killed_owner_leaves_no_lock(tmp_path: Path) -> None:
