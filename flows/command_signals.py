@@ -20,6 +20,9 @@ class Terminated(BaseException):
 class HungUp(BaseException):
     """SIGHUP came: the terminal was closed."""
 
+    spares_detached_runs = True
+    """A scheduler has them; who looked on went home."""
+
 
 def terminate(_number: int, _frame: object) -> None:
     raise Terminated

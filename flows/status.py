@@ -131,7 +131,7 @@ def _run(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus
         described: the run's whole digest, if its document is there.
     """
     folder = workspace.local_path(f"runs/{name}")
-    owner = run_lock.owner_of(folder)
+    owner = run_lock.holder_of(folder)
     checkpoints = {step_of(path.parent.name) for path in folder.glob(f"checkpoints/*/{MANIFEST_NAME}")}
     if not workspace.is_local:
         checkpoints |= {step_of(published) for published in workspace.names(f"runs/{name}/checkpoints")}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from data_contracts.documents import RunSpec
 from data_contracts.places import LOCAL
 from tasks.context import RunContext
+from training.launch.follow import follow
+from training.launch.slurm import Slurm
 from training.launch.spec import Gang, LaunchSpec, for_quiet_work
 from training.launch.supervisor import supervise
 
@@ -42,6 +45,20 @@ def gang_for(
         continued_by=context.continued_by,
         environment={**({LOCAL: os.environ[LOCAL]} if LOCAL in os.environ else {}), **spec.loader.environment()},
     )
+
+
+def run_to_its_end(context: RunContext, spec: LaunchSpec, gang: Gang, poll: Callable[[], int | None]) -> None:
+    """Train under a supervisor of this flow's, or watch the one that a scheduler's job holds.
+
+    Raises:
+        TrainingFailed: the budget is spent, or a rank failed for good.
+        RunStopped: a stop was asked for.
+        EnvironmentProblem: the scheduler refused the job, or somebody watches the run already.
+    """
+    if spec.is_detached:
+        follow(Slurm(), spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=poll)
+    else:
+        supervise(spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=poll)
 
 
 def run_quietly(

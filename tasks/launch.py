@@ -19,7 +19,7 @@ from tasks import current_run
 from tasks.artifacts import ProgressBar, artifact_key
 from tasks.checkpoint_carrier import CheckpointCarrier
 from tasks.context import RunContext
-from tasks.gangs import gang_for
+from tasks.gangs import gang_for, run_to_its_end
 from tasks.stage import Made, find_or_make, stage_task
 from tasks.starting_point import Settled, settle_start, write_down_start
 from tasks.track import SUMMARY, SeriesShipper
@@ -27,8 +27,8 @@ from training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder,
 from training.code_archive import freeze_code, freeze_environment
 from training.config import TrainingSpec, batch_line, can_share
 from training.data.shapes import TokenShape
+from training.launch.retry_budget import AttemptRecords
 from training.launch.spec import LaunchSpec
-from training.launch.supervisor import supervise
 from training.ledger import Event, SpoolTail, read_events
 from training.optimizers.spec import learning_rate_line
 from training.run_documents import data_shape, mixed_manifests
@@ -125,7 +125,7 @@ def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, settle
         possible_nodes=possible_nodes(training, spec),
     )
     shipper = SeriesShipper(workspace, tracking_uri, context.pipeline, run)
-    watch = TrainingWatch(context, run_dir, step_facts(context, run, training), shipper.add)
+    watch = TrainingWatch(context, run_dir, step_facts(context, run, training), shipper.add, joins_in=spec.is_detached)
     carrier = CheckpointCarrier(workspace, run_folder(run.link), run.link, context.ledger)
     with shipper, carrier:
 
@@ -133,7 +133,7 @@ def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, settle
             carrier.tell()
             return watch.poll()
 
-        supervise(spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=poll)
+        run_to_its_end(context, spec, gang, poll)
         poll()
         watch.sum_up()
     return Made(document=run, files=result_files(context, run.link))
@@ -223,12 +223,22 @@ class TrainingWatch:
     """Tails the ranks' ledgers: the newest step for the supervisor, rank 0's records for people and MLflow."""
 
     def __init__(
-        self, context: RunContext, run_dir: Path, facts: Mapping[str, Any], ship: Callable[[Event], object]
+        self,
+        context: RunContext,
+        run_dir: Path,
+        facts: Mapping[str, Any],
+        ship: Callable[[Event], object],
+        *,
+        joins_in: bool = False,
     ) -> None:
+        """Args:
+        joins_in: whether an attempt that has not ended goes on, and is told from its first step.
+        """
         self._context, self._attempts, self._facts, self._ship = context, run_dir / "attempts", facts, ship
         self._tails: dict[Path, SpoolTail] = {}
         self._bar = ProgressBar(artifact_key(context.pipeline, "training"), "Training steps, in percent")
-        self._old = set(self._spools())
+        ended = {record.attempt for record in AttemptRecords(run_dir).all() if record.end_unix_s is not None}
+        self._old = {spool for spool in self._spools() if not joins_in or int(spool.parent.parent.name) in ended}
         self._step: int | None = None
 
     def _spools(self) -> list[Path]:

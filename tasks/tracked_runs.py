@@ -51,7 +51,7 @@ def end_killed(workspace: Workspace, client: MlflowClient) -> list[str]:
     ended = []
     for run in _runs(client, "attributes.status = 'RUNNING'"):
         folder = workspace.local_path(run_folder(_link(run)))
-        if run.data.tags.get(MACHINE_TAG) == MACHINE and run_lock.owner_of(folder) is None:
+        if run.data.tags.get(MACHINE_TAG) == MACHINE and run_lock.holder_of(folder) is None:
             client.set_terminated(run.info.run_id, "KILLED")
             ended.append(str(run.info.run_name))
     return ended

@@ -42,7 +42,6 @@ def started(context, candidate: Candidate, monkeypatch: pytest.MonkeyPatch) -> l
 
     monkeypatch.setenv("HEADWAY_LOCAL", "/local/sides")
     monkeypatch.setattr(gangs, "supervise", supervise)
-    monkeypatch.setattr(launch, "supervise", supervise)
     monkeypatch.setattr(launch, "_context_tokens", lambda *_: 1)
     monkeypatch.setattr(launch, "SeriesShipper", lambda *_: _Quiet())
     monkeypatch.setattr(verify, "final_checkpoint", lambda *_: (candidate.folder, candidate.manifest))

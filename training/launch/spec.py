@@ -15,6 +15,7 @@ from training.data.loader_spec import LoaderSpec
 from training.launch import protocol
 from training.launch.hosts import Member
 from training.launch.preflight import PreflightSpec
+from training.launch.slurm_spec import SlurmSpec
 from training.launch.ssh import SshSpec
 from training.launch.stop_bound import NO_BOUND, StopBound
 
@@ -37,10 +38,13 @@ _OF_THE_MACHINE_NAMES = frozenset(
 class LaunchSpec(Frozen):
     """How a run is launched; nothing here changes what is learnt."""
 
-    launcher: Literal["local", "ssh"] = Field(
-        "local", description="Where agents run: `local` starts them on this machine, `ssh` on the hosts of a list."
+    launcher: Literal["local", "ssh", "slurm"] = Field(
+        "local",
+        description="Where agents run: `local` starts them on this machine, `ssh` on the hosts of a list, "
+        "`slurm` as a job in its queue.",
     )
     ssh: SshSpec | None = Field(None, description="Of launcher `ssh`: its hosts.")
+    slurm: SlurmSpec = Field(default_factory=SlurmSpec, description="Of launcher `slurm`: where and how long.")
     nodes: int = Field(2, ge=1, description="Number of torchrun agents.")
     ranks_per_node: int = Field(1, ge=1, description="Worker processes of each agent.")
     min_nodes: int | None = Field(
@@ -69,6 +73,19 @@ class LaunchSpec(Frozen):
     )
     loader: LoaderSpec = Field(default_factory=LoaderSpec, description="How ranks get at the shards.")
 
+    @property
+    def is_detached(self) -> bool:
+        """Whether the supervisor lives in a scheduler's job, and goes on without the flow."""
+        return self.launcher == "slurm"
+
+    @model_validator(mode="after")
+    def _says_nothing_in_vain(self) -> Self:
+        if self.launcher != "slurm" and self.slurm != SlurmSpec():
+            raise ValueError(
+                f"`slurm` is said, but the launcher is {self.launcher!r}: say `launcher: slurm`, or neither"
+            )
+        return self
+
     @model_validator(mode="after")
     def _has_its_hosts(self) -> Self:
         if self.min_nodes is not None and self.min_nodes > self.nodes:
@@ -89,8 +106,11 @@ class QuietLaunchSpec(LaunchSpec):
 
 
 def for_quiet_work(spec: LaunchSpec) -> QuietLaunchSpec:
-    """The same for a gang without steps: what says nothing and does nothing is late as soon as a missing step is."""
-    return QuietLaunchSpec(**spec.model_dump())
+    """The same for a gang without steps: what says nothing and does nothing is late as soon as a missing step is.
+
+    It runs beside the flow where a scheduler has the training: no queue is waited for, for seconds of work.
+    """
+    return QuietLaunchSpec(**spec.model_dump() | ({"launcher": "local", "slurm": {}} if spec.is_detached else {}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

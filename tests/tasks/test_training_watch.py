@@ -1,0 +1,34 @@
+"""What a flow tells of the attempts that it finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tasks.launch import TrainingWatch
+from training.launch.protocol import AttemptFiles
+from training.launch.retry_budget import AttemptRecord, AttemptRecords
+from training.launch.spec import attempt_folder
+from training.ledger import Ledger
+
+
+@pytest.mark.parametrize(("joins_in", "told"), [(True, [3, 4]), (False, [])])
+def test_who_joins_a_detached_run_tells_the_attempt_that_goes_on_and_no_earlier_one(
+    context, tmp_path: Path, joins_in: bool, told: list[int]
+) -> None:
+    records = AttemptRecords(tmp_path)
+    for number, steps in ((1, (1, 2)), (2, (3, 4))):
+        records.begin(AttemptRecord(attempt=number, scope="one"))
+        spool = Ledger(AttemptFiles(attempt_folder(tmp_path, number)).rank_spool(0))
+        for step in steps:
+            spool.event("step", step=step)
+    records.end(AttemptRecord(attempt=1, scope="one", end_unix_s=1.0))
+    shipped: list[int] = []
+
+    watch = TrainingWatch(
+        context, tmp_path, {"max_steps": 9}, lambda event: shipped.append(event["step"]), joins_in=joins_in
+    )
+
+    assert watch.poll() == (told[-1] if told else None)
+    assert shipped == told

@@ -1,0 +1,71 @@
+"""What a scheduler must be able to do that keeps detached runs as its jobs, whichever it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from data_contracts.errors import EnvironmentProblem
+from training.launch.order import JobHandle, Order
+
+
+class SchedulerSilent(EnvironmentProblem):
+    """It cannot be reached, for now; what was asked of it may have been heard all the same."""
+
+
+class JobState(Enum):
+    PENDING = "pending"
+    RUNNING = "running"
+    """Or just starting, or ending: its outcome is still to come."""
+    PREEMPTED = "preempted"
+    """Ended by the scheduler or a machine, not by what it ran: another job may go on."""
+    CANCELLED = "cancelled"
+    """By somebody's wish."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """The scheduler gives no answer; says nothing about the job."""
+    FORGOTTEN = "forgotten"
+    """The scheduler answers, and knows no such job."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self not in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobReport:
+    state: JobState
+    reason: str = ""
+    """In the scheduler's words."""
+    restarts: int = 0
+    """How often the scheduler started it anew."""
+
+
+class Scheduler(Protocol):
+    """Nothing here waits for a job; every call has a deadline, and raises `EnvironmentProblem` past it."""
+
+    name: str
+
+    def key(self, run_dir: Path) -> str:
+        """By which a run's job is known; the same for whoever asks."""
+
+    def render(self, order: Order, now_unix_s: float) -> str:
+        """What would be submitted; pure."""
+
+    def find(self, key: str) -> str | None:
+        """The living job under the key, if there is one."""
+
+    def submit(self, order: Order) -> JobHandle:
+        """Queue a job, unless a living one is found under the run's key: then that."""
+
+    def poll(self, handle: JobHandle) -> JobReport:
+        """Raises nothing: no answer is `UNKNOWN`."""
+
+    def signal(self, handle: JobHandle) -> None:
+        """Give the job notice, as the scheduler does before it ends one."""
+
+    def cancel(self, handle: JobHandle) -> None:
+        """End the job, in whatever state."""

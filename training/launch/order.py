@@ -1,0 +1,143 @@
+"""What a flow and a detached run say to each other, and where: small JSON files in the run's folder.
+
+<run_dir>/detached/
+    owner.lock                 held by the flow that watches
+    order.json                 what the job is to run, frozen before it is queued
+    job.json                   the job, for a later flow to find
+    lease.json                 renewed by the flow that watches
+    start.json                 which start of the job is the newest
+    outcome.json               how the order ended; gone once a flow has taken it to heart
+    job-<id>.log               what the job's own process wrote
+    job-<id>-<restarts>.jsonl  the supervisor's ledger
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError
+
+from data_contracts.documents import Frozen
+from data_contracts.errors import ConfigError, HeadwayError, RunStopped
+from training.launch.failure import describe, rebuilt
+from training.launch.protocol import DETACHED, read_json, write_json
+from training.launch.spec import Gang, LaunchSpec
+from training.launch.stop_bound import StopBound
+
+
+class DetachedFiles:
+    """Names of a detached run's files."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.folder = run_dir / DETACHED
+        self.order = self.folder / "order.json"
+        self.job = self.folder / "job.json"
+        self.start = self.folder / "start.json"
+        self.lease = self.folder / "lease.json"
+        self.outcome = self.folder / "outcome.json"
+
+    def log(self, job: str) -> Path:
+        return self.folder / f"job-{job}.log"
+
+    def spool(self, job: str, restarts: int) -> Path:
+        return self.folder / f"job-{job}-{restarts}.jsonl"
+
+    def spools(self, job: str) -> list[Path]:
+        """Of all its starts, in their order."""
+        return sorted(self.folder.glob(f"job-{job}-*.jsonl"), key=lambda path: int(path.stem.rpartition("-")[2]))
+
+
+class Order(Frozen):
+    """What a job is to run. It holds no secret: what ranks need comes by the job's own environment."""
+
+    order: str
+    """Made up anew for every submission, so that no outcome is taken for another's."""
+    spec: LaunchSpec
+    gang: dict[str, Any]
+    budget_scope: str
+
+    @classmethod
+    def of(cls, order: str, spec: LaunchSpec, gang: Gang, budget_scope: str) -> Self:
+        return cls(order=order, spec=spec, gang=_as_json(gang), budget_scope=budget_scope)
+
+    def to_gang(self) -> Gang:
+        fields = self.gang | {name: tuple(self.gang[name]) for name in ("arguments", "import_path")}
+        return Gang(**fields | {"run_dir": Path(fields["run_dir"]), "stop": StopBound(**fields["stop"])})
+
+    def save(self, files: DetachedFiles) -> None:
+        write_json(files.order, self.model_dump())
+
+    @classmethod
+    def load(cls, files: DetachedFiles) -> Self:
+        """Raises `ConfigError`: there is none that this version of Headway reads."""
+        try:
+            return cls.model_validate(read_json(files.order) or {})
+        except ValidationError as error:
+            raise ConfigError(
+                "no order that this version of Headway reads.",
+                where=str(files.order),
+                advice="The job was queued by another version: cancel it, and retrain.",
+            ) from error
+
+
+def _as_json(gang: Gang) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(json.dumps(asdict(gang), default=str))
+    return value
+
+
+class Outcome(Frozen):
+    """How an order ended, in the supervisor's words."""
+
+    order: str
+    state: Literal["done", "stopped", "preempted", "failed"]
+    """`preempted`: it was told to make room, kept a checkpoint, and could not be queued again by itself."""
+    job: str = ""
+    error: dict[str, Any] = Field(default_factory=dict)
+    """As a rank's marker describes one; empty when it is done."""
+
+    @classmethod
+    def of_error(cls, order: str, job: str, error: BaseException, place: str) -> Self:
+        state: Literal["stopped", "failed"] = "stopped" if isinstance(error, RunStopped) else "failed"
+        return cls(order=order, state=state, job=job, error=describe(error, place))
+
+    def save(self, files: DetachedFiles) -> None:
+        write_json(files.outcome, self.model_dump())
+
+    @classmethod
+    def load(cls, files: DetachedFiles, order: str) -> Self | None:
+        """None while there is none, or another order's."""
+        value = read_json(files.outcome)
+        return None if value is None or value.get("order") != order else cls.model_validate(value)
+
+    def to_error(self, where: str) -> HeadwayError:
+        """What the supervisor raised; a defect of its own is told as one."""
+        return rebuilt(self.error) or HeadwayError(
+            f"the supervisor in the job failed: {self.error.get('what', 'without a word')}", where=where
+        )
+
+
+class JobHandle(Frozen):
+    """Enough to find a job again after the flow that queued it is gone."""
+
+    launcher: str
+    job: str
+    key: str
+    """By which the engine knows the run's job; the same for whoever submits it."""
+    order: str
+    log: str
+    """The file in which the job's own process writes."""
+
+    def save(self, files: DetachedFiles) -> None:
+        write_json(files.job, self.model_dump())
+
+    @classmethod
+    def load(cls, files: DetachedFiles) -> Self | None:
+        value: Mapping[str, Any] | None = read_json(files.job)
+        try:
+            return None if value is None else cls.model_validate(value)
+        except ValidationError:
+            return None

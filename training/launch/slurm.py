@@ -1,0 +1,276 @@
+"""Launcher `slurm`: a run is one job; its batch step is the supervisor, which starts a guard on every node by `srun`.
+
+What is known of a job is asked of the controller, which forgets it some minutes after its end; accounting may not be
+there. A job's name is its run's key, so that whoever comes later finds it; and Slurm itself lets no two jobs of one
+user and name run at once.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from enum import Enum
+from pathlib import Path
+
+from data_contracts.digests import sha256_bytes
+from data_contracts.errors import EnvironmentProblem
+from training.launch.hosts import HEADWAY_HOME
+from training.launch.jobs import JobReport, JobState, SchedulerSilent
+from training.launch.order import DetachedFiles, JobHandle, Order
+from training.launch.spec import Gang, LaunchSpec, inherited_environment
+
+COMMAND_S = 60.0
+"""How long one command may take; Slurm's own patience is 10 s a message, several times over."""
+SUBMIT_S = 60.0
+"""How long a controller that cannot be reached is asked again before a job is not queued."""
+SETTLE_S = 180.0
+"""How long a job may take from its end, or from being requeued, until it is gone or pending."""
+TRY_AGAIN_S = 2.0
+NOTICE_MARGIN_S = 30.0
+"""Beyond the ranks' grace: for their supervisor to hear of the notice, and to queue the job again."""
+
+_TRANSIENT = re.compile(
+    r"unable to contact slurm controller|socket timed out|connection (refused|timed out|reset)|communication|"
+    r"resource temporarily unavailable|transport endpoint|zero bytes",
+    re.IGNORECASE,
+)
+_FORGOTTEN = re.compile(r"invalid job id", re.IGNORECASE)
+_STATES = {
+    JobState.PENDING: "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT RESV_DEL_HOLD",
+    JobState.RUNNING: "RUNNING COMPLETING SUSPENDED STOPPED STAGE_OUT RESIZING SIGNALING",
+    JobState.PREEMPTED: "PREEMPTED TIMEOUT NODE_FAIL BOOT_FAIL",
+    JobState.CANCELLED: "CANCELLED REVOKED",
+    JobState.SUCCEEDED: "COMPLETED",
+    JobState.FAILED: "FAILED OUT_OF_MEMORY DEADLINE",
+}
+_STATE_OF = {word: state for state, words in _STATES.items() for word in words.split()}
+_NOT_CARRIED = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_")
+
+
+class StartState(Enum):
+    """Of one start of a job, as its own processes ask."""
+
+    GOES_ON = "running"
+    ENDING = "being ended, or queued again"
+    ENDED = "over, or started anew elsewhere"
+    UNKNOWN = "out of reach of Slurm's controller"
+
+    @property
+    def is_over(self) -> bool:
+        return self in (StartState.ENDING, StartState.ENDED)
+
+
+class Slurm:
+    name = "slurm"
+
+    def key(self, run_dir: Path) -> str:
+        place = sha256_bytes(str(run_dir.resolve()).encode())[:12]
+        return f"headway-{run_dir.name[:16]}-{place}"
+
+    def render(self, order: Order, now_unix_s: float) -> str:
+        return batch_script(order.spec, order.to_gang(), self.key(Path(order.gang["run_dir"])), now_unix_s)
+
+    def find(self, key: str) -> str | None:
+        """Raises:
+        SchedulerSilent: Slurm cannot be asked now.
+        EnvironmentProblem: nor later.
+        """
+        deadline_s = time.monotonic() + SETTLE_S
+        while True:
+            listed = run_command("squeue", "--noheader", f"--name={key}", "--me", "--format=%i %T")
+            jobs = dict(line.split()[:2] for line in listed.splitlines() if line.strip())
+            settled = [job for job, word in jobs.items() if word != "COMPLETING"]
+            if settled or not jobs:
+                return min(settled, key=int, default=None)
+            # It is over, or on its way back into the queue; only then can it be said which.
+            if time.monotonic() > deadline_s:
+                raise EnvironmentProblem(
+                    f"Slurm has been completing job {', '.join(jobs)} for {SETTLE_S:g} s.",
+                    where=f"job {key}",
+                    advice="Ask who looks after the cluster: a node may not answer. Then retrain.",
+                )
+            time.sleep(TRY_AGAIN_S)
+
+    def submit(self, order: Order) -> JobHandle:
+        """Raises `EnvironmentProblem`: Slurm refused, in its own words, or cannot be asked."""
+        run_dir = Path(order.gang["run_dir"])
+        key, deadline_s = self.key(run_dir), time.monotonic() + SUBMIT_S
+        while True:
+            try:
+                # Before each try: one that got no answer may have been heard all the same.
+                job = self.find(key) or _sbatch(self.render(order, time.time()), run_dir)
+                log = str(DetachedFiles(run_dir).log(job))
+                return JobHandle(launcher=self.name, job=job, key=key, order=order.order, log=log)
+            except SchedulerSilent:
+                if time.monotonic() > deadline_s:
+                    raise
+                time.sleep(TRY_AGAIN_S)
+
+    def poll(self, handle: JobHandle) -> JobReport:
+        try:
+            return read_job(run_command("scontrol", "--oneliner", "show", "job", handle.job))
+        except EnvironmentProblem as problem:
+            state = JobState.FORGOTTEN if _FORGOTTEN.search(str(problem)) else JobState.UNKNOWN
+            return JobReport(state=state, reason=str(problem))
+
+    def state(self, job: str, restarts: int) -> StartState:
+        """Of a job's start, when so many went before it."""
+        try:
+            shown = run_command("scontrol", "--oneliner", "show", "job", job)
+        except EnvironmentProblem:
+            return StartState.UNKNOWN
+        report = read_job(shown)
+        if report.state is not JobState.RUNNING or report.restarts != restarts:
+            return StartState.ENDED
+        return StartState.ENDING if report.reason.startswith("COMPLETING") else StartState.GOES_ON
+
+    def signal(self, handle: JobHandle) -> None:
+        run_command("scancel", "--signal=TERM", "--batch", handle.job)
+
+    def cancel(self, handle: JobHandle) -> None:
+        run_command("scancel", handle.job)
+
+    def requeue(self, job: str) -> None:
+        """Put a running job back into the queue; ends its processes."""
+        run_command("scontrol", "requeue", job)
+
+    def limit(self, job: str, gang: Gang, spec: LaunchSpec) -> None:
+        """Have a job that just started end with the run's bound, however long it waited in the queue."""
+        limit_s = _limit_s(spec, gang, time.time())
+        if limit_s is not None and not math.isinf(gang.stop.at_unix_s):
+            run_command("scontrol", "update", f"JobId={job}", f"TimeLimit={_minutes(limit_s)}")
+
+
+def batch_script(spec: LaunchSpec, gang: Gang, key: str, now_unix_s: float) -> str:
+    """The job of a run: one task a node, and the supervisor as its batch step."""
+    files, slurm = DetachedFiles(gang.run_dir), spec.slurm
+    limit_s = _limit_s(spec, gang, now_unix_s)
+    named = {"partition": slurm.partition, "account": slurm.account, "qos": slurm.qos}
+    options = {
+        "job-name": key,
+        "comment": f"headway {gang.run_dir.name}",
+        "nodes": gang.nodes,
+        "ntasks-per-node": 1,
+        "cpus-per-task": gang.ranks_per_node * gang.num_threads,
+        **({} if limit_s is None else {"time": _minutes(limit_s)}),
+        # To the batch step alone, which is the supervisor: it stops its ranks in order.
+        "signal": f"B:TERM@{round(spec.stop_grace_s + NOTICE_MARGIN_S)}",
+        "dependency": "singleton",
+        "open-mode": "append",
+        "output": str(files.folder).replace("%", "%%") + "/job-%j.log",
+        **{name: value for name, value in named.items() if value is not None},
+    }
+    lines = [f"#SBATCH --{name}={_quoted(str(value))}" for name, value in options.items()]
+    supervisor = (sys.executable, "-m", "training.launch.detached", str(gang.run_dir))
+    return "\n".join(
+        (
+            "#!/bin/sh",
+            *lines,
+            "#SBATCH --requeue",
+            *(f"#SBATCH {option}" for option in slurm.sbatch_options),
+            f"export PYTHONPATH={shlex.quote(HEADWAY_HOME)} PYTHONSAFEPATH=1",
+            f"exec {shlex.join(supervisor)}",
+            "",
+        )
+    )
+
+
+def _limit_s(spec: LaunchSpec, gang: Gang, now_unix_s: float) -> float | None:
+    """How long a job that starts now may run; the notice comes after the run's own bound, not before it."""
+    notice_s = spec.stop_grace_s + NOTICE_MARGIN_S + 60.0
+    limits = [gang.stop.at_unix_s - now_unix_s + notice_s, spec.slurm.time_limit_s or math.inf]
+    limit_s = max(min(limits), notice_s)
+    return None if math.isinf(limit_s) else limit_s
+
+
+def _minutes(seconds: float) -> int:
+    """Slurm counts in minutes."""
+    return math.ceil(seconds / 60)
+
+
+def _quoted(value: str) -> str:
+    """For a line of sbatch's, which knows quotes, though not the shell's."""
+    return value if re.fullmatch(r"[\w.,:@%+/=-]+", value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+
+
+def _sbatch(script: str, run_dir: Path) -> str:
+    said = run_command("sbatch", "--parsable", "--export=ALL", f"--chdir={run_dir}", stdin=script)
+    # A site's own wrapper may have had something to say first.
+    numbers = [match[1] for line in said.splitlines() if (match := re.fullmatch(r"(\d+)(;\S+)?", line.strip()))]
+    if not numbers:
+        raise EnvironmentProblem(f"sbatch named no job; it said {said.strip()[:300]!r}.", where=str(run_dir))
+    return numbers[-1]
+
+
+def read_job(shown: str) -> JobReport:
+    """What `scontrol --oneliner show job` says of one job."""
+    found = {name: match[1] if (match := re.search(rf"\b{name}=(\S+)", shown)) else "" for name in _SHOWN}
+    word = found["JobState"].partition("+")[0]
+    said = [found["JobState"], *(words for words in (found["Reason"],) if words not in ("", "None"))]
+    if found["ExitCode"] not in ("", "0:0"):
+        said.append(f"exit status {found['ExitCode']}")
+    restarts = int(found["Restarts"]) if found["Restarts"].isdigit() else 0
+    return JobReport(state=_STATE_OF.get(word, JobState.UNKNOWN), reason=", ".join(said), restarts=restarts)
+
+
+_SHOWN = ("JobState", "Reason", "ExitCode", "Restarts")
+
+
+def run_command(*words: str, stdin: str | None = None) -> str:
+    """What a command of Slurm's printed.
+
+    Raises:
+        SchedulerSilent: Slurm's controller could not be reached, or gave no answer in time.
+        EnvironmentProblem: it is not there, or it failed; with its own words.
+    """
+    try:
+        done = subprocess.run(
+            words,
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
+            env=_environment(words[0], os.environ),
+            # An interrupt that a terminal sends to all is ours to answer.
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise EnvironmentProblem(
+            f"`{words[0]}` is not installed here.",
+            where="launch.launcher: slurm",
+            advice="Retrain from a machine that can submit jobs to Slurm.",
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise SchedulerSilent(f"`{words[0]}` gave no answer within {COMMAND_S:g} s.", where="Slurm") from error
+    if done.returncode != 0:
+        said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        error_class = SchedulerSilent if _TRANSIENT.search(said) else EnvironmentProblem
+        raise error_class(f"`{words[0]}` refused: {said[:500]}", where="Slurm")
+    return done.stdout
+
+
+def _environment(program: str, environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:
+    """What a job inherits is what ranks may see; the place in another job, and options by the back door, are not."""
+    if program != "sbatch":
+        return {**environ, "LC_ALL": "C"}
+    kept = inherited_environment(environ)
+    conf = {name: value for name, value in kept.items() if name == "SLURM_CONF"}
+    return {name: value for name, value in kept.items() if not name.startswith(_NOT_CARRIED)} | conf
+
+
+def job_of(environ: os._Environ[str] | dict[str, str]) -> tuple[str, int]:
+    """The number of the job that this process runs in, and how often it was started anew.
+
+    Raises:
+        EnvironmentProblem: it runs in none.
+    """
+    job = environ.get("SLURM_JOB_ID", "")
+    if not job:
+        raise EnvironmentProblem("this is started by Slurm alone, as a job's batch step.", where="SLURM_JOB_ID")
+    return job, int(environ.get("SLURM_RESTART_COUNT") or 0)
