@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--until", type=Path, help="goes on beyond the last step until this is there")
     parser.add_argument("--step-s", type=float, default=0.05)
     parser.add_argument("--trouble", type=json.loads, default={})
     parser.add_argument("--deaf", action="store_true", help="ignores requests to stop")
@@ -48,7 +50,9 @@ def count(rank: Rank, arguments: argparse.Namespace) -> None:
         subprocess.Popen(["sleep", "600"], start_new_session=True)
         subprocess.run(["sh", "-c", "setsid sleep 601 & exit 0"], check=True)
     first = int(checkpoint.read_text()) if checkpoint.exists() else 0
-    for step in range(first + 1, arguments.steps + 1):
+    for step in itertools.count(first + 1):
+        if step > arguments.steps and (arguments.until is None or arguments.until.exists()):
+            break
         time.sleep(arguments.step_s)
         rank.ledger.event("step", step=step)
         print(f"toy {rank.rank} at {step}", flush=True)

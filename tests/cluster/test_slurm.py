@@ -1,0 +1,340 @@
+"""Detached runs on a real Slurm: several nodes on this machine, toy workers where the promise is about processes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import ContractViolation, EnvironmentProblem, RunStopped
+from flows.command_signals import HungUp
+from tests.cluster.slurm import SlurmCluster, slurm_cluster, why_not
+from tests.training.conftest import make_project
+from tests.waiting import DEADLINE_S, wait_until
+from training.launch.follow import WORKER_LOST, follow
+from training.launch.jobs import JobState
+from training.launch.launcher import Handle
+from training.launch.order import DetachedFiles, JobHandle, Outcome
+from training.launch.process_tree import processes_with
+from training.launch.protocol import TOKEN as RUN_TOKEN
+from training.launch.protocol import AttemptFiles
+from training.launch.retry_budget import AttemptRecords
+from training.launch.slurm import Slurm
+from training.launch.spec import Gang, LaunchSpec, attempt_folder
+from training.launch.stop_request import request_stop
+from training.ledger import Ledger, read_events
+
+TOYS = Path(__file__).parents[1] / "training" / "launch" / "toys"
+REPOSITORY = Path(__file__).parents[2]
+LONG = ("--steps", "100000")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
+]
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster, pytest.MonkeyPatch.context() as here:
+        for name, value in cluster.variables.items():
+            here.setenv(name, value)
+        yield cluster
+
+
+@dataclass
+class Run:
+    """A run of toy workers as a job, and whoever watches it."""
+
+    cluster: SlurmCluster
+    folder: Path
+    flows: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @functools.cached_property
+    def ledger(self) -> Ledger:
+        return Ledger(self.folder / "owner.jsonl")
+
+    @property
+    def files(self) -> DetachedFiles:
+        return DetachedFiles(self.folder)
+
+    def gang(self, *arguments: str, module: str = "toy_worker", **changes: Any) -> Gang:
+        given: dict[str, Any] = {
+            "module": module,
+            "arguments": ("--run-dir", str(self.folder), *arguments),
+            "nodes": 2,
+            "ranks_per_node": 1,
+            "import_path": (str(TOYS),),
+            "run_dir": self.folder,
+        }
+        return Gang(**given | changes)
+
+    def follow(self, gang: Gang, spec: LaunchSpec, poll: Callable[[], object] = lambda: None) -> None:
+        def no_step() -> None:
+            poll()
+
+        follow(Slurm(), spec, gang, ledger=self.ledger, budget_scope="one", poll=no_step)
+
+    def start_flow(self, spec: LaunchSpec, *arguments: str) -> subprocess.Popen[bytes]:
+        fields = {"module": "toy_worker", "nodes": 2, "ranks_per_node": 1, "import_path": [str(TOYS)]}
+        gang = fields | {"run_dir": str(self.folder), "arguments": ["--run-dir", str(self.folder), *arguments]}
+        with (self.folder / "flows.log").open("ab") as log:
+            flow = subprocess.Popen(
+                [sys.executable, "-m", "tests.cluster.watching_flow", spec.model_dump_json(), json.dumps(gang)],
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+                stdout=log,
+                stderr=log,
+            )
+        self.flows.append(flow)
+        return flow
+
+    def attempt(self, number: int) -> AttemptFiles:
+        return AttemptFiles(attempt_folder(self.folder, number))
+
+    def newest_step(self, attempt: int) -> int:
+        spool = self.attempt(attempt).rank_spool(0)
+        return max((event["step"] for event in read_events(spool) if event["event"] == "step"), default=0)
+
+    def wait_for_step(self, step: int = 3, attempt: int = 1) -> None:
+        wait_until(lambda: self.newest_step(attempt) >= step, what=f"step {step} of attempt {attempt}: {self.logs()}")
+
+    def checkpoint(self) -> int:
+        """The step of the newest, 0 without one."""
+        path = self.folder / "checkpoint-0.txt"
+        return int(path.read_text()) if path.exists() else 0
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [event for event in read_events(self.folder / "owner.jsonl") if event["event"] == name]
+
+    def records(self) -> list[str]:
+        return [record.state for record in AttemptRecords(self.folder).all()]
+
+    def handle(self) -> JobHandle:
+        found = JobHandle.load(self.files)
+        assert found is not None
+        return found
+
+    def state(self) -> JobState:
+        return Slurm().poll(self.handle()).state
+
+    def survivors(self) -> list[int]:
+        handle = Handle.load(self.folder)
+        return [] if handle is None else processes_with(RUN_TOKEN, handle.token)
+
+    def logs(self) -> str:
+        return "\n".join(path.read_text() for path in sorted(self.files.folder.glob("*.log")))
+
+
+SPEC = LaunchSpec(launcher="slurm", stop_grace_s=20, peer_grace_s=1, backoff_s=0)
+
+
+@pytest.fixture
+def run(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Run]:
+    # As a site may name its folders; sbatch has its own ideas of both characters.
+    folder = tmp_path / "runs of 100%" / "0123456789abcdef"
+    folder.mkdir(parents=True)
+    made = Run(slurm, folder)
+    yield made
+    for flow in made.flows:
+        flow.kill()
+        flow.wait()
+    slurm.cancel_all()
+    assert made.survivors() == []
+
+
+def test_a_job_of_two_nodes_runs_to_its_end_and_the_flow_sees_it(run: Run) -> None:
+    run.follow(run.gang("--steps", "12"), SPEC)
+
+    assert run.records() == ["done"]
+    statuses = [run.attempt(1).read_status(node) for node in (0, 1)]
+    assert [status.state for status in statuses if status is not None] == ["ended", "ended"]
+    assert len(run.events("job.submitted")) == 1 and len(run.events("attempt")) == 1
+    assert run.events("attempt")[0]["folder"] == str(run.attempt(1).folder), "the account of time finds the ranks"
+    assert Outcome.load(run.files, run.handle().order) is None, "taken to heart"
+    wait_until(lambda: run.state() is JobState.SUCCEEDED, what="the job's end")
+    assert run.survivors() == []
+
+
+def test_a_flow_that_dies_harms_nothing_and_the_next_one_watches_the_same_job(run: Run) -> None:
+    first = run.start_flow(SPEC, *LONG)
+    run.wait_for_step()
+    second = run.start_flow(SPEC, *LONG)
+    assert second.wait(DEADLINE_S) == 1
+    assert f"pid {first.pid}" in (run.folder / "flows.log").read_text(), "who watches is named"
+    first.kill()
+    first.wait()
+    (job,) = run.cluster.job_ids(run.handle().key)
+
+    with pytest.raises(RunStopped, match="enough") as stopped:
+        run.follow(run.gang(*LONG), SPEC, lambda: request_stop(run.folder, "enough"))
+
+    assert stopped.value.reason == "asked"
+    assert run.checkpoint() >= 3, "it was stopped in order"
+    assert [event["job"] for event in run.events("job.found")] == [job]
+    assert run.cluster.job_ids(run.handle().key) == [job], "one job in all"
+    assert run.records() == ["stopped"] and run.survivors() == []
+
+
+def test_only_a_persons_wish_ends_the_job_with_the_flow(run: Run) -> None:
+    def lose_the_worker() -> None:
+        if run.newest_step(1) >= 3:
+            run.ledger.event(WORKER_LOST)
+            raise KeyboardInterrupt
+
+    def hang_up() -> None:
+        raise HungUp
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.follow(run.gang(*LONG), SPEC, lose_the_worker)
+    with pytest.raises(HungUp):
+        run.follow(run.gang(*LONG), SPEC, hang_up)
+    assert run.state() is JobState.RUNNING and run.checkpoint() == 0
+    with pytest.raises(KeyboardInterrupt):
+        run.follow(run.gang(*LONG), SPEC, interrupt)
+
+    assert run.checkpoint() >= 3
+    assert run.survivors() == []
+    wait_until(lambda: run.state().has_ended, what="the job's end")
+    assert len(run.events("job.submitted")) == 1
+
+
+def test_a_flow_learns_in_plain_words_that_somebody_cancelled_the_job(run: Run) -> None:
+    def cancel() -> None:
+        if run.newest_step(1) >= 3 and run.state() is JobState.RUNNING:
+            Slurm().cancel(run.handle())
+
+    with pytest.raises(RunStopped, match=r"job \d+ was cancelled in slurm") as stopped:
+        run.follow(run.gang(*LONG), SPEC, cancel)
+
+    assert "continues it" in str(stopped.value)
+    assert run.survivors() == []
+
+
+def test_notice_before_the_job_is_pre_empted_costs_no_attempt_and_no_step(run: Run) -> None:
+    flow = run.start_flow(SPEC.model_copy(update={"max_attempts": 1}), "--until", str(run.folder / "enough"))
+    run.wait_for_step()
+
+    Slurm().signal(run.handle())
+
+    run.wait_for_step(attempt=2)
+    kept = run.checkpoint()
+    assert kept >= 3
+    first = next(event for event in read_events(run.attempt(2).rank_spool(0)) if event["event"] == "step")
+    assert first["step"] == kept + 1, "it goes on where it was stopped"
+    (run.folder / "enough").touch()
+    assert flow.wait(DEADLINE_S) == 0, run.logs()
+    assert run.records() == ["stopped", "done"]
+    assert [event["restarts"] for event in run.events("job.begin")] == [0, 1]
+    assert len(run.events("job.submitted")) == 1
+
+
+def test_whoever_of_supervisor_guard_agent_and_rank_is_killed_the_next_attempt_goes_on(run: Run) -> None:
+    patient = {"max_attempts": 9, "max_cycles_without_progress": 9}
+    flow = run.start_flow(SPEC.model_copy(update=patient), "--children", "--until", str(run.folder / "enough"))
+    for number, victim in enumerate(("rank", "agent", "guard", "supervisor"), start=1):
+        run.wait_for_step(attempt=number)
+        wait_until(lambda: 1 in run.attempt(number).read_markers(), what="rank 1")  # noqa: B023
+        status, marker = run.attempt(number).read_status(1), run.attempt(number).read_markers()[1]
+        left = Handle.load(run.folder)
+        assert status is not None and left is not None
+        pids = {"rank": marker.pid, "agent": status.agent_pid, "guard": status.guard_pid, "supervisor": left.owner_pid}
+        os.kill(pids[victim], signal.SIGKILL)
+    wait_until(lambda: not processes_with(RUN_TOKEN, left.token), what="the end of all that the supervisor left")
+    run.wait_for_step(attempt=5)
+    (run.folder / "enough").touch()
+    assert flow.wait(DEADLINE_S) == 0, run.logs()
+    assert run.records() == ["failed"] * 4 + ["done"]
+    said = [str(event["what"]) for event in run.events("attempt")]
+    assert "rank 1" in said[0] and "agent of node 1" in said[1] and "guard of node 1" in said[2]
+    assert len(run.events("job.submitted")) == 2, "the supervisor's death ended the first job"
+    assert run.survivors() == []
+
+
+def test_a_run_that_nobody_watches_keeps_a_checkpoint_and_stops_and_is_taken_up_again(run: Run) -> None:
+    spec = SPEC.model_copy(update={"slurm": SPEC.slurm.model_copy(update={"lease_s": 10.0})})
+    flow = run.start_flow(spec, "--until", str(run.folder / "enough"))
+    run.wait_for_step()
+    flow.kill()
+    wait_until(lambda: run.state() is JobState.SUCCEEDED, what="the job's end")
+    kept = run.checkpoint()
+    assert kept >= 3 and run.survivors() == []
+    left = Outcome.load(run.files, run.handle().order)
+    assert left is not None and left.state == "stopped" and "nobody watches" in left.error["what"]
+    (run.folder / "enough").touch()
+
+    run.follow(run.gang("--until", str(run.folder / "enough")), spec)
+
+    assert run.records() == ["stopped", "done"]
+    assert run.newest_step(2) in (0, max(kept, 20)), "from the checkpoint on"
+
+
+def test_a_lost_machine_costs_an_attempt_and_slurm_starts_the_job_elsewhere(run: Run, slurm: SlurmCluster) -> None:
+    # Two attempts, so that one too many is one that fails.
+    flow = run.start_flow(SPEC.model_copy(update={"max_attempts": 2}), "--until", str(run.folder / "enough"))
+    run.wait_for_step()
+    shown = slurm.command("scontrol", "--oneliner", "show", "job", run.handle().job)
+    lost = shown.partition("BatchHost=")[2].split()[0]
+    try:
+        # What the node runs lives on, out of Slurm's reach: the old supervisor has to make room for the new one.
+        slurm.kill_node(lost)
+        run.wait_for_step(attempt=2)
+        (run.folder / "enough").touch()
+        assert flow.wait(DEADLINE_S) == 0, run.logs()
+    finally:
+        slurm.start_node(lost)
+        slurm.wait_for_nodes()
+    assert run.records() == ["failed", "done"]
+    assert [event["restarts"] for event in run.events("job.begin")] == [0, 1]
+    assert len(run.events("job.submitted")) == 1
+
+
+def test_an_error_of_a_rank_comes_back_as_itself(run: Run) -> None:
+    trouble = json.dumps({"kind": "contract", "step": 3})
+    with pytest.raises(ContractViolation) as refused:
+        run.follow(run.gang("--trouble", trouble), SPEC)
+    assert str(refused.value) == "here: no receipt. Validate first."
+    assert run.records() == ["failed"]
+
+
+def test_what_slurm_refuses_is_told_in_its_own_words_and_leaves_nothing(run: Run) -> None:
+    spec = SPEC.model_copy(update={"slurm": SPEC.slurm.model_copy(update={"partition": "nowhere"})})
+    with pytest.raises(EnvironmentProblem, match="invalid partition specified: nowhere"):
+        run.follow(run.gang(*LONG), spec)
+    assert run.cluster.command("squeue", "--noheader") == ""
+
+
+def test_a_stop_asked_for_while_the_job_waits_takes_it_out_of_the_queue(run: Run) -> None:
+    hold = SPEC.slurm.model_copy(update={"sbatch_options": ("--hold",)})
+
+    def stop() -> None:
+        if run.events("job.state"):
+            request_stop(run.folder, "not tonight")
+
+    with pytest.raises(RunStopped, match=r"not tonight.*taken out of the queue"):
+        run.follow(run.gang(*LONG), SPEC.model_copy(update={"slurm": hold}), stop)
+    wait_until(lambda: run.state() is JobState.CANCELLED, what="the job's end")
+    assert run.records() == []
+
+
+def test_real_workers_on_two_nodes_come_to_the_bits_of_a_run_without_slurm(run: Run, tmp_path: Path) -> None:
+    project = make_project(tmp_path / "workspace")
+    spec = project.publish_run()
+    assert project.train(spec, tmp_path / "without", world_size=2) == [0, 0]
+    arguments = ("--workspace", project.workspace.uri, "--run-spec", spec.sha256, "--run-dir", str(run.folder))
+
+    run.follow(run.gang(module="training.worker", arguments=arguments, import_path=(str(REPOSITORY),)), SPEC)
+
+    bits = [json.loads((folder / "result.json").read_bytes()) for folder in (run.folder, tmp_path / "without")]
+    assert bits[0]["tensors_sha256"] == bits[1]["tensors_sha256"]
