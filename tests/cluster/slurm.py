@@ -171,8 +171,21 @@ class SlurmCluster:
         for daemon in self._daemons:
             daemon.kill()
         sweep(TOKEN, str(self.folder), patience_s=30)
+        for pid in self._step_managers():
+            os.kill(pid, signal.SIGKILL)
         for daemon in self._daemons:
             daemon.wait()
+
+    def _step_managers(self) -> list[int]:
+        """Slurm's own parents of steps: they overwrite their environment, and are known by the log they write."""
+        found = []
+        for name in Path("/proc").glob("[0-9]*/comm"):
+            with contextlib.suppress(OSError):
+                if name.read_text().strip() == "slurmstepd":
+                    files = [str(entry.readlink()) for entry in (name.parent / "fd").iterdir()]
+                    if any(file.startswith(f"{self.folder}/") for file in files):
+                        found.append(int(name.parent.name))
+        return found
 
     def living(self) -> list[int]:
         return processes_with(TOKEN, str(self.folder))
