@@ -27,6 +27,7 @@ from flows.preflight import check_request
 from flows.request import RetrainRequest
 from flows.tables import print_table
 from training.launch.launchers import launcher_for
+from training.launch.slurm import Slurm
 from training.launch.spec import Gang, LaunchSpec
 
 State = Literal["ok", "note", "FAULT"]
@@ -188,7 +189,11 @@ def _registry(spec: PipelineSpec, workspace: Workspace) -> str:
 
 
 def _hosts(launch: LaunchSpec, workspace: Workspace) -> str:
-    """Where ranks would be started. Raises `EnvironmentProblem`: too few hosts answer, or preflight refuses one."""
+    """Where ranks would be started.
+
+    Raises:
+        EnvironmentProblem: too few hosts answer, preflight refuses one, or Slurm would refuse the job.
+    """
     runs = workspace.local_path("runs")  # what hosts have to share
     runs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs) as folder:
@@ -200,6 +205,9 @@ def _hosts(launch: LaunchSpec, workspace: Workspace) -> str:
             import_path=(),
             run_dir=Path(folder),
         )
+        if launch.launcher == "slurm":
+            Slurm().rehearse(launch, gang)
+            return f"Slurm would take a job of {launch.nodes} nodes; the job looks at them before its ranks start"
         launcher = launcher_for(launch)
         found = launcher.muster(gang)
         if len(found.members) < (launch.min_nodes or launch.nodes):

@@ -111,6 +111,15 @@ class Slurm:
                     raise
                 time.sleep(TRY_AGAIN_S)
 
+    def rehearse(self, spec: LaunchSpec, gang: Gang) -> None:
+        """Have Slurm look at the run's job without queueing it.
+
+        Raises:
+            EnvironmentProblem: it would refuse it, in its own words, or cannot be asked.
+        """
+        script = batch_script(spec, gang, self.key(gang.run_dir), time.time())
+        run_command("sbatch", "--test-only", f"--chdir={gang.run_dir}", stdin=script)
+
     def poll(self, handle: JobHandle) -> JobReport:
         try:
             return read_job(run_command("scontrol", "--oneliner", "show", "job", handle.job))
