@@ -31,6 +31,12 @@ def retrain_command(pipeline: str, workspace: str, *options: str) -> str:
     return " ".join([f"{command_name()} retrain {shlex.quote(pipeline)}{elsewhere(workspace)}", *options])
 
 
-def resume_command(run: str, pipeline: str, workspace: str) -> str:
+def resume_command(run: str, pipeline: str, workspace: str, *options: str) -> str:
     """Goes on with a run."""
-    return f"{command_name()} resume {run} --pipeline {shlex.quote(pipeline)}{elsewhere(workspace)}"
+    command = f"{command_name()} resume {run} --pipeline {shlex.quote(pipeline)}{elsewhere(workspace)}"
+    return " ".join([command, *options])
+
+
+def release_command(pipeline: str, workspace: str) -> str:
+    """Lets a pipeline go that somebody holds."""
+    return f"{command_name()} release {shlex.quote(pipeline)}{elsewhere(workspace)} --why REASON"

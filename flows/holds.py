@@ -13,6 +13,7 @@ from data_contracts import refs
 from data_contracts.documents import Document
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
+from flows.commands import release_command
 from flows.environment import project_folder
 from flows.pipeline_spec import find_pipeline_file, load_pipeline
 from tasks.decisions import who
@@ -61,7 +62,7 @@ def hold(workspace_uri: str, pipeline: str, *, why: str) -> str:
         RefConflict: another decision came first; nothing was recorded.
     """
     name = _record(workspace_uri, pipeline, "hold", why)
-    return f"{name} is held: no retrain begins until `headway release {pipeline}`. {NOT_STOPPED}"
+    return f"{name} is held: no retrain begins until `{release_command(pipeline, workspace_uri)}`. {NOT_STOPPED}"
 
 
 def release(workspace_uri: str, pipeline: str, *, why: str) -> str:

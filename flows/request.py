@@ -89,10 +89,11 @@ class RetrainRequest(BaseModel):
     @property
     def command(self) -> str:
         """What a person types to ask for the same, or to go on with it, with no other bound than the windows."""
+        wanted = {"--no-promote": not self.may_promote, "--in-window": self.in_window}
+        options = [name for name, is_on in wanted.items() if is_on]
         if self.run:
-            return resume_command(self.run, self.pipeline, self.workspace)
-        options = {"--no-promote": not self.may_promote, "--in-window": self.in_window}
-        return retrain_command(self.pipeline, self.workspace, *(name for name, is_on in options.items() if is_on))
+            return resume_command(self.run, self.pipeline, self.workspace, *options)
+        return retrain_command(self.pipeline, self.workspace, *options)
 
     @field_validator("workspace")
     @classmethod

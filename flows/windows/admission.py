@@ -16,6 +16,7 @@ from prefect.states import Completed, Failed
 
 from data_contracts.errors import ConfigError, HeadwayError, OutsideWindow, PipelineHeld, RunStopped
 from data_contracts.publication import Workspace
+from flows.commands import release_command
 from flows.environment import project_folder
 from flows.holds import Hold, standing_hold
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
@@ -159,7 +160,7 @@ def enter(request: RetrainRequest) -> RetrainRequest:
         OutsideWindow: skipped; says why, and when the next window opens.
     """
     if (hold := held(request)) is not None:
-        raise PipelineHeld(str(hold), advice=f"`headway release {request.pipeline} --why REASON` lets it go.")
+        raise PipelineHeld(f"{hold}.", advice=f"`{release_command(request.pipeline, request.workspace)}` lets it go.")
     if said := remark(request):
         print(f"headway: {said}", file=sys.stderr)
     admitted = admit(request)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import shlex
 import sys
 from pathlib import Path
 
@@ -86,3 +87,21 @@ def test_a_damaged_record_stops_rather_than_lets_through(request_of: RetrainRequ
     document.write_bytes(canonical_json({"action": "release", "pipeline": "tiny"}))
     with pytest.raises(IntegrityError):
         trains(request_of)
+
+
+def test_whoever_is_told_of_a_hold_is_told_a_command_that_lifts_it(
+    request_of: RetrainRequest, headway, tmp_path: Path
+) -> None:
+    (tmp_path / "my tiny.yaml").write_text(PIPELINE)
+    elsewhere = str(tmp_path / "work space")
+    there = ("my tiny.yaml", "--workspace", elsewhere)
+    lifts = f"headway release 'my tiny.yaml' --workspace '{elsewhere}' --why REASON"
+    assert lifts in headway("hold", *there, "--why", "so")[1]
+    assert lifts in headway("retrain", *there)[1]
+    assert headway(*shlex.split(lifts)[1:])[0] == 0
+    assert standing_hold(Workspace(elsewhere), "tiny") is None
+
+
+def test_what_goes_on_with_a_resumed_run_keeps_to_it_that_nobody_is_promoted(request_of: RetrainRequest) -> None:
+    resumed = request_of.model_copy(update={"run": "0123456789abcdef", "may_promote": False})
+    assert resumed.command == "headway resume 0123456789abcdef --pipeline tiny.yaml --no-promote"
