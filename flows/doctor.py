@@ -104,7 +104,8 @@ def _target(workspace_uri: str, name: str) -> Iterator[Finding]:
 def _try(what: str, look: Callable[[], str]) -> Finding:
     try:
         return Finding(what=what, state="ok", said=look())
-    except HeadwayError as error:
+    except (HeadwayError, OSError) as error:
+        # What the system refuses is a finding like any other: the rest is to be heard too.
         return Finding(what=what, state="FAULT", said=str(error))
 
 

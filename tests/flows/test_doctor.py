@@ -65,6 +65,16 @@ def test_all_that_would_fail_is_said_at_once_with_exit_code_8(look, project: Pat
     assert code == 8 and "NO_SUCH_SECRET is not set" in out and "1 of 9 would fail: hosts (local)" in err
 
 
+def test_what_the_system_refuses_is_a_finding_and_the_rest_is_told_too(
+    look, project: Path, without_ranks: None
+) -> None:
+    (project / "workspace").mkdir()
+    (project / "workspace" / "runs").write_text("")  # a file where hosts share a folder
+    code, out, err = look("tiny.yaml")
+    assert code == 8 and "1 of 9 would fail: hosts (local)" in err
+    assert "File exists" in out and str(project / "workspace" / "runs") in out
+
+
 def test_a_server_that_does_not_answer_and_a_pipeline_that_is_not_there_are_named(
     look, without_ranks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
