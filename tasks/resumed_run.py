@@ -89,4 +89,9 @@ def _published(workspace: Workspace, run: Link) -> list[int]:
     if workspace.is_local:
         return []
     steps = (step_of(name) for name in workspace.names(f"{run_folder(run)}/checkpoints"))
-    return [step for step in steps if step is not None]
+    # Its manifest comes last: what a dying machine published half of is no checkpoint.
+    return [
+        step
+        for step in steps
+        if step is not None and workspace.exists(f"{checkpoint_path(run_folder(run), step)}/{MANIFEST_NAME}")
+    ]

@@ -1,0 +1,31 @@
+"""Going back in a run whose checkpoints lie in a remote workspace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import ConfigError
+from data_contracts.publication import Workspace
+from tasks.resumed_run import go_back
+from tests.tasks.conftest import link, make_context
+from training.checkpoint.layout import MANIFEST_NAME, checkpoint_path, run_folder
+
+RUN = link("run", "7")
+
+
+def test_a_checkpoint_that_was_published_by_half_is_none_to_go_back_to(tmp_path: Path) -> None:
+    workspace = Workspace.create(f"memory://{tmp_path.name}-resumed")
+    folders = {step: checkpoint_path(run_folder(RUN), step) for step in (20, 40, 60)}
+    for step, folder in folders.items():
+        workspace.publish(f"{folder}/tensors.safetensors", b"tensors")
+        if step != 40:
+            workspace.publish(f"{folder}/{MANIFEST_NAME}", b"{}")
+    context = make_context(workspace, tmp_path / "flow")
+    with pytest.raises(ConfigError, match=r"It has: 20, 60\."):
+        go_back(context, RUN, 40, why="its host was broken")
+    assert workspace.exists(f"{folders[60]}/{MANIFEST_NAME}"), "nothing is put aside for a step that is not there"
+    assert go_back(context, RUN, 20, why="its host was broken") == [60]
+    assert not workspace.exists(f"{folders[60]}/{MANIFEST_NAME}")
+    assert workspace.exists(f"{folders[20]}/{MANIFEST_NAME}")
