@@ -15,9 +15,6 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 from pydantic import BaseModel
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from data_contracts.errors import EnvironmentProblem, HeadwayError
 from data_contracts.publication import Workspace
@@ -25,7 +22,6 @@ from flows.own_server import require_answer
 from flows.pipeline_spec import PipelineSpec
 from flows.preflight import check_request
 from flows.request import RetrainRequest
-from flows.tables import print_table
 from training.launch.launchers import launcher_for
 from training.launch.slurm import Slurm
 from training.launch.spec import Gang, LaunchSpec
@@ -226,22 +222,16 @@ def _tool(name: str, why: str) -> Finding:
     return Finding(what=name, state="ok" if found else "note", said=found or f"not installed: {why}")
 
 
-def print_findings(findings: Findings, console: Console | None = None) -> None:
-    """One line each, and what is to be done."""
-    console = console or Console(highlight=False, emoji=False)
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for each in findings.findings:
-        table.add_row(Text(each.what), Text(each.state, style="bold" if each.state == "FAULT" else ""), Text(each.said))
-    print_table(console, table)
+def _print(finding: Finding) -> None:
+    """As soon as it is made: some take a while."""
+    print(f"{finding.state:<6}{finding.what:<16} {finding.said}", flush=True)
 
 
 def doctor(workspace_uri: str, pipeline: str, *, as_json: bool) -> None:
     """Raises `EnvironmentProblem`: something would fail."""
-    findings = diagnose(workspace_uri, pipeline)
+    findings = diagnose(workspace_uri, pipeline, tell=(lambda _: None) if as_json else _print)
     if as_json:
         print(findings.model_dump_json())
-    else:
-        print_findings(findings)
     if findings.faults:
         names = ", ".join(each.what for each in findings.faults)
         raise EnvironmentProblem(f"{len(findings.faults)} of {len(findings.findings)} would fail: {names}.")

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from flows import command_line
 from flows.command_signals import HungUp, Terminated
 from flows.status import read_status
 from training.ledger import read_events
+from training.profiling import LOOK_EVERY_S
 
 pytestmark = pytest.mark.slow
 
@@ -178,6 +180,9 @@ def test_a_run_can_be_watched_is_nobody_elses_and_can_be_stopped_and_continued(
             train_here(project, guarded=True)
         profiled = here("profile", run[:6], "--steps", "1000")
         stopped = here("stop", run[:6], "--reason", "the night is over")
+        # Ranks look for requests once a second; one that looked just before would hear of the stop alone.
+        asked_s = time.monotonic()
+        wait_until(lambda: time.monotonic() - asked_s > LOOK_EVERY_S)
     assert refused.value.exit_code == 8 and len(project.attempts()) == 1, "a second retrain disturbs nothing"
     (going_on,) = status["runs"]
     assert going_on["run"] == run and going_on["going_on"] and not going_on["finished"]

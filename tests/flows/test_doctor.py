@@ -60,7 +60,7 @@ def test_all_that_would_fail_is_said_at_once_with_exit_code_8(look, project: Pat
     (project / "file").write_text("")
     code, out, err = look("tiny.yaml", "--workspace", str(project / "file"))
     assert code == 8 and "Traceback" not in err
-    assert {line.split()[0] for line in out.splitlines() if "FAULT" in line} == {"workspace", "pipeline"}
+    assert {line.split()[1] for line in out.splitlines() if "FAULT" in line} == {"workspace", "pipeline"}
     code, out, err = look("tiny.yaml")
     assert code == 8 and "NO_SUCH_SECRET is not set" in out and "1 of 9 would fail: hosts (local)" in err
 
@@ -82,7 +82,7 @@ def test_a_server_that_does_not_answer_and_a_pipeline_that_is_not_there_are_name
 
     monkeypatch.setattr(doctor, "_prefect", lambda: own_server.require_answer("http://127.0.0.1:9/api") or "")
     code, out, _ = look("tinny.yaml")
-    told = {line.split()[0]: line for line in out.splitlines() if "FAULT" in line}
+    told = {line.split()[1]: line for line in out.splitlines() if "FAULT" in line}
     assert code == 8 and told.keys() == {"Prefect", "pipeline"}
     assert "does not answer" in told["Prefect"] and "no such pipeline file" in told["pipeline"]
 

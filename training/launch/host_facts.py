@@ -117,6 +117,8 @@ def _gpu_problem() -> str:
         answer = subprocess.run((asked, *query), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return f"nvidia-smi does not answer within {PATIENCE_S:g} s"
+    if "no devices were found" in (answer.stdout + answer.stderr).lower():
+        return ""
     if answer.returncode != 0:
         said = (answer.stdout + answer.stderr).strip().splitlines()
         return f"nvidia-smi fails: {said[-1] if said else f'exit status {answer.returncode}'}"

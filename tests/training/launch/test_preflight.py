@@ -112,7 +112,8 @@ def test_a_name_service_that_does_not_answer_is_not_waited_for(tmp_path: Path, m
     [
         ("echo '0, 0'; echo '1, 2'", "GPU 1 has 2 uncorrected"),
         ("echo '0, [N/A]'", ""),
-        ("echo 'no devices were found' >&2; exit 6", "nvidia-smi fails: no devices were found"),
+        ("echo 'No devices were found' >&2; exit 6", ""),
+        ("echo 'Driver/library version mismatch' >&2; exit 18", "nvidia-smi fails: Driver/library version mismatch"),
         ("sleep 600", "does not answer"),
     ],
 )
