@@ -3,14 +3,18 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: retrain test soak lint clean
+.PHONY: retrain test test-cluster soak lint clean
 .DEFAULT_GOAL := retrain
 
 retrain: $(INSTALLED)
 	$(BIN)/headway retrain deployments/stdlib-lm.yaml
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/cluster
+
+# Hosts of namespaces with sshd, and a Slurm of three nodes: as root, with the packages of tests/cluster/install.sh.
+test-cluster: $(INSTALLED)
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/cluster
 
 # 200 random kills, some minutes: every run must end with the undisturbed run's bits. Then 50 moves of the champion by
 # each of four writers on two hosts, in a folder and on S3, with MLflow's alias following them and without. Then the tests
