@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import time
 from pathlib import Path
 
-from data_contracts.digests import CHUNK_BYTES, canonical_json, sha256_bytes, stat_identity
+from data_contracts.digests import CHUNK_BYTES, HASHERS, Algorithm, canonical_json, sha256_bytes, stat_identity
 from data_contracts.errors import DataError
 from data_contracts.leftovers import claimed, staging_name
 
@@ -20,7 +19,7 @@ RACY_NS = 2_000_000_000
 
 Identity = tuple[int, int, int, int]
 Remote = tuple[int, str, str]
-"""Size in bytes, strong ETag and SHA-256 of a remote file."""
+"""Size in bytes, strong ETag and digest of a remote file."""
 
 
 def is_settled(identity: Identity, hashed_at_ns: int) -> bool:
@@ -29,7 +28,7 @@ def is_settled(identity: Identity, hashed_at_ns: int) -> bool:
 
 
 class DigestCache:
-    """SHA-256 of local files by absolute path and stat identity (size, mtime, ctime, inode).
+    """Digests of local files by absolute path and stat identity (size, mtime, ctime, inode).
 
     Args:
         path: the cache's own file. Missing or corrupt is the same as empty: a cache can only save time.
@@ -40,32 +39,32 @@ class DigestCache:
         self._entries, self._remote = _load(path)
         self._is_changed = False
 
-    def digest(self, path: Path) -> tuple[str, int]:
-        """SHA-256 and size in bytes of a local file, which is read only if it may have changed.
+    def digest(self, path: Path, algorithm: Algorithm = "sha256") -> tuple[str, int]:
+        """Digest and size in bytes of a local file, which is read only if it may have changed.
 
         Raises:
             DataError: it changed while it was read.
             OSError: it cannot be read.
         """
         status = path.stat()
-        remembered = self.lookup(path, status)
+        remembered = self._lookup(path, status, algorithm)
         if remembered is not None:
             return remembered, status.st_size
         hashed_at_ns = time.time_ns()
-        sha256, identity = hash_stable(path)
-        self.remember(path, identity, sha256, hashed_at_ns)
-        return sha256, identity[0]
+        digest, identity = hash_stable(path, algorithm)
+        self._remember(path, identity, digest, hashed_at_ns, algorithm)
+        return digest, identity[0]
 
-    def lookup(self, path: Path, status: os.stat_result) -> str | None:
-        """The remembered SHA-256, if the file is certainly the one that was hashed."""
-        entry = self._entries.get(os.path.abspath(path))  # noqa: PTH100 - Path.absolute keeps `..`
+    def _lookup(self, path: Path, status: os.stat_result, algorithm: Algorithm) -> str | None:
+        """The remembered digest, if the file is certainly the one that was hashed."""
+        entry = self._entries.get(_local_name(path, algorithm))
         return entry[1] if entry is not None and entry[0] == stat_identity(status) else None
 
-    def remember(self, path: Path, identity: Identity, sha256: str, hashed_at_ns: int) -> None:
+    def _remember(self, path: Path, identity: Identity, digest: str, hashed_at_ns: int, algorithm: Algorithm) -> None:
         """Keep a digest that was begun at `hashed_at_ns` (Unix time), unless the file is too young to be sure."""
-        name = os.path.abspath(path)  # noqa: PTH100
+        name = _local_name(path, algorithm)
         if is_settled(identity, hashed_at_ns):
-            self._entries[name] = identity, sha256
+            self._entries[name] = identity, digest
             self._is_changed = True
         elif self._entries.pop(name, None) is not None:
             self._is_changed = True
@@ -79,18 +78,20 @@ class DigestCache:
         self._entries.clear()
         self._remote.clear()
 
-    def lookup_remote(self, uri: str, size_bytes: int, etag: str) -> str | None:
-        """The remembered SHA-256 of a remote file, if its store still calls it by the same strong ETag.
+    def lookup_remote(self, uri: str, size_bytes: int, etag: str, algorithm: Algorithm = "sha256") -> str | None:
+        """The remembered digest of a remote file, if its store still calls it by the same strong ETag.
 
         A store could be wrong; whoever reads the file hashes what was read.
         """
-        entry = self._remote.get(_remote_name(uri))
+        entry = self._remote.get(_remote_name(uri, algorithm))
         return entry[2] if etag and entry is not None and entry[:2] == (size_bytes, etag) else None
 
-    def remember_remote(self, uri: str, size_bytes: int, etag: str, sha256: str) -> None:
+    def remember_remote(
+        self, uri: str, size_bytes: int, etag: str, digest: str, algorithm: Algorithm = "sha256"
+    ) -> None:
         """Keep a digest of what was read under a strong ETag."""
         if etag:
-            self._remote[_remote_name(uri)] = size_bytes, etag, sha256
+            self._remote[_remote_name(uri, algorithm)] = size_bytes, etag, digest
             self._is_changed = True
 
     def save(self) -> None:
@@ -110,18 +111,18 @@ class DigestCache:
                 staging.unlink(missing_ok=True)
 
 
-def hash_stable(path: Path) -> tuple[str, Identity]:
-    """SHA-256 of one version of a file, streamed, and the identity of that version.
+def hash_stable(path: Path, algorithm: Algorithm = "sha256") -> tuple[str, Identity]:
+    """Digest of one version of a file, streamed, and the identity of that version.
 
     Raises:
         DataError: the file changed meanwhile, so the digest would be of a mixture.
     """
-    sha256 = hashlib.sha256()
+    digest = HASHERS[algorithm]()
     size_bytes = 0
     with path.open("rb", buffering=0) as stream:
         before = stat_identity(os.fstat(stream.fileno()))
         while chunk := stream.read(CHUNK_BYTES):
-            sha256.update(chunk)
+            digest.update(chunk)
             size_bytes += len(chunk)
         after = stat_identity(os.fstat(stream.fileno()))
     if before != after or size_bytes != before[0] or stat_identity(path.stat()) != before:
@@ -130,7 +131,7 @@ def hash_stable(path: Path) -> tuple[str, Identity]:
             where=str(path),
             advice="Let its writer finish (publish by rename), then run again.",
         )
-    return sha256.hexdigest(), before
+    return digest.hexdigest(), before
 
 
 def _load(path: Path) -> tuple[dict[str, tuple[Identity, str]], dict[str, Remote]]:
@@ -144,21 +145,29 @@ def _load(path: Path) -> tuple[dict[str, tuple[Identity, str]], dict[str, Remote
         return {}, {}
 
 
-def _entry(identity: list[int], sha256: str) -> tuple[Identity, str]:
+def _entry(identity: list[int], digest: str) -> tuple[Identity, str]:
     size_bytes, mtime_ns, ctime_ns, inode = (int(part) for part in identity)
-    return (size_bytes, mtime_ns, ctime_ns, inode), _digest(sha256)
+    return (size_bytes, mtime_ns, ctime_ns, inode), _digest(digest)
 
 
-def _remote_entry(size_bytes: int, etag: str, sha256: str) -> Remote:
-    return int(size_bytes), str(etag), _digest(sha256)
+def _remote_entry(size_bytes: int, etag: str, digest: str) -> Remote:
+    return int(size_bytes), str(etag), _digest(digest)
 
 
-def _digest(sha256: str) -> str:
-    if len(sha256) != 64:
-        raise ValueError(sha256)
-    return sha256
+def _digest(digest: str) -> str:
+    if len(digest) != 64:
+        raise ValueError(digest)
+    return digest
 
 
-def _remote_name(uri: str) -> str:
+def _local_name(path: Path, algorithm: Algorithm) -> str:
+    return _kind(algorithm) + os.path.abspath(path)  # noqa: PTH100 - Path.absolute keeps `..`
+
+
+def _remote_name(uri: str, algorithm: Algorithm) -> str:
     # A URI may hold credentials.
-    return sha256_bytes(uri.encode())
+    return _kind(algorithm) + sha256_bytes(uri.encode())
+
+
+def _kind(algorithm: Algorithm) -> str:
+    return "" if algorithm == "sha256" else f"{algorithm}:"

@@ -1,17 +1,37 @@
-"""Digests: canonical JSON, streamed SHA-256, and a read that notices a file changing under it."""
+"""Digests: canonical JSON, streamed hashes, and a read that notices a file changing under it.
+
+SHA-256 names documents and proves files. BLAKE3 proves what has to be digested faster than disks write: it is as hard
+to forge, and takes half the time or less.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal, Protocol
+
+from blake3 import blake3
 
 from data_contracts.errors import DataError
 
+Algorithm = Literal["sha256", "blake3"]
+"""Of a file's digest; both have 32 bytes."""
+
 CHUNK_BYTES = 1 << 20
+
+
+class Hasher(Protocol):
+    """A hash that is under way."""
+
+    def update(self, data: bytes | memoryview, /) -> object: ...
+
+    def hexdigest(self) -> str: ...
+
+
+HASHERS: dict[Algorithm, Callable[[], Hasher]] = {"sha256": hashlib.sha256, "blake3": blake3}
 
 
 def canonical_json(value: Any) -> bytes:
@@ -34,8 +54,15 @@ def sha256_of(value: Any) -> str:
 
 
 def sha256_file(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return file_digest(path, "sha256")
+
+
+def file_digest(path: Path, algorithm: Algorithm) -> str:
+    hasher = HASHERS[algorithm]()
+    with path.open("rb", buffering=0) as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            hasher.update(chunk)
+    return hasher.hexdigest()
 
 
 class DigestingWriter:

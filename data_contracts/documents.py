@@ -10,12 +10,13 @@ import json
 import operator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
-from data_contracts.digests import canonical_json, sha256_bytes
+from data_contracts.digests import Algorithm, canonical_json, sha256_bytes
 from data_contracts.errors import IntegrityError
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Blake3 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Xxh128 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
 Severity = Literal["critical", "warning", "info"]
 Json = Any
@@ -37,12 +38,33 @@ class Link(Frozen):
         return f"{self.kind} {self.sha256[:12]}"
 
 
-class StoredFile(Frozen):
+class Digested(Frozen):
+    """A file's size, and the one digest that proves it."""
+
+    size_bytes: int
+    sha256: Sha256 = Field(default="", exclude_if=operator.not_)
+    blake3: Blake3 = Field(default="", exclude_if=operator.not_)
+    """In place of SHA-256, of the files of a checkpoint."""
+
+    @model_validator(mode="after")
+    def _one_digest(self) -> Self:
+        if bool(self.sha256) == bool(self.blake3):
+            raise ValueError("either sha256 or blake3 proves a file")
+        return self
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return "blake3" if self.blake3 else "sha256"
+
+    @property
+    def digest(self) -> str:
+        return self.blake3 or self.sha256
+
+
+class StoredFile(Digested):
     """A file in the workspace, by relative POSIX path."""
 
     path: str
-    size_bytes: int
-    sha256: Sha256
 
 
 class Document(Frozen):
@@ -281,16 +303,14 @@ class TensorSlice(Frozen):
     shape: tuple[int, ...]
 
 
-class CheckpointFile(Frozen):
+class CheckpointFile(Digested):
     """A file beside the checkpoint's manifest, by bare name.
 
-    Its blocks have digests of their own, so that a part of a file can be verified without the rest. SHA-256 over the
-    whole is what the chain of proof goes by. Version 1 of the manifest has no blocks.
+    Its blocks have digests of their own, so that a part of a file can be verified without the rest. The digest of the
+    whole is what the chain of proof goes by: SHA-256 up to version 2 of the manifest. Version 1 has no blocks.
     """
 
     name: str
-    size_bytes: int
-    sha256: Sha256
     block_bytes: int = Field(default=0, ge=0, exclude_if=operator.not_)
     """Length of every block but the last."""
     blocks: tuple[Xxh128, ...] = Field(default=(), exclude_if=operator.not_)
@@ -319,7 +339,7 @@ class DeviceFingerprint(Frozen):
 
 class CheckpointManifest(Document):
     kind = "checkpoint"
-    format_version: int = 2
+    format_version: int = 3
     run: Link
     step: int
     num_samples: int

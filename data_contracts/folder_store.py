@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from data_contracts.digests import CHUNK_BYTES, sha256_file
+from data_contracts.digests import CHUNK_BYTES, Algorithm, file_digest
 from data_contracts.places import confined_in
 
 
@@ -68,8 +68,8 @@ class FolderStore:
         """Gone already is gone."""
         self._path(relative).unlink(missing_ok=True)
 
-    def sha256(self, relative: str) -> str:
-        return sha256_file(self._path(relative))
+    def digest(self, relative: str, algorithm: Algorithm) -> str:
+        return file_digest(self._path(relative), algorithm)
 
     def parts(self, relative: str, size_bytes: int) -> Iterator[bytes]:
         """The file from its beginning to its end, wherever that is."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import hashlib
 import itertools
 import logging
 import random
@@ -23,7 +22,7 @@ from typing import Any
 
 from fsspec.asyn import sync
 
-from data_contracts.digests import sha256_bytes, sha256_file
+from data_contracts.digests import HASHERS, Algorithm, sha256_bytes, sha256_file
 from data_contracts.errors import EnvironmentProblem, IntegrityError
 from data_contracts.file_systems import CREDENTIALS, NUM_PARALLEL, endpoint_note, takes_parts
 from data_contracts.folder_store import Listed
@@ -155,9 +154,9 @@ class ObjectStore:
         with contextlib.suppress(FileNotFoundError):
             self._tried("removing", relative, "rm_file", self._path(relative))
 
-    def sha256(self, relative: str) -> str:
+    def digest(self, relative: str, algorithm: Algorithm) -> str:
         """Digest of the object, part by part. Raises `FileNotFoundError`."""
-        digest = hashlib.sha256()
+        digest = HASHERS[algorithm]()
         for part in self.parts(relative, int(self._info(relative)["size"])):
             digest.update(part)
         return digest.hexdigest()
@@ -215,7 +214,7 @@ class ObjectStore:
         except FileExistsError:
             # We, or a library on the way, repeated a put whose answer was lost, and the second found the first.
             with contextlib.suppress(FileNotFoundError):
-                if self.sha256(relative) == sha256():
+                if self.digest(relative, "sha256") == sha256():
                     return
             raise
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data_contracts.digests import DigestingWriter, canonical_json, sha256_bytes, sha256_file, stat_identity
+from data_contracts.digests import Algorithm, DigestingWriter, canonical_json, file_digest, sha256_bytes, stat_identity
 from data_contracts.documents import Document, Link, StoredFile
 from data_contracts.errors import DataError, EnvironmentProblem
 from data_contracts.leftovers import STAGING_SUFFIX, claimed, staging_name
@@ -106,13 +106,8 @@ class Workspace(PublishedFiles):
             DataError: it changed meanwhile; no document may name what was written.
         """
         if self._remote is not None:
-            before = stat_identity(local.stat())
-            sha256 = sha256_file(local)
-            with naming_the_place(relative):
-                self._remote.put_file(confined(relative), local, exclusive=False)
-            if stat_identity(local.stat()) != before:
-                raise DataError("the file changed while it was published.", where=str(local))
-            return StoredFile(path=relative, size_bytes=before[0], sha256=sha256)
+            sha256, size_bytes = self._put_stable(local, relative, "sha256")
+            return StoredFile(path=relative, size_bytes=size_bytes, sha256=sha256)
         with local.open("rb") as source, self.staged(relative) as staging, staging.open("wb") as target:
             writer = DigestingWriter(target)
             while chunk := source.read(1 << 20):
@@ -128,7 +123,22 @@ class Workspace(PublishedFiles):
         """
         if self._remote is None:
             return
-        require_digest(file, self.publish_file(self.local_path(file.path), file.path).sha256)
+        require_digest(file, self._put_stable(self.local_path(file.path), file.path, file.algorithm)[0])
+
+    def _put_stable(self, local: Path, relative: str, algorithm: Algorithm) -> tuple[str, int]:
+        """Copy a local file to the object store. Returns its digest and size in bytes.
+
+        Raises:
+            DataError: it changed meanwhile; no document may name what was written.
+        """
+        assert self._remote is not None
+        before = stat_identity(local.stat())
+        digest = file_digest(local, algorithm)
+        with naming_the_place(relative):
+            self._remote.put_file(confined(relative), local, exclusive=False)
+        if stat_identity(local.stat()) != before:
+            raise DataError("the file changed while it was published.", where=str(local))
+        return digest, before[0]
 
     def remove(self, relative: str) -> None:
         """Gone already is gone."""

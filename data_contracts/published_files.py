@@ -7,13 +7,12 @@ published. `local_path` names a place there, `fetch` brings a published file.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
-from data_contracts.digests import sha256_bytes, sha256_file
+from data_contracts.digests import HASHERS, Algorithm, file_digest, sha256_bytes
 from data_contracts.documents import Document, Link, StoredFile
 from data_contracts.errors import IntegrityError
 from data_contracts.file_systems import endpoint_of, open_file_system
@@ -37,11 +36,13 @@ def document_path(link: Link) -> str:
 class FileDigests(Protocol):
     """Remembers digests: of local files by their stat identity, of objects by their ETag, where they have one."""
 
-    def digest(self, path: Path) -> tuple[str, int]: ...
+    def digest(self, path: Path, algorithm: Algorithm = "sha256") -> tuple[str, int]: ...
 
-    def lookup_remote(self, uri: str, size_bytes: int, etag: str) -> str | None: ...
+    def lookup_remote(self, uri: str, size_bytes: int, etag: str, algorithm: Algorithm = "sha256") -> str | None: ...
 
-    def remember_remote(self, uri: str, size_bytes: int, etag: str, sha256: str) -> None: ...
+    def remember_remote(
+        self, uri: str, size_bytes: int, etag: str, digest: str, algorithm: Algorithm = "sha256"
+    ) -> None: ...
 
 
 class PublishedFiles:
@@ -111,7 +112,7 @@ class PublishedFiles:
         Raises:
             IntegrityError: gone, or different.
         """
-        if target.is_file() and sha256_file(target) == file.sha256:
+        if target.is_file() and file_digest(target, file.algorithm) == file.digest:
             return
         partial = target.parent / staging_name(target.name)
         with naming_the_place(str(target)):
@@ -148,7 +149,7 @@ class PublishedFiles:
             target.seek(begin)
 
     def _read_once(self, file: StoredFile, target: BinaryIO, on_part: Callable[[], None]) -> None:
-        digest = hashlib.sha256()
+        digest = HASHERS[file.algorithm]()
         for part in self._store.parts(confined(file.path), file.size_bytes):
             digest.update(part)
             target.write(part)
@@ -191,21 +192,21 @@ class PublishedFiles:
         except FileNotFoundError:
             return None
 
-    def digest(self, relative: str, known: FileDigests) -> str:
-        """SHA-256 of a file, which is read only if it may have changed since it was last.
+    def digest(self, relative: str, known: FileDigests, algorithm: Algorithm = "sha256") -> str:
+        """Digest of a file, which is read only if it may have changed since it was last.
 
         Raises:
             IntegrityError: the file is gone.
         """
         try:
             if self._remote is None:
-                return known.digest(self.local_path(relative))[0]
+                return known.digest(self.local_path(relative), algorithm)[0]
             size_bytes, etag = self._remote.identity(confined(relative))
             name = self.uri_of(relative)
-            actual = known.lookup_remote(name, size_bytes, etag)
+            actual = known.lookup_remote(name, size_bytes, etag, algorithm)
             if actual is None:
-                actual = self._remote.sha256(relative)
-                known.remember_remote(name, size_bytes, etag, actual)
+                actual = self._remote.digest(relative, algorithm)
+                known.remember_remote(name, size_bytes, etag, actual, algorithm)
             return actual
         except GONE as error:
             raise IntegrityError("the file is gone.", where=relative) from error
@@ -231,12 +232,13 @@ class PublishedFiles:
             IntegrityError: gone, or different.
         """
         try:
-            actual = self._store.sha256(confined(file.path))
+            actual = self._store.digest(confined(file.path), file.algorithm)
         except GONE as error:
             raise IntegrityError("the file is gone.", where=file.path) from error
         require_digest(file, actual)
 
 
-def require_digest(file: StoredFile, actual_sha256: str) -> None:
-    if actual_sha256 != file.sha256:
-        raise IntegrityError(f"sha256 is {actual_sha256[:12]}, its document says {file.sha256[:12]}.", where=file.path)
+def require_digest(file: StoredFile, actual: str) -> None:
+    if actual != file.digest:
+        said = f"its document says {file.digest[:12]}"
+        raise IntegrityError(f"{file.algorithm} is {actual[:12]}, {said}.", where=file.path)

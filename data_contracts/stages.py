@@ -16,7 +16,7 @@ from data_contracts.digests import canonical_json, sha256_of
 from data_contracts.documents import Frozen, Json, Link, StoredFile
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
-from data_contracts.published_files import FileDigests, document_path
+from data_contracts.published_files import FileDigests, document_path, require_digest
 
 
 class StageRecord(Frozen):
@@ -71,18 +71,14 @@ def recorded(workspace: Workspace, stage: str, key: str) -> StageRecord | None:
 
 
 def check_document(workspace: Workspace, link: Link, digests: FileDigests) -> None:
-    _check(workspace, document_path(link), link.sha256, digests)
+    where = document_path(link)
+    if (actual := workspace.digest(where, digests)) != link.sha256:
+        raise IntegrityError(f"sha256 is {actual[:12]}, its name says {link.sha256[:12]}.", where=where)
 
 
 def check_file(workspace: Workspace, file: StoredFile, digests: FileDigests) -> None:
-    _check(workspace, file.path, file.sha256, digests)
-
-
-def _check(workspace: Workspace, relative: str, sha256: str, digests: FileDigests) -> None:
     """Compare digests, reading only what changed since it was last read."""
-    actual = workspace.digest(relative, digests)
-    if actual != sha256:
-        raise IntegrityError(f"sha256 is {actual[:12]}, its document says {sha256[:12]}.", where=relative)
+    require_digest(file, workspace.digest(file.path, digests, file.algorithm))
 
 
 def record(

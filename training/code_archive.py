@@ -137,7 +137,7 @@ def freeze_code(workspace: Workspace, recipe: str, search_path: tuple[str, ...] 
     return workspace.publish_addressed(f"code/{sha256_bytes(data)}.zip", data)
 
 
-RANK_DISTRIBUTIONS = ("fsspec", "numpy", "pydantic", "pydantic_core", "safetensors", "torch", "xxhash")
+RANK_DISTRIBUTIONS = ("blake3", "fsspec", "numpy", "pydantic", "pydantic_core", "safetensors", "torch", "xxhash")
 
 
 def environment_here() -> dict[str, str]:

@@ -11,7 +11,7 @@ import pytest
 
 from data_contracts import digest_cache
 from data_contracts.digest_cache import RACY_NS, DigestCache, hash_stable, is_settled
-from data_contracts.digests import sha256_bytes
+from data_contracts.digests import Algorithm, file_digest, sha256_bytes
 from data_contracts.errors import DataError
 
 
@@ -20,9 +20,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that were really read, in order."""
     seen: list[Path] = []
 
-    def counted(path: Path) -> tuple[str, digest_cache.Identity]:
+    def counted(path: Path, algorithm: Algorithm) -> tuple[str, digest_cache.Identity]:
         seen.append(path)
-        return hash_stable(path)
+        return hash_stable(path, algorithm)
 
     monkeypatch.setattr(digest_cache, "hash_stable", counted)
     return seen
@@ -50,6 +50,22 @@ def test_an_unchanged_file_is_read_once_even_by_the_next_process(tmp_path: Path,
     cache.save()
     assert DigestCache(tmp_path / "cache").digest(path) == first
     assert reads == [path]
+
+
+@pytest.mark.usefixtures("later")
+def test_digests_of_two_kinds_of_one_file_are_never_taken_for_each_other(tmp_path: Path, reads: list[Path]) -> None:
+    path, cache = tmp_path / "a", DigestCache(tmp_path / "cache")
+    path.write_bytes(b"abc")
+    kinds: tuple[Algorithm, ...] = ("sha256", "blake3")
+    for algorithm in kinds:
+        assert cache.digest(path, algorithm)[0] == file_digest(path, algorithm)
+        cache.remember_remote("s3://b/a", 3, "e", algorithm[0] * 64, algorithm)
+    cache.save()
+    again = DigestCache(tmp_path / "cache")
+    for algorithm in kinds:
+        assert again.digest(path, algorithm)[0] == file_digest(path, algorithm)
+        assert again.lookup_remote("s3://b/a", 3, "e", algorithm) == algorithm[0] * 64
+    assert reads == [path, path]
 
 
 @pytest.mark.usefixtures("later")

@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_contracts.digests import (
+    HASHERS,
     DigestingWriter,
     canonical_json,
+    file_digest,
     read_stable,
     sha256_bytes,
     sha256_file,
@@ -60,6 +62,23 @@ def test_a_file_is_digested_like_its_bytes(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(os.urandom(3 << 20))
     assert sha256_file(path) == hashlib.sha256(path.read_bytes()).hexdigest()
+    for algorithm, new_hasher in HASHERS.items():
+        whole = new_hasher()
+        whole.update(path.read_bytes())
+        assert file_digest(path, algorithm) == whole.hexdigest()
+
+
+def test_blake3_is_the_one_that_everybody_else_means() -> None:
+    """By the vectors that its authors publish, of the bytes 0, 1, ... 250, 0, 1, ..."""
+    known = {
+        0: "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262",
+        1: "2d3adedff11b61f14c886e35afa036736dcd87a74d27b5c1510225d0f592e213",
+        1024: "42214739f095a406f3fc83deb889744ac00df831c10daa55189b5d121c855af7",
+    }
+    for num_bytes, digest in known.items():
+        hasher = HASHERS["blake3"]()
+        hasher.update(bytes(place % 251 for place in range(num_bytes)))
+        assert hasher.hexdigest() == digest
 
 
 def test_an_edit_that_restores_size_and_mtime_still_shows(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from data_contracts.documents import Document, Snapshot, SourceFile
+from data_contracts.documents import CheckpointFile, Document, Snapshot, SourceFile, StoredFile
 from data_contracts.errors import IntegrityError
 
 SHA256 = "0123456789abcdef" * 4
@@ -72,6 +72,18 @@ def test_a_flipped_bit_never_reads_as_the_same_document(bit: int) -> None:
         return
     # White space and the case of an exponent say the same; everything else must be another document.
     assert again == SNAPSHOT or again.sha256 != SNAPSHOT.sha256
+
+
+@pytest.mark.parametrize("kind", [{"path": "a"}, {"name": "a"}])
+def test_one_digest_proves_a_file_and_its_bytes_say_which(kind: dict[str, str]) -> None:
+    model = StoredFile if "path" in kind else CheckpointFile
+    for algorithm in ("sha256", "blake3"):
+        value = {**kind, "size_bytes": 3, algorithm: SHA256}
+        file = model.model_validate(value)
+        assert (file.algorithm, file.digest, file.model_dump()) == (algorithm, SHA256, value)
+    for digests in ({}, {"sha256": SHA256, "blake3": SHA256}, {"sha256": SHA256, "blake3": ""}):
+        with pytest.raises(ValidationError):
+            model.model_validate({**kind, "size_bytes": 3, **digests})
 
 
 def test_every_document_has_a_kind_of_its_own() -> None:

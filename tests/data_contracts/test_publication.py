@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 import threading
 import uuid
@@ -16,8 +17,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from data_contracts.digests import sha256_bytes
-from data_contracts.documents import ContractReceipt, Link, Snapshot, SourceFile
+from data_contracts import stages
+from data_contracts.digest_cache import DigestCache
+from data_contracts.digests import HASHERS, Algorithm, sha256_bytes
+from data_contracts.documents import ContractReceipt, Link, Snapshot, SourceFile, StoredFile
 from data_contracts.errors import EnvironmentProblem, IntegrityError
 from data_contracts.places import confined
 from data_contracts.publication import Workspace
@@ -222,14 +225,54 @@ def test_a_document_of_another_kind_is_refused(workspace: Workspace) -> None:
         workspace.load(link, ContractReceipt)
 
 
-def test_a_stored_file_that_was_altered_or_lost_is_named(workspace: Workspace) -> None:
-    stored = workspace.publish("data/a", b"bytes")
+@pytest.mark.parametrize("algorithm", ["sha256", "blake3"])
+def test_a_stored_file_that_was_altered_or_lost_is_named_by_every_way_to_it(
+    workspace: Workspace, tmp_path: Path, algorithm: Algorithm
+) -> None:
+    hasher = HASHERS[algorithm]()
+    hasher.update(b"bytes")
+    stored = StoredFile(path="data/a", size_bytes=5, **{algorithm: hasher.hexdigest()})
+    known = DigestCache(tmp_path / "known")
+    ways: dict[str, Callable[[], object]] = {
+        "verify": lambda: workspace.verify(stored),
+        "fetch": lambda: workspace.fetch(stored),
+        "copy out": lambda: workspace.copy_out(stored, tmp_path / "copy"),
+        "check": lambda: stages.check_file(workspace, stored, known),
+    }
+    workspace.publish("data/a", b"bytes")
+    workspace.local_path("data").mkdir(parents=True, exist_ok=True)
+    workspace.local_path("data/a").write_bytes(b"bytes")
+    for way in ways.values():
+        way()
+    assert (tmp_path / "copy").read_bytes() == b"bytes"
     workspace.publish("data/a", b"bytez")
-    with pytest.raises(IntegrityError, match="data/a: sha256 is"):
-        workspace.verify(stored)
+    (tmp_path / "copy").write_bytes(b"bytez")
+    shutil.rmtree(workspace.local_root / "copies", ignore_errors=True)
+    for way in ways.values():
+        with pytest.raises(IntegrityError, match=f"data/a: {algorithm} is"):
+            way()
     workspace.fs.rm_file(workspace.path("data/a"))
-    with pytest.raises(IntegrityError, match="data/a: the file is gone"):
-        workspace.verify(stored)
+    for way in ways.values():
+        with pytest.raises(IntegrityError, match="data/a: the file is gone"):
+            way()
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "blake3"])
+def test_a_file_goes_up_from_its_own_place_only_as_its_document_says(
+    request: pytest.FixtureRequest, algorithm: Algorithm
+) -> None:
+    workspace = Workspace.create(f"s3://{request.getfixturevalue('new_bucket')()}/team")
+    hasher = HASHERS[algorithm]()
+    hasher.update(b"bytes")
+    stored = StoredFile(path="data/a", size_bytes=5, **{algorithm: hasher.hexdigest()})
+    here = workspace.local_path(stored.path)
+    here.parent.mkdir(parents=True)
+    here.write_bytes(b"bytes")
+    workspace.publish_expected(stored)
+    workspace.verify(stored)
+    here.write_bytes(b"bytez")
+    with pytest.raises(IntegrityError, match=f"data/a: {algorithm} is"):
+        workspace.publish_expected(stored)
 
 
 @given(st.text("./\\\0ab", max_size=12))

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
-from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointFile, CheckpointManifest, DeviceFingerprint, Link, ProofBatch
 from data_contracts.errors import EnvironmentProblem
 from data_contracts.publication import Workspace
@@ -53,7 +53,9 @@ def commit(workspace: Workspace, step: int, *, run: Link = RUN) -> Path:
         num_samples=step,
         world_size=1,
         parent=None,
-        files=tuple(CheckpointFile(name=n, size_bytes=len(d), sha256=sha256_bytes(d)) for n, d in contents.items()),
+        files=tuple(
+            CheckpointFile(name=n, size_bytes=len(d), blake3=blake3(d).hexdigest()) for n, d in contents.items()
+        ),
         layout=(),
         scalars={},
         proof=ProofBatch(file="proof.safetensors", loss_hex=(1.0).hex()),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from blake3 import blake3
 
 from data_contracts import refs, stages
 from data_contracts.digests import canonical_json, sha256_bytes, sha256_of
@@ -157,7 +158,7 @@ class Maker:
 
     def checkpoint(self, run: Link, step: int) -> CheckpointManifest:
         weights = b"weights %d of %s" % (step, run.sha256.encode())
-        file = CheckpointFile(name="tensors.safetensors", size_bytes=len(weights), sha256=sha256_bytes(weights))
+        file = CheckpointFile(name="tensors.safetensors", size_bytes=len(weights), blake3=blake3(weights).hexdigest())
         manifest = CheckpointManifest(
             run=run,
             step=step,
@@ -262,7 +263,7 @@ def names_in(value: object) -> Iterator[str]:
     if isinstance(value, dict):
         if value.keys() == {"kind", "sha256"}:
             yield document_path(Link.model_validate(value))
-        if value.keys() == StoredFile.model_fields.keys():
+        if value.keys() | {"sha256", "blake3"} == StoredFile.model_fields.keys():
             yield value["path"]
         for each in value.values():
             yield from names_in(each)

@@ -1,14 +1,14 @@
 """Files with a digest per block: written once, and read in parts that are verified without the rest.
 
-Blocks have XXH3-128, which is as fast as memory: a flipped bit shows when the block is read. SHA-256 over the whole
-file, which the chain of proof goes by, is worked out in a second thread while the file is written. What is hashed is
-what is then used: the same bytes in memory, so nothing can change in between.
+Blocks have XXH3-128, which is as fast as memory: a flipped bit shows when the block is read. BLAKE3 over the whole
+file, which the chain of proof goes by, is worked out in a second thread while the file is written, and is done before
+the disk is; SHA-256 would not be. What is hashed is what is then used: the same bytes in memory, so nothing can change
+in between.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ from typing import Self
 
 import xxhash
 
-from data_contracts.digests import sha256_bytes
+from data_contracts.digests import HASHERS, Algorithm, sha256_bytes
 from data_contracts.documents import CheckpointFile
 from data_contracts.errors import EnvironmentProblem, IntegrityError
 from data_contracts.publication import Workspace
@@ -40,26 +40,32 @@ def nothing() -> None:
 
 
 def publish_blocks(
-    store: Workspace, relative: str, data: memoryview, *, on_part: Callable[[], None] = nothing
+    store: Workspace,
+    relative: str,
+    data: memoryview,
+    *,
+    algorithm: Algorithm = "blake3",
+    on_part: Callable[[], None] = nothing,
 ) -> CheckpointFile:
     """Write a file durably; nothing of that name is there before it is whole.
 
     Args:
+        algorithm: of the digest of the whole.
         on_part: called after each part that is written or digested, in threads of this one's.
 
     Raises:
         EnvironmentProblem: no space left, or writing is refused.
     """
     with ThreadPoolExecutor(1, "checkpoint-digests") as helper, store.staged(relative) as staging:
-        digests = helper.submit(_digests, data, on_part)
+        digests = helper.submit(_digests, data, algorithm, on_part)
         write_past_cache(staging, data, on_part=on_part)
-        sha256, blocks = digests.result()
+        whole, blocks = digests.result()
     return CheckpointFile(
         name=relative.rpartition("/")[2],
         size_bytes=len(data),
-        sha256=sha256,
         block_bytes=BLOCK_BYTES,
         blocks=blocks,
+        **{algorithm: whole},
     )
 
 
@@ -111,9 +117,9 @@ def _write(path: Path, data: memoryview, flags: int, offset: int, on_part: Calla
         os.close(descriptor)
 
 
-def _digests(data: memoryview, on_part: Callable[[], None]) -> tuple[str, tuple[str, ...]]:
+def _digests(data: memoryview, algorithm: Algorithm, on_part: Callable[[], None]) -> tuple[str, tuple[str, ...]]:
     """Of the whole, and of every block."""
-    whole, blocks = hashlib.sha256(), []
+    whole, blocks = HASHERS[algorithm](), []
     for start in range(0, len(data), BLOCK_BYTES):
         block = data[start : start + BLOCK_BYTES]
         blocks.append(xxhash.xxh3_128_hexdigest(block))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 from torch import Tensor
 
+from data_contracts.digests import Algorithm
 from data_contracts.documents import CheckpointFile, CheckpointManifest, Frozen, ProofBatch
 from data_contracts.errors import EnvironmentProblem
 from data_contracts.places import naming_the_place
@@ -170,10 +171,11 @@ def publish_tensors(
     tensors: Mapping[str, Tensor],
     metadata: Mapping[str, str] | None = None,
     *,
+    algorithm: Algorithm = "blake3",
     on_part: Callable[[], None] = nothing,
 ) -> CheckpointFile:
     """Write whole tensors into one safetensors file."""
     places = {name: (dtype_name(value.dtype), tuple(value.shape)) for name, value in tensors.items()}
     image = FileImage(make_header(places, metadata))
     image.stage(tensors)
-    return publish_blocks(store, relative, image.view(), on_part=on_part)
+    return publish_blocks(store, relative, image.view(), algorithm=algorithm, on_part=on_part)

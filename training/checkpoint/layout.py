@@ -81,7 +81,7 @@ def stored_files(folder: str, manifest: CheckpointManifest) -> tuple[StoredFile,
     own = {SEAL_NAME: seal(manifest), MANIFEST_NAME: manifest.to_bytes()}
     return (
         *(
-            StoredFile(path=f"{folder}/{file.name}", size_bytes=file.size_bytes, sha256=file.sha256)
+            StoredFile(path=f"{folder}/{file.name}", size_bytes=file.size_bytes, **{file.algorithm: file.digest})
             for file in manifest.files
         ),
         *(

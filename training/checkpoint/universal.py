@@ -46,7 +46,8 @@ def export_model(
     verified = load_checkpoint(checkpoint, prefix=PREFIX, rest="skip", on_part=on_part)
     tensors = {name.removeprefix(PREFIX): value for name, value in verified.tensors.items()}
     store = Workspace(str(out))
-    file = publish_tensors(store, TENSORS_NAME, tensors, metadata={"format": "pt"}, on_part=on_part)
+    # SHA-256: that is what the world outside has a command for.
+    file = publish_tensors(store, TENSORS_NAME, tensors, metadata={"format": "pt"}, algorithm="sha256", on_part=on_part)
     config = {
         "format": "headway-model",
         "format_version": 1,

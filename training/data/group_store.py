@@ -15,7 +15,7 @@ import xxhash
 from pydantic import ValidationError
 
 from data_contracts import stages
-from data_contracts.digests import DigestingWriter, canonical_json, sha256_file, sha256_of
+from data_contracts.digests import Algorithm, DigestingWriter, canonical_json, file_digest, sha256_of
 from data_contracts.documents import Frozen, PayloadColumn, Sha256, Shard, ShardGroup, StoredFile
 from data_contracts.errors import DataError, EnvironmentProblem, IntegrityError
 from data_contracts.publication import Workspace
@@ -73,13 +73,15 @@ def record_path(key: str) -> str:
 class EveryByte:
     """Digests that are remembered nowhere: every look reads the whole file."""
 
-    def digest(self, path: Path) -> tuple[str, int]:
-        return sha256_file(path), path.stat().st_size
+    def digest(self, path: Path, algorithm: Algorithm = "sha256") -> tuple[str, int]:
+        return file_digest(path, algorithm), path.stat().st_size
 
-    def lookup_remote(self, uri: str, size_bytes: int, etag: str) -> str | None:
+    def lookup_remote(self, uri: str, size_bytes: int, etag: str, algorithm: Algorithm = "sha256") -> str | None:
         return None
 
-    def remember_remote(self, uri: str, size_bytes: int, etag: str, sha256: str) -> None: ...
+    def remember_remote(
+        self, uri: str, size_bytes: int, etag: str, digest: str, algorithm: Algorithm = "sha256"
+    ) -> None: ...
 
 
 def find_group(workspace: Workspace, key: str, digests: FileDigests) -> GroupRecord | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_contracts.digests import sha256_file
+from data_contracts.digests import file_digest
 from data_contracts.documents import CheckpointManifest
 from data_contracts.errors import IntegrityError
 from training.checkpoint.layout import seal, stored_files
@@ -24,6 +24,7 @@ RELEASED = Path(__file__).parent / "released"
 VERSIONS = {
     1: "131986dcde0fcbb123ebc7f08412233f35dfbe9c139f30cf731ab4b8a66faa1c",
     2: "a34827ae18091a834b0f932c2a408ff4a8438296e121642e778ae99c21f27052",
+    3: "a34827ae18091a834b0f932c2a408ff4a8438296e121642e778ae99c21f27052",
 }
 """Digest of all tensors of the fixture of each version."""
 
@@ -70,7 +71,8 @@ def test_its_manifest_keeps_its_bytes_and_so_its_name_and_its_seal(version):
     assert manifest.to_bytes() == data
     assert seal(manifest) == (directory(version) / "manifest.sha256").read_bytes()
     for file in stored_files(str(directory(version)), manifest):
-        assert sha256_file(Path(file.path)) == file.sha256, "what the chain of proof goes by"
+        assert file_digest(Path(file.path), file.algorithm) == file.digest, "what the chain of proof goes by"
+    assert {file.algorithm for file in manifest.files} == {"sha256" if version < 3 else "blake3"}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from data_contracts.digests import file_digest
 from data_contracts.documents import CheckpointManifest, DeviceFingerprint, Link
 from data_contracts.errors import ConfigError, EnvironmentProblem, IntegrityError
 from training.checkpoint.restore import restore_newest
@@ -63,6 +64,11 @@ def test_what_was_saved_is_what_is_loaded(checkpoints):
     assert torch.equal(verified.proof_batch["tokens"], saved.proof_batch["tokens"])
     assert verified.manifest.scalars == saved.scalars
     assert float.fromhex(verified.manifest.proof.loss_hex) == 1.25
+
+
+def test_each_file_is_proved_by_the_blake3_of_its_bytes(checkpoints):
+    for file in load_checkpoint(newest(checkpoints)).manifest.files:
+        assert file.blake3 == file_digest(newest(checkpoints) / file.name, "blake3")
 
 
 def test_the_same_content_is_saved_as_the_same_bytes(checkpoints, tmp_path):

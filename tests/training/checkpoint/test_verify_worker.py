@@ -55,7 +55,7 @@ def test_weights_changed_along_with_every_digest_fail_the_proof(project, trained
     data = safetensors.torch.save(tensors)
     path.write_bytes(data)
     files = tuple(
-        file.model_copy(update={"sha256": sha256_bytes(data), "size_bytes": len(data), "blocks": ()})
+        file.model_copy(update={"sha256": sha256_bytes(data), "blake3": "", "size_bytes": len(data), "blocks": ()})
         if file.name == path.name
         else file
         for file in manifest.files
