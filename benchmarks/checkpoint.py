@@ -3,7 +3,10 @@
 `python -m benchmarks.checkpoint [--megabytes N] [--rounds N] [--no-peers] [--folder DIR] [--json]`
 
 A stall is how long training stands still; durable is how long until all is safe. On one rank and on two, whose raw
-write is that of both at once. All take turns in one run; the first round, which allocates, is told apart.
+write is that of both at once. All take turns in one run; the first round, which allocates, is told apart. The others
+measure what a run meets from then on that has as many checkpoints as it keeps: a new one is written over the files of
+one that expired. Beside it, one in new files, as the first ones are. The raw write is of a new file, and beside it over
+an old one.
 """
 
 from __future__ import annotations
@@ -79,12 +82,16 @@ def figures(times: Times, world_size: int) -> list[Figure]:
     found = [
         Figure(name=raw, value=statistics.median(each["durable"] for each in times["raw"][1:]), unit="s"),
         Figure(
+            name=f"raw write over an old file and fsync, {ranks}", value=ratio("raw over old", "durable"), ratio_to=raw
+        ),
+        Figure(
             name=f"stall, {ranks}",
             value=ratio("headway", "stall"),
             ratio_to=raw,
             target=STALL if world_size == 1 else "",
         ),
         Figure(name=f"durable, {ranks}", value=ratio("headway", "durable"), ratio_to=raw, target=DURABLE),
+        Figure(name=f"durable in new files, {ranks}", value=ratio("headway, new", "durable"), ratio_to=raw),
         Figure(
             name=f"first stall, {ranks}",
             value=ratio("headway", "stall", rounds=slice(0, 1)),

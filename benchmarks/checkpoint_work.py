@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -28,14 +28,18 @@ from torch.distributed.tensor import distribute_tensor
 from torch.distributed.tensor.placement_types import Shard
 
 from data_contracts.documents import DeviceFingerprint, Link
+from training.checkpoint import spares
 from training.checkpoint.layout import directory_name
 from training.checkpoint.pieces import pieces_of
+from training.checkpoint.retention import discard_expired
 from training.checkpoint.save import Checkpointer, Content
+from training.checkpoint.spec import CheckpointSpec
 from training.checkpoint.verify import verify_checkpoint
 from training.distributed import Gang
 
 WIDTH = 1024
 CHUNK_BYTES = 4 << 20
+KEEP = CheckpointSpec(keep_last=2)
 Times = dict[str, float]
 
 
@@ -70,14 +74,21 @@ class Methods:
     def __init__(self, folder: Path, state: dict[str, Tensor], gang: Gang) -> None:
         self._folder, self._state, self._gang = folder, state, gang
         self._raw = torch.cat([piece.local.flatten() for piece in pieces_of(state).values()]).numpy().view("uint8").data
-        self._checkpointer = Checkpointer(folder / "headway", gang)
+        self._checkpointer = Checkpointer(folder / "headway", gang, retain=self._retain)
         self._step = 0
 
     def raw(self) -> Times:
         path = self._folder / f"raw-{self._gang.rank}"
         path.unlink(missing_ok=True)
+        return self._written(path, "wb")
+
+    def raw_over_old(self) -> Times:
+        path = self._folder / f"raw-old-{self._gang.rank}"
+        return self._written(path, "r+b" if path.exists() else "wb")
+
+    def _written(self, path: Path, mode: Literal["wb", "r+b"]) -> Times:
         with self._timed() as times:
-            with path.open("wb", buffering=0) as file:
+            with path.open(mode, buffering=0) as file:
                 left = self._raw
                 while left:
                     left = left[file.write(left[:CHUNK_BYTES]) :]
@@ -92,8 +103,20 @@ class Methods:
             self._lap(times, "stall")
             self._checkpointer.finish()
             self._lap(times, "durable")
-        self._forget(self._folder / "headway" / directory_name(self._step - 1))
         return times
+
+    def headway_new(self) -> Times:
+        if self._gang.leads:
+            spares.drop(self._folder / "headway")
+        return self.headway()
+
+    def keep_as_many_as_a_run(self) -> None:
+        """From now on one expires at each save, and the next is written over its files."""
+        for _ in range(KEEP.keep_last):
+            self.headway()
+
+    def _retain(self, step: int) -> None:
+        discard_expired(self._folder / "headway", KEEP, known_good={step})
 
     def torch_save(self) -> Times:
         path = self._folder / f"torch-{self._gang.rank}"
@@ -194,7 +217,14 @@ def main() -> None:
     methods = Methods(
         folder, model_state(megabytes), Gang(rank=rank, world_size=world_size, device=torch.device("cpu"))
     )
-    turns = {"raw": methods.raw, "headway": methods.headway, "cold read": methods.cold_read, "verify": methods.verify}
+    turns = {
+        "raw": methods.raw,
+        "headway": methods.headway,
+        "headway, new": methods.headway_new,
+        "raw over old": methods.raw_over_old,
+        "cold read": methods.cold_read,
+        "verify": methods.verify,
+    }
     if peers:
         turns |= {
             "torch.save": methods.torch_save,
@@ -202,7 +232,9 @@ def main() -> None:
             "dcp.async_save": methods.dcp_async_save,
         }
     found: dict[str, list[Times]] = {name: [] for name in turns}
-    for _ in range(1 + rounds):
+    for number in range(1 + rounds):
+        if number == 1:
+            methods.keep_as_many_as_a_run()
         for name, turn in turns.items():
             found[name].append(turn())
     if rank == 0:

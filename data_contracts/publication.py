@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +83,19 @@ class Workspace(PublishedFiles):
         return StoredFile(path=relative, size_bytes=len(data), sha256=sha256_bytes(data))
 
     @contextlib.contextmanager
-    def staged(self, relative: str, *, exclusive: bool = False) -> Iterator[Path]:
-        """A temporary local path whose file becomes `relative` when the body ends well, and nothing otherwise."""
+    def staged(
+        self, relative: str, *, exclusive: bool = False, prepare: Callable[[Path], object] = lambda _staging: None
+    ) -> Iterator[Path]:
+        """A temporary local path whose file becomes `relative` when the body ends well, and nothing otherwise.
+
+        Args:
+            prepare: called with that path before there is an empty file; may put another there.
+        """
         final = self.local_path(relative)
         staging = final.parent / staging_name(final.name)
         with naming_the_place(relative):
             final.parent.mkdir(parents=True, exist_ok=True)
+            prepare(staging)
             with claimed(staging):
                 try:
                     yield staging

@@ -45,18 +45,20 @@ def publish_blocks(
     data: memoryview,
     *,
     algorithm: Algorithm = "blake3",
+    prepare: Callable[[Path], object] = lambda _staging: None,
     on_part: Callable[[], None] = nothing,
 ) -> CheckpointFile:
     """Write a file durably; nothing of that name is there before it is whole.
 
     Args:
         algorithm: of the digest of the whole.
+        prepare: as of `Workspace.staged`; a file that it puts there is as long as `data`, and written over.
         on_part: called after each part that is written or digested, in threads of this one's.
 
     Raises:
         EnvironmentProblem: no space left, or writing is refused.
     """
-    with ThreadPoolExecutor(1, "checkpoint-digests") as helper, store.staged(relative) as staging:
+    with ThreadPoolExecutor(1, "checkpoint-digests") as helper, store.staged(relative, prepare=prepare) as staging:
         digests = helper.submit(_digests, data, algorithm, on_part)
         write_past_cache(staging, data, on_part=on_part)
         whole, blocks = digests.result()

@@ -20,7 +20,7 @@ from data_contracts.documents import CheckpointFile, CheckpointManifest, Frozen,
 from data_contracts.errors import EnvironmentProblem
 from data_contracts.places import naming_the_place
 from data_contracts.publication import Workspace
-from training.checkpoint import layout, plan
+from training.checkpoint import layout, plan, spares
 from training.checkpoint.blocks import nothing, publish_blocks
 from training.checkpoint.file_image import FileImage, make_header
 from training.checkpoint.pieces import dtype_name
@@ -79,6 +79,7 @@ class Commit:
         """
         *files, proof = own
         files += [*self._parts_of_others(), proof]
+        spares.drop(self.directory.parent)  # nobody took them
         content = self.content
         manifest = CheckpointManifest(
             run=content.run,
@@ -151,17 +152,26 @@ def write_share(
         on_part: called after each part that is written or digested, in threads of this one's.
     """
     first = gang.rank * len(images)
+    checkpoints = commit.directory.parent
     names = [layout.file_name(first + index, len(commit.layout)) for index in range(len(images))]
     work = [
-        partial(publish_blocks, commit.store, name, image, on_part=on_part)
+        partial(
+            publish_blocks,
+            commit.store,
+            name,
+            image,
+            prepare=partial(spares.take, checkpoints, name, len(image)),
+            on_part=on_part,
+        )
         for name, image in zip(names, images, strict=True)
     ]
     if gang.leads:
         work.append(partial(publish_tensors, commit.store, layout.PROOF_NAME, commit.content.proof_batch))
     with naming_the_place(str(commit.directory)), ThreadPoolExecutor(len(work), "checkpoint-file") as pool:
-        own = tuple(pool.map(lambda publish: publish(), work))
+        own = tuple(pool.map(partial(spares.with_room, checkpoints), work))
     if not gang.leads:
-        commit.store.publish(part_name(gang.rank), Part(files=own).model_dump_json().encode())
+        part = Part(files=own).model_dump_json().encode()
+        spares.with_room(checkpoints, lambda: commit.store.publish(part_name(gang.rank), part))
     return own
 
 

@@ -16,6 +16,7 @@ from data_contracts.errors import IntegrityError
 MANIFEST_NAME = "manifest.json"
 SEAL_NAME = "manifest.sha256"
 PROOF_NAME = "proof.safetensors"
+TENSOR_FILES = "tensors-*.safetensors"
 RESULT_NAME = "result.json"
 """In the run's folder, once the run is finished: which checkpoint is its last."""
 STEP_DIGITS = 8

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from data_contracts.errors import IntegrityError
-from training.checkpoint import layout
+from data_contracts.publication import fsync_path
+from training.checkpoint import layout, spares
 from training.checkpoint.spec import CheckpointSpec
 from training.checkpoint.verify import committed_steps, read_manifest
 
@@ -48,7 +49,11 @@ def expired(kept: Collection[Kept], spec: CheckpointSpec) -> tuple[int, ...]:
 
 
 def discard_expired(checkpoints: Path, spec: CheckpointSpec, *, known_good: Collection[int]) -> None:
-    """Delete what has expired, its manifest first, so that an interrupted deletion leaves no checkpoint."""
+    """Delete what has expired, its manifest first, so that an interrupted deletion leaves no checkpoint.
+
+    The tensor files of one stay as spares, for the next to be written over them; that begins only once the disk, too,
+    knows no manifest of theirs.
+    """
     kept = [
         Kept(step, step in known_good, _score(checkpoints, step, spec.best_by) if spec.keep_best else None)
         for step in committed_steps(checkpoints)
@@ -56,11 +61,17 @@ def discard_expired(checkpoints: Path, spec: CheckpointSpec, *, known_good: Coll
     for step in expired(kept, spec):
         directory = checkpoints / layout.directory_name(step)
         (directory / layout.MANIFEST_NAME).unlink()
+        fsync_path(directory)
+        spares.keep(checkpoints, directory)
         shutil.rmtree(directory)
 
 
 def sweep(checkpoints: Path) -> Iterable[str]:
-    """Remove what interrupted saves and deletions left; nobody may be writing. Returns the folders' names."""
+    """Remove what interrupted saves and deletions left; nobody may be writing. Returns the folders' names.
+
+    Spares go, too: who starts anew may write files of other sizes, on another number of ranks.
+    """
+    spares.drop(checkpoints)
     folders = sorted(checkpoints.iterdir()) if checkpoints.is_dir() else []
     left = [
         path for path in folders if layout.step_of(path.name) is not None and not (path / layout.MANIFEST_NAME).exists()

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from data_contracts.documents import CheckpointManifest, DeviceFingerprint, Link
 from data_contracts.errors import EnvironmentProblem, RunStopped
-from training.checkpoint import layout, plan
+from training.checkpoint import layout, plan, spares
 from training.checkpoint.agreement import gathered
 from training.checkpoint.blocks import nothing
 from training.checkpoint.commit import Commit, write_share
@@ -105,6 +105,13 @@ class Checkpointer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
+        try:
+            self._leave(kind, error)
+        finally:
+            if self._gang.leads:
+                spares.drop(self._checkpoints)
+
+    def _leave(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         if kind is None or issubclass(kind, RunStopped):
             self.finish()
             return
