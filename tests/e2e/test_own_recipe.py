@@ -207,7 +207,7 @@ def test_it_is_trained_evaluated_registered_proved_exported_and_started_from(
     capsys.readouterr()
     assert verify_model("models:/tuned/1", str(project.workspace), as_json=True) == 5
     assert path.name in capsys.readouterr().out
-    with pytest.raises(IntegrityError, match="sha256 is"):
+    with pytest.raises(IntegrityError, match="blake3 is"):
         reproduce_model("models:/tuned/1", str(project.workspace), again=True, as_json=True)
 
 
