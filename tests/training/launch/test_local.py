@@ -38,12 +38,18 @@ def own(toy_run, wait_until: Callable[..., object]) -> Iterator[Callable[..., su
         spools = [toy_run.attempt(1).rank_spool(rank) for rank in (0, 1)] if toy_run.num_attempts() else []
         return bool(spools) and all("expendable" in {e["event"] for e in read_events(spool)} for spool in spools)
 
+    def both_are_at_work() -> bool:
+        """Toys wait for nobody: one may be far while the other's guard is still starting."""
+        files = toy_run.attempt(1)
+        is_whole = len(files.read_markers()) == 2 and all(files.read_status(node) for node in (0, 1))
+        return is_whole and (toy_run.newest_step() or 0) >= 2
+
     def own(*arguments: str, spec: LaunchSpec = SPEC, agents: str = "toys") -> subprocess.Popen[bytes]:
         told = (str(toy_run.folder), spec.model_dump_json(), agents, *arguments)
         command = [sys.executable, str(TOYS / "toy_owner.py"), *told]
         # A process started in the background ignores SIGINT; a person's shell does not start one so.
         owners.append(subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)))
-        is_there = both_are_expendable if "--expendable" in arguments else lambda: (toy_run.newest_step() or 0) >= 2
+        is_there = both_are_expendable if "--expendable" in arguments else both_are_at_work
         wait_until(is_there)
         return owners[-1]
 

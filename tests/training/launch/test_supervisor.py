@@ -58,7 +58,7 @@ class KillOnce:
             return
         files = self._run.attempt(1)
         status, markers = files.read_status(1), files.read_markers()
-        if 1 not in markers:
+        if status is None or 1 not in markers:
             return
         pid = {"rank": markers[1].pid, "agent": status.agent_pid, "guard": status.guard_pid}[self._victim]
         os.kill(pid, signal.SIGKILL)
