@@ -84,6 +84,14 @@ class EveryByte:
     ) -> None: ...
 
 
+def _unreadable(where: str, error: OSError) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"a group that may be finished cannot be read ({error.strerror or error}).",
+        where=where,
+        advice="Check the workspace's owner, mode and disk.",
+    )
+
+
 def find_group(workspace: Workspace, key: str, digests: FileDigests) -> GroupRecord | None:
     """The record under this key when it and all its files are intact; None means: encode the group (again).
 
@@ -100,17 +108,18 @@ def find_group(workspace: Workspace, key: str, digests: FileDigests) -> GroupRec
         if value["sha256"] != sha256_of(value["record"]):
             return None
         record = GroupRecord.model_validate(value["record"])
+    except (IntegrityError, ValidationError, ValueError, KeyError, TypeError):
+        return None
+    except OSError as error:
+        raise _unreadable(where, error) from error
+    try:
         for part in record.parts:
             for shard in part.group.shards:
                 stages.check_file(workspace, shard.file, digests)
-    except (IntegrityError, DataError, ValidationError, ValueError, KeyError, TypeError):
+    except (IntegrityError, DataError):
         return None
     except OSError as error:
-        raise EnvironmentProblem(
-            f"a group that may be finished cannot be read ({error.strerror or error}).",
-            where=where,
-            advice="Check the workspace's owner, mode and disk.",
-        ) from error
+        raise _unreadable(where, error) from error
     # A group that was cleaned away meanwhile is encoded again.
     return record if record.key == key and workspace.renew(where) else None
 
