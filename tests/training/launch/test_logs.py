@@ -136,7 +136,8 @@ def test_every_line_of_a_real_gang_comes_with_who_wrote_it_when_over_a_killed_ra
     spoken = [(line.attempt, line.rank, line.text) for line in whole if line.rank is not None]
     for rank in (0, 1):
         said = [text for attempt, of, text in spoken if (attempt, of) == (2, rank) and text.startswith("toy")]
-        assert said[-1] == f"toy {rank} at 6", said
+        # The one that was not killed may have come to its end before it was stopped.
+        assert said[-1:] == [f"toy {rank} at 6"] or (rank, said) == (0, []), said
     assert (1, 1, "in the middle of a li") in spoken, "what a killed rank had begun to say"
     assert (1, 1, "toy 1 at 4") not in spoken
     markers = {number: toy_run.attempt(number).read_markers() for number in (1, 2)}

@@ -278,7 +278,9 @@ def test_one_rank_that_stops_by_itself_stops_the_run(toy_run) -> None:
 
 def test_an_interrupt_ends_everything_in_order_and_travels_on(toy_run) -> None:
     def interrupt_it(step: int) -> None:
-        if step >= 3:
+        # Toys wait for nobody: both have to be at work.
+        spools = [toy_run.attempt(1).rank_spool(rank) for rank in (0, 1)]
+        if step >= 3 and all(spool.exists() and '"step"' in spool.read_text() for spool in spools):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
