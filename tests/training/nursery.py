@@ -69,6 +69,7 @@ class Nursery:
         word, pid, *code = self._process.stdout.readline().split() or ["broken", "0"]
         assert word != "broken", self._log.read_text()
         if word == "began":
+            self._codes.pop(int(pid), None)  # of an earlier rank, whose number the new one was given
             return int(pid)
         self._codes[int(pid)] = int(code[0])
         return None
@@ -133,10 +134,14 @@ def main() -> None:
 
     signal.signal(signal.SIGCHLD, _tell_of_ends)
     for line in sys.stdin:
+        # So that no rank is said to have ended before it is said to have begun.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         pid = os.fork()
         if pid == 0:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
             _become_rank(json.loads(line))
         os.write(1, f"began {pid}\n".encode())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
 def _tell_of_ends(*_signal: object) -> None:
