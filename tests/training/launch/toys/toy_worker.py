@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from data_contracts.errors import ContractViolation, RunStopped, TrainingFailed
+from training.launch.protocol import read_json, write_json
 from training.launch.rank import Rank, arm
 
 
@@ -25,6 +26,7 @@ def main() -> None:
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--until", type=Path, help="goes on beyond the last step until this is there")
+    parser.add_argument("--in-step", action="store_true", help="begins no step before all have done the last one")
     parser.add_argument("--step-s", type=float, default=0.05)
     parser.add_argument("--trouble", type=json.loads, default={})
     parser.add_argument("--deaf", action="store_true", help="ignores requests to stop")
@@ -56,12 +58,22 @@ def count(rank: Rank, arguments: argparse.Namespace) -> None:
         time.sleep(arguments.step_s)
         rank.ledger.event("step", step=step)
         print(f"toy {rank.rank} at {step}", flush=True)
+        if arguments.in_step:
+            wait_for_peers(rank, step)
         if (rank.stop_requested or rank.stop_bound.at_step == step) and not arguments.deaf:
             checkpoint.write_text(str(step))
             raise RunStopped(f"stopped at step {step}.")
         misbehave(rank, arguments.trouble, step)
     if arguments.last_words:
         raise RuntimeError(arguments.last_words)
+
+
+def wait_for_peers(rank: Rank, step: int) -> None:
+    """As an all-reduce would, but that a rank in it still hears of a stop, and one that is ahead waits for nobody."""
+    done = [rank.attempt_dir / f"done-{peer}" for peer in range(rank.world_size)]
+    write_json(done[rank.rank], {"step": step})
+    while any((read_json(each) or {"step": 0})["step"] < step for each in done) and not rank.stop_requested:
+        time.sleep(0.005)
 
 
 def misbehave(rank: Rank, trouble: dict[str, object], step: int) -> None:
