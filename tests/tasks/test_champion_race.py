@@ -134,7 +134,6 @@ def test_of_racing_promotions_and_rollbacks_none_is_lost(workspace: Workspace, s
     require_complete(workspace, told, MOVES, race.seen)
 
 
-@pytest.mark.soak
 def test_the_alias_in_mlflow_ends_where_the_last_of_the_racing_moves_put_the_champion(
     workspace: Workspace, context: RunContext, start: Any, register: Any, tmp_path: Path, mlflow_tables: Path
 ) -> None:
