@@ -29,7 +29,7 @@ from training.launch.protocol import TOKEN as RUN_TOKEN
 from training.launch.protocol import AttemptFiles
 from training.launch.retry_budget import AttemptRecords
 from training.launch.slurm import Slurm
-from training.launch.spec import Gang, LaunchSpec, attempt_folder
+from training.launch.spec import DetachedSpec, Gang, LaunchSpec, attempt_folder
 from training.launch.stop_request import request_stop
 from training.ledger import Ledger, read_events
 
@@ -263,7 +263,7 @@ def test_whoever_of_supervisor_guard_agent_and_rank_is_killed_the_next_attempt_g
 
 
 def test_a_run_that_nobody_watches_keeps_a_checkpoint_and_stops_and_is_taken_up_again(run: Run) -> None:
-    spec = SPEC.model_copy(update={"slurm": SPEC.slurm.model_copy(update={"lease_s": 10.0})})
+    spec = SPEC.model_copy(update={"detached": DetachedSpec(lease_s=10.0)})
     flow = run.start_flow(spec, "--until", str(run.folder / "enough"))
     run.wait_for_step()
     flow.kill()

@@ -81,7 +81,7 @@ class Detached:
         nodes = os.environ.get("SLURM_JOB_NODELIST", socket.gethostname())
         again = f", start {self._restarts + 1}" if self._restarts else ""
         self._ledger.event("job.begin", message=f"job {self._job} runs on {nodes}{again}")
-        lease = LeaseWatch(self._files.lease, order.spec.slurm.lease_s)
+        lease = LeaseWatch(self._files.lease, order.spec.detached.lease_s)
         if (asked := requested_stop(self._run_dir)) is not None:
             # Asked for while the job was in the queue; a supervisor would take it for an older one.
             clear_stop(self._run_dir)

@@ -75,7 +75,7 @@ class _Follower:
     ) -> None:
         self._scheduler, self._spec, self._gang, self._ledger = scheduler, spec, gang, ledger
         self._scope, self._poll, self._files = budget_scope, poll, files
-        self._lease = Lease(files.lease, spec.slurm.lease_s)
+        self._lease = Lease(files.lease, spec.detached.lease_s)
         self._tails: dict[Path, SpoolTail] = {}
         self._told: tuple[JobState, str] | None = None
         self._worker_is_lost = False
@@ -165,7 +165,7 @@ class _Follower:
                 asked_s, report = now_s, self._scheduler.poll(handle)
                 self._tell(handle, report)
                 heard_s = heard_s if report.state is JobState.UNKNOWN else now_s
-            if now_s - heard_s > self._spec.slurm.unreachable_s:
+            if now_s - heard_s > self._spec.detached.unreachable_s:
                 raise _unreachable(handle, report)
             if report.state is JobState.PENDING:
                 self._take_out_of_the_queue_if_stopped(handle)
@@ -261,7 +261,7 @@ class _Follower:
 
     def _patiently(self, ask: Callable[[], str | None]) -> str | None:
         """A scheduler that gives no answer is asked again: to take that for a No could start a second job."""
-        deadline_s = time.monotonic() + self._spec.slurm.unreachable_s
+        deadline_s = time.monotonic() + self._spec.detached.unreachable_s
         while True:
             try:
                 return ask()

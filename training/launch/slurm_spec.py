@@ -44,11 +44,3 @@ class SlurmSpec(Frozen):
     sbatch_options: tuple[Annotated[str, AfterValidator(_sbatch_option)], ...] = Field(
         (), description="More long options of sbatch, such as `--gpus-per-node=4`."
     )
-    lease_s: float = Field(
-        900.0,
-        gt=0,
-        description="Seconds without a flow that watches, after which the run keeps a checkpoint and stops.",
-    )
-    unreachable_s: float = Field(
-        900.0, gt=0, description="Seconds without an answer of Slurm's, after which a flow gives up watching."
-    )

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,7 @@ from data_contracts.documents import Frozen
 from training.data.loader_spec import LoaderSpec
 from training.launch import protocol
 from training.launch.hosts import Member
+from training.launch.kubernetes_spec import KubernetesSpec
 from training.launch.preflight import PreflightSpec
 from training.launch.slurm_spec import SlurmSpec
 from training.launch.ssh import SshSpec
@@ -35,16 +36,33 @@ _OF_THE_MACHINE_NAMES = frozenset(
 )
 
 
+class DetachedSpec(Frozen):
+    """What binds a run that a scheduler holds and the flow that watches it."""
+
+    lease_s: float = Field(
+        900.0,
+        gt=0,
+        description="Seconds without a flow that watches, after which the run keeps a checkpoint and stops.",
+    )
+    unreachable_s: float = Field(
+        900.0, gt=0, description="Seconds without an answer of the scheduler's, after which a flow gives up watching."
+    )
+
+
 class LaunchSpec(Frozen):
     """How a run is launched; nothing here changes what is learnt."""
 
-    launcher: Literal["local", "ssh", "slurm"] = Field(
+    launcher: Literal["local", "ssh", "slurm", "kubernetes"] = Field(
         "local",
         description="Where agents run: `local` starts them on this machine, `ssh` on the hosts of a list, "
-        "`slurm` as a job in its queue.",
+        "`slurm` as a job in its queue, `kubernetes` as the pods of a job.",
     )
     ssh: SshSpec | None = Field(None, description="Of launcher `ssh`: its hosts.")
     slurm: SlurmSpec = Field(default_factory=SlurmSpec, description="Of launcher `slurm`: where and how long.")
+    kubernetes: KubernetesSpec | None = Field(None, description="Of launcher `kubernetes`: its pods.")
+    detached: DetachedSpec = Field(
+        default_factory=DetachedSpec, description="Of launchers `slurm` and `kubernetes`: how long who waits for whom."
+    )
     nodes: int = Field(2, ge=1, description="Number of torchrun agents.")
     ranks_per_node: int = Field(1, ge=1, description="Worker processes of each agent.")
     min_nodes: int | None = Field(
@@ -76,13 +94,19 @@ class LaunchSpec(Frozen):
     @property
     def is_detached(self) -> bool:
         """Whether the supervisor lives in a scheduler's job, and goes on without the flow."""
-        return self.launcher == "slurm"
+        return self.launcher in ("slurm", "kubernetes")
 
     @model_validator(mode="after")
     def _says_nothing_in_vain(self) -> Self:
-        if self.launcher != "slurm" and self.slurm != SlurmSpec():
+        said = {"slurm": self.slurm != SlurmSpec(), "kubernetes": self.kubernetes is not None}
+        for name in (name for name, is_said in said.items() if is_said and name != self.launcher):
             raise ValueError(
-                f"`slurm` is said, but the launcher is {self.launcher!r}: say `launcher: slurm`, or neither"
+                f"`{name}` is said, but the launcher is {self.launcher!r}: say `launcher: {name}`, or neither"
+            )
+        if self.launcher == "kubernetes" and self.kubernetes is None:
+            raise ValueError(
+                "launcher kubernetes needs its pods: "
+                "kubernetes: {image: IMAGE, volumes: [{claim: NAME, mount_path: /workspace}]}"
             )
         return self
 
@@ -105,12 +129,15 @@ class QuietLaunchSpec(LaunchSpec):
     )
 
 
+_NOT_DETACHED: dict[str, Any] = {"launcher": "local", "slurm": {}, "kubernetes": None}
+
+
 def for_quiet_work(spec: LaunchSpec) -> QuietLaunchSpec:
     """The same for a gang without steps: what says nothing and does nothing is late as soon as a missing step is.
 
     It runs beside the flow where a scheduler has the training: no queue is waited for, for seconds of work.
     """
-    return QuietLaunchSpec(**spec.model_dump() | ({"launcher": "local", "slurm": {}} if spec.is_detached else {}))
+    return QuietLaunchSpec(**spec.model_dump() | (_NOT_DETACHED if spec.is_detached else {}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,0 +1,273 @@
+"""What Kubernetes is told of a run: a TrainJob, or an Indexed Job with a headless Service. Pure.
+
+Every pod runs `training.launch.pod`; the one of index 0 has the supervisor beside it. A pod is never started anew in
+its place: a job makes another, also for one that was evicted, and the retry budget is the run's own. Sources:
+batch/v1 Job, trainer.kubeflow.org/v1alpha1 TrainJob 2.3, Kubernetes 1.31 to 1.37.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import ConfigError
+from training.launch.kubernetes_spec import KubernetesSpec
+from training.launch.protocol import JOB, POD, POD_ADDRESS
+from training.launch.spec import Gang, LaunchSpec
+
+Manifest = dict[str, Any]
+
+KEY_LABEL, ORDER_LABEL = "headway/key", "headway/order"
+CONTAINER = "node"
+"""Kubeflow Trainer's name for it, too."""
+MANAGER = "headway/launcher"
+EXIT_LEAVING = 143
+"""Of a pod that was told to end: no failure of its."""
+KEPT_S = 86_400
+"""How long Kubernetes keeps a job that is over."""
+NOTICE_MARGIN_S = 30.0
+"""Beyond the ranks' grace: for the supervisor to hear of the notice, and for agents to end."""
+
+
+def manifests(spec: LaunchSpec, gang: Gang, key: str, order: str, now_unix_s: float) -> list[Manifest]:
+    """The job first; what else there is belongs to it.
+
+    Args:
+        order: of which this is the job; its beginning is part of the job's name among our files.
+
+    Raises:
+        ConfigError: the run's folder lies on none of the volumes.
+    """
+    kubernetes = spec_of(spec)
+    _require_mounted(kubernetes, gang.run_dir)
+    if kubernetes.training_runtime:
+        return [_train_job(spec, kubernetes, gang, key, order, now_unix_s)]
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(kubernetes, key, order),
+        # Names, forward and reverse, for process groups, which ask for their own.
+        "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {KEY_LABEL: key}},
+    }
+    return [_indexed_job(spec, kubernetes, gang, key, order, now_unix_s), service]
+
+
+def spec_of(spec: LaunchSpec) -> KubernetesSpec:
+    assert spec.kubernetes is not None, "the launcher is `kubernetes`, which needs its branch"
+    return spec.kubernetes
+
+
+def job_name(key: str, order: str) -> str:
+    """By which our files know a job: Kubernetes gives each job of a run the same name, one after another."""
+    return f"{key}-{order[:8]}"
+
+
+def _indexed_job(
+    spec: LaunchSpec, kubernetes: KubernetesSpec, gang: Gang, key: str, order: str, now_unix_s: float
+) -> Manifest:
+    template = {
+        "metadata": _labelled(kubernetes, key, order),
+        "spec": {
+            **_placement(spec, kubernetes),
+            "restartPolicy": "Never",
+            "subdomain": key,
+            "enableServiceLinks": False,
+            # Pods ask nothing of Kubernetes.
+            **({} if kubernetes.service_account else {"automountServiceAccountToken": False}),
+            **({"priorityClassName": kubernetes.priority_class} if kubernetes.priority_class else {}),
+            "containers": [
+                {
+                    "name": CONTAINER,
+                    "image": kubernetes.image,
+                    "command": _command(kubernetes, gang),
+                    "env": _environment(kubernetes, key, order),
+                    **_unless_empty(
+                        envFrom=[{"secretRef": {"name": name}} for name in kubernetes.secret_environments],
+                        resources=_resources(kubernetes),
+                    ),
+                    "volumeMounts": _mounts(kubernetes),
+                }
+            ],
+        },
+    }
+    job_spec = {
+        "completionMode": "Indexed",
+        "completions": gang.nodes,
+        "parallelism": gang.nodes,
+        **job_policies(spec.max_attempts),
+        **_deadline(spec, gang, now_unix_s),
+        "ttlSecondsAfterFinished": KEPT_S,
+        "template": template,
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": _metadata(kubernetes, key, order),
+        "spec": job_spec,
+    }
+
+
+def job_policies(max_attempts: int) -> Manifest:
+    """What ends a job: no eviction, no pod that was told to go, and otherwise nothing before the run's own budget."""
+    told = {"containerName": CONTAINER, "operator": "In", "values": [EXIT_LEAVING]}
+    return {
+        "backoffLimitPerIndex": max_attempts,
+        "maxFailedIndexes": 0,
+        "podReplacementPolicy": "Failed",
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                {"action": "Ignore", "onExitCodes": told},
+            ]
+        },
+    }
+
+
+def _train_job(
+    spec: LaunchSpec, kubernetes: KubernetesSpec, gang: Gang, key: str, order: str, now_unix_s: float
+) -> Manifest:
+    pods = {
+        "metadata": _labelled(kubernetes, key, order),
+        "spec": {
+            **_placement(spec, kubernetes),
+            "containers": [{"name": CONTAINER, "volumeMounts": _mounts(kubernetes)}],
+        },
+    }
+    jobs = [{"name": CONTAINER, "template": {"spec": {"template": pods}}}]
+    trainer = {
+        "image": kubernetes.image,
+        "command": _command(kubernetes, gang),
+        "env": _environment(kubernetes, key, order),
+        "numNodes": gang.nodes,
+        **_unless_empty(resourcesPerNode=_resources(kubernetes)),
+    }
+    patch = {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}}
+    runtime = {
+        "apiGroup": "trainer.kubeflow.org",
+        "kind": "ClusterTrainingRuntime",
+        "name": kubernetes.training_runtime,
+    }
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": _metadata(kubernetes, key, order),
+        "spec": {
+            "runtimeRef": runtime,
+            **_deadline(spec, gang, now_unix_s),
+            "trainer": trainer,
+            "runtimePatches": [patch],
+        },
+    }
+
+
+def _placement(spec: LaunchSpec, kubernetes: KubernetesSpec) -> Manifest:
+    """Of a pod's spec, what a TrainJob may patch too."""
+    security = {"runAsUser": kubernetes.run_as_user, "fsGroup": kubernetes.fs_group}
+    return {
+        "terminationGracePeriodSeconds": round(spec.stop_grace_s + NOTICE_MARGIN_S),
+        **_unless_empty(
+            serviceAccountName=kubernetes.service_account,
+            nodeSelector=dict(kubernetes.node_selector),
+            tolerations=[
+                _unless_empty(
+                    key=each.key,
+                    operator=each.operator,
+                    value=each.value,
+                    effect=each.effect,
+                    tolerationSeconds=each.seconds,
+                )
+                for each in kubernetes.tolerations
+            ],
+            imagePullSecrets=[{"name": name} for name in kubernetes.image_pull_secrets],
+            securityContext={name: value for name, value in security.items() if value is not None},
+        ),
+        "volumes": _volumes(kubernetes),
+    }
+
+
+def _volumes(kubernetes: KubernetesSpec) -> list[Manifest]:
+    claims = dict.fromkeys(volume.claim for volume in kubernetes.volumes)
+    found: list[Manifest] = [
+        {"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": claim}}
+        for number, claim in enumerate(claims)
+    ]
+    if kubernetes.shared_memory:
+        memory = {"medium": "Memory", "sizeLimit": kubernetes.shared_memory}
+        found.append({"name": "shared-memory", "emptyDir": memory})
+    return found
+
+
+def _mounts(kubernetes: KubernetesSpec) -> list[Manifest]:
+    numbers = {claim: n for n, claim in enumerate(dict.fromkeys(volume.claim for volume in kubernetes.volumes))}
+    found: list[Manifest] = [
+        {
+            "name": f"volume-{numbers[volume.claim]}",
+            "mountPath": volume.mount_path,
+            **_unless_empty(subPath=volume.sub_path, readOnly=volume.read_only),
+        }
+        for volume in kubernetes.volumes
+    ]
+    if kubernetes.shared_memory:
+        found.append({"name": "shared-memory", "mountPath": "/dev/shm"})
+    return found
+
+
+def _environment(kubernetes: KubernetesSpec, key: str, order: str) -> list[Manifest]:
+    given = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", **kubernetes.environment, JOB: job_name(key, order)}
+    fields = {POD: "metadata.name", POD_ADDRESS: "status.podIP"}
+    return [
+        *({"name": name, "value": value} for name, value in given.items()),
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+        *(
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": where.secret, "key": where.key}}}
+            for name, where in kubernetes.secrets.items()
+        ),
+    ]
+
+
+def _command(kubernetes: KubernetesSpec, gang: Gang) -> list[str]:
+    # A dollar in brackets is Kubernetes' own, unless there are two.
+    return [kubernetes.python, "-m", "training.launch.pod", str(gang.run_dir).replace("$(", "$$(")]
+
+
+def _resources(kubernetes: KubernetesSpec) -> Manifest:
+    given = dict(kubernetes.resources)
+    return {"requests": given, "limits": dict(given)} if given else {}
+
+
+def _deadline(spec: LaunchSpec, gang: Gang, now_unix_s: float) -> Manifest:
+    """The run's absolute end, and time for the notice after it: the supervisor keeps the bound, this is its net."""
+    left_s = gang.stop.at_unix_s - now_unix_s
+    if math.isinf(left_s):
+        return {}
+    return {"activeDeadlineSeconds": math.ceil(max(left_s, 0.0) + spec.stop_grace_s + NOTICE_MARGIN_S)}
+
+
+def _metadata(kubernetes: KubernetesSpec, key: str, order: str) -> Manifest:
+    return {"name": key, "namespace": kubernetes.namespace, **_labelled(kubernetes, key, order)}
+
+
+def _labelled(kubernetes: KubernetesSpec, key: str, order: str) -> Manifest:
+    ours = {"app.kubernetes.io/name": "headway", KEY_LABEL: key, ORDER_LABEL: order[:8]}
+    return {"labels": {**kubernetes.labels, **ours}, **_unless_empty(annotations=dict(kubernetes.annotations))}
+
+
+def _unless_empty(**fields: Any) -> Manifest:
+    return {name: value for name, value in fields.items() if value not in (None, "", {}, [], False)}
+
+
+def _require_mounted(kubernetes: KubernetesSpec, run_dir: Path) -> None:
+    writable = [Path(volume.mount_path) for volume in kubernetes.volumes if not volume.read_only]
+    if not any(run_dir.is_relative_to(path) for path in writable):
+        raise ConfigError(
+            "the run's folder is on no volume that the pods can write.",
+            where="launch.kubernetes.volumes",
+            advice=f"{run_dir} must lie below a mount_path; there are: {', '.join(map(str, writable)) or 'none'}.",
+        )
+
+
+def as_list(items: list[Manifest]) -> Mapping[str, Any]:
+    """For `kubectl apply`."""
+    return {"apiVersion": "v1", "kind": "List", "items": items}
