@@ -35,6 +35,7 @@ NOTICES = {
     "validate.accepted_unreadable": "contract",
     "rank.lost": "rank",
     "attempt.failed": "attempt",
+    "attempt.tight_deadline": "deadline",
     "job.state": "job",
     "job.found": "job",
     "job.told": "job",

@@ -152,6 +152,7 @@ class _Session:
                 raise RunStopped(stopped.what, reason=self._stop.reason) from None
             finally:
                 self._left_unix_s = time.time()
+                self._rank.ledger.event("wind_down.begin")  # so that nobody expects another step
         return None
 
     def _explaining_out_of_memory(self, *, of_batches: bool) -> contextlib.AbstractContextManager[None]:

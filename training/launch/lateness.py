@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from training.launch.pace import Pace
 from training.launch.protocol import AttemptFiles, RankMarker, RankVitals
 from training.launch.spec import LaunchSpec, QuietLaunchSpec
 from training.ledger import read_events
@@ -15,6 +16,10 @@ from training.ledger import read_events
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>\S+)$', re.MULTILINE)
 _WATCH = "_stand_watch"
 """The rank's own watch thread, which stands in every dump and explains nothing."""
+
+
+BLINK_S = 5.0
+"""How long whoever watches may look away; what is beyond is not held against the ranks."""
 
 
 class LifeSign(NamedTuple):
@@ -42,14 +47,15 @@ class Clock(Protocol):
         """What is overdue, in words, or the empty string."""
 
 
-def clock_for(spec: LaunchSpec, step: int | None, now_s: float) -> Clock:
+def clock_for(spec: LaunchSpec, step: int | None, now_s: float, pace: Pace) -> Clock:
     """The clock of an attempt that begins now.
 
     Args:
         step: what the caller's newest step is before the attempt begins; only a change counts.
         now_s: a monotonic time.
+        pace: what is known of the run's steps; the caller keeps it up to date.
     """
-    return QuietClock(spec, now_s) if isinstance(spec, QuietLaunchSpec) else ProgressClock(spec, step, now_s)
+    return QuietClock(spec, now_s) if isinstance(spec, QuietLaunchSpec) else ProgressClock(spec, step, now_s, pace)
 
 
 class ProgressClock:
@@ -59,15 +65,18 @@ class ProgressClock:
     or write a checkpoint, they say that they get on.
     """
 
-    def __init__(self, spec: LaunchSpec, step: int | None, now_s: float) -> None:
-        self._spec = spec
+    def __init__(self, spec: LaunchSpec, step: int | None, now_s: float, pace: Pace) -> None:
+        self._spec, self._pace = spec, pace
         self._step = step
         self._said: dict[int, LifeSign] = {}
-        self._moved_s = now_s
+        self._moved_s = self._looked_s = now_s
         self.step: int | None = None
 
     def observe(self, step: int | None, signs: Mapping[int, LifeSign], now_s: float) -> None:
         """A change of any rank's word counts like a step."""
+        # Who was halted itself knows nothing of that time: the machine may have been, with everybody on it.
+        self._moved_s += max(0.0, now_s - self._looked_s - BLINK_S)
+        self._looked_s = now_s
         if step is not None and step != self._step:
             self.step = self._step = step
             self._moved_s = now_s
@@ -79,9 +88,10 @@ class ProgressClock:
         if self.step is None:
             limit_s, what = self._spec.start_deadline_s, "no first step and no sign of life"
         else:
-            limit_s = self._spec.progress_deadline_s
+            limit_s = self._pace.limit_s()
             what = f"no step after step {self.step} and no sign of life"
-        return f"{what} within {limit_s:g} s" if waited_s > limit_s else ""
+        took = f"; steps took {self._pace}" if str(self._pace) else ""
+        return f"{what} within {limit_s:.3g} s{took}" if waited_s > limit_s else ""
 
 
 class QuietClock:

@@ -82,7 +82,13 @@ class LaunchSpec(Frozen):
     )
     start_deadline_s: float = Field(120.0, gt=0, description="Seconds without a sign of life before the first step.")
     progress_deadline_s: float = Field(
-        120.0, gt=0, description="Seconds without a step or a sign of life that end an attempt."
+        120.0,
+        gt=0,
+        description="Most seconds without a step or a sign of life before an attempt is ended. Once steps are known to "
+        "be short, a missing one ends it sooner: after `min_progress_deadline_s` and ten times what they take (p99).",
+    )
+    min_progress_deadline_s: float = Field(
+        30.0, gt=0, description="Least such seconds, however short steps are; `progress_deadline_s` goes before it."
     )
     backoff_s: float = Field(1.0, ge=0, description="Wait before another attempt after one without progress; doubles.")
     max_backoff_s: float = Field(30.0, ge=0, description="Longest wait between attempts.")

@@ -9,9 +9,11 @@ from training.launch.lateness import are_whole, clock_for, describe_lateness, la
 from training.launch.launcher import Handle, Launcher, NodeReport
 from training.launch.logs import last_lines
 from training.launch.outcome import AttemptOutcome, Evidence, judge
+from training.launch.pace import Pace, PaceTeller
 from training.launch.protocol import AttemptFiles, Command, RankMarker
 from training.launch.spec import Attempt, Gang, LaunchSpec
 from training.launch.stop_bound import StopWish
+from training.launch.words import RankWords
 from training.ledger import Ledger
 
 POLL_S = 0.2
@@ -39,7 +41,10 @@ class Watch:
         self._spec, self._gang, self._launcher, self._ledger = spec, gang, launcher, ledger
         self._attempt, self._poll, self._stop_wish = attempt, poll, stop_wish
         self._files = AttemptFiles(attempt.folder)
-        self._clock = clock_for(spec, poll(), time.monotonic())
+        self._words = RankWords(self._files)
+        self._pace = Pace.after(spec, gang.run_dir, attempt=attempt.number, world_size=gang.world_size)
+        self._pace_teller = PaceTeller(self._pace, ledger, attempt.number)
+        self._clock = clock_for(spec, poll(), time.monotonic(), self._pace)
         self._sent: set[Command] = set()
         self._force_at_s: float | None = None
         self._begin_unix_s = 0.0
@@ -79,14 +84,22 @@ class Watch:
         while True:
             reports = self._launcher.poll(handle, wait_s=POLL_S)
             markers = self._files.read_markers()
-            self._clock.observe(self._poll(), signs_of_life(self._files, markers), time.monotonic())
+            looked_s = time.monotonic()
+            self._clock.observe(self._poll(), signs_of_life(self._files, markers), looked_s)
+            self._listen()
             if all(report.has_ended for report in reports) or self._is_past_force():
                 return reports
             self._note_coming_up(markers)
             self._stop_if_asked(handle)
             self._end_if_broken(handle, reports, markers)
             self._end_if_done(handle, markers)
-            self._end_if_overdue(handle)
+            self._end_if_overdue(handle, looked_s)
+
+    def _listen(self) -> None:
+        """To what ranks write down."""
+        for rank, event in self._words.poll():
+            self._pace.take(rank, event)
+        self._pace_teller.tell()
 
     def _note_coming_up(self, markers: Mapping[int, RankMarker]) -> None:
         if not self._is_up and len(markers) == self._gang.world_size:
@@ -115,8 +128,8 @@ class Watch:
         if now_s - self._done_since_s > TEARDOWN_S:
             self._tell(handle, Command.PEER_LOST)
 
-    def _end_if_overdue(self, handle: Handle) -> None:
-        overdue = self._clock.overdue(time.monotonic())
+    def _end_if_overdue(self, handle: Handle, looked_s: float) -> None:
+        overdue = self._clock.overdue(looked_s)
         if not overdue or self._overdue or self._sent:
             return
         self._launcher.signal(handle, Command.STACKS)

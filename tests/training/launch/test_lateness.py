@@ -15,6 +15,7 @@ from training.launch.lateness import (
     late_ranks,
     signs_of_life,
 )
+from training.launch.pace import Pace
 from training.launch.protocol import AttemptFiles, RankMarker, RankVitals, write_json
 from training.launch.spec import LaunchSpec, QuietLaunchSpec
 
@@ -38,24 +39,25 @@ def position(rank: int, step: int | None, state: str = "S", doing: str = "") -> 
 
 
 def test_the_first_step_has_a_deadline_of_its_own() -> None:
-    clock = ProgressClock(SPEC, None, now_s=0)
+    clock = ProgressClock(SPEC, None, 0, Pace(SPEC))
     assert clock.overdue(29) == ""
     assert clock.overdue(31) == "no first step and no sign of life within 30 s"
 
 
 def test_any_ranks_word_is_progress_like_a_step_and_silence_is_not() -> None:
-    clock = ProgressClock(SPEC, None, now_s=0)
+    clock = ProgressClock(SPEC, None, 0, Pace(SPEC))
     clock.observe(None, {0: RUNNING}, now_s=25)
     assert clock.overdue(50) == ""
     clock.observe(1, {0: RUNNING}, now_s=50)
     clock.observe(1, {0: RUNNING, 1: RUNNING._replace(num_bytes=99)}, now_s=59)
     assert clock.overdue(68) == "", "rank 1 reads or writes a checkpoint"
-    clock.observe(1, {0: RUNNING, 1: RUNNING._replace(num_bytes=99)}, now_s=68)
+    for now_s in (63, 68):
+        clock.observe(1, {0: RUNNING, 1: RUNNING._replace(num_bytes=99)}, now_s=now_s)
     assert clock.overdue(70) == "no step after step 1 and no sign of life within 10 s"
 
 
 def test_work_alone_is_no_progress_of_a_rank_that_should_make_steps() -> None:
-    clock = ProgressClock(SPEC, None, now_s=0)
+    clock = ProgressClock(SPEC, None, 0, Pace(SPEC))
     for now_s in range(31):
         clock.observe(None, {0: RUNNING._replace(cpu_s=now_s)}, now_s=now_s)
     assert clock.overdue(31)
@@ -100,8 +102,9 @@ def test_work_is_what_the_kernel_of_the_ranks_own_host_counted(tmp_path: Path) -
 
 
 def test_the_step_of_an_earlier_attempt_is_no_progress() -> None:
-    clock = ProgressClock(SPEC, 50, now_s=0)
-    clock.observe(50, {}, now_s=20)
+    clock = ProgressClock(SPEC, 50, 0, Pace(SPEC))
+    for now_s in range(0, 31, 5):
+        clock.observe(50, {}, now_s=now_s)
     assert clock.step is None
     assert clock.overdue(31)
     clock.observe(41, {}, now_s=32)

@@ -153,6 +153,24 @@ def test_a_hanging_rank_is_shown_with_what_it_was_doing(toy_run) -> None:
     assert innermost_frame(toy_run.attempt(1).stacks(0).read_text()).startswith("hang_here")
 
 
+def test_a_hang_among_short_steps_is_noticed_long_before_the_configured_deadline_and_the_odd_rank_named(
+    toy_run,
+) -> None:
+    spec = SPEC.model_copy(update={"progress_deadline_s": 600.0, "min_progress_deadline_s": 4.0, "max_attempts": 1})
+    gang = toy_run.gang(*trouble("hang", step=40, rank=1), "--steps", "41")
+    with pytest.raises(
+        TrainingFailed, match=r"no step after step \d+ .* within [\d.]+ s; steps took .* s \(p99 .* s\); late: rank 1 "
+    ):
+        run(toy_run, gang, spec)
+    (overdue,) = toy_run.events("attempt.overdue")
+    assert overdue["ranks"] == [1]
+    deadline = toy_run.events("attempt.deadline")[-1]
+    assert str(deadline["what"]).startswith("a step is missed after ")
+    (last_step_unix_s,) = (event["unix_s"] for event in read_events(toy_run.attempt(1).rank_spool(1))[-1:])
+    assert float(str(overdue["unix_s"])) - last_step_unix_s < 10 * float(str(deadline["deadline_s"])) + SOON_S
+    assert toy_run.survivors() == []
+
+
 def test_a_hang_in_work_without_steps_is_noticed_and_named(toy_run) -> None:
     spec = for_quiet_work(SPEC.model_copy(update={"progress_deadline_s": 4, "max_attempts": 1}))
     with pytest.raises(TrainingFailed, match=r"no sign of life within 4 s.*in hang_here \(toy_worker.py"):
