@@ -12,9 +12,7 @@ from data_contracts.publication import Workspace
 from tasks.context import RunContext
 from tasks.decisions import who
 from tasks.launch import result_path
-from training.checkpoint.layout import MANIFEST_NAME, checkpoint_path, run_folder, step_of
-from training.checkpoint.restore import quarantine
-from training.checkpoint.verify import committed_steps
+from training.checkpoint.layout import MANIFEST_NAME, checkpoint_path, committed_steps, quarantine, run_folder, step_of
 from training.launch.run_lock import owner_of
 
 

@@ -53,3 +53,11 @@ def test_a_worker_imports_from_the_frozen_archive_alone_and_nothing_heavy(tmp_pa
         [sys.executable, "-c", probe], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[] []"
+
+
+def test_a_command_imports_no_torch_which_its_ranks_do() -> None:
+    modules = ("flows.retrain", "flows.plan", "flows.verify", "flows.champion_flow", "flows.contract_command")
+    heavy = {"torch", "mlflow", "great_expectations"}
+    probe = f"import sys, {', '.join(modules)}; print(sorted({heavy!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", probe], cwd=HOME, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

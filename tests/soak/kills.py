@@ -25,8 +25,8 @@ from typing import Any
 
 from tests.training.conftest import TINY, TinyProject, make_project, rank_environment
 from tests.training.nursery import ForkedRank, Nursery
+from training.checkpoint.layout import committed_steps
 from training.checkpoint.spec import CheckpointSpec
-from training.checkpoint.verify import committed_steps
 from training.launch.ports import free_port
 from training.ledger import read_events
 

@@ -17,8 +17,9 @@ import pytest
 
 from data_contracts.documents import Link
 from tests.waiting import DEADLINE_S
+from training.checkpoint.layout import committed_steps
 from training.checkpoint.spec import RANKING, CheckpointSpec
-from training.checkpoint.verify import committed_steps, load_checkpoint, verify_checkpoint
+from training.checkpoint.verify import load_checkpoint, verify_checkpoint
 from training.config import TrainingSpec
 from training.launch.stop_bound import StopBound
 from training.ledger import Event

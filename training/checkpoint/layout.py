@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointManifest, Frozen, Link, StoredFile, TensorSlice
@@ -66,6 +67,21 @@ def run_folder(run: Link) -> str:
 def checkpoint_path(run_folder: str, step: int) -> str:
     """A checkpoint's folder below a run's."""
     return f"{run_folder}/checkpoints/{directory_name(step)}"
+
+
+def committed_steps(checkpoints: Path) -> list[int]:
+    """Steps that have a manifest, oldest first, whether it is good or not."""
+    folders = checkpoints.iterdir() if checkpoints.is_dir() else ()
+    steps = (step_of(folder.name) for folder in folders if (folder / MANIFEST_NAME).exists())
+    return sorted(step for step in steps if step is not None)
+
+
+def quarantine(directory: Path, folder: Path) -> Path:
+    """Move a bad checkpoint aside, keeping it for a person to look at. Returns where it is now."""
+    folder.mkdir(parents=True, exist_ok=True)
+    taken = {path.name for path in folder.iterdir()}
+    number = next(number for number in range(len(taken) + 1) if f"{directory.name}.{number}" not in taken)
+    return directory.rename(folder / f"{directory.name}.{number}")
 
 
 def file_name(index: int, num_files: int) -> str:

@@ -19,10 +19,11 @@ from data_contracts.places import naming_the_place
 from training.checkpoint import layout
 from training.checkpoint.agreement import gathered
 from training.checkpoint.blocks import NotThere, nothing
+from training.checkpoint.layout import committed_steps, quarantine
 from training.checkpoint.pieces import State, pieces_of
 from training.checkpoint.read import Rest, require_fit
 from training.checkpoint.retention import sweep
-from training.checkpoint.verify import Verified, committed_steps, read_checkpoint, read_manifest, verify_checkpoint
+from training.checkpoint.verify import Verified, read_checkpoint, read_manifest, verify_checkpoint
 from training.distributed import Gang
 
 NONE = b"-"
@@ -48,14 +49,6 @@ class Finding(Frozen):
 class _Read(NamedTuple):
     verified: Verified | None
     error: IntegrityError | None
-
-
-def quarantine(directory: Path, folder: Path) -> Path:
-    """Move a bad checkpoint aside, keeping it for a person to look at. Returns where it is now."""
-    folder.mkdir(parents=True, exist_ok=True)
-    taken = {path.name for path in folder.iterdir()}
-    number = next(number for number in range(len(taken) + 1) if f"{directory.name}.{number}" not in taken)
-    return directory.rename(folder / f"{directory.name}.{number}")
 
 
 def restore_newest(

@@ -11,8 +11,9 @@ from typing import NamedTuple
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import fsync_path
 from training.checkpoint import layout, spares
+from training.checkpoint.layout import committed_steps
 from training.checkpoint.spec import CheckpointSpec
-from training.checkpoint.verify import committed_steps, read_manifest
+from training.checkpoint.verify import read_manifest
 
 
 class Kept(NamedTuple):

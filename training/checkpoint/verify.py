@@ -133,13 +133,6 @@ def _require_described(directory: Path, manifest: CheckpointManifest) -> Checkpo
     return proof
 
 
-def committed_steps(checkpoints: Path) -> list[int]:
-    """Steps that have a manifest, oldest first, whether it is good or not."""
-    folders = checkpoints.iterdir() if checkpoints.is_dir() else ()
-    steps = (layout.step_of(folder.name) for folder in folders if (folder / layout.MANIFEST_NAME).exists())
-    return sorted(step for step in steps if step is not None)
-
-
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()

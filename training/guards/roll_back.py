@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from training.checkpoint import layout
-from training.checkpoint.restore import quarantine
-from training.checkpoint.verify import committed_steps
+from training.checkpoint.layout import committed_steps, quarantine
 
 ABANDONED = "abandoned"
 

@@ -18,10 +18,9 @@ import torch
 
 from data_contracts.documents import CheckpointManifest
 from training.checkpoint import blocks
-from training.checkpoint.layout import MANIFEST_NAME, SEAL_NAME, directory_name, seal
+from training.checkpoint.layout import MANIFEST_NAME, SEAL_NAME, committed_steps, directory_name, seal
 from training.checkpoint.restore import restore_newest
 from training.checkpoint.save import save_checkpoint
-from training.checkpoint.verify import committed_steps
 from training.distributed import Gang
 from training.result import tensors_sha256
 

@@ -15,12 +15,11 @@ from pathlib import Path
 import torch
 
 from training.checkpoint import blocks
-from training.checkpoint.layout import MANIFEST_NAME
+from training.checkpoint.layout import MANIFEST_NAME, committed_steps
 from training.checkpoint.restore import restore_newest
 from training.checkpoint.retention import discard_expired
 from training.checkpoint.save import Checkpointer
 from training.checkpoint.spec import CheckpointSpec
-from training.checkpoint.verify import committed_steps
 from training.distributed import Gang
 
 ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))

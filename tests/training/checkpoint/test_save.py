@@ -11,9 +11,9 @@ from data_contracts.errors import EnvironmentProblem, RunStopped
 from data_contracts.publication import Workspace
 from tests.waiting import DEADLINE_S
 from training.checkpoint import blocks, commit, save
-from training.checkpoint.layout import MANIFEST_NAME, SEAL_NAME, directory_name
+from training.checkpoint.layout import MANIFEST_NAME, SEAL_NAME, committed_steps, directory_name
 from training.checkpoint.save import Checkpointer, save_checkpoint
-from training.checkpoint.verify import committed_steps, load_checkpoint
+from training.checkpoint.verify import load_checkpoint
 from training.distributed import Gang
 
 ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))

@@ -16,12 +16,12 @@ from data_contracts.leftovers import discard_if_abandoned
 from tasks.needs import OF_CHECKPOINT
 from tasks.what_stays import UNFINISHED, kind_of
 from training.checkpoint import spares
-from training.checkpoint.layout import MANIFEST_NAME, TENSOR_FILES, directory_name
+from training.checkpoint.layout import MANIFEST_NAME, TENSOR_FILES, committed_steps, directory_name
 from training.checkpoint.restore import restore_newest
 from training.checkpoint.retention import discard_expired, sweep
 from training.checkpoint.save import Checkpointer, save_checkpoint
 from training.checkpoint.spec import CheckpointSpec
-from training.checkpoint.verify import committed_steps, load_checkpoint, verify_checkpoint
+from training.checkpoint.verify import load_checkpoint, verify_checkpoint
 from training.distributed import Gang
 
 ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))

@@ -12,10 +12,10 @@ import torch
 
 from data_contracts.errors import EnvironmentProblem
 from training.checkpoint import blocks, restore
-from training.checkpoint.layout import directory_name
+from training.checkpoint.layout import committed_steps, directory_name
 from training.checkpoint.restore import restore_newest
 from training.checkpoint.save import save_checkpoint
-from training.checkpoint.verify import committed_steps, verify_checkpoint
+from training.checkpoint.verify import verify_checkpoint
 from training.result import is_finished, publish_result
 
 STATE = {"model.w": torch.arange(600.0), "optimizer.m": torch.ones(600)}

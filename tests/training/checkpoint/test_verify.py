@@ -14,9 +14,10 @@ import torch
 from data_contracts.digests import file_digest
 from data_contracts.documents import CheckpointManifest, DeviceFingerprint, Link
 from data_contracts.errors import ConfigError, EnvironmentProblem, IntegrityError
+from training.checkpoint.layout import committed_steps
 from training.checkpoint.restore import restore_newest
 from training.checkpoint.save import Content, save_checkpoint
-from training.checkpoint.verify import committed_steps, load_checkpoint, verify_checkpoint
+from training.checkpoint.verify import load_checkpoint, verify_checkpoint
 from training.distributed import Gang
 
 ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))

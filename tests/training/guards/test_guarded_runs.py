@@ -17,8 +17,9 @@ from data_contracts.errors import TrainingFailed
 from tests.waiting import DEADLINE_S
 from training import session
 from training.batches import step_rows
+from training.checkpoint.layout import committed_steps
 from training.checkpoint.spec import CheckpointSpec
-from training.checkpoint.verify import committed_steps, read_manifest
+from training.checkpoint.verify import read_manifest
 from training.config import RecipeSpec, TrainingSpec
 from training.data.loader import ShardReader
 from training.data.spec import TRAIN
