@@ -36,6 +36,7 @@ from flows.contract_command import app as contract_app
 from flows.deploy.command import deploy
 from flows.environment import default_workspace, prepare
 from flows.promotion_command import history, promote, refuse, retire, rollback
+from flows.rehearse.command import rehearse
 from flows.request import RetrainRequest
 from flows.retrain_command import resume, retrain
 from flows.run_command import hold, logs, profile, release, status, stop
@@ -153,6 +154,7 @@ def ui(
 
 COMMANDS = (
     *(
+        rehearse,
         retrain,
         resume,
         status,

@@ -27,15 +27,18 @@ ASKED_WHO = (401, 403)
 
 
 @contextlib.contextmanager
-def prefect_api() -> Iterator[None]:
+def prefect_api(*, of_its_own: bool = False) -> Iterator[None]:
     """While the body runs, Prefect has an API to talk to.
+
+    Args:
+        of_its_own: also where a server is configured, which hears of nothing then.
 
     Raises:
         EnvironmentProblem: the configured server does not answer, or our own is not ready in time.
     """
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    if configured := PREFECT_API_URL.value():
+    if (configured := PREFECT_API_URL.value()) and not of_its_own:
         require_answer(configured, advice="or unset it to run with a server of the command's own.")
         yield
         return

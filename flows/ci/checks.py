@@ -16,7 +16,7 @@ from flows.ci.anew import compare_stages
 from flows.ci.base import Base, read_base
 from flows.ci.child import Answer, headway
 from flows.ci.results import Checklist, CheckName, NotJudged, Said
-from flows.ci.smoke import SmokeProject, make_smoke_project
+from flows.ci.smoke import Smoke, make_smoke
 from flows.contract_diff import compare_files, verdict
 from flows.environment import project_folder
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
@@ -56,7 +56,7 @@ class Checks:
         self._file: Path | None = None
         self._pipeline: PipelineSpec | None = None
         self._base: Base | None = None
-        self._smoke: SmokeProject | None = None
+        self._smoke: Smoke | None = None
         self._made: Answer = {}
 
     @property
@@ -145,10 +145,10 @@ class Checks:
 
     def _retrain_a_little(self) -> Said:
         file, pipeline = self._loaded()
-        self._smoke = smoke = make_smoke_project(pipeline, file, self._scratch)
+        self._smoke = smoke = make_smoke(pipeline, file, self._scratch)
         self._made = made = smoke.retrain(self._hear)
-        said = f"{smoke.steps} steps on {smoke.said}; {made['metric']} {made['value']:.4f}, which decides nothing"
-        return Said(said, smoke.details)
+        figure = f"{made['metric']} {made['value']:.4f}, which decides nothing"
+        return Said(f"{smoke.project.steps} steps on {smoke.project.subset.said}; {figure}", smoke.project.left_out)
 
     def _verify(self) -> Said:
         assert self._smoke is not None

@@ -12,8 +12,8 @@ from data_contracts.digest_cache import DigestCache
 from data_contracts.errors import DataError
 from data_contracts.source_spec import SourceSpec
 from data_contracts.sources import take_snapshot
-from flows.ci import subset
-from flows.ci.subset import draw_subset
+from flows.rehearse import subset
+from flows.rehearse.subset import draw_subset
 
 
 def scratch(tmp_path: Path, name: str) -> Path:

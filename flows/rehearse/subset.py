@@ -1,4 +1,4 @@
-"""A small part of a source for a smoke retrain: the same one for the same files, whoever draws it."""
+"""A small part of a source for a small retrain: the same one for the same files, whoever draws it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,13 @@ MAX_ROWS = 4096
 class Subset:
     source: SourceSpec
     """Reads the part from wherever it is asked."""
-    is_all: bool
+    share: float
+    """Of the source, by bytes of its files and rows of its tables; above 0, and 1 where it is all."""
     said: str
+
+    @property
+    def is_all(self) -> bool:
+        return self.share == 1
 
 
 def draw_subset(spec: SourceSpec, base: Path, scratch: Path) -> Subset:
@@ -55,6 +60,7 @@ def draw_subset(spec: SourceSpec, base: Path, scratch: Path) -> Subset:
     chosen = _chosen(listed)
     names = {"include": tuple(_literal(file.path) for file in chosen), "exclude": ()}
     found = spec.model_copy(update={"uri": root, **({} if len(chosen) == len(listed) else names)})
+    share = 1.0 if len(chosen) == len(listed) else _share_of_bytes(chosen, listed)
     said = f"{len(chosen)} of {len(listed)} files"
     if spec.is_table:
         snapshot = take_snapshot(found, base=base, cache=cache)
@@ -64,9 +70,9 @@ def draw_subset(spec: SourceSpec, base: Path, scratch: Path) -> Subset:
             num_rows = _thin_out(found, snapshot, base, cache, every, folder)
             said += f", {num_rows:,} of {snapshot.num_rows:,} rows"
             thinned = SourceSpec(format="parquet", uri=str(folder), include=("*.parquet",))
-            return Subset(source=thinned, is_all=False, said=said)
+            return Subset(source=thinned, share=share / every, said=said)
         said += f", {snapshot.num_rows:,} rows"
-    return Subset(source=found, is_all=len(chosen) == len(listed), said=said)
+    return Subset(source=found, share=share, said=said)
 
 
 def _chosen(listed: list[ListedFile]) -> list[ListedFile]:
@@ -77,6 +83,12 @@ def _chosen(listed: list[ListedFile]) -> list[ListedFile]:
             chosen.append(file)
             left_bytes -= file.size_bytes
     return chosen or [min(listed, key=lambda file: (file.size_bytes, file.path))]
+
+
+def _share_of_bytes(chosen: list[ListedFile], listed: list[ListedFile]) -> float:
+    """Below 1, since some are left out, though they may be empty."""
+    part, whole = (1 + sum(file.size_bytes for file in files) for files in (chosen, listed))
+    return min(part / whole, 1 - 1 / (1 + whole))
 
 
 def _literal(path: str) -> str:
