@@ -134,12 +134,15 @@ def main() -> None:
 
     signal.signal(signal.SIGCHLD, _tell_of_ends)
     for line in sys.stdin:
+        told = json.loads(line)
+        if told["module"] == "training.export":
+            import torch.export._trace  # noqa: F401  # as `torch.export.export` would, in seconds, for every graph
         # So that no rank is said to have ended before it is said to have begun.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         pid = os.fork()
         if pid == 0:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-            _become_rank(json.loads(line))
+            _become_rank(told)
         os.write(1, f"began {pid}\n".encode())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
