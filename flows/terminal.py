@@ -34,6 +34,7 @@ NOTICES = {
     "alias.moved": "alias",
     "validate.accepted_unreadable": "contract",
     "rank.lost": "rank",
+    "rank.slow": "slow",
     "attempt.failed": "attempt",
     "attempt.tight_deadline": "deadline",
     "job.state": "job",

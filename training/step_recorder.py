@@ -28,7 +28,7 @@ class StepRecorder:
         peak = peak_flops_per_s(gang.device, spec.precision)
         self._tokens_per_s_at_peak = None if peak is None else gang.world_size * peak / flops
         facts = {"num_parameters": learner.num_parameters, "flops_per_token": flops, "peak_flops_per_s": peak}
-        rank.ledger.event("model", world_size=gang.world_size, **facts)
+        rank.ledger.event("model", world_size=gang.world_size, num_stages=spec.parallel.pipeline, **facts)
 
     def __call__(self, step: Step, watch: Stopwatch) -> None:
         record = self._record(step, watch)

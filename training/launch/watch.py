@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 
 from training.launch.lateness import are_whole, clock_for, describe_lateness, late_ranks, positions, signs_of_life
 from training.launch.launcher import Handle, Launcher, NodeReport
@@ -13,6 +14,7 @@ from training.launch.pace import Pace, PaceTeller
 from training.launch.protocol import AttemptFiles, Command, RankMarker
 from training.launch.spec import Attempt, Gang, LaunchSpec
 from training.launch.stop_bound import StopWish
+from training.launch.stragglers import Straggler, StragglerWatch
 from training.launch.words import RankWords
 from training.ledger import Ledger
 
@@ -43,6 +45,7 @@ class Watch:
         self._files = AttemptFiles(attempt.folder)
         self._words = RankWords(self._files)
         self._pace = Pace.after(spec, gang.run_dir, attempt=attempt.number, world_size=gang.world_size)
+        self._stragglers = StragglerWatch(gang.world_size)
         self._pace_teller = PaceTeller(self._pace, ledger, attempt.number)
         self._clock = clock_for(spec, poll(), time.monotonic(), self._pace)
         self._sent: set[Command] = set()
@@ -86,7 +89,7 @@ class Watch:
             markers = self._files.read_markers()
             looked_s = time.monotonic()
             self._clock.observe(self._poll(), signs_of_life(self._files, markers), looked_s)
-            self._listen()
+            self._listen(reports, markers)
             if all(report.has_ended for report in reports) or self._is_past_force():
                 return reports
             self._note_coming_up(markers)
@@ -95,11 +98,17 @@ class Watch:
             self._end_if_done(handle, markers)
             self._end_if_overdue(handle, looked_s)
 
-    def _listen(self) -> None:
+    def _listen(self, reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> None:
         """To what ranks write down."""
         for rank, event in self._words.poll():
             self._pace.take(rank, event)
+            if (slow := self._stragglers.take(rank, event)) is not None:
+                self._tell_of(slow, next((each.host for each in reports if each.node == markers[slow.rank].node), ""))
         self._pace_teller.tell()
+
+    def _tell_of(self, slow: Straggler, host: str) -> None:
+        what = f"rank {slow.rank}{f' on {host}' if host else ''} is slow: {slow}."
+        self._ledger.event("rank.slow", attempt=self._attempt.number, host=host, what=what, **asdict(slow))
 
     def _note_coming_up(self, markers: Mapping[int, RankMarker]) -> None:
         if not self._is_up and len(markers) == self._gang.world_size:

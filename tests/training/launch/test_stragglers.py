@@ -1,0 +1,166 @@
+"""Who is slow is named among the noise of a machine that others use, and nobody where nobody is.
+
+The noise is real: all ranks' steps of a small language model on two busy cores, two ranks and four. Trials draw blocks
+of them, and whose were whose.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+from pathlib import Path
+
+import pytest
+
+from training.launch.stragglers import LONG, SHORT, SHORT_SCORE, WORK, Straggler, StragglerWatch, find_straggler
+
+TRACES = Path(__file__).parent / "traces"
+PARTS = ("data", "forward", "backward", "sync", "optimizer")
+TICK_S = 1e-5
+"""What the recorded figures count."""
+BLOCK = 40
+NUM_TRIALS = 100
+
+Step = dict[int, dict[str, float]]
+
+
+def recorded(name: str) -> list[Step]:
+    rows = {int(rank): steps for rank, steps in json.loads((TRACES / f"{name}.json").read_text()).items()}
+    return [
+        {
+            rank: {part: ticks * TICK_S for part, ticks in zip(PARTS, steps[at], strict=True)}
+            for rank, steps in rows.items()
+        }
+        for at in range(min(map(len, rows.values())))
+    ]
+
+
+def drawn(trace: list[Step], num_steps: int, chance: random.Random) -> list[Step]:
+    """Steps of a healthy gang with the noise of the trace."""
+    found: list[Step] = []
+    ranks = sorted(trace[0])
+    while len(found) < num_steps:
+        first, places = chance.randrange(len(trace) - BLOCK), chance.sample(ranks, len(ranks))
+        for step in trace[first : first + BLOCK]:
+            found.append({rank: dict(step[place]) for rank, place in zip(ranks, places, strict=True)})
+    return found[:num_steps]
+
+
+def slow_down(steps: list[Step], slow: int, part: str, by_s: float) -> None:
+    """One works longer; it waits less as far as it can, and the others wait for the rest."""
+    for step in steps:
+        hidden_s = min(step[slow]["sync"], by_s)
+        step[slow][part] += by_s
+        step[slow]["sync"] -= hidden_s
+        for rank in step.keys() - {slow}:
+            step[rank]["sync"] += by_s - hidden_s
+
+
+def first_found(steps: list[Step], watch: StragglerWatch | None = None) -> tuple[int, Straggler] | None:
+    """After how many steps who is named."""
+    watch = watch or StragglerWatch(len(steps[0]))
+    for number, step in enumerate(steps, 1):
+        for rank, parts in step.items():
+            event = {"event": "step", "step": number} | {f"{part}_s": seconds for part, seconds in parts.items()}
+            if (found := watch.take(rank, event)) is not None:
+                return number, found
+    return None
+
+
+def typical_step_s(trace: list[Step]) -> float:
+    return statistics.median(sum(step[0].values()) for step in trace)
+
+
+@pytest.mark.parametrize("name", ["two_ranks", "four_ranks"])
+def test_at_most_one_healthy_run_of_a_hundred_has_a_rank_called_slow(name: str) -> None:
+    trace, chance = recorded(name), random.Random(1)
+    assert first_found(trace) is None
+    alarms = [first_found(drawn(trace, 2 * LONG, chance)) for _ in range(NUM_TRIALS)]
+    assert len([alarm for alarm in alarms if alarm is not None]) <= NUM_TRIALS / 100
+
+
+@pytest.mark.parametrize("name", ["two_ranks", "four_ranks"])
+@pytest.mark.parametrize(("share", "within"), [(0.15, 2 * LONG), (0.4, LONG), (1.0, 2 * SHORT)])
+def test_a_slow_rank_and_the_part_it_is_slow_in_are_named_in_99_of_100_runs(
+    name: str, share: float, within: int
+) -> None:
+    trace, chance = recorded(name), random.Random(2)
+    num_right = 0
+    for _ in range(NUM_TRIALS):
+        steps = drawn(trace, within, chance)
+        rank, part = chance.choice(sorted(trace[0])), chance.choice(WORK)
+        slow_down(steps, rank, part, share * typical_step_s(trace))
+        found = first_found(steps)
+        num_right += found is not None and (found[1].rank, found[1].part) == (rank, part)
+    assert num_right >= 0.99 * NUM_TRIALS
+
+
+def test_what_is_told_of_a_slow_rank_is_what_it_costs() -> None:
+    trace = recorded("four_ranks")
+    steps = drawn(trace, 2 * SHORT, random.Random(3))
+    slow_down(steps, 2, "forward", 0.2)
+    found = first_found(steps)
+    assert found is not None
+    _, straggler = found
+    assert straggler.excess_s == pytest.approx(0.2, rel=0.2)
+    assert straggler.own_s - straggler.others_s == pytest.approx(0.2, rel=0.2)
+    assert 0.5 < straggler.share < 1.0
+    assert str(straggler).startswith("forward takes it 0.2") and "they wait 0." in str(straggler)
+
+
+def even(num_ranks: int) -> Step:
+    return {rank: dict(zip(PARTS, (0.1, 1.0, 2.0, 0.5, 0.1), strict=True)) for rank in range(num_ranks)}
+
+
+def test_a_rank_that_works_longer_while_nobody_waits_for_it_is_not_slow() -> None:
+    steps = [even(2) for _ in range(SHORT)]
+    for step in steps:
+        step[1]["forward"] += 1.0
+    assert find_straggler(steps, least_score=SHORT_SCORE) is None, "its clock differs"
+    for step in steps:
+        step[0]["sync"] += 1.0
+    found = find_straggler(steps, least_score=SHORT_SCORE)
+    assert found is not None and found.rank == 1
+
+
+def test_a_stage_that_has_more_to_do_than_another_is_not_slow_but_a_rank_among_those_of_its_stage_is() -> None:
+    steps = [even(4) for _ in range(SHORT)]
+    for step in steps:
+        for rank in (0, 1):
+            step[rank]["sync"] += 2.0
+        for rank in (2, 3):
+            step[rank]["forward"] += 2.0
+    assert find_straggler(steps, least_score=SHORT_SCORE, num_stages=2) is None
+    for step in steps:
+        step[3]["backward"] += 1.0
+        for rank in (0, 1, 2):
+            step[rank]["sync"] += 1.0
+    found = find_straggler(steps, least_score=SHORT_SCORE, num_stages=2)
+    assert found is not None and (found.rank, found.part) == (3, "backward")
+    assert find_straggler(steps[:1], least_score=SHORT_SCORE, num_stages=4) is None, "each stands alone"
+
+
+def test_ranks_that_differ_by_nature_have_none_among_them_that_is_slow() -> None:
+    steps = [even(8) for _ in range(SHORT)]
+    for step in steps:
+        for rank, parts in step.items():
+            parts["forward"] += 0.2 * rank
+            parts["sync"] += 0.2 * (7 - rank)
+    assert find_straggler(steps, least_score=SHORT_SCORE) is None
+
+
+def test_one_bad_moment_is_not_a_slow_rank_and_nobody_is_named_twice() -> None:
+    steps = [even(2) for _ in range(10 * SHORT)]
+    slow_down(steps[:SHORT], 0, "data", 5.0)
+    watch = StragglerWatch(2)
+    assert first_found(steps, watch) is None
+    slow = [even(2) for _ in range(10 * SHORT)]
+    slow_down(slow, 0, "data", 5.0)
+    assert first_found(slow, watch) is not None
+    assert first_found(slow, watch) is None
+
+
+def test_what_toys_and_older_workers_write_down_is_passed_over() -> None:
+    watch = StragglerWatch(2)
+    assert all(watch.take(rank, {"event": "step", "step": step}) is None for step in range(99) for rank in (0, 1))
