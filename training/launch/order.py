@@ -66,7 +66,13 @@ class Order(Frozen):
 
     def to_gang(self) -> Gang:
         fields = self.gang | {name: tuple(self.gang[name]) for name in ("arguments", "import_path")}
-        return Gang(**fields | {"run_dir": Path(fields["run_dir"]), "stop": StopBound(**fields["stop"])})
+        possible = fields["possible_nodes"]
+        told = {
+            "run_dir": Path(fields["run_dir"]),
+            "stop": StopBound(**fields["stop"]),
+            "possible_nodes": None if possible is None else frozenset(possible),
+        }
+        return Gang(**fields | told)
 
     def save(self, files: DetachedFiles) -> None:
         write_json(files.order, self.model_dump())
@@ -85,8 +91,16 @@ class Order(Frozen):
 
 
 def _as_json(gang: Gang) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(json.dumps(asdict(gang), default=str))
+    value: dict[str, Any] = json.loads(json.dumps(asdict(gang), default=_plain))
     return value
+
+
+def _plain(value: object) -> str | list[Any]:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, frozenset):
+        return sorted(value)
+    raise TypeError(f"{value!r} has no place in an order")
 
 
 class Outcome(Frozen):

@@ -58,6 +58,7 @@ def gang(stop: StopBound = NO_BOUND, run_dir: Path = Path("/runs of 100%/0123456
         import_path=("/code.zip",),
         run_dir=run_dir,
         environment={"NAME": "value"},
+        possible_nodes=frozenset({1, 2, 4}),
         stop=stop,
     )
 

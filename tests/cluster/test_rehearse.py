@@ -1,0 +1,53 @@
+"""A rehearsal through a real Slurm: the gang is a job on its nodes, twice, and the rest runs beside the flow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flows.request import RetrainRequest
+from tests.cluster.slurm import SlurmCluster, slurm_cluster, why_not
+from tests.e2e.conftest import CONTRACT, PIPELINE, write_texts
+from tests.training.forked_gangs import forked_gangs
+from training.ledger import Event
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
+]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
+    (tmp_path / "slurm").mkdir()
+    with slurm_cluster(tmp_path / "slurm") as cluster:
+        for name, value in cluster.variables.items():
+            monkeypatch.setenv(name, value)
+        yield cluster
+
+
+def test_a_rehearsal_queues_the_gang_at_full_size_and_leaves_neither_job_nor_file(
+    slurm: SlurmCluster, prefect_here: None, tmp_path: Path
+) -> None:
+    from flows.rehearse.rehearsing import Rehearsal
+    from flows.rehearse.report import Report
+
+    project = tmp_path / "project"
+    write_texts(project / "texts")
+    queued = PIPELINE.replace("launch: {nodes: 1, ranks_per_node: 2}", "launch: {launcher: slurm, nodes: 2}")
+    (project / "tiny.yaml").write_text(queued)
+    (project / "contract.yaml").write_text(CONTRACT)
+    events: list[Event] = []
+    told: list[Report] = []
+    request = RetrainRequest(pipeline=str(project / "tiny.yaml"), workspace=str(project / "workspace"))
+    with forked_gangs():  # of what runs beside the flow
+        Rehearsal(request, steps=4, hear=events.append).run(told.append)
+    assert [event["event"] for event in events].count("job.submitted") == 2, "before the restore and after it"
+    (report,) = told
+    assert (report.launcher, report.nodes, report.exit_code) == ("slurm", 2, 0)
+    assert sorted(report.peak_memory_bytes) == [0, 1] and report.checkpoint is not None
+    assert report.checkpoint.restore_s is not None
+    assert slurm.command("squeue", "--noheader") == ""
+    assert list((project / "workspace").iterdir()) == []
