@@ -141,6 +141,7 @@ class Everything:
             save_is_due=lambda step: self._save_every_steps is not None and step % self._save_every_steps == 0,
             on_step=self._recorder,
             save=self._save,
+            before_update=self._checkpointer.finish_staging,
         )
         self._done += num_steps
 
@@ -152,7 +153,8 @@ class Everything:
                 run=Link(kind="run", sha256="0" * 64),
                 step=step,
                 num_samples=step * self._spec.global_batch_sequences,
-                tensors=self._learner.tensors(),
+                tensors=self._learner.weights(),
+                moments=self._learner.moments(),
                 scalars={"guard": self._guard.state(), **self._learner.scalars()},
                 proof_batch=self._proof_batch,
                 proof_loss=proof_loss(self._recipe, self._learner.model, self._proof_batch),

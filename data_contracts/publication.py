@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from data_contracts.digests import Algorithm, DigestingWriter, canonical_json, file_digest, sha256_bytes, stat_identity
 from data_contracts.documents import Document, Link, StoredFile
@@ -22,6 +22,9 @@ from data_contracts.object_store import Patience
 from data_contracts.places import LOCAL, confined, naming_the_place
 from data_contracts.published_files import PublishedFiles, document_path, require_digest
 
+Sync = Literal["file and name", "file", "nothing"]
+"""What is safe from a power cut when a file is published: all of it; its bytes, since whoever publishes more beside it
+makes all names durable at once; or nothing, since another process reads it now or never."""
 RENEW_AFTER_S = 3600.0
 """What was written within this counts as new."""
 
@@ -67,7 +70,9 @@ class Workspace(PublishedFiles):
         )
         return tuple(self.publish_file(path, f"{relative}/{path.relative_to(folder).as_posix()}") for path in paths)
 
-    def publish(self, relative: str, data: bytes | memoryview, *, exclusive: bool = False) -> StoredFile:
+    def publish(
+        self, relative: str, data: bytes | memoryview, *, exclusive: bool = False, sync: Sync = "file and name"
+    ) -> StoredFile:
         """Publish bytes under a name.
 
         Raises:
@@ -78,13 +83,18 @@ class Workspace(PublishedFiles):
         if self._remote is not None:
             self._remote.put(confined(relative), bytes(data), exclusive=exclusive)
         else:
-            with self.staged(relative, exclusive=exclusive) as staging:
+            with self.staged(relative, exclusive=exclusive, sync=sync) as staging:
                 staging.write_bytes(data)
         return StoredFile(path=relative, size_bytes=len(data), sha256=sha256_bytes(data))
 
     @contextlib.contextmanager
     def staged(
-        self, relative: str, *, exclusive: bool = False, prepare: Callable[[Path], object] = lambda _staging: None
+        self,
+        relative: str,
+        *,
+        exclusive: bool = False,
+        prepare: Callable[[Path], object] = lambda _staging: None,
+        sync: Sync = "file and name",
     ) -> Iterator[Path]:
         """A temporary local path whose file becomes `relative` when the body ends well, and nothing otherwise.
 
@@ -99,9 +109,10 @@ class Workspace(PublishedFiles):
             with claimed(staging):
                 try:
                     yield staging
-                    fsync_path(staging)
+                    if sync != "nothing":
+                        fsync_path(staging)
                     self._store.put_file(confined(relative), staging, exclusive=exclusive)
-                    if self._remote is None:
+                    if self._remote is None and sync == "file and name":
                         fsync_path(final.parent)
                 finally:
                     staging.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 SERIES = (
     *("loss", "lr", "grad_norm", "tokens_per_s", "mfu", "memory_bytes", "sent_bytes"),
-    *("duration_s", "data_s", "forward_s", "backward_s", "sync_s", "optimizer_s", "communication_s"),
+    *("duration_s", "data_s", "forward_s", "backward_s", "sync_s", "staging_s", "optimizer_s", "communication_s"),
 )
 FLUSH_EVERY_S = 5.0
 CLOSE_WITHIN_S = 30.0

@@ -20,6 +20,9 @@ from training.optimizers.scheduled import ScheduledOptimizer
 from training.precision import LossScaler
 from training.recipes.protocol import Recipe
 
+_Own = dict[str, tuple[str, Tensor]]
+"""What lies on this rank, by name: the parameter or buffer whose layout it has, and its values."""
+
 
 class Sums(NamedTuple):
     """Over all replicas of one step, the same on every rank."""
@@ -101,9 +104,16 @@ class Learner:
         return self._arrangement.clock.take_s()
 
     def tensors(self) -> State:
-        """All tensors of its state that lie on this rank: `model.<name>` and `optimizer.<moment>.<name>`."""
-        piece, own = self._arrangement.piece, self._own()
-        return {name: piece(like, value) for name, (like, value) in own.items()}
+        """All tensors of its state that lie on this rank."""
+        return {**self.weights(), **self.moments()}
+
+    def weights(self) -> State:
+        """Its parameters and persistent buffers, as `model.<name>`: the model's own code may change them any time."""
+        return self._pieces(self._own_weights())
+
+    def moments(self) -> State:
+        """The optimizer's state, as `optimizer.<moment>.<name>`: `update` and `load` alone change it."""
+        return self._pieces(self._own_moments())
 
     def wholes(self) -> Iterator[tuple[str, Tensor]]:
         """All state of all ranks, one whole tensor after another, sorted by name; all ranks take all of them."""
@@ -131,14 +141,19 @@ class Learner:
         """Mean loss a token in nats, in evaluation mode; all ranks call it."""
         return self._arrangement.proof_loss(batch)
 
-    def _own(self) -> dict[str, tuple[str, Tensor]]:
-        """What lies on this rank, by name: the parameter or buffer whose layout it has, and its values."""
+    def _own(self) -> _Own:
+        return {**self._own_weights(), **self._own_moments()}
+
+    def _own_weights(self) -> _Own:
         weights = model_tensors(self.model) | dict(self._arrangement.parameters)
+        return {f"model.{name}": (name, value.detach()) for name, value in weights.items()}
+
+    def _own_moments(self) -> _Own:
         moments = self._optimizer.tensors()
-        return {
-            **{f"model.{name}": (name, value.detach()) for name, value in weights.items()},
-            **{f"optimizer.{name}": (name.partition(".")[2], value) for name, value in moments.items()},
-        }
+        return {f"optimizer.{name}": (name.partition(".")[2], value) for name, value in moments.items()}
+
+    def _pieces(self, own: _Own) -> State:
+        return {name: self._arrangement.piece(like, value) for name, (like, value) in own.items()}
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -35,6 +35,7 @@ def train(
     save_is_due: Callable[[int], bool],
     on_step: Callable[[Step, Stopwatch], None],
     save: Callable[[int], None],
+    before_update: Callable[[], None],
 ) -> None:
     """Train until `max_steps` steps are done, `first_step` of which are done already.
 
@@ -44,6 +45,7 @@ def train(
             all do.
         on_step: told of every step, and where its time went.
         save: keeps a checkpoint after that many steps; called on all ranks at once.
+        before_update: returns once nobody reads the state beside the steps that `learner.update` changes.
 
     Raises:
         RunStopped: a rank was asked to stop; a checkpoint was kept where a step was done.
@@ -65,6 +67,9 @@ def train(
         elif not guard.judge(done, sums.loss, grad_norm):
             outcome = "left out"
         if outcome == "taken":
+            watch.lap("optimizer")
+            before_update()
+            watch.lap("staging")
             lr = learner.update(done, sums, grad_norm)
         else:
             learner.discard()

@@ -145,6 +145,7 @@ class _Session:
                         save_is_due=self._save_is_due,
                         on_step=self._record,
                         save=self._save,
+                        before_update=self._checkpointer.finish_staging,
                     )
             except RollBack as wanted:
                 return wanted.step
@@ -276,7 +277,8 @@ class _Session:
             run=self._run,
             step=step,
             num_samples=self._guard.plan.window(step) * self._spec.global_batch_sequences,
-            tensors=self._learner.tensors(),
+            tensors=self._learner.weights(),
+            moments=self._learner.moments(),
             scalars={
                 "optimizer_step": step,
                 "tokens_seen": self._recorder.tokens_seen,

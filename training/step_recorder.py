@@ -59,6 +59,7 @@ class StepRecorder:
             forward_s=forward_s,
             backward_s=laps["compute"] - forward_s - waited_s,
             sync_s=laps["sync"] + waited_s,
+            staging_s=laps["staging"],
             optimizer_s=laps["optimizer"],
             memory_bytes=peak_memory_bytes(self._gang.device),
             traffic=self._gang.traffic.take(),

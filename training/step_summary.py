@@ -9,7 +9,7 @@ from typing import Self
 from data_contracts.documents import Frozen
 from training.ledger import Event
 
-PARTS = ("data", "forward", "backward", "sync", "optimizer")
+PARTS = ("data", "forward", "backward", "sync", "staging", "optimizer")
 
 
 class Percentiles(Frozen):
@@ -51,6 +51,7 @@ class StepSummary(Frozen):
     """Of the last step that has one."""
     grad_norm: Percentiles | None
     checkpoint_stall_s: float
+    """With what updates waited for their copies."""
     peak_memory_bytes: int
     sent_bytes: int
     traffic: dict[str, KindOfTraffic]
@@ -102,7 +103,7 @@ def summarise_steps(events: Iterable[Event]) -> StepSummary | None:
         },
         loss=losses[-1] if losses else None,
         grad_norm=Percentiles.of(norms) if norms else None,
-        checkpoint_stall_s=sum(stalls_s),
+        checkpoint_stall_s=sum(stalls_s) + sum(parts_s["staging"]),
         peak_memory_bytes=max(int(step.get("memory_bytes", 0)) for step in steps),
         sent_bytes=sum(int(step.get("sent_bytes", 0)) for step in steps),
         traffic=_traffic(steps),

@@ -18,6 +18,7 @@ import torch
 
 from training.traffic import Traffic, as_fields
 
+LAPS = ("data", "compute", "sync", "staging", "optimizer")
 Outcome = Literal["taken", "overflowed", "left out"]
 """Of a step: the weights moved; a gradient overflowed in fp16 and the step is lost; or a guard left its batch out, and
 the same step is tried on the next."""
@@ -45,6 +46,8 @@ class StepRecord:
     sync_s: float
     """What the step waited for its peers: exposed communication, and the bubble of a pipeline. What FSDP2 and
     tensor-parallel layers wait for inside a pass is part of that pass."""
+    staging_s: float
+    """What the update waited for a checkpoint that was still copied."""
     optimizer_s: float
     memory_bytes: int
     """The most so far that was allocated on the GPU, or resident where there is none."""
@@ -74,7 +77,7 @@ class Stopwatch:
 
     def restart(self) -> None:
         """Begin a step where the last lap ended."""
-        self.began_unix_s, self.laps_s = self._last_unix_s, dict.fromkeys(("data", "compute", "sync", "optimizer"), 0.0)
+        self.began_unix_s, self.laps_s = self._last_unix_s, dict.fromkeys(LAPS, 0.0)
 
     def skip(self) -> None:
         """Leave out what happened since the last lap, which somebody else accounts for."""

@@ -31,6 +31,7 @@ class Recorder:
         self.discarded: list[int] = []
         self._bad, self._overflowing = bad, overflowing
         self.saved: list[int] = []
+        self.asked: list[int] = []
         self.records, self.laps = [], []
         self._stop_at = stop_at
 
@@ -70,6 +71,7 @@ class Recorder:
             save_is_due=lambda step: step % 4 == 0,
             on_step=self._record,
             save=self.saved.append,
+            before_update=lambda: self.asked.append(len(self.updated)),
         )
 
 
@@ -152,3 +154,9 @@ def test_an_overflow_in_fp16_passes_its_step_over_and_alarms_no_guard():
         (3, "overflowed"),
         (4, "taken"),
     ]
+
+
+def test_no_update_begins_before_it_is_asked_whether_anybody_still_reads_the_state():
+    loop = Recorder(bad=(2,), overflowing=(2,))
+    loop.run(0, 4)
+    assert loop.asked == [0, 1, 2], "once before each of the three that were taken"

@@ -21,7 +21,7 @@ import xxhash
 from data_contracts.digests import HASHERS, Algorithm, sha256_bytes
 from data_contracts.documents import CheckpointFile
 from data_contracts.errors import EnvironmentProblem, IntegrityError
-from data_contracts.publication import Workspace
+from data_contracts.publication import Sync, Workspace
 from training.checkpoint.file_image import LENGTH_BYTES, MAX_HEADER_BYTES, PAGE_BYTES, Entry, parse_header
 
 BLOCK_BYTES = 4 << 20
@@ -39,6 +39,10 @@ def nothing() -> None:
     """For who need not be told."""
 
 
+def at_once(_stop: int) -> None:
+    """For bytes that are all there."""
+
+
 def publish_blocks(
     store: Workspace,
     relative: str,
@@ -46,6 +50,8 @@ def publish_blocks(
     *,
     algorithm: Algorithm = "blake3",
     prepare: Callable[[Path], object] = lambda _staging: None,
+    sync: Sync = "file and name",
+    wait_for: Callable[[int], object] = at_once,
     on_part: Callable[[], None] = nothing,
 ) -> CheckpointFile:
     """Write a file durably; nothing of that name is there before it is whole.
@@ -53,14 +59,20 @@ def publish_blocks(
     Args:
         algorithm: of the digest of the whole.
         prepare: as of `Workspace.staged`; a file that it puts there is as long as `data`, and written over.
+        sync: as of `Workspace.staged`.
+        wait_for: returns once `data` is there up to that byte; what is, is written. Digests wait for all of it: they
+            would take the processor from who fills it, whom training waits for.
         on_part: called after each part that is written or digested, in threads of this one's.
 
     Raises:
         EnvironmentProblem: no space left, or writing is refused.
     """
-    with ThreadPoolExecutor(1, "checkpoint-digests") as helper, store.staged(relative, prepare=prepare) as staging:
-        digests = helper.submit(_digests, data, algorithm, on_part)
-        write_past_cache(staging, data, on_part=on_part)
+    with (
+        ThreadPoolExecutor(1, "checkpoint-digests") as helper,
+        store.staged(relative, prepare=prepare, sync=sync) as staging,
+    ):
+        digests = helper.submit(_digests, data, algorithm, wait_for, on_part)
+        write_past_cache(staging, data, wait_for=wait_for, on_part=on_part)
         whole, blocks = digests.result()
     return CheckpointFile(
         name=relative.rpartition("/")[2],
@@ -87,7 +99,13 @@ def unreadable(path: Path, error: OSError) -> EnvironmentProblem:
     )
 
 
-def write_past_cache(path: Path, data: memoryview, *, on_part: Callable[[], None] = nothing) -> None:
+def write_past_cache(
+    path: Path,
+    data: memoryview,
+    *,
+    wait_for: Callable[[int], object] = at_once,
+    on_part: Callable[[], None] = nothing,
+) -> None:
     """Write all of a file, past the page cache where that can be.
 
     Memory for pages that nobody will read soon costs more time than the disk does, and drives out the shards that the
@@ -96,19 +114,27 @@ def write_past_cache(path: Path, data: memoryview, *, on_part: Callable[[], None
     past_cache = getattr(os, "O_DIRECT", 0) if len(data) >= DIRECT_BYTES else 0
     num_direct = len(data) - len(data) % PAGE_BYTES if past_cache else 0
     try:
-        _write(path, data[:num_direct], past_cache, 0, on_part)
+        _write(path, data[:num_direct], past_cache, 0, wait_for, on_part)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
         num_direct = 0
-    _write(path, data[num_direct:], 0, num_direct, on_part)
+    _write(path, data[num_direct:], 0, num_direct, wait_for, on_part)
 
 
-def _write(path: Path, data: memoryview, flags: int, offset: int, on_part: Callable[[], None]) -> None:
+def _write(
+    path: Path,
+    data: memoryview,
+    flags: int,
+    offset: int,
+    wait_for: Callable[[int], object],
+    on_part: Callable[[], None],
+) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags)
     try:
         for start in range(0, len(data), WRITE_BYTES):
             part = data[start : start + WRITE_BYTES]
+            wait_for(offset + len(part))
             while part:
                 num_written = os.pwrite(descriptor, part, offset)
                 part, offset = part[num_written:], offset + num_written
@@ -119,8 +145,11 @@ def _write(path: Path, data: memoryview, flags: int, offset: int, on_part: Calla
         os.close(descriptor)
 
 
-def _digests(data: memoryview, algorithm: Algorithm, on_part: Callable[[], None]) -> tuple[str, tuple[str, ...]]:
+def _digests(
+    data: memoryview, algorithm: Algorithm, wait_for: Callable[[int], object], on_part: Callable[[], None]
+) -> tuple[str, tuple[str, ...]]:
     """Of the whole, and of every block."""
+    wait_for(len(data))
     whole, blocks = HASHERS[algorithm](), []
     for start in range(0, len(data), BLOCK_BYTES):
         block = data[start : start + BLOCK_BYTES]

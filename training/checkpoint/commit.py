@@ -19,7 +19,7 @@ from data_contracts.digests import Algorithm
 from data_contracts.documents import CheckpointFile, CheckpointManifest, Frozen, ProofBatch
 from data_contracts.errors import EnvironmentProblem
 from data_contracts.places import naming_the_place
-from data_contracts.publication import Workspace
+from data_contracts.publication import Sync, Workspace, fsync_path
 from training.checkpoint import layout, plan, spares
 from training.checkpoint.blocks import nothing, publish_blocks
 from training.checkpoint.file_image import FileImage, make_header
@@ -144,9 +144,11 @@ class Commit:
 
 
 def write_share(
-    commit: Commit, gang: Gang, images: Sequence[memoryview], *, on_part: Callable[[], None] = nothing
+    commit: Commit, gang: Gang, images: Sequence[FileImage], *, on_part: Callable[[], None] = nothing
 ) -> tuple[CheckpointFile, ...]:
     """Write this rank's files, all at once, and tell rank 0, which writes the proof batch as its last one.
+
+    Their names are durable then, but for rank 0's, which the seal's publication takes along.
 
     Args:
         on_part: called after each part that is written or digested, in threads of this one's.
@@ -159,19 +161,23 @@ def write_share(
             publish_blocks,
             commit.store,
             name,
-            image,
-            prepare=partial(spares.take, checkpoints, name, len(image)),
+            image.data,
+            prepare=partial(spares.take, checkpoints, name, image.header.size_bytes),
+            sync="file",
+            wait_for=image.wait_for,
             on_part=on_part,
         )
         for name, image in zip(names, images, strict=True)
     ]
     if gang.leads:
-        work.append(partial(publish_tensors, commit.store, layout.PROOF_NAME, commit.content.proof_batch))
+        proof = partial(publish_tensors, commit.store, layout.PROOF_NAME, commit.content.proof_batch, sync="file")
+        work.append(proof)
     with naming_the_place(str(commit.directory)), ThreadPoolExecutor(len(work), "checkpoint-file") as pool:
         own = tuple(pool.map(partial(spares.with_room, checkpoints), work))
     if not gang.leads:
+        fsync_path(commit.directory)
         part = Part(files=own).model_dump_json().encode()
-        spares.with_room(checkpoints, lambda: commit.store.publish(part_name(gang.rank), part))
+        spares.with_room(checkpoints, lambda: commit.store.publish(part_name(gang.rank), part, sync="nothing"))
     return own
 
 
@@ -182,10 +188,11 @@ def publish_tensors(
     metadata: Mapping[str, str] | None = None,
     *,
     algorithm: Algorithm = "blake3",
+    sync: Sync = "file and name",
     on_part: Callable[[], None] = nothing,
 ) -> CheckpointFile:
     """Write whole tensors into one safetensors file."""
     places = {name: (dtype_name(value.dtype), tuple(value.shape)) for name, value in tensors.items()}
     image = FileImage(make_header(places, metadata))
     image.stage(tensors)
-    return publish_blocks(store, relative, image.view(), algorithm=algorithm, on_part=on_part)
+    return publish_blocks(store, relative, image.view(), algorithm=algorithm, sync=sync, on_part=on_part)

@@ -1,8 +1,7 @@
 """A safetensors file as it will lie on disk, in a buffer that is used again for every checkpoint.
 
-Staging a tensor is one copy to its place in the image; what is left to do is writing one run of bytes. On CUDA the
-buffer is pinned, and copies are enqueued on the stream that trains: they see the weights between two updates without
-the host waiting for them.
+Staging a tensor is one copy to its place in the image; what is left to do is writing one run of bytes. The image is
+written from its beginning while it is still filled (`training.checkpoint.staging`).
 
 The format: 8 bytes little-endian length, a JSON header, the tensors (https://huggingface.co/docs/safetensors).
 """
@@ -11,8 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ MAX_HEADER_BYTES = 100 << 20
 """As safetensors itself limits it."""
 PAGE_BYTES = 4096
 """An image begins at a multiple of this, as direct writing asks."""
+RUN_BYTES = 8 << 20
+"""About so many are copied in one call, and then written while the next are copied."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,8 +101,16 @@ def parse_header(text: bytes) -> dict[str, Entry]:
     return entries
 
 
+class Run(NamedTuple):
+    """Tensors that lie one behind the other."""
+
+    names: tuple[str, ...]
+    stop: int
+    """Once they are copied, the file is there up to this byte, if all before them is."""
+
+
 class FileImage:
-    """The image of one file. `stage` may be called again and again; the memory stays.
+    """The image of one file. It may be filled again and again; the memory stays.
 
     Args:
         pinned: for copies from a CUDA device.
@@ -111,20 +122,74 @@ class FileImage:
         start = -memory.data_ptr() % PAGE_BYTES
         self._bytes = memory[start : start + header.size_bytes]
         self._bytes[: len(header.encoded)] = torch.frombuffer(bytearray(header.encoded), dtype=torch.uint8)
-        self._staged: torch.cuda.Event | None = None
+        self._places = {
+            name: self._bytes[entry.start : entry.stop].view(getattr(torch, entry.dtype)).view(entry.shape)
+            for name, entry in header.entries.items()
+        }
+        self._moved = threading.Condition()
+        self._num_bytes = 0
+        self._failure: BaseException | None = None
 
     def stage(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy the tensors, which are contents of the header's own names, to their places."""
-        pinned = self._bytes.is_pinned() if torch.cuda.is_available() else False
+        """Copy all its tensors, given by the header's names."""
+        self.begin()
+        self.copy(tensors)
+        self.reach(self.header.size_bytes)
+
+    def copy(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy some of its tensors to their places, in one call, which does not hold the interpreter up."""
+        if tensors:
+            places = [self._places[name] for name in tensors]
+            torch._foreach_copy_(places, [value.detach() for value in tensors.values()])
+
+    def enqueue(self, tensors: Mapping[str, Tensor]) -> None:
+        """The same on the current CUDA stream, for a pinned image."""
+        for name, value in tensors.items():
+            self._places[name].copy_(value.detach(), non_blocking=True)
+
+    def runs(self, names: Collection[str]) -> Iterator[Run]:
+        """Those of its tensors that are among `names`, in the order of the file."""
+        run: list[str] = []
+        size_bytes = 0
         for name, entry in self.header.entries.items():
-            place = self._bytes[entry.start : entry.stop].view(getattr(torch, entry.dtype)).view(entry.shape)
-            place.copy_(tensors[name].detach(), non_blocking=pinned)
-        if pinned:
-            self._staged = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._staged.record()
+            if run and (name not in names or size_bytes + entry.stop - entry.start > RUN_BYTES):
+                yield Run(tuple(run), self.header.entries[run[-1]].stop)
+                run, size_bytes = [], 0
+            if name in names:
+                run.append(name)
+                size_bytes += entry.stop - entry.start
+        if run:
+            yield Run(tuple(run), self.header.size_bytes)
+
+    def begin(self) -> None:
+        """Nothing of it is there, from now on."""
+        self._num_bytes, self._failure = 0, None
+
+    def reach(self, stop: int) -> None:
+        """It is there up to this byte."""
+        with self._moved:
+            self._num_bytes = stop
+            self._moved.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """No more of it will come."""
+        with self._moved:
+            self._failure = error
+            self._moved.notify_all()
+
+    def wait_for(self, stop: int) -> None:
+        """Return once it is there up to this byte; for any thread. Raises what it failed with, if it did before."""
+        with self._moved:
+            self._moved.wait_for(lambda: self._num_bytes >= stop or self._failure is not None)
+            if self._num_bytes < stop and self._failure is not None:
+                raise self._failure
+
+    @property
+    def data(self) -> memoryview:
+        """The file's bytes; only what `wait_for` has returned for may be used."""
+        return self._bytes.numpy().data
 
     def view(self) -> memoryview:
-        """The file's bytes, once all copies have arrived; for any thread."""
-        if self._staged is not None:
-            self._staged.synchronize()
-        return self._bytes.numpy().data
+        """The file's bytes, once all are there."""
+        self.wait_for(self.header.size_bytes)
+        return self.data

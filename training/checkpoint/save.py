@@ -1,7 +1,8 @@
 """Saving behind the next steps: stage, go on training, and commit when every rank's part is durable.
 
-    main thread, at a step boundary       settle what was begun before ─ stage own share ─ train on
-    a thread of every rank                write own file ─ rank 0: wait for all parts ─ seal ─ manifest ─ retention
+    main thread, at a step boundary       settle what was begun before ─ begin to stage own share ─ train on
+    main thread, before the next update   wait until all is staged
+    a thread of every rank                write own files ─ rank 0: wait for all parts ─ seal ─ manifest ─ retention
 
 The threads never use the process group, which belongs to training: other ranks tell rank 0 by a small file beside
 theirs. Without a manifest there is no checkpoint, so a rank may die at any moment.
@@ -13,8 +14,8 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -30,6 +31,7 @@ from training.checkpoint.blocks import nothing
 from training.checkpoint.commit import Commit, write_share
 from training.checkpoint.file_image import FileImage, make_header
 from training.checkpoint.pieces import Piece, State, pieces_of
+from training.checkpoint.staging import Staging
 from training.distributed import Gang
 
 Retain = Callable[[int], None]
@@ -45,10 +47,13 @@ class Content:
     step: int
     num_samples: int
     tensors: State
+    """Those that may change as soon as `Checkpointer.save` has returned: weights and buffers."""
     scalars: Mapping[str, float | int | str]
     proof_batch: Mapping[str, Tensor]
     proof_loss: float
     fingerprint: DeviceFingerprint
+    moments: State = field(default_factory=dict)
+    """More of them, which nothing changes before `Checkpointer.finish_staging` has returned: the optimizer's."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,6 +99,7 @@ class Checkpointer:
         self._held: plan.Held = ()
         self._layout: tuple[plan.Held, ...] = ()
         self._images: list[FileImage] = []
+        self._staging: Staging | None = None
         self._in_flight: Future[Saved] | None = None
         self._abandoned = threading.Event()
 
@@ -115,6 +121,7 @@ class Checkpointer:
         if kind is None or issubclass(kind, RunStopped):
             self.finish()
             return
+        self.finish_staging()
         self._abandoned.set()
         if self._in_flight is not None and (lost := self._end_of(self._in_flight)) is not None and error is not None:
             error.add_note(f"Besides, the checkpoint of step {self.saved_step} was not completed: {lost}")
@@ -122,13 +129,13 @@ class Checkpointer:
     def save(self, content: Content) -> int:
         """Take a checkpoint of this moment; it is durable some steps later. Returns the bytes of all its tensors.
 
-        When it returns, `content.tensors` may change.
+        When it returns `content.tensors` may change, and `content.moments` after `finish_staging`.
 
         Raises:
             EnvironmentProblem: the one before could not be written; older ones are untouched.
         """
         began_s = time.perf_counter()
-        pieces = pieces_of(content.tensors)
+        pieces = pieces_of({**content.tensors, **content.moments})
         held = tuple(piece.slice(name) for name, piece in sorted(pieces.items()))
         directory = self._checkpoints / layout.directory_name(content.step)
         if self._gang.leads:
@@ -136,7 +143,13 @@ class Checkpointer:
             shutil.rmtree(directory, ignore_errors=True)
         if self._settle(replan=held != self._held or not self._images):
             self._replan(held)
-        self._stage(pieces)
+        shares = plan.of_rank(self._layout, self._gang.rank, self._gang.world_size)
+        self._staging = Staging(
+            self._images,
+            [_shares(pieces, share) for share in shares],
+            later=content.moments.keys(),
+            device=self._gang.device,
+        )
         commit = Commit(
             directory=directory,
             content=content,
@@ -148,6 +161,12 @@ class Checkpointer:
         self.saved_step = content.step
         self._in_flight = _started(lambda: self._write(commit, began_s), name=f"checkpoint-{content.step}")
         return commit.size_bytes
+
+    def finish_staging(self) -> None:
+        """Wait until what was saved last may change, all of it; called before each update of the weights."""
+        if self._staging is not None:
+            self._staging.finish()
+            self._staging = None
 
     def finish(self) -> CheckpointManifest | None:
         """Wait until all is durable on all ranks. Returns the newest checkpoint's manifest, on rank 0.
@@ -161,6 +180,7 @@ class Checkpointer:
     def _settle(self, *, replan: bool) -> bool:
         """Wait for the save in flight, on all ranks. Returns whether any rank asks for a new plan."""
         saved, error = None, None
+        self.finish_staging()
         if self._in_flight is not None:
             error = self._end_of(self._in_flight)
             saved = None if error is not None else self._in_flight.result()
@@ -205,27 +225,18 @@ class Checkpointer:
             for share in plan.of_rank(self._layout, self._gang.rank, self._gang.world_size)
         ]
 
-    def _stage(self, pieces: Mapping[str, Piece]) -> None:
-        shares = plan.of_rank(self._layout, self._gang.rank, self._gang.world_size)
-        tensors = [_shares(pieces, share) for share in shares]
-        if self._gang.device.type == "cuda" or len(tensors) == 1:
-            # On CUDA all in this thread, on the stream that trains.
-            for image, values in zip(self._images, tensors, strict=True):
-                image.stage(values)
-        else:
-            with ThreadPoolExecutor(len(tensors), "checkpoint-stage") as pool:
-                list(pool.map(FileImage.stage, self._images, tensors))
-
     def _write(self, commit: Commit, began_s: float) -> Saved:
         try:
-            own = write_share(commit, self._gang, [image.view() for image in self._images], on_part=self._count_part)
+            own = write_share(commit, self._gang, self._images, on_part=self._count_part)
             if self._gang.leads:
                 self.newest = commit.complete(own)
+            durable_s = time.perf_counter() - began_s
+            if self._gang.leads:
                 self._retain(commit.content.step)
         except Exception as error:
             commit.tell_failure(self._gang, error)
             raise
-        return Saved(step=commit.content.step, size_bytes=commit.size_bytes, durable_s=time.perf_counter() - began_s)
+        return Saved(step=commit.content.step, size_bytes=commit.size_bytes, durable_s=durable_s)
 
 
 def save_checkpoint(

@@ -10,6 +10,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from training.optimizers.spec import OptimizerSpec
 from training.optimizers.update_rule import Moments, Parameters, alike, gradient, zeros_like
@@ -53,6 +54,7 @@ class AdamW:
             amsgrad=False,
             maximize=False,
         )
+        increment_version([*means, *mean_squares])  # which fused kernels do not, and checkpoints go by
 
     def _foreach(
         self, values: Tensors, gradients: Tensors, means: Tensors, mean_squares: Tensors, lr: float, num_updates: int
@@ -97,6 +99,7 @@ class SGD:
             maximize=False,
             is_first_step=False,  # momenta begin at zero, which comes to the same
         )
+        increment_version(momenta)
 
     def _foreach(self, values: Tensors, gradients: Tensors, momenta: Tensors, lr: float) -> None:
         if self._weight_decay:
