@@ -22,8 +22,7 @@ from flows.own_server import require_answer
 from flows.pipeline_spec import PipelineSpec
 from flows.preflight import check_request
 from flows.request import RetrainRequest
-from training.launch.launchers import launcher_for
-from training.launch.slurm import Slurm
+from training.launch.launchers import launcher_for, scheduler_for
 from training.launch.spec import Gang, LaunchSpec
 
 State = Literal["ok", "note", "FAULT"]
@@ -189,7 +188,7 @@ def _hosts(launch: LaunchSpec, workspace: Workspace) -> str:
     """Where ranks would be started.
 
     Raises:
-        EnvironmentProblem: too few hosts answer, preflight refuses one, or Slurm would refuse the job.
+        EnvironmentProblem: too few hosts answer, preflight refuses one, or the scheduler would refuse the job.
     """
     runs = workspace.local_path("runs")  # what hosts have to share
     runs.mkdir(parents=True, exist_ok=True)
@@ -202,9 +201,10 @@ def _hosts(launch: LaunchSpec, workspace: Workspace) -> str:
             import_path=(),
             run_dir=Path(folder),
         )
-        if launch.launcher == "slurm":
-            Slurm().rehearse(launch, gang)
-            return f"Slurm would take a job of {launch.nodes} nodes; the job looks at them before its ranks start"
+        if launch.is_detached:
+            scheduler_for(launch).rehearse(launch, gang)
+            name = launch.launcher.capitalize()
+            return f"{name} would take a job of {launch.nodes} nodes; the job looks at them before its ranks start"
         launcher = launcher_for(launch)
         found = launcher.muster(gang)
         if len(found.members) < (launch.min_nodes or launch.nodes):

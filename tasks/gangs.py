@@ -10,7 +10,7 @@ from data_contracts.documents import RunSpec
 from data_contracts.places import LOCAL
 from tasks.context import RunContext
 from training.launch.follow import follow
-from training.launch.slurm import Slurm
+from training.launch.launchers import scheduler_for
 from training.launch.spec import Gang, LaunchSpec, for_quiet_work
 from training.launch.supervisor import supervise
 
@@ -56,7 +56,8 @@ def run_to_its_end(context: RunContext, spec: LaunchSpec, gang: Gang, poll: Call
         EnvironmentProblem: the scheduler refused the job, or somebody watches the run already.
     """
     if spec.is_detached:
-        follow(Slurm(), spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=poll)
+        scheduler = scheduler_for(spec)
+        follow(scheduler, spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=poll)
     else:
         supervise(spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=poll)
 

@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from data_contracts.errors import ContractViolation, EnvironmentProblem, RunStopped
 from flows.command_signals import HungUp
+from tests.cluster.detached_run import LONG, REPOSITORY, DetachedRun
 from tests.cluster.slurm import SlurmCluster, slurm_cluster, why_not
 from tests.training.conftest import make_project
 from tests.waiting import DEADLINE_S, wait_until
-from training.launch.follow import WORKER_LOST, follow
+from training.launch.follow import WORKER_LOST
 from training.launch.jobs import JobState
 from training.launch.launcher import Handle
-from training.launch.order import DetachedFiles, JobHandle, Outcome
+from training.launch.order import Outcome
 from training.launch.process_tree import processes_with
 from training.launch.protocol import TOKEN as RUN_TOKEN
-from training.launch.protocol import AttemptFiles
-from training.launch.retry_budget import AttemptRecords
 from training.launch.slurm import Slurm
-from training.launch.spec import DetachedSpec, Gang, LaunchSpec, attempt_folder
+from training.launch.spec import DetachedSpec, LaunchSpec
 from training.launch.stop_request import request_stop
-from training.ledger import Ledger, read_events
-
-TOYS = Path(__file__).parents[1] / "training" / "launch" / "toys"
-REPOSITORY = Path(__file__).parents[2]
-LONG = ("--steps", "100000")
+from training.ledger import read_events
 
 pytestmark = [
     pytest.mark.slow,
@@ -52,86 +43,8 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 
 
 @dataclass
-class Run:
-    """A run of toy workers as a job, and whoever watches it."""
-
-    cluster: SlurmCluster
-    folder: Path
-    flows: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    @functools.cached_property
-    def ledger(self) -> Ledger:
-        return Ledger(self.folder / "owner.jsonl")
-
-    @property
-    def files(self) -> DetachedFiles:
-        return DetachedFiles(self.folder)
-
-    def gang(self, *arguments: str, module: str = "toy_worker", **changes: Any) -> Gang:
-        given: dict[str, Any] = {
-            "module": module,
-            "arguments": ("--run-dir", str(self.folder), *arguments),
-            "nodes": 2,
-            "ranks_per_node": 1,
-            "import_path": (str(TOYS),),
-            "run_dir": self.folder,
-        }
-        return Gang(**given | changes)
-
-    def follow(self, gang: Gang, spec: LaunchSpec, poll: Callable[[], object] = lambda: None) -> None:
-        def no_step() -> None:
-            poll()
-
-        follow(Slurm(), spec, gang, ledger=self.ledger, budget_scope="one", poll=no_step)
-
-    def start_flow(self, spec: LaunchSpec, *arguments: str) -> subprocess.Popen[bytes]:
-        fields = {"module": "toy_worker", "nodes": 2, "ranks_per_node": 1, "import_path": [str(TOYS)]}
-        gang = fields | {"run_dir": str(self.folder), "arguments": ["--run-dir", str(self.folder), *arguments]}
-        with (self.folder / "flows.log").open("ab") as log:
-            flow = subprocess.Popen(
-                [sys.executable, "-m", "tests.cluster.watching_flow", spec.model_dump_json(), json.dumps(gang)],
-                env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-                stdout=log,
-                stderr=log,
-            )
-        self.flows.append(flow)
-        return flow
-
-    def attempt(self, number: int) -> AttemptFiles:
-        return AttemptFiles(attempt_folder(self.folder, number))
-
-    def newest_step(self, attempt: int) -> int:
-        spool = self.attempt(attempt).rank_spool(0)
-        return max((event["step"] for event in read_events(spool) if event["event"] == "step"), default=0)
-
-    def wait_for_step(self, step: int = 3, attempt: int = 1) -> None:
-        wait_until(lambda: self.newest_step(attempt) >= step, what=f"step {step} of attempt {attempt}: {self.logs()}")
-
-    def checkpoint(self) -> int:
-        """The step of the newest, 0 without one."""
-        path = self.folder / "checkpoint-0.txt"
-        return int(path.read_text()) if path.exists() else 0
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        return [event for event in read_events(self.folder / "owner.jsonl") if event["event"] == name]
-
-    def records(self) -> list[str]:
-        return [record.state for record in AttemptRecords(self.folder).all()]
-
-    def handle(self) -> JobHandle:
-        found = JobHandle.load(self.files)
-        assert found is not None
-        return found
-
-    def state(self) -> JobState:
-        return Slurm().poll(self.handle()).state
-
-    def survivors(self) -> list[int]:
-        handle = Handle.load(self.folder)
-        return [] if handle is None else processes_with(RUN_TOKEN, handle.token)
-
-    def logs(self) -> str:
-        return "\n".join(path.read_text() for path in sorted(self.files.folder.glob("*.log")))
+class Run(DetachedRun):
+    cluster: SlurmCluster = field(kw_only=True)
 
 
 SPEC = LaunchSpec(launcher="slurm", stop_grace_s=20, peer_grace_s=1, backoff_s=0)
@@ -142,7 +55,7 @@ def run(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Run]:
     # As a site may name its folders; sbatch has its own ideas of both characters.
     folder = tmp_path / "runs of 100%" / "0123456789abcdef"
     folder.mkdir(parents=True)
-    made = Run(slurm, folder)
+    made = Run(folder, SPEC, cluster=slurm)
     yield made
     for flow in made.flows:
         flow.kill()

@@ -1,4 +1,4 @@
-"""A process that has toy workers run as a Slurm job and watches them, as a flow does; to be killed by a test."""
+"""A process that has toy workers run as a scheduler's job and watches them, as a flow does; to be killed by a test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from training.launch.follow import follow
-from training.launch.slurm import Slurm
+from training.launch.launchers import scheduler_for
 from training.launch.spec import Gang, LaunchSpec
 from training.ledger import Ledger
 
@@ -15,9 +15,10 @@ from training.ledger import Ledger
 def main(spec: str, gang: str) -> None:
     fields = json.loads(gang)
     run_dir = Path(fields["run_dir"])
+    launch = LaunchSpec.model_validate_json(spec)
     follow(
-        Slurm(),
-        LaunchSpec.model_validate_json(spec),
+        scheduler_for(launch),
+        launch,
         Gang(**fields | {"run_dir": run_dir}),
         ledger=Ledger(run_dir / "owner.jsonl"),
         budget_scope="one",

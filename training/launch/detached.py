@@ -1,11 +1,12 @@
-"""The supervisor of a detached run, as a job's batch step: `python -m training.launch.detached RUN_DIR`.
+"""The supervisor of a detached run, in its job: `python -m training.launch.detached RUN_DIR`.
 
-    flow ──order, lease──► run's folder ──► this process ──srun──► guards ──► agents ──► ranks
+    flow ──order, lease──► run's folder ──► this process ──srun or pods──► guards ──► agents ──► ranks
     flow ◄──ledger, outcome── run's folder ◄──┘
 
-SIGTERM is Slurm's notice: a checkpoint is kept, and the job queued again, which costs no attempt. Slurm sends the same
-signal to a job that it is ending already, by somebody's `scancel` or to queue it again itself: then the job's state is
-the last word, and no outcome is written.
+SIGTERM is the scheduler's notice: a checkpoint is kept, and another start of the job goes on, which costs no attempt.
+Slurm sends the same signal to a job that it is ending already, by somebody's `scancel` or to queue it again itself:
+then the job's state is the last word, and no outcome is written. Kubernetes gives notice to one pod; where that is not
+the supervisor's own, the run goes on with the others, or with the one that comes in its place.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
 
 from data_contracts.errors import EnvironmentProblem, HeadwayError, RunStopped
+from training.launch.job_start import JobStart, StartState
 from training.launch.lease import LeaseWatch
 from training.launch.order import DetachedFiles, Order, Outcome
-from training.launch.protocol import read_json, write_json
+from training.launch.pod_start import PodStart
+from training.launch.protocol import JOB, read_json, write_json
 from training.launch.run_lock import owner_of
-from training.launch.slurm import Slurm, StartState, job_of
+from training.launch.slurm_start import SlurmStart
 from training.launch.stop_bound import StopWish
 from training.launch.stop_request import clear_stop, requested_stop
 from training.launch.supervisor import supervise
@@ -33,9 +35,9 @@ NOTICE = "the scheduler gave notice"
 ENDING = "the scheduler is ending the job"
 REPLACED = "a later start of the job took over"
 PREDECESSOR_S = 60.0
-"""How long an earlier start, which Slurm could not reach any more, may take to notice that there is a later one."""
+"""How long an earlier start, which the scheduler could not reach any more, may take to notice the later one."""
 ANSWER_S = 60.0
-"""How long Slurm may take to say whether a job whose run has failed goes on."""
+"""How long the scheduler may take to say whether a job whose run has failed goes on."""
 LOOK_S = 1.0
 """How often the lease is looked at: it may lie on a file system far away."""
 
@@ -45,10 +47,10 @@ class Detached:
         self._has_notice = False
         signal.signal(signal.SIGTERM, self._hear)
         self._run_dir, self._files = run_dir, DetachedFiles(run_dir)
-        self._job, self._restarts = job_of(os.environ)
-        self._start = {"job": self._job, "restarts": self._restarts}
-        self._slurm = Slurm()
-        self._ledger = Ledger(self._files.spool(self._job, self._restarts), job=self._job, restarts=self._restarts)
+        self._here: JobStart = PodStart(run_dir, os.environ) if JOB in os.environ else SlurmStart(os.environ)
+        self._job = self._here.job
+        self._start = {"job": self._job, "restarts": self._here.restarts}
+        self._ledger = Ledger(self._files.spool(self._job, self._here.restarts), **self._start)
         self._has_lost_an_attempt = False
         self._why = ""
         """Why it is to stop, once it is."""
@@ -61,14 +63,17 @@ class Detached:
         try:
             order = Order.load(self._files)
             order_id = order.order
-            self._supervise(order)
+            self._begin(order)
+            while not self._is_done(order):
+                message = "a machine must go; the run goes on without it, or with the one that comes in its place"
+                self._ledger.event("job.room", message=message)
             outcome = Outcome(order=order_id, state="done", job=self._job)
         except BaseException as error:
             if not self._is_ours():
-                return 0
+                return self._here.left_status
             if isinstance(error, RunStopped) and self._why == NOTICE:
-                if self._queue_again():
-                    return 0
+                if self._has_made_room():
+                    return self._here.left_status
                 outcome = Outcome(order=order_id, state="preempted", job=self._job)
             else:
                 outcome = Outcome.of_error(order_id, self._job, error, str(self._run_dir))
@@ -76,27 +81,38 @@ class Detached:
         outcome.save(self._files)
         return 0
 
+    def _begin(self, order: Order) -> None:
+        again = f", start {self._here.restarts + 1}" if self._here.restarts else ""
+        self._ledger.event("job.begin", message=f"job {self._job} runs on {self._here.where()}{again}")
+        self._lease = LeaseWatch(self._files.lease, order.spec.detached.lease_s)
+        self._take_over()
+        with contextlib.suppress(EnvironmentProblem):
+            # The limit it was queued with holds in any case.
+            self._here.limit(order.to_gang(), order.spec)
+
+    def _is_done(self, order: Order) -> bool:
+        """False: a machine other than this has notice, a checkpoint is kept, and the run may go on."""
+        try:
+            self._supervise(order)
+        except RunStopped:
+            if self._why != NOTICE or self._has_notice:
+                raise
+            self._why = ""
+            return False
+        return True
+
     def _supervise(self, order: Order) -> None:
-        gang = order.to_gang()
-        nodes = os.environ.get("SLURM_JOB_NODELIST", socket.gethostname())
-        again = f", start {self._restarts + 1}" if self._restarts else ""
-        self._ledger.event("job.begin", message=f"job {self._job} runs on {nodes}{again}")
-        lease = LeaseWatch(self._files.lease, order.spec.detached.lease_s)
         if (asked := requested_stop(self._run_dir)) is not None:
             # Asked for while the job was in the queue; a supervisor would take it for an older one.
             clear_stop(self._run_dir)
             raise RunStopped(f"asked ({asked}): no attempt was started.", where=str(self._run_dir))
-        self._take_over()
-        with contextlib.suppress(EnvironmentProblem):
-            # The limit it was queued with holds in any case.
-            self._slurm.limit(self._job, gang, order.spec)
         supervise(
             order.spec,
-            gang,
+            order.to_gang(),
             ledger=self._ledger,
             budget_scope=order.budget_scope,
             poll=NewestStep(self._run_dir).poll,
-            asked=lambda: self._wish(lease),
+            asked=self._wish,
         )
 
     def _take_over(self) -> None:
@@ -113,16 +129,16 @@ class Detached:
         """What ends a job, or a machine of it, is first seen as an attempt that breaks."""
         self._has_lost_an_attempt = self._has_lost_an_attempt or event.get("result") == "failed"
 
-    def _wish(self, lease: LeaseWatch) -> StopWish | None:
+    def _wish(self) -> StopWish | None:
         if not self._why:
-            self._why = self._why_stop(lease)
+            self._why = self._why_stop()
         return StopWish(reason="asked", detail=self._why) if self._why else None
 
-    def _why_stop(self, lease: LeaseWatch) -> str:
+    def _why_stop(self) -> str:
         if self._has_notice or self._has_lost_an_attempt:
-            state = self._slurm.state(self._job, self._restarts)
+            state, name = self._here.state(), self._here.scheduler
             if state.is_over or self._has_notice:
-                words = "is being ended by Slurm" if state.is_over else "got notice of Slurm that it must make room"
+                words = f"is being ended by {name}" if state.is_over else f"got notice of {name} that it must make room"
                 self._ledger.event("job.told", message=f"job {self._job} {words}", state=state.value)
                 return ENDING if state.is_over else NOTICE
             self._has_lost_an_attempt = False
@@ -131,23 +147,25 @@ class Detached:
         self._looked_s = time.monotonic()
         if read_json(self._files.start) not in (None, self._start):
             return REPLACED
-        return "nobody watches it any longer" if lease.is_over() else ""
+        if self._lease.is_over():
+            return "nobody watches it any longer"
+        return NOTICE if self._here.somebody_leaves() else ""
 
     def _is_ours(self) -> bool:
         """Whether this is still the job's newest start, and the job goes on: else its state has the last word."""
         if self._why in (ENDING, REPLACED) or read_json(self._files.start) not in (None, self._start):
             return False
         deadline_s = time.monotonic() + ANSWER_S
-        while (state := self._slurm.state(self._job, self._restarts)) is StartState.UNKNOWN:
+        while (state := self._here.state()) is StartState.UNKNOWN:
             if time.monotonic() > deadline_s:
                 return True
             time.sleep(LOOK_S)
         return not state.is_over
 
-    def _queue_again(self) -> bool:
-        self._ledger.event("job.requeue", message=f"job {self._job} made room; it is queued again")
+    def _has_made_room(self) -> bool:
+        self._ledger.event("job.requeue", message=f"job {self._job} made room; another start of it goes on")
         try:
-            self._slurm.requeue(self._job)
+            self._here.make_room()
         except EnvironmentProblem as problem:
             self._ledger.event("job.not_requeued", message=str(problem))
             return False

@@ -15,7 +15,6 @@ from pathlib import Path
 from data_contracts.errors import EnvironmentProblem, HeadwayError, RunStopped
 from training.launch.jobs import JobReport, JobState, Scheduler, SchedulerSilent
 from training.launch.lease import Lease
-from training.launch.logs import last_lines
 from training.launch.order import DetachedFiles, JobHandle, Order, Outcome
 from training.launch.retry_budget import AttemptRecords
 from training.launch.run_lock import owning
@@ -114,8 +113,7 @@ class _Follower:
         self._poll()
         if outcome is None:
             return False
-        # Taken to heart: a later flow has nothing to do with it.
-        self._files.outcome.unlink(missing_ok=True)
+        outcome.take_to_heart(self._files)
         if outcome.state in ("stopped", "failed"):
             raise outcome.to_error(handle.log)
         return outcome.state == "done"
@@ -124,6 +122,10 @@ class _Follower:
         """The run's job, if it lives; or the one that ended well while nobody watched."""
         key = self._scheduler.key(self._gang.run_dir)
         job, known = self._patiently(lambda: self._scheduler.find(key)), JobHandle.load(self._files)
+        while known is not None and job == known.job and Outcome.is_taken(self._files, known.order):
+            # Its last word was heard; it has only to go.
+            time.sleep(POLL_S)
+            job = self._patiently(lambda: self._scheduler.find(key))
         if job is None:
             if known is None or (left := Outcome.load(self._files, known.order)) is None or left.state != "done":
                 return None
@@ -188,7 +190,7 @@ class _Follower:
         self._jobs_in_vain += 1
         if report.state is JobState.PREEMPTED and self._jobs_in_vain < self._spec.max_cycles_without_progress:
             return
-        words = last_lines(Path(handle.log), LOG_LINES)
+        words = self._scheduler.last_words(handle, LOG_LINES)
         raise EnvironmentProblem(
             f"job {handle.job} ended before it could say how ({report.reason}).",
             where=handle.log,

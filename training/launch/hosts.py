@@ -1,4 +1,4 @@
-"""Hosts, and how a process is started on one: the seam between the launcher and ssh, Slurm or this machine.
+"""Hosts, and how a process is started on one: the seam between the launcher and ssh, Slurm, Kubernetes or this machine.
 
 A *transport* names the hosts and says which command started here runs another there, with its stdin, stdout and exit
 status carried through. The end of that command, or of the link, ends the other's stdin: the lifeline of a guard.
@@ -52,6 +52,10 @@ class Member:
     port: int
     """Free there, for a server that peers on other hosts are told of."""
 
+    @property
+    def place(self) -> Host:
+        return Host(name=self.host, address=self.address)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Muster:
@@ -80,8 +84,15 @@ class Transport(Protocol):
         """Whether all hosts are this machine: then a guard is this process's child, and sees its end."""
 
     @property
+    def has_environment(self) -> bool:
+        """Whether the hosts have the owner's environment without its being carried there."""
+
+    @property
     def python(self) -> str:
         """The interpreter on the hosts."""
+
+    def is_gathered(self, nodes: int, fewest: int) -> bool:
+        """Whether it need not be waited for hosts that are still to come; asked again and again before an attempt."""
 
     def hosts(self, nodes: int) -> tuple[Host, ...]:
         """All that may take a node of a gang of so many, best first."""
@@ -95,7 +106,11 @@ class Here:
 
     name = "local"
     is_here = True
+    has_environment = False
     python = sys.executable
+
+    def is_gathered(self, nodes: int, fewest: int) -> bool:
+        return True
 
     def hosts(self, nodes: int) -> tuple[Host, ...]:
         return (Host(name=socket.gethostname(), address=LOOPBACK),) * nodes

@@ -7,8 +7,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from data_contracts.digests import sha256_bytes
 from data_contracts.errors import EnvironmentProblem
 from training.launch.order import JobHandle, Order
+from training.launch.spec import Gang, LaunchSpec
 
 
 class SchedulerSilent(EnvironmentProblem):
@@ -44,6 +46,12 @@ class JobReport:
     """How often the scheduler started it anew."""
 
 
+def run_key(run_dir: Path) -> str:
+    """The same for whoever asks; another for a run of the same name in another workspace."""
+    place = sha256_bytes(str(run_dir.resolve()).encode())[:12]
+    return f"headway-{run_dir.name[:16]}-{place}"
+
+
 class Scheduler(Protocol):
     """Nothing here waits for a job; every call has a deadline, and raises `EnvironmentProblem` past it."""
 
@@ -63,6 +71,16 @@ class Scheduler(Protocol):
 
     def poll(self, handle: JobHandle) -> JobReport:
         """Raises nothing: no answer is `UNKNOWN`."""
+
+    def last_words(self, handle: JobHandle, lines: int) -> list[str]:
+        """What the job's own process wrote last, or what else is known of why it wrote nothing."""
+
+    def rehearse(self, spec: LaunchSpec, gang: Gang) -> None:
+        """Have the run's job looked at without queueing it.
+
+        Raises:
+            EnvironmentProblem: it would be refused, in the scheduler's words, or the scheduler cannot be asked.
+        """
 
     def signal(self, handle: JobHandle) -> None:
         """Give the job notice, as the scheduler does before it ends one."""

@@ -70,6 +70,9 @@ class NodeReport:
 
 
 class Launcher(Protocol):
+    def is_gathered(self, gang: Gang, fewest: int) -> bool:
+        """Whether it need not be waited for hosts that are still to come: asked again and again before an attempt."""
+
     def muster(self, gang: Gang) -> Muster:
         """Which hosts can take the gang's nodes now, as many as it has at the most."""
 

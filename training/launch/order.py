@@ -6,9 +6,10 @@
     job.json                   the job, for a later flow to find
     lease.json                 renewed by the flow that watches
     start.json                 which start of the job is the newest
-    outcome.json               how the order ended; gone once a flow has taken it to heart
+    outcome.json               how the order ended, or that a flow has taken it to heart
     job-<id>.log               what the job's own process wrote
     job-<id>-<restarts>.jsonl  the supervisor's ledger
+    pods/                      where the pods of a job can be reached; see `pods`
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from training.launch.protocol import DETACHED, read_json, write_json
 from training.launch.spec import Gang, LaunchSpec
 from training.launch.stop_bound import StopBound
 
+_TAKEN = "is_taken"
+
 
 class DetachedFiles:
     """Names of a detached run's files."""
@@ -39,6 +42,7 @@ class DetachedFiles:
         self.start = self.folder / "start.json"
         self.lease = self.folder / "lease.json"
         self.outcome = self.folder / "outcome.json"
+        self.pods = self.folder / "pods"
 
     def log(self, job: str) -> Path:
         return self.folder / f"job-{job}.log"
@@ -123,9 +127,19 @@ class Outcome(Frozen):
 
     @classmethod
     def load(cls, files: DetachedFiles, order: str) -> Self | None:
-        """None while there is none, or another order's."""
+        """None while there is none, or another order's, or one that was taken to heart."""
         value = read_json(files.outcome)
-        return None if value is None or value.get("order") != order else cls.model_validate(value)
+        is_news = value is not None and value.get("order") == order and not value.get(_TAKEN)
+        return cls.model_validate(value) if is_news else None
+
+    def take_to_heart(self, files: DetachedFiles) -> None:
+        """A later flow has nothing to do with it."""
+        write_json(files.outcome, {"order": self.order, _TAKEN: True})
+
+    @staticmethod
+    def is_taken(files: DetachedFiles, order: str) -> bool:
+        value = read_json(files.outcome)
+        return value is not None and value.get("order") == order and bool(value.get(_TAKEN))
 
     def to_error(self, where: str) -> HeadwayError:
         """What the supervisor raised; a defect of its own is told as one."""

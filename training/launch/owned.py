@@ -54,6 +54,9 @@ class OwnedLauncher:
         self._hosts: tuple[Host, ...] = ()
         self._beats: _Beats | None = None
 
+    def is_gathered(self, gang: Gang, fewest: int) -> bool:
+        return self._transport.is_gathered(gang.nodes, fewest)
+
     def muster(self, gang: Gang) -> Muster:
         return muster(self._transport, gang.nodes, gang.run_dir, ANSWER_S)
 
@@ -69,21 +72,19 @@ class OwnedLauncher:
         """Each host's way to the next, in a ring."""
         if len(members) < 2:
             return {}
-        known = {host.name: host for host in self._transport.hosts(len(members))}
         ring = list(zip(members, (*members[1:], members[0]), strict=True))
-        arguments = {
-            known[one.host]: (one.address, str(one.port), other.address, str(other.port)) for one, other in ring
-        }
+        arguments = {one.place: (one.address, str(one.port), other.address, str(other.port)) for one, other in ring}
         answers = ask_all(self._transport, list(arguments), "training.launch.links", arguments, ANSWER_S)
-        return {(one.host, other.host): _link(answers[known[one.host]]) for one, other in ring}
+        return {(one.host, other.host): _link(answers[one.place]) for one, other in ring}
 
     def render(self, gang: Gang, attempt: Attempt) -> tuple[NodeCommand, ...]:
         is_here = self._transport.is_here
+        carried = {} if self._transport.has_environment else os.environ
         return tuple(
             NodeCommand(
                 node=node,
                 agent_argv=agent_argv(gang, attempt, self._spec, node, self._transport.python),
-                environment=rank_environment(gang, attempt, self._spec, node, os.environ, is_here=is_here),
+                environment=rank_environment(gang, attempt, self._spec, node, carried, is_here=is_here),
                 rank_python_path=rank_python_path(gang, os.environ),
             )
             for node in range(gang.nodes)
@@ -91,8 +92,7 @@ class OwnedLauncher:
 
     def submit(self, gang: Gang, attempt: Attempt) -> Handle:
         self._guards, self._files = [], AttemptFiles(attempt.folder)
-        known = {host.name: host for host in self._transport.hosts(gang.nodes)}
-        self._hosts = tuple(known[member.host] for member in attempt.members)
+        self._hosts = tuple(member.place for member in attempt.members)
         handle = Handle(
             launcher=self._transport.name,
             host=socket.gethostname(),

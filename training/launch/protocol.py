@@ -41,6 +41,8 @@ JOB = "HEADWAY_JOB"
 """The name of the job that a pod belongs to."""
 POD = "HEADWAY_POD"
 POD_ADDRESS = "HEADWAY_POD_ADDRESS"
+PODS = "HEADWAY_PODS"
+"""The folder that says where the pods of a job can be reached; for the supervisor among them."""
 
 OWNER_GONE = "the owner was gone before the guard stood"
 OWNER_ENDED = "the owner ended"
@@ -69,10 +71,12 @@ class Command(Enum):
     """The owner lives."""
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, is_private: bool = False) -> None:
     """A reader sees the old file or the new one, never a part."""
     staging = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
+        if is_private:
+            staging.touch(mode=0o600)
         staging.write_text(json.dumps(value, default=str))
         staging.replace(path)
     except OSError:

@@ -14,13 +14,12 @@ import shlex
 import subprocess
 import sys
 import time
-from enum import Enum
 from pathlib import Path
 
-from data_contracts.digests import sha256_bytes
 from data_contracts.errors import EnvironmentProblem
 from training.launch.hosts import HEADWAY_HOME
-from training.launch.jobs import JobReport, JobState, SchedulerSilent
+from training.launch.jobs import JobReport, JobState, SchedulerSilent, run_key
+from training.launch.logs import last_lines
 from training.launch.order import DetachedFiles, JobHandle, Order
 from training.launch.spec import Gang, LaunchSpec, inherited_environment
 
@@ -52,25 +51,11 @@ _STATE_OF = {word: state for state, words in _STATES.items() for word in words.s
 _NOT_CARRIED = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_")
 
 
-class StartState(Enum):
-    """Of one start of a job, as its own processes ask."""
-
-    GOES_ON = "running"
-    ENDING = "being ended, or queued again"
-    ENDED = "over, or started anew elsewhere"
-    UNKNOWN = "out of reach of Slurm's controller"
-
-    @property
-    def is_over(self) -> bool:
-        return self in (StartState.ENDING, StartState.ENDED)
-
-
 class Slurm:
     name = "slurm"
 
     def key(self, run_dir: Path) -> str:
-        place = sha256_bytes(str(run_dir.resolve()).encode())[:12]
-        return f"headway-{run_dir.name[:16]}-{place}"
+        return run_key(run_dir)
 
     def render(self, order: Order, now_unix_s: float) -> str:
         return batch_script(order.spec, order.to_gang(), self.key(Path(order.gang["run_dir"])), now_unix_s)
@@ -127,16 +112,8 @@ class Slurm:
             state = JobState.FORGOTTEN if _FORGOTTEN.search(str(problem)) else JobState.UNKNOWN
             return JobReport(state=state, reason=str(problem))
 
-    def state(self, job: str, restarts: int) -> StartState:
-        """Of a job's start, when so many went before it."""
-        try:
-            shown = run_command("scontrol", "--oneliner", "show", "job", job)
-        except EnvironmentProblem:
-            return StartState.UNKNOWN
-        report = read_job(shown)
-        if report.state is not JobState.RUNNING or report.restarts != restarts:
-            return StartState.ENDED
-        return StartState.ENDING if report.reason.startswith("COMPLETING") else StartState.GOES_ON
+    def last_words(self, handle: JobHandle, lines: int) -> list[str]:
+        return last_lines(Path(handle.log), lines)
 
     def signal(self, handle: JobHandle) -> None:
         run_command("scancel", "--signal=TERM", "--batch", handle.job)
@@ -144,21 +121,11 @@ class Slurm:
     def cancel(self, handle: JobHandle) -> None:
         run_command("scancel", handle.job)
 
-    def requeue(self, job: str) -> None:
-        """Put a running job back into the queue; ends its processes."""
-        run_command("scontrol", "requeue", job)
-
-    def limit(self, job: str, gang: Gang, spec: LaunchSpec) -> None:
-        """Have a job that just started end with the run's bound, however long it waited in the queue."""
-        limit_s = _limit_s(spec, gang, time.time())
-        if limit_s is not None and not math.isinf(gang.stop.at_unix_s):
-            run_command("scontrol", "update", f"JobId={job}", f"TimeLimit={_minutes(limit_s)}")
-
 
 def batch_script(spec: LaunchSpec, gang: Gang, key: str, now_unix_s: float) -> str:
     """The job of a run: one task a node, and the supervisor as its batch step."""
     files, slurm = DetachedFiles(gang.run_dir), spec.slurm
-    limit_s = _limit_s(spec, gang, now_unix_s)
+    limit_s = limit_s_of(spec, gang, now_unix_s)
     named = {"partition": slurm.partition, "account": slurm.account, "qos": slurm.qos}
     options = {
         "job-name": key,
@@ -166,7 +133,7 @@ def batch_script(spec: LaunchSpec, gang: Gang, key: str, now_unix_s: float) -> s
         "nodes": gang.nodes,
         "ntasks-per-node": 1,
         "cpus-per-task": gang.ranks_per_node * gang.num_threads,
-        **({} if limit_s is None else {"time": _minutes(limit_s)}),
+        **({} if limit_s is None else {"time": in_minutes(limit_s)}),
         # To the batch step alone, which is the supervisor: it stops its ranks in order.
         "signal": f"B:TERM@{round(spec.stop_grace_s + NOTICE_MARGIN_S)}",
         "dependency": "singleton",
@@ -189,7 +156,7 @@ def batch_script(spec: LaunchSpec, gang: Gang, key: str, now_unix_s: float) -> s
     )
 
 
-def _limit_s(spec: LaunchSpec, gang: Gang, now_unix_s: float) -> float | None:
+def limit_s_of(spec: LaunchSpec, gang: Gang, now_unix_s: float) -> float | None:
     """How long a job that starts now may run; the notice comes after the run's own bound, not before it."""
     notice_s = spec.stop_grace_s + NOTICE_MARGIN_S + 60.0
     limits = [gang.stop.at_unix_s - now_unix_s + notice_s, spec.slurm.time_limit_s or math.inf]
@@ -197,7 +164,7 @@ def _limit_s(spec: LaunchSpec, gang: Gang, now_unix_s: float) -> float | None:
     return None if math.isinf(limit_s) else limit_s
 
 
-def _minutes(seconds: float) -> int:
+def in_minutes(seconds: float) -> int:
     """Slurm counts in minutes."""
     return math.ceil(seconds / 60)
 
@@ -271,15 +238,3 @@ def _environment(program: str, environ: os._Environ[str] | dict[str, str]) -> di
     kept = inherited_environment(environ)
     conf = {name: value for name, value in kept.items() if name == "SLURM_CONF"}
     return {name: value for name, value in kept.items() if not name.startswith(_NOT_CARRIED)} | conf
-
-
-def job_of(environ: os._Environ[str] | dict[str, str]) -> tuple[str, int]:
-    """The number of the job that this process runs in, and how often it was started anew.
-
-    Raises:
-        EnvironmentProblem: it runs in none.
-    """
-    job = environ.get("SLURM_JOB_ID", "")
-    if not job:
-        raise EnvironmentProblem("this is started by Slurm alone, as a job's batch step.", where="SLURM_JOB_ID")
-    return job, int(environ.get("SLURM_RESTART_COUNT") or 0)

@@ -17,10 +17,14 @@ from training.launch.slurm import run_command
 class Srun:
     name = "slurm"
     is_here = False
+    has_environment = False
     python = sys.executable
 
     def __init__(self) -> None:
         self._hosts: tuple[Host, ...] = ()
+
+    def is_gathered(self, nodes: int, fewest: int) -> bool:
+        return True
 
     def hosts(self, nodes: int) -> tuple[Host, ...]:
         """All nodes of the job, by the addresses that Slurm has for them."""

@@ -65,10 +65,14 @@ class Ssh:
 
     name = "ssh"
     is_here = False
+    has_environment = False
 
     def __init__(self, spec: SshSpec) -> None:
         self._spec = spec
         self.python = spec.python
+
+    def is_gathered(self, nodes: int, fewest: int) -> bool:
+        return True
 
     def hosts(self, nodes: int) -> tuple[Host, ...]:
         return tuple(Host(name=host.host, address=host.address) for host in self._spec.hosts)

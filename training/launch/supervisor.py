@@ -33,6 +33,8 @@ from training.launch.watch import POLL_S, Watch
 from training.ledger import Ledger
 
 LOG_LINES = 5
+GATHER_S = 0.5
+"""How often hosts that are still to come are looked for."""
 GUARD_LATE_S = 2.0
 """Beyond its grace, before a guard whose owner is gone counts as gone itself."""
 
@@ -95,6 +97,7 @@ class _Supervisor:
         self._refuse_a_spent_budget()
         while True:
             self._raise_if_stopped()
+            self._wait_for_hosts()
             number = self._records.next_attempt()
             folder = attempt_folder(self._gang.run_dir, number)
             folder.mkdir(parents=True)
@@ -117,6 +120,16 @@ class _Supervisor:
             raise _spent(records[-1].cause)(
                 f"the retry budget is spent: {records[-1].what} {decision.reason}", where=str(self._gang.run_dir)
             )
+
+    def _wait_for_hosts(self) -> None:
+        """As in a queue: no attempt is begun, and none spent, for hosts that are still to come."""
+        begin_unix_s, waited = time.time(), False
+        while not self._launcher.is_gathered(self._gang, self._fewest):
+            waited = True
+            self._raise_if_stopped()
+            time.sleep(GATHER_S)
+        if waited:
+            self._ledger.elapsed("attempt.gather", begin_unix_s)
 
     def _run(self, number: int, folder: Path) -> AttemptOutcome:
         begin = AttemptRecord(

@@ -1,0 +1,297 @@
+"""Detached runs on Kubernetes, which is emulated: its own client, its protocol, pods as processes of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import EnvironmentProblem, RunStopped
+from tests.cluster.detached_run import LONG, REPOSITORY, DetachedRun
+from tests.cluster.kubernetes_recorder import KubernetesRecorder, Pod, kubernetes_recorder
+from tests.training.conftest import TINY, make_project
+from tests.waiting import DEADLINE_S, wait_until
+from training.launch.jobs import JobState
+from training.launch.kubernetes_spec import KubernetesSpec, Volume
+from training.launch.launcher import Handle
+from training.launch.order import Outcome
+from training.launch.spec import DetachedSpec, LaunchSpec
+from training.launch.stop_request import request_stop
+
+pytestmark = pytest.mark.slow
+TOY_AGENTS = str(Path(__file__).parent / "toy_agents")
+FORMS = pytest.mark.parametrize("runtime", [None, "headway"], ids=["indexed-job", "train-job"])
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesRecorder]:
+    with (
+        kubernetes_recorder(tmp_path_factory.mktemp("kubernetes")) as made,
+        pytest.MonkeyPatch.context() as here,
+    ):
+        here.setenv("KUBECONFIG", str(made.folder / "kubeconfig"))
+        yield made
+
+
+def spec_of(folder: Path, *, agents: str = TOY_AGENTS, pods: dict[str, Any] | None = None, **fields: Any) -> LaunchSpec:
+    given: dict[str, Any] = {
+        "image": "headway:test",
+        "python": sys.executable,
+        "volumes": (Volume(claim="shared", mount_path=str(folder)),),
+        "environment": {"PYTHONPATH": f"{agents}:{REPOSITORY}"},
+    }
+    quick = {"stop_grace_s": 20, "peer_grace_s": 1, "backoff_s": 0}
+    return LaunchSpec(launcher="kubernetes", kubernetes=KubernetesSpec(**given | (pods or {})), **quick | fields)
+
+
+@pytest.fixture
+def run(cluster: KubernetesRecorder, tmp_path: Path) -> Iterator[DetachedRun]:
+    folder = tmp_path / "runs of $(HOME)" / "0123456789abcdef"
+    folder.mkdir(parents=True)
+    made = DetachedRun(folder, spec_of(tmp_path))
+    yield made
+    for flow in made.flows:
+        flow.kill()
+        flow.wait()
+    for plural in ("trainjobs", "jobs"):
+        for item in [item for (kind, _), item in cluster.objects.items() if kind == plural]:
+            item["metadata"].setdefault("deletionTimestamp", "now")
+    wait_until(lambda: not cluster.objects, what="no object")
+    assert cluster.living() == []
+
+
+@FORMS
+def test_a_job_of_two_pods_runs_to_its_end_and_the_flow_sees_it(
+    run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path, runtime: str | None
+) -> None:
+    run.spec = spec_of(tmp_path, pods={"training_runtime": runtime})
+    run.follow(run.gang("--steps", "12"), run.spec)
+
+    assert run.records() == ["done"]
+    statuses = [run.attempt(1).read_status(node) for node in (0, 1)]
+    assert [status.state for status in statuses if status is not None] == ["ended", "ended"]
+    assert len(run.events("job.submitted")) == 1 and len(run.events("attempt")) == 1
+    assert Outcome.load(run.files, run.handle().order) is None, "taken to heart"
+    wait_until(lambda: run.state() is JobState.SUCCEEDED, what="the job's end")
+    assert cluster.living() == []
+
+
+def test_a_flow_that_dies_harms_nothing_and_the_next_one_watches_the_same_job(
+    run: DetachedRun, cluster: KubernetesRecorder
+) -> None:
+    first = run.start_flow(run.spec, *LONG)
+    run.wait_for_step()
+    first.kill()
+    first.wait()
+    made = [request for request in cluster.requests if request.startswith("POST") and request.endswith("/jobs")]
+    job = run.handle().job
+
+    with pytest.raises(RunStopped, match="enough") as stopped:
+        run.follow(run.gang(*LONG), run.spec, lambda: request_stop(run.folder, "enough"))
+
+    assert stopped.value.reason == "asked"
+    assert run.checkpoint() >= 3, "it was stopped in order"
+    assert [event["job"] for event in run.events("job.found")] == [job]
+    assert made == [request for request in cluster.requests if request.startswith("POST") and request.endswith("/jobs")]
+    assert run.records() == ["stopped"] and run.survivors() == []
+
+
+def test_a_run_goes_on_at_once_under_the_name_of_the_job_that_is_just_ending(run: DetachedRun) -> None:
+    trouble = json.dumps({"kind": "stop", "step": 3})
+    with pytest.raises(RunStopped, match="the window closes"):
+        run.follow(run.gang(*LONG, "--trouble", trouble), run.spec)
+    first = run.handle()
+    run.follow(run.gang("--steps", "6"), run.spec)
+    second = run.handle()
+    assert run.records() == ["stopped", "done"]
+    assert first.key == second.key and first.job != second.job
+
+
+@FORMS
+@pytest.mark.parametrize("index", [0, 1], ids=["supervisor's pod", "other pod"])
+def test_notice_to_a_pod_costs_no_attempt_and_no_step(
+    run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path, index: int, runtime: str | None
+) -> None:
+    spec = spec_of(tmp_path, pods={"training_runtime": runtime}, max_attempts=1)
+    flow = run.start_flow(spec, "--until", str(run.folder / "enough"))
+    run.wait_for_step()
+    evicted = _there(cluster, index)
+    if index == 0:
+        run.scheduler.signal(run.handle()) if runtime is None else cluster.evict(evicted)
+    else:
+        cluster.evict(evicted)
+    run.wait_for_step(attempt=2)
+    kept = run.checkpoint()
+    assert kept >= 3 and evicted.exit_code == 143
+    assert run.first_step(2) == kept + 1, "it goes on where it was stopped"
+    (run.folder / "enough").touch()
+    assert flow.wait(DEADLINE_S) == 0, run.logs()
+    assert run.records() == ["stopped", "done"]
+    assert [event["restarts"] for event in run.events("job.begin")] == ([0, 1] if index == 0 else [0])
+    assert len(run.events("job.submitted")) == 1
+
+
+def test_a_run_shrinks_to_the_pods_that_are_left_and_one_that_returns_joins_the_next_attempt(
+    run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path
+) -> None:
+    spec = spec_of(tmp_path, pods={"gather_s": 1.0}, min_nodes=1, max_attempts=9)
+    flow = run.start_flow(spec, "--until", str(run.folder / "enough"))
+    run.wait_for_step()
+    with cluster.holding_pods_back():
+        _there(cluster, 1).kill()
+        run.wait_for_step(attempt=2)
+        assert set(run.attempt(2).read_markers()) == {0}
+    wait_until(lambda: _there(cluster, 1).name in run.places(), what="the pod that returns")
+    os.kill(run.attempt(2).read_markers()[0].pid, signal.SIGKILL)
+    run.wait_for_step(attempt=3)
+    wait_until(lambda: set(run.attempt(3).read_markers()) == {0, 1}, what="both ranks")
+    (run.folder / "enough").touch()
+    assert flow.wait(DEADLINE_S) == 0, run.logs()
+    assert run.records() == ["failed", "failed", "done"]
+
+
+def test_whoever_of_supervisor_guard_agent_rank_and_pod_is_killed_the_run_goes_on(
+    run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path
+) -> None:
+    spec = spec_of(tmp_path, max_attempts=9, max_cycles_without_progress=9)
+    flow = run.start_flow(spec, "--children", "--until", str(run.folder / "enough"))
+    for number, victim in enumerate(("rank", "agent", "guard", "pod", "supervisor"), start=1):
+        run.wait_for_step(attempt=number)
+        wait_until(lambda: 1 in run.attempt(number).read_markers(), what="rank 1")  # noqa: B023
+        status, marker = run.attempt(number).read_status(1), run.attempt(number).read_markers()[1]
+        left = Handle.load(run.folder)
+        assert status is not None and left is not None
+        pids = {"rank": marker.pid, "agent": status.agent_pid, "guard": status.guard_pid, "supervisor": left.owner_pid}
+        if victim == "pod":
+            _there(cluster, 1).kill()
+        else:
+            os.kill(pids[victim], signal.SIGKILL)
+    run.wait_for_step(attempt=6)
+    (run.folder / "enough").touch()
+    assert flow.wait(DEADLINE_S) == 0, run.logs()
+    assert run.records() == ["failed"] * 5 + ["done"]
+    said = [str(event["what"]) for event in run.events("attempt")]
+    assert "rank 1" in said[0] and "agent of node 1" in said[1]
+    assert "guard of node 1" in said[2] and "guard of node 1" in said[3]
+    assert [event["restarts"] for event in run.events("job.begin")] == [0, 1], "the supervisor's pod was made anew"
+    assert len(run.events("job.submitted")) == 1
+
+
+def test_within_10_s_of_a_cancellation_nothing_is_left_and_the_flow_says_who(
+    run: DetachedRun, cluster: KubernetesRecorder
+) -> None:
+    def cancel() -> None:
+        if run.newest_step(1) >= 3 and run.state() is JobState.RUNNING:
+            run.scheduler.cancel(run.handle())
+            wait_until(lambda: not cluster.living(), within_s=10, what="the end of all pods")
+
+    with pytest.raises(RunStopped, match=r"job headway-\S+ was cancelled in kubernetes") as stopped:
+        run.follow(run.gang(*LONG, "--children"), run.spec, cancel)
+
+    assert "continues it" in str(stopped.value)
+    assert run.checkpoint() >= 3, "pods that are deleted have notice"
+    assert cluster.objects == {}, "the service went with its job"
+
+
+def test_an_interrupted_flow_keeps_a_checkpoint_and_ends_the_job(run: DetachedRun, cluster: KubernetesRecorder) -> None:
+    def interrupt() -> None:
+        if run.newest_step(1) >= 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.follow(run.gang(*LONG), run.spec, interrupt)
+    assert run.checkpoint() >= 3 and run.survivors() == []
+    wait_until(lambda: run.state().has_ended, what="the job's end")
+
+
+def test_a_run_that_nobody_watches_keeps_a_checkpoint_and_stops_and_is_taken_up_again(
+    run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path
+) -> None:
+    spec = spec_of(tmp_path, detached=DetachedSpec(lease_s=5.0))
+    flow = run.start_flow(spec, "--until", str(run.folder / "enough"))
+    run.wait_for_step()
+    flow.kill()
+    wait_until(lambda: run.state() is JobState.SUCCEEDED, what="the job's end")
+    kept = run.checkpoint()
+    assert kept >= 3 and cluster.living() == []
+    left = Outcome.load(run.files, run.handle().order)
+    assert left is not None and left.state == "stopped" and "nobody watches" in left.error["what"]
+    (run.folder / "enough").touch()
+
+    run.follow(run.gang("--until", str(run.folder / "enough")), spec)
+
+    assert run.records() == ["stopped", "done"]
+
+
+def test_a_server_that_is_silent_for_a_while_costs_nothing(run: DetachedRun, cluster: KubernetesRecorder) -> None:
+    def be_silent() -> None:
+        cluster.is_silent = 3 <= run.newest_step(1) < 40
+
+    run.follow(run.gang("--steps", "60"), run.spec, be_silent)
+    assert run.records() == ["done"]
+    assert any("unable to handle" in event["message"] for event in run.events("job.state"))
+
+
+def test_what_kubernetes_refuses_is_told_in_its_own_words_and_leaves_nothing(
+    run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path
+) -> None:
+    run.scheduler.rehearse(run.spec, run.gang())
+    for pods, words in (
+        ({"namespace": "nowhere"}, 'namespaces "nowhere" not found'),
+        ({"training_runtime": "nobody"}, "ClusterTrainingRuntime nobody not found"),
+    ):
+        refused = DetachedRun(run.folder, spec_of(tmp_path, pods=pods))
+        with pytest.raises(EnvironmentProblem, match=words):
+            refused.scheduler.rehearse(refused.spec, run.gang())
+        with pytest.raises(EnvironmentProblem, match=words):
+            run.follow(run.gang(*LONG), refused.spec)
+    cluster.denied = {"list pods", "get pods/log"}
+    try:
+        with pytest.raises(EnvironmentProblem, match="not allowed in namespace default: list pods, get pods/log"):
+            run.scheduler.rehearse(run.spec, run.gang())
+    finally:
+        cluster.denied = set()
+    assert cluster.objects == {} and cluster.pods == []
+
+
+def test_a_pod_that_never_comes_up_ends_the_run_with_its_own_words(
+    run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path
+) -> None:
+    bare = {"python": str(Path(sys.base_prefix) / "bin" / "python3"), "environment": {}}
+    spec = spec_of(tmp_path, pods=bare, max_attempts=1)
+    with pytest.raises(EnvironmentProblem, match=r"(?s)FailedIndexes.*No module named 'training'") as told:
+        run.follow(run.gang(*LONG), spec)
+    assert "Its last lines:" in str(told.value)
+
+
+def test_real_workers_in_two_pods_come_to_the_bits_of_a_run_without_kubernetes_also_over_an_eviction(
+    run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path
+) -> None:
+    project = make_project(tmp_path / "workspace")
+    spec = project.publish_run(TINY.model_copy(update={"max_steps": 300}))
+    assert project.train(spec, tmp_path / "without", world_size=2) == [0, 0]
+    arguments = ("--workspace", project.workspace.uri, "--run-spec", spec.sha256, "--run-dir", str(run.folder))
+    evicted: list[str] = []
+
+    def evict() -> None:
+        if run.newest_step(1) >= 2 and not evicted:
+            pod = _there(cluster, 1)
+            evicted.append(pod.name)
+            cluster.evict(pod)
+
+    real = spec_of(tmp_path, agents="")
+    run.follow(run.gang(module="training.worker", arguments=arguments, import_path=(str(REPOSITORY),)), real, evict)
+
+    assert run.records() == ["stopped", "done"]
+    bits = [json.loads((folder / "result.json").read_bytes()) for folder in (run.folder, tmp_path / "without")]
+    assert bits[0]["tensors_sha256"] == bits[1]["tensors_sha256"]
+
+
+def _there(cluster: KubernetesRecorder, index: int) -> Pod:
+    return wait_until(lambda: cluster.running(index), what=f"the pod of index {index}")
