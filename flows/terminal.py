@@ -35,6 +35,7 @@ NOTICES = {
     "validate.accepted_unreadable": "contract",
     "rank.lost": "rank",
     "rank.slow": "slow",
+    "host.left_out": "left out",
     "attempt.failed": "attempt",
     "attempt.tight_deadline": "deadline",
     "job.state": "job",

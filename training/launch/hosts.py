@@ -17,7 +17,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol, Self
@@ -63,6 +63,8 @@ class Muster:
 
     members: tuple[Member, ...]
     missing: Mapping[str, str]
+    spares: tuple[str, ...] = ()
+    """Hosts that could take a node as well."""
     facts: Mapping[str, HostFacts] = field(default_factory=dict)
     """What each member said of itself."""
     asked_unix_s: float = 0.0
@@ -168,13 +170,14 @@ def ask_all(
     return answers
 
 
-def muster(transport: Transport, nodes: int, folder: Path, within_s: float) -> Muster:
+def muster(transport: Transport, nodes: int, folder: Path, within_s: float, without: Collection[str] = ()) -> Muster:
     """The first so many hosts that answer, and see the folder.
 
     Args:
         within_s: how long a host may take.
+        without: names of hosts that are not asked.
     """
-    hosts = transport.hosts(nodes)
+    hosts = [host for host in transport.hosts(nodes) if transport.is_here or host.name not in without]
     if transport.is_here:
         port, asked_unix_s = free_port(), time.time()
         here = [Member(host=host.name, address=host.address, interface="lo", port=port) for host in hosts[:nodes]]
@@ -192,6 +195,7 @@ def muster(transport: Transport, nodes: int, folder: Path, within_s: float) -> M
     members: list[Member] = []
     missing: dict[str, str] = {}
     facts: dict[str, HostFacts] = {}
+    spares: list[str] = []
     for host in hosts:
         answer = answers[host]
         try:
@@ -204,9 +208,12 @@ def muster(transport: Transport, nodes: int, folder: Path, within_s: float) -> M
         elif len(members) < nodes:
             facts[host.name] = HostFacts(**found.pop("facts"))
             members.append(Member(host=host.name, **found))
+        else:
+            spares.append(host.name)
     return Muster(
         members=tuple(members),
         missing=missing,
+        spares=tuple(spares),
         facts=facts,
         asked_unix_s=asked_unix_s,
         answered_unix_s=answered_unix_s,

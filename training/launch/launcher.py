@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Protocol
@@ -73,8 +74,8 @@ class Launcher(Protocol):
     def is_gathered(self, gang: Gang, fewest: int) -> bool:
         """Whether it need not be waited for hosts that are still to come: asked again and again before an attempt."""
 
-    def muster(self, gang: Gang) -> Muster:
-        """Which hosts can take the gang's nodes now, as many as it has at the most."""
+    def muster(self, gang: Gang, without: Collection[str] = ()) -> Muster:
+        """Which hosts can take the gang's nodes now, as many as it has at the most, but for those named."""
 
     def preflight(self, gang: Gang, found: Muster) -> None:
         """The last look before ranks are started on these hosts.

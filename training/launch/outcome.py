@@ -36,6 +36,8 @@ class AttemptOutcome:
     rank: int | None = None
     node: int | None = None
     host: str = ""
+    left_out: str = ""
+    """The host that later attempts do without."""
     log: str = ""
     retryable: bool = False
 

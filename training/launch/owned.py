@@ -17,7 +17,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from training.launch.host_facts import look
@@ -57,8 +57,8 @@ class OwnedLauncher:
     def is_gathered(self, gang: Gang, fewest: int) -> bool:
         return self._transport.is_gathered(gang.nodes, fewest)
 
-    def muster(self, gang: Gang) -> Muster:
-        return muster(self._transport, gang.nodes, gang.run_dir, ANSWER_S)
+    def muster(self, gang: Gang, without: Collection[str] = ()) -> Muster:
+        return muster(self._transport, gang.nodes, gang.run_dir, ANSWER_S, without)
 
     def preflight(self, gang: Gang, found: Muster) -> None:
         spec = self._spec.preflight

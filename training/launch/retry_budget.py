@@ -35,6 +35,8 @@ class AttemptRecord:
     """The first rank that failed, on `host`; its stderr is `log`."""
     host: str = ""
     log: str = ""
+    left_out: str = ""
+    """A host that later attempts of the run do without, for a rank on it was slow."""
     step: int | None = None
     """The newest step it reached, None before its first."""
     begin_unix_s: float = 0.0

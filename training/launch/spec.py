@@ -90,6 +90,11 @@ class LaunchSpec(Frozen):
     min_progress_deadline_s: float = Field(
         30.0, gt=0, description="Least such seconds, however short steps are; `progress_deadline_s` goes before it."
     )
+    stragglers: Literal["report", "exclude"] = Field(
+        "report",
+        description="What comes of a rank that the others wait for: `report` names it; `exclude` also goes on without "
+        "its host from the next step on, if other hosts can take its place or fewer are faster.",
+    )
     backoff_s: float = Field(1.0, ge=0, description="Wait before another attempt after one without progress; doubles.")
     max_backoff_s: float = Field(30.0, ge=0, description="Longest wait between attempts.")
     preflight: PreflightSpec = Field(

@@ -13,14 +13,16 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from data_contracts.errors import EnvironmentProblem, HeadwayError, RanksLost, RunStopped, StopReason, TrainingFailed
+from data_contracts.errors import HeadwayError, RanksLost, RunStopped, StopReason, TrainingFailed
 from training.launch.failure import error_classes
-from training.launch.hosts import Member, Muster
+from training.launch.hosts import Muster
 from training.launch.launcher import Launcher
 from training.launch.launchers import launcher_for
 from training.launch.logs import last_lines
+from training.launch.membership import Membership
 from training.launch.outcome import AttemptOutcome
 from training.launch.protocol import TOKEN
 from training.launch.reaper import reaped
@@ -91,7 +93,7 @@ class _Supervisor:
         self._spec, self._gang, self._launcher, self._ledger = spec, gang, launcher, ledger
         self._scope, self._token, self._poll, self._asked = scope, token, poll, asked
         self._records = AttemptRecords(gang.run_dir)
-        self._looked_at: set[str] = set()
+        self._membership = Membership(spec, gang, launcher, ledger, self._records)
 
     def run(self) -> AttemptOutcome:
         self._refuse_a_spent_budget()
@@ -104,6 +106,8 @@ class _Supervisor:
             outcome = self._run(number, folder)
             if outcome.state == "done":
                 return outcome
+            if outcome.left_out:
+                continue
             if outcome.state == "stopped":
                 raise self._stopped(outcome.what, outcome.reason)
             decision = decide(self._records.in_scope(self._scope), self._spec)
@@ -143,48 +147,24 @@ class _Supervisor:
         watch: Watch | None = None
         with self._ledger.span("attempt", attempt=number, folder=str(folder)) as fields:
             try:
-                with self._ledger.span("attempt.muster"):
-                    found = self._launcher.muster(self._gang)
-                if found.missing:
-                    self._ledger.event("host.missing", attempt=number, what=found.describe_missing())
-                nodes = self._gang.most_nodes(len(found.members))
-                if nodes < self._fewest:
-                    outcome = _too_few(found, self._fewest)
-                elif (refused := self._refused(found)) is not None:
-                    outcome = refused
+                found, problem = self._membership.muster(number)
+                if problem is not None:
+                    outcome = problem
                 else:
-                    watch = self._watch(number, folder, found.members[:nodes])
+                    watch = self._watch(number, folder, found)
                     outcome = watch.run()
+                    if watch.left_out and outcome.state == "stopped":
+                        what = f"{watch.why_left_out} The run goes on without {watch.left_out}."
+                        self._ledger.event("host.left_out", attempt=number, host=watch.left_out, what=what)
+                        outcome = replace(outcome, what=what, reason=None, rank=None, left_out=watch.left_out)
             finally:
                 step = None if watch is None else watch.step
                 fields.update(result=outcome.state, cause=outcome.cause, what=outcome.what, step=step)
                 self._records.end(_record(begin, outcome, step))
         return outcome
 
-    def _refused(self, found: Muster) -> AttemptOutcome | None:
-        """What preflight has against these hosts; those that it let through are not looked at again."""
-        if found.members and {member.host for member in found.members} <= self._looked_at:
-            return None
-        with self._ledger.span("attempt.preflight"):
-            try:
-                self._launcher.preflight(self._gang, found)
-            except EnvironmentProblem as error:
-                return AttemptOutcome(
-                    state="failed",
-                    cause=error.cause,
-                    what=error.what,
-                    where=error.where,
-                    advice=error.advice,
-                    error=type(error).__name__,
-                )
-        self._looked_at |= {member.host for member in found.members}
-        return None
-
-    @property
-    def _fewest(self) -> int:
-        return min(self._gang.nodes, self._spec.min_nodes or self._gang.nodes)
-
-    def _watch(self, number: int, folder: Path, members: tuple[Member, ...]) -> Watch:
+    def _watch(self, number: int, folder: Path, found: Muster) -> Watch:
+        members = found.members[: self._gang.most_nodes(len(found.members))]
         attempt = Attempt(
             number=number,
             folder=folder,
@@ -194,7 +174,16 @@ class _Supervisor:
             owner_pid=os.getpid(),
         )
         gang = replace(self._gang, nodes=len(members))
-        return Watch(self._spec, gang, self._launcher, self._ledger, attempt, self._poll, self._stop_wish)
+        return Watch(
+            self._spec,
+            gang,
+            self._launcher,
+            self._ledger,
+            attempt,
+            self._poll,
+            self._stop_wish,
+            partial(self._membership.goes_without, found),
+        )
 
     def _stop_wish(self) -> StopWish | None:
         asked = requested_stop(self._gang.run_dir)
@@ -244,15 +233,6 @@ def _advice(outcome: AttemptOutcome) -> str:
     return outcome.advice
 
 
-def _too_few(found: Muster, fewest: int) -> AttemptOutcome:
-    return AttemptOutcome(
-        state="failed",
-        cause="infrastructure",
-        what=f"{len(found.members)} of at least {fewest} hosts can take a node ({found.describe_missing()}).",
-        retryable=True,
-    )
-
-
 def _record(begin: AttemptRecord, outcome: AttemptOutcome, step: int | None) -> AttemptRecord:
     return AttemptRecord(
         attempt=begin.attempt,
@@ -266,6 +246,7 @@ def _record(begin: AttemptRecord, outcome: AttemptOutcome, step: int | None) -> 
         rank=outcome.rank,
         host=outcome.host,
         log=outcome.log,
+        left_out=outcome.left_out,
         step=step,
         begin_unix_s=begin.begin_unix_s,
         end_unix_s=time.time(),

@@ -39,9 +39,17 @@ class Watch:
         attempt: Attempt,
         poll: Callable[[], int | None],
         stop_wish: Callable[[], StopWish | None],
+        goes_without: Callable[[Straggler, str], bool],
     ) -> None:
+        """Args:
+        goes_without: whether the run goes on without the host of a slow rank; this attempt then ends in order.
+        """
         self._spec, self._gang, self._launcher, self._ledger = spec, gang, launcher, ledger
         self._attempt, self._poll, self._stop_wish = attempt, poll, stop_wish
+        self._goes_without = goes_without
+        self.left_out = ""
+        """The host without which the run goes on, and why."""
+        self.why_left_out = ""
         self._files = AttemptFiles(attempt.folder)
         self._words = RankWords(self._files)
         self._pace = Pace.after(spec, gang.run_dir, attempt=attempt.number, world_size=gang.world_size)
@@ -89,7 +97,7 @@ class Watch:
             markers = self._files.read_markers()
             looked_s = time.monotonic()
             self._clock.observe(self._poll(), signs_of_life(self._files, markers), looked_s)
-            self._listen(reports, markers)
+            self._listen(handle, reports, markers)
             if all(report.has_ended for report in reports) or self._is_past_force():
                 return reports
             self._note_coming_up(markers)
@@ -98,17 +106,21 @@ class Watch:
             self._end_if_done(handle, markers)
             self._end_if_overdue(handle, looked_s)
 
-    def _listen(self, reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> None:
+    def _listen(self, handle: Handle, reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> None:
         """To what ranks write down."""
         for rank, event in self._words.poll():
             self._pace.take(rank, event)
             if (slow := self._stragglers.take(rank, event)) is not None:
-                self._tell_of(slow, next((each.host for each in reports if each.node == markers[slow.rank].node), ""))
+                host = next((each.host for each in reports if each.node == markers[slow.rank].node), "")
+                self._tell_of(handle, slow, host)
         self._pace_teller.tell()
 
-    def _tell_of(self, slow: Straggler, host: str) -> None:
+    def _tell_of(self, handle: Handle, slow: Straggler, host: str) -> None:
         what = f"rank {slow.rank}{f' on {host}' if host else ''} is slow: {slow}."
         self._ledger.event("rank.slow", attempt=self._attempt.number, host=host, what=what, **asdict(slow))
+        if self._wish is None and not self._sent and self._goes_without(slow, host):
+            self.left_out, self.why_left_out = host, what
+            self._stop(handle, StopWish(reason="asked", detail=what))
 
     def _note_coming_up(self, markers: Mapping[int, RankMarker]) -> None:
         if not self._is_up and len(markers) == self._gang.world_size:
@@ -118,10 +130,14 @@ class Watch:
     def _stop_if_asked(self, handle: Handle) -> None:
         if self._wish is not None or self._sent:
             return
-        self._wish = self._stop_wish()
-        if self._wish is not None:
-            self._ledger.event("attempt.stop", attempt=self._attempt.number, reason=str(self._wish))
-            self._tell(handle, Command.STOP)
+        wish = self._stop_wish()
+        if wish is not None:
+            self._stop(handle, wish)
+
+    def _stop(self, handle: Handle, wish: StopWish) -> None:
+        self._wish = wish
+        self._ledger.event("attempt.stop", attempt=self._attempt.number, reason=str(wish))
+        self._tell(handle, Command.STOP)
 
     def _end_if_broken(self, handle: Handle, reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> None:
         command = answer(reports, markers)

@@ -28,6 +28,8 @@ def main() -> None:
     parser.add_argument("--until", type=Path, help="goes on beyond the last step until this is there")
     parser.add_argument("--in-step", action="store_true", help="begins no step before all have done the last one")
     parser.add_argument("--step-s", type=float, default=0.05)
+    parser.add_argument("--slow-on", default="", help="a host on which it says that its steps are slow")
+    parser.add_argument("--slow-by-s", type=float, default=0.0, help="how much so")
     parser.add_argument("--trouble", type=json.loads, default={})
     parser.add_argument("--deaf", action="store_true", help="ignores requests to stop")
     parser.add_argument("--expendable", action="store_true", help="never comes to work that is worth keeping")
@@ -56,7 +58,7 @@ def count(rank: Rank, arguments: argparse.Namespace) -> None:
         if step > arguments.steps and (arguments.until is None or arguments.until.exists()):
             break
         time.sleep(arguments.step_s)
-        rank.ledger.event("step", step=step)
+        rank.ledger.event("step", step=step, **parts_of_a_step(arguments.slow_on, arguments.slow_by_s))
         print(f"toy {rank.rank} at {step}", flush=True)
         if arguments.in_step:
             wait_for_peers(rank, step)
@@ -74,6 +76,15 @@ def wait_for_peers(rank: Rank, step: int) -> None:
     write_json(done[rank.rank], {"step": step})
     while any((read_json(each) or {"step": 0})["step"] < step for each in done) and not rank.stop_requested:
         time.sleep(0.005)
+
+
+def parts_of_a_step(slow_on: str, slow_by_s: float) -> dict[str, float]:
+    """What a real worker writes down, where some host is to be slow."""
+    if not slow_on:
+        return {}
+    waited_s = 0.0 if os.environ["TOY_HOST"] == slow_on else slow_by_s
+    forward_s = 0.2 + slow_by_s - waited_s
+    return {"data_s": 0.1, "forward_s": forward_s, "backward_s": 0.2, "sync_s": waited_s, "optimizer_s": 0.0}
 
 
 def misbehave(rank: Rank, trouble: dict[str, object], step: int) -> None:

@@ -1,0 +1,146 @@
+"""A run does without the host of a slow rank where it may, once a host, and never with fewer hosts than it needs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from training.launch import supervisor
+from training.launch.hosts import Host, Member, Muster
+from training.launch.membership import Membership
+from training.launch.owned import OwnedLauncher
+from training.launch.ports import LOOPBACK
+from training.launch.retry_budget import AttemptRecord, AttemptRecords
+from training.launch.spec import LaunchSpec
+from training.launch.stragglers import Straggler
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toy_agents")]
+
+SLOW = ("--slow-on", "b", "--steps", "1", "--step-s", "0.02", "--slow-by-s")
+HALF_S, MOST_S = 0.5, 5.0
+"""Of a step without which the others would be done in half a second."""
+
+
+class Pretended:
+    """Hosts that are all this machine, and notes where guards were started."""
+
+    name = "pretended"
+    is_here = False
+    python = sys.executable
+
+    def __init__(self, names: str) -> None:
+        self._names = names
+        self.unreachable = ""
+        self.guards: list[str] = []
+
+    def hosts(self, nodes: int) -> tuple[Host, ...]:
+        return tuple(Host(name=name, address=LOOPBACK) for name in self._names)
+
+    def command(self, host: Host, argv: Sequence[str]) -> tuple[str, ...]:
+        if host.name in self.unreachable:
+            return ("false",)
+        if "training.launch.guard" in argv:
+            self.guards.append(host.name)
+        return ("env", f"TOY_HOST={host.name}", *argv)
+
+
+@pytest.fixture
+def run(toy_run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    def run(
+        transport: Pretended,
+        *,
+        nodes: int = 2,
+        slow_by_s: float = HALF_S,
+        attempts: int = 1,
+        reports: int = 1,
+        **fields: Any,
+    ) -> list[str]:
+        """Returns the hosts on which guards were started, in their order.
+
+        Args:
+            attempts, reports: of slow ranks, after which it may come to its end.
+        """
+        enough = toy_run.folder / f"enough-{attempts}"
+
+        def poll() -> int | None:
+            if toy_run.num_attempts() == attempts and len(toy_run.events("rank.slow")) == reports:
+                enough.touch()
+            return toy_run.newest_step()
+
+        quick = {"backoff_s": 0.0, "max_attempts": 1, "lost_grace_s": 1.0}
+        spec = LaunchSpec(nodes=nodes, **{"stragglers": "exclude"} | quick | fields)
+        monkeypatch.setattr(supervisor, "launcher_for", lambda spec: OwnedLauncher(spec, transport))
+        gang = toy_run.gang(*SLOW, str(slow_by_s), "--until", str(enough), nodes=nodes)
+        outcome = supervisor.supervise(spec, gang, ledger=toy_run.ledger, budget_scope="one", poll=poll)
+        assert outcome.state == "done"
+        assert toy_run.survivors() == []
+        return transport.guards
+
+    return run
+
+
+def records(folder: Path) -> list[AttemptRecord]:
+    return AttemptRecords(folder).all()
+
+
+def test_a_slow_host_makes_room_for_one_that_stands_by_and_no_attempt_is_spent(toy_run, run) -> None:
+    assert run(Pretended("abc"), attempts=2) == ["a", "b", "a", "c"]
+    first, second = records(toy_run.folder)
+    assert (first.state, first.left_out, second.state, second.left_out) == ("stopped", "b", "done", "")
+    assert first.what.startswith("rank 1 on b is slow: forward takes it 0.7 s, the others 0.2 s; they wait 0.5 s of")
+    assert first.what.endswith("The run goes on without b.")
+    kept = int((toy_run.folder / "checkpoint-0.txt").read_text())
+    assert kept >= 40, "what was done is kept"
+    (told,) = toy_run.events("host.left_out")
+    assert told["host"] == "b"
+
+
+def test_whoever_asked_only_for_a_report_has_one(toy_run, run) -> None:
+    assert run(Pretended("abc"), stragglers="report") == ["a", "b"]
+    (told,) = toy_run.events("rank.slow")
+    assert (told["rank"], told["host"], told["part"]) == (1, "b", "forward")
+
+
+def test_a_gang_never_shrinks_below_what_it_needs(toy_run, run) -> None:
+    assert run(Pretended("ab"), slow_by_s=MOST_S) == ["a", "b"]
+    assert len(toy_run.events("rank.slow")) == 1
+
+
+def test_a_gang_shrinks_where_fewer_hosts_are_faster(toy_run, run) -> None:
+    assert run(Pretended("ab"), min_nodes=1, slow_by_s=MOST_S, attempts=2) == ["a", "b", "a"]
+
+
+def test_a_gang_shrinks_to_as_many_hosts_as_it_needs(toy_run, run) -> None:
+    assert run(Pretended("abc"), nodes=3, min_nodes=2, attempts=2) == ["a", "b", "c", "a", "c"]
+
+
+def test_a_gang_does_not_shrink_where_fewer_hosts_are_no_faster(toy_run, run) -> None:
+    assert run(Pretended("ab"), min_nodes=1) == ["a", "b"]
+    assert len(toy_run.events("rank.slow")) == 1
+
+
+def test_a_host_that_was_left_out_is_better_than_none_and_is_not_left_out_again(toy_run, run) -> None:
+    transport = Pretended("abc")
+    run(transport, attempts=2)
+    transport.guards.clear()
+    transport.unreachable = "c"
+    assert run(transport, attempts=3, reports=2) == ["a", "b"], "by a later owner"
+    assert [record.left_out for record in records(toy_run.folder)] == ["b", "", ""]
+
+
+def test_no_host_is_left_out_twice_though_there_were_others(toy_run) -> None:
+    """As where preflight refuses them: the host comes back, and would be left out again and again, for nothing."""
+    spec, gang = LaunchSpec(stragglers="exclude"), toy_run.gang()
+    own = AttemptRecords(toy_run.folder)
+    membership = Membership(spec, gang, OwnedLauncher(spec, Pretended("abc")), toy_run.ledger, own)
+    members = tuple(Member(host=name, address=LOOPBACK, interface="lo", port=1) for name in "ab")
+    found = Muster(members=members, missing={}, spares=("c",))
+    slow = Straggler(rank=1, part="data", excess_s=0.5, step_s=1.0, own_s=0.6, others_s=0.1, score=9.0)
+    assert membership.goes_without(found, slow, "b")
+    own.end(AttemptRecord(attempt=1, scope="one", state="stopped", left_out="b"))
+    assert not membership.goes_without(found, slow, "b")
+    assert membership.goes_without(found, slow, "a")
