@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flows.environment import default_workspace
-from flows.promotion_command import AsJson, WorkspaceUri
+from flows.options import AsJson, WorkspaceUri
 
 
 def clean(

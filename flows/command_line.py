@@ -35,6 +35,7 @@ from flows.command_signals import HungUp, Terminated, terminate
 from flows.contract_command import app as contract_app
 from flows.deploy.command import deploy
 from flows.environment import default_workspace, prepare
+from flows.options import AsJson, ModelUri, Pipeline, WorkspaceUri
 from flows.promotion_command import history, promote, refuse, retire, rollback
 from flows.rehearse.command import rehearse
 from flows.request import RetrainRequest
@@ -49,10 +50,6 @@ app = typer.Typer(
 
 app.add_typer(contract_app, name="contract")
 app.add_typer(windows_app)
-
-Pipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
-WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
 
 
 @app.command()
@@ -103,7 +100,7 @@ def shards(pipeline: Pipeline, workspace: WorkspaceUri = "", as_json: AsJson = F
 
 @app.command()
 def verify(
-    model_uri: Annotated[str, typer.Argument(help="models:/NAME@champion or models:/NAME/VERSION")],
+    model_uri: ModelUri,
     workspace: WorkspaceUri = "",
     as_json: AsJson = False,
 ) -> None:
@@ -115,7 +112,7 @@ def verify(
 
 @app.command()
 def reproduce(
-    model_uri: Annotated[str, typer.Argument(help="models:/NAME@champion or models:/NAME/VERSION")],
+    model_uri: ModelUri,
     again: Annotated[bool, typer.Option("--again", help="From the first step, whatever an earlier one left.")] = False,
     workspace: WorkspaceUri = "",
     as_json: AsJson = False,
@@ -129,7 +126,7 @@ def reproduce(
 
 @app.command()
 def export(
-    model_uri: Annotated[str, typer.Argument(help="models:/NAME@champion or models:/NAME/VERSION")],
+    model_uri: ModelUri,
     out: Annotated[Path, typer.Option(help="A folder that is not there yet.")],
     workspace: WorkspaceUri = "",
 ) -> None:

@@ -11,10 +11,9 @@ from typing import Annotated
 import typer
 
 from data_contracts.errors import ConfigError
+from flows.options import AsJson
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
-
-AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
 
 
 @app.command()

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from flows.environment import default_workspace
+from flows.options import AsJson, WorkspaceUri
 
-WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
 Model = Annotated[str, typer.Argument(help="Name of a registered model.")]
 Why = Annotated[str, typer.Option("--why", help="Kept in the history.")]
 

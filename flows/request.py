@@ -89,7 +89,11 @@ class RetrainRequest(BaseModel):
     @property
     def command(self) -> str:
         """What a person types to ask for the same, or to go on with it, with no other bound than the windows."""
-        wanted = {"--no-promote": not self.may_promote, "--in-window": self.in_window}
+        wanted = {
+            "--no-promote": not self.may_promote,
+            "--no-register": not self.may_register,
+            "--in-window": self.in_window,
+        }
         options = [name for name, is_on in wanted.items() if is_on]
         if self.run:
             return resume_command(self.run, self.pipeline, self.workspace, *options)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from flows.command_signals import hear_of_the_end
 from flows.environment import default_workspace
+from flows.options import AsJson, Pipeline, Promote, Register, StopAfter, StopAt, StopAtStep, WorkspaceUri
 from flows.request import RetrainRequest
 from flows.stop_options import stop_time
 from flows.windows.command import InWindow
-
-Pipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
-WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
-Promote = Annotated[bool, typer.Option(help="May the new model become champion?")]
-Register = Annotated[bool, typer.Option(help="Register the model, and make it challenger?")]
 
 
 def retrain(
@@ -25,13 +20,9 @@ def retrain(
     promote: Promote = True,
     register: Register = True,
     note: Annotated[str, typer.Option(help="Why; kept in the ledger.")] = "",
-    stop_at: Annotated[
-        str, typer.Option(metavar="TIME", help="Keep a checkpoint by then and end, such as 2030-01-31T06:00+01:00.")
-    ] = "",
-    stop_after: Annotated[str, typer.Option(metavar="LENGTH", help="The same, from now: 90s, 30m, 1h30m.")] = "",
-    stop_at_step: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Train to this step, keep a checkpoint and end.")
-    ] = None,
+    stop_at: StopAt = "",
+    stop_after: StopAfter = "",
+    stop_at_step: StopAtStep = None,
     in_window: InWindow = False,
     as_json: AsJson = False,
 ) -> None:
@@ -39,16 +30,15 @@ def retrain(
     import psutil
 
     began_unix_s = psutil.Process().create_time()
-    stop = stop_time(stop_at, stop_after, began_unix_s)
     request = RetrainRequest(
         pipeline=pipeline,
         workspace=workspace or default_workspace(),
         may_promote=promote,
         may_register=register,
         note=note,
-        stop_at_step=stop_at_step,
-        **({} if stop is None else {"stop_at": stop.at, "stop_because": stop.because}),
         in_window=in_window,
+        stop_at_step=stop_at_step,
+        **_stop(stop_at, stop_after, began_unix_s),
     )
     _run(request, began_unix_s, as_json=as_json)
 
@@ -63,6 +53,10 @@ def resume(
     pipeline: Annotated[str, typer.Option(help="Its pipeline's file, where that is not deployments/NAME.yaml.")] = "",
     workspace: WorkspaceUri = "",
     promote: Promote = True,
+    register: Register = True,
+    stop_at: StopAt = "",
+    stop_after: StopAfter = "",
+    stop_at_step: StopAtStep = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run on the code and data that it was begun with, and register what comes out."""
@@ -81,11 +75,20 @@ def resume(
         pipeline=pipeline or begun.pipeline,
         workspace=uri,
         may_promote=promote,
+        may_register=register,
         note=why,
         run=link.sha256[:16],
         from_step=from_step,
+        stop_at_step=stop_at_step,
+        **_stop(stop_at, stop_after, began_unix_s),
     )
     _run(request, began_unix_s, as_json=as_json)
+
+
+def _stop(at: str, after: str, began_unix_s: float) -> dict[str, Any]:
+    """Of a request, by when it ends and why; empty where no time is given."""
+    stop = stop_time(at, after, began_unix_s)
+    return {} if stop is None else {"stop_at": stop.at, "stop_because": stop.because}
 
 
 def _run(request: RetrainRequest, began_unix_s: float, *, as_json: bool) -> None:

@@ -17,12 +17,13 @@ from data_contracts.leftovers import scratch_folder
 from flows.ci.pages import junit_page, markdown
 from flows.ci.results import Checklist, Ended, Report
 from flows.environment import default_workspace
+from flows.options import AsJson, Pipeline
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
 
 def ci(
-    pipeline: Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")],
+    pipeline: Pipeline,
     base: Annotated[
         str, typer.Option(metavar="REF", help="The git ref that the change is to be merged into, such as origin/main.")
     ] = "",
@@ -42,7 +43,7 @@ def ci(
         typer.Option(metavar="FILE", help="Markdown; also added to $GITHUB_STEP_SUMMARY if that is set."),
     ] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="JUnit XML, a case for each check.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check a pull request: contract against its base, configuration, recipe, encoder, mesh, and a smoke retrain.
 

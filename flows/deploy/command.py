@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from flows.environment import project_folder
+from flows.options import AsJson
 
 
 def deploy(
@@ -20,7 +21,7 @@ def deploy(
     render: Annotated[
         bool, typer.Option("--render", help="Print its deployments as a file for `prefect deploy`; no server is asked.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a Prefect server what deployments/ says: pool, deployments, schedules, automations, limits, variables.
 

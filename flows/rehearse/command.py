@@ -10,11 +10,12 @@ import typer
 
 from flows.command_signals import hear_of_the_end, terminate
 from flows.environment import default_workspace
+from flows.options import AsJson, Pipeline
 from flows.request import RetrainRequest
 
 
 def rehearse(
-    pipeline: Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")],
+    pipeline: Pipeline,
     workspace: Annotated[
         str, typer.Option("--workspace", "-w", help="Whose storage it is rehearsed on; nothing in it is touched.")
     ] = "",
@@ -22,7 +23,7 @@ def rehearse(
     keep: Annotated[
         bool, typer.Option("--keep", help="Leave what was made below the workspace's rehearsals/.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Run every stage for real on a part of the data, through the pipeline's launcher and at full size, and say what
     the real run would take and what would fail. Registry, refs, windows, holds and champion are not touched.

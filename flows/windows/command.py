@@ -9,17 +9,14 @@ from typing import Annotated
 import typer
 
 from flows.environment import default_workspace
+from flows.options import AsJson, Pipeline, Why, WorkspaceUri
 from flows.request import RetrainRequest
 
 app = typer.Typer(rich_markup_mode=None)
 
-PipelineName = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
-WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
 InWindow = Annotated[
     bool, typer.Option("--in-window", help="As schedules do: outside the pipeline's windows nothing runs, exit 77.")
 ]
-Why = Annotated[str, typer.Option("--why", help="The reason; kept with your name and the time.")]
 Until = Annotated[
     str,
     typer.Option(
@@ -31,7 +28,7 @@ Until = Annotated[
 
 @app.command("windows")
 def windows(
-    pipeline: PipelineName,
+    pipeline: Pipeline,
     ahead: Annotated[str, typer.Option("--next", help="How far to look: 36h, 14d, 2w.")] = "14d",
     workspace: WorkspaceUri = "",
     as_json: AsJson = False,
@@ -51,7 +48,7 @@ def windows(
 
 @app.command("skip-window")
 def skip_window(
-    pipeline: PipelineName,
+    pipeline: Pipeline,
     why: Why,
     until: Until = "",
     skip_next: Annotated[bool, typer.Option("--next", help="The window that opens next.")] = False,
@@ -65,7 +62,7 @@ def skip_window(
 
 
 @app.command("unskip-window")
-def unskip_window(pipeline: PipelineName, why: Why, workspace: WorkspaceUri = "") -> None:
+def unskip_window(pipeline: Pipeline, why: Why, workspace: WorkspaceUri = "") -> None:
     """End what was skipped or opened by hand: the windows count again."""
     from flows.windows.admission import open_pipeline
     from flows.windows.decisions import unskip
@@ -74,7 +71,7 @@ def unskip_window(pipeline: PipelineName, why: Why, workspace: WorkspaceUri = ""
 
 
 @app.command("open-window")
-def open_window(pipeline: PipelineName, why: Why, until: Until, workspace: WorkspaceUri = "") -> None:
+def open_window(pipeline: Pipeline, why: Why, until: Until, workspace: WorkspaceUri = "") -> None:
     """Open a window by hand, from now until a moment, whatever the calendar says; on record."""
     from flows.windows.admission import open_pipeline
     from flows.windows.decisions import open_until

@@ -1,0 +1,22 @@
+"""Options and arguments that several commands have, in one wording."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Pipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
+WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
+Why = Annotated[str, typer.Option("--why", help="The reason; kept with your name and the time.")]
+ModelUri = Annotated[str, typer.Argument(help="models:/NAME@champion or models:/NAME/VERSION")]
+Promote = Annotated[bool, typer.Option(help="May the new model become champion?")]
+Register = Annotated[bool, typer.Option(help="Register the model, and make it challenger?")]
+StopAt = Annotated[
+    str, typer.Option(metavar="TIME", help="Keep a checkpoint by then and end, such as 2030-01-31T06:00+01:00.")
+]
+StopAfter = Annotated[str, typer.Option(metavar="LENGTH", help="The same, from now: 90s, 30m, 1h30m.")]
+StopAtStep = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Train to this step, keep a checkpoint and end.")
+]
