@@ -6,6 +6,10 @@ those of a machine that turned out to be broken.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
 from data_contracts.documents import Link, RunSpec
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
@@ -13,7 +17,8 @@ from tasks.context import RunContext
 from tasks.decisions import who
 from tasks.launch import result_path
 from training.checkpoint.layout import MANIFEST_NAME, checkpoint_path, committed_steps, quarantine, run_folder, step_of
-from training.launch.run_lock import owner_of
+from training.launch.protocol import DETACHED
+from training.launch.run_lock import owning
 
 
 def named_run(workspace: Workspace, name: str, pipeline: str = "") -> tuple[Link, RunSpec]:
@@ -56,14 +61,30 @@ def go_back(context: RunContext, run: Link, step: int, *, why: str) -> list[int]
         Steps of those that were put aside.
 
     Raises:
-        ConfigError: it has no checkpoint of that step, or somebody is at work on the run.
+        ConfigError: it has no checkpoint of that step.
+        EnvironmentProblem: somebody trains the run, or watches its job.
     """
     workspace, name = context.workspace, run.sha256[:16]
     run_dir = workspace.local_path(run_folder(run))
-    if (owner := owner_of(run_dir)) is not None:
-        raise ConfigError(
-            f"run {name} is going on ({owner}).", where=str(run_dir), advice=f"End it first: `headway stop {name}`."
-        )
+    with _alone(run_dir, name):
+        newer = _put_aside(workspace, run, run_dir, step)
+    told = f"run {name} goes back to step {step:,}, by {who()}: {why}"
+    context.ledger.event("run.went_back", run=name, step=step, put_aside=newer, who=who(), why=why, message=told)
+    return newer
+
+
+@contextlib.contextmanager
+def _alone(run_dir: Path, name: str) -> Iterator[None]:
+    """Hold both locks of a run: whoever trains it has one, and whoever watches the job that does the other."""
+    folders = (run_dir, run_dir / DETACHED)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as held:
+        for folder in filter(Path.is_dir, folders):
+            held.enter_context(owning(folder, name))
+        yield
+
+
+def _put_aside(workspace: Workspace, run: Link, run_dir: Path, step: int) -> list[int]:
     here, there = set(committed_steps(run_dir / "checkpoints")), set(_published(workspace, run))
     if step not in here | there | {0}:
         kept = ", ".join(f"{each:,}" for each in sorted(here | there)) or "none"
@@ -77,8 +98,6 @@ def go_back(context: RunContext, run: Link, step: int, *, why: str) -> list[int]
                 workspace.remove(f"{folder}/{file}")
         if each in here:
             quarantine(workspace.local_path(folder), run_dir / "quarantine")
-    told = f"run {name} goes back to step {step:,}, by {who()}: {why}"
-    context.ledger.event("run.went_back", run=name, step=step, put_aside=newer, who=who(), why=why, message=told)
     return newer
 
 

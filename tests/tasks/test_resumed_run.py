@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import ConfigError
+from data_contracts.errors import ConfigError, EnvironmentProblem
 from data_contracts.publication import Workspace
 from tasks.resumed_run import go_back
 from tests.tasks.conftest import link, make_context
 from training.checkpoint.layout import MANIFEST_NAME, checkpoint_path, run_folder
+from training.launch.protocol import DETACHED
+from training.launch.run_lock import owning
 
 RUN = link("run", "7")
 
@@ -29,3 +31,18 @@ def test_a_checkpoint_that_was_published_by_half_is_none_to_go_back_to(tmp_path:
     assert go_back(context, RUN, 20, why="its host was broken") == [60]
     assert not workspace.exists(f"{folders[60]}/{MANIFEST_NAME}")
     assert workspace.exists(f"{folders[20]}/{MANIFEST_NAME}")
+
+
+@pytest.mark.parametrize("held", [".", DETACHED], ids=["trained", "watched"])
+def test_nobody_goes_back_in_a_run_that_somebody_trains_or_watches(tmp_path: Path, held: str) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    folder = workspace.local_path(checkpoint_path(run_folder(RUN), 20))
+    folder.mkdir(parents=True)
+    (folder / MANIFEST_NAME).write_text("{}")
+    busy = workspace.local_path(run_folder(RUN)) / held
+    busy.mkdir(exist_ok=True)
+    context = make_context(workspace, tmp_path / "flow")
+    with owning(busy), pytest.raises(EnvironmentProblem, match=f"headway stop {RUN.sha256[:16]}"):
+        go_back(context, RUN, 0, why="its host was broken")
+    assert folder.is_dir()
+    assert go_back(context, RUN, 0, why="its host was broken") == [20]
