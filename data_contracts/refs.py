@@ -86,16 +86,19 @@ def move(
     name: str,
     target: Link,
     *,
-    expected: RefEntry | None,
+    expected: RefEntry | int | None,
     reason: str,
     detail: dict[str, Any] | None = None,
 ) -> RefEntry:
     """Point the ref at `target`, provided that `expected` is still its newest entry.
 
+    Args:
+        expected: or its number, of one that cannot be read.
+
     Raises:
         RefConflict: somebody moved it first; nothing was changed.
     """
-    number = 1 if expected is None else expected.number + 1
+    number = 1 + (expected.number if isinstance(expected, RefEntry) else expected or 0)
     value = {
         "format_version": 1,
         "target": target.model_dump(),

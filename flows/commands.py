@@ -37,6 +37,12 @@ def resume_command(run: str, pipeline: str, workspace: str, *options: str) -> st
     return " ".join([command, *options])
 
 
-def release_command(pipeline: str, workspace: str) -> str:
+def hold_command(name: str, workspace: str) -> str:
+    """Holds a pipeline, of which only the name is known."""
+    return f"{command_name()} hold --name {name}{elsewhere(workspace)} --why REASON"
+
+
+def release_command(pipeline: str, workspace: str, *, name: str = "") -> str:
     """Lets a pipeline go that somebody holds."""
-    return f"{command_name()} release {shlex.quote(pipeline)}{elsewhere(workspace)} --why REASON"
+    which = f"--name {name}" if name else shlex.quote(pipeline)
+    return f"{command_name()} release {which}{elsewhere(workspace)} --why REASON"

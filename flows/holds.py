@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, Literal
 
 from pydantic import BaseModel
 
 from data_contracts import refs
 from data_contracts.documents import Document
-from data_contracts.errors import ConfigError
+from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
-from flows.commands import release_command
+from flows.commands import hold_command, release_command
 from flows.environment import project_folder
-from flows.pipeline_spec import find_pipeline_file, load_pipeline
+from flows.pipeline_spec import NAME_PATTERN, find_pipeline_file, load_pipeline
 from tasks.decisions import who
 
 NOT_STOPPED = "A run that is going on is not stopped; `headway stop` does that."
@@ -36,10 +37,10 @@ class Hold(BaseModel):
     who: str
     why: str
     since: str
-    """ISO 8601, in UTC."""
+    """ISO 8601, in UTC; empty, as `who`, where the record cannot be read."""
 
     def __str__(self) -> str:
-        return f"{self.who} holds {self.pipeline} since {self.since}: {self.why}"
+        return f"{self.who} holds {self.pipeline} since {self.since}: {self.why}" if self.since else self.why
 
 
 def standing_hold(workspace: Workspace, pipeline: str) -> Hold | None:
@@ -54,44 +55,72 @@ def standing_hold(workspace: Workspace, pipeline: str) -> Hold | None:
     return Hold(pipeline=pipeline, who=str(entry.detail.get("who", "somebody")), why=entry.reason, since=entry.moved_at)
 
 
-def hold(workspace_uri: str, pipeline: str, *, why: str) -> str:
+def shown_hold(workspace: Workspace, pipeline: str) -> Hold | None:
+    """For who only looks: what damage stops is held as well, by nobody knows whom."""
+    try:
+        return standing_hold(workspace, pipeline)
+    except IntegrityError as error:
+        anew = hold_command(pipeline, workspace.uri)
+        why = f"its record is damaged, so no retrain begins; `{anew}` writes it anew ({error.where})"
+        return Hold(pipeline=pipeline, who="", why=why, since="")
+
+
+def hold(workspace_uri: str, pipeline: str, *, why: str, name: str = "") -> str:
     """From now on no retrain of it begins, by whatever door.
+
+    Args:
+        pipeline: its file; empty where its name is given.
 
     Raises:
         ConfigError: no such pipeline, or no reason.
         RefConflict: another decision came first; nothing was recorded.
     """
-    name = _record(workspace_uri, pipeline, "hold", why)
-    return f"{name} is held: no retrain begins until `{release_command(pipeline, workspace_uri)}`. {NOT_STOPPED}"
+    held = name_of(pipeline, name)
+    _record(workspace_uri, held, "hold", why)
+    lifts = release_command(pipeline, workspace_uri, name=name)
+    return f"{held} is held: no retrain begins until `{lifts}`. {NOT_STOPPED}"
 
 
-def release(workspace_uri: str, pipeline: str, *, why: str) -> str:
+def release(workspace_uri: str, pipeline: str, *, why: str, name: str = "") -> str:
     """Retrains may begin again.
+
+    Args:
+        pipeline: its file; empty where its name is given.
 
     Raises:
         ConfigError: no such pipeline, no reason, or nobody holds it.
         RefConflict: another decision came first; nothing was recorded.
     """
-    if standing_hold(Workspace(workspace_uri), _name(pipeline)) is None:
-        raise ConfigError("nobody holds this pipeline.", where=pipeline)
-    name = _record(workspace_uri, pipeline, "release", why)
-    return f"{name} is let go: its schedules, triggers and windows count again, and nothing is started now."
+    held = name_of(pipeline, name)
+    if shown_hold(Workspace(workspace_uri), held) is None:
+        raise ConfigError("nobody holds this pipeline.", where=held)
+    _record(workspace_uri, held, "release", why)
+    return f"{held} is let go: its schedules, triggers and windows count again, and nothing is started now."
 
 
-def _record(workspace_uri: str, pipeline: str, action: Literal["hold", "release"], why: str) -> str:
+def _record(workspace_uri: str, pipeline: str, action: Literal["hold", "release"], why: str) -> None:
     if not why.strip():
         raise ConfigError("a decision needs its reason.", where="--why", advice="Whoever is on call will read it.")
-    name = _name(pipeline)
-    workspace, ref = Workspace.create(workspace_uri), _ref(name)
-    decision = workspace.publish_document(HoldDecision(pipeline=name, action=action))
-    refs.move(
-        workspace, ref, decision, expected=refs.current(workspace, ref), reason=why.strip(), detail={"who": who()}
-    )
+    workspace, ref = Workspace.create(workspace_uri), _ref(pipeline)
+    decision = workspace.publish_document(HoldDecision(pipeline=pipeline, action=action))
+    # By its number, since a decision is made anew also where the last one cannot be read.
+    before = refs.newest_number(workspace, ref)
+    refs.move(workspace, ref, decision, expected=before, reason=why.strip(), detail={"who": who()})
+
+
+def name_of(pipeline: str, name: str = "") -> str:
+    """The name in a pipeline's file, or the one that is given because there is no file to read it from.
+
+    Raises:
+        ConfigError: the file, none or both are given, or no pipeline can have such a name.
+    """
+    if bool(pipeline) == bool(name):
+        raise ConfigError("say which pipeline: by its file, or with --name where that cannot be read.")
+    if not name:
+        return load_pipeline(find_pipeline_file(pipeline, project_folder())).pipeline
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise ConfigError(f"no pipeline is named {name!r}.", where="--name", advice="Names are lower case and dashes.")
     return name
-
-
-def _name(pipeline: str) -> str:
-    return load_pipeline(find_pipeline_file(pipeline, project_folder())).pipeline
 
 
 def _ref(pipeline: str) -> str:

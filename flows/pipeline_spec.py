@@ -22,9 +22,11 @@ from training.launch.spec import LaunchSpec
 from training.parallel.check import require_trainable
 from training.recipes.check import own_methods
 
+NAME_PATTERN = r"^[a-z0-9][a-z0-9-]*$"
+
 
 class PipelineSpec(Frozen):
-    pipeline: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="Name of the pipeline: lower case and dashes.")
+    pipeline: str = Field(pattern=NAME_PATTERN, description="Name of the pipeline: lower case and dashes.")
     source: SourceSpec = Field(description="Where the data lie.")
     contract: str = Field(description="The data contract's file, relative to this file.")
     shards: ShardSpec = Field(default_factory=ShardSpec, description="How files become shards.")

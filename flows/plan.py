@@ -17,6 +17,7 @@ from data_contracts.errors import IntegrityError
 from data_contracts.leftovers import scratch_folder
 from data_contracts.publication import Workspace
 from data_contracts.sources import take_snapshot
+from flows.holds import Hold, shown_hold
 from flows.pipeline_spec import PipelineSpec
 from flows.preflight import check_request
 from flows.request import RetrainRequest
@@ -70,6 +71,8 @@ class Plan(BaseModel):
     rank_memory_bytes: int | None
     """Of one rank: all of it where it was rehearsed, else weights, gradients and optimizer state alone."""
     expected_s: float | None
+    held: Hold | None = None
+    """Who lets no retrain of it begin; None: nobody."""
 
 
 def make_plan(request: RetrainRequest, *, may_rehearse: bool = False) -> Plan:
@@ -130,6 +133,7 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
             global_batch=pipeline.training.global_batch_sequences,
         ),
         groups=list(rehearsal.groups) if rehearsal else [str(group) for group in pipeline.training.optimizer.groups],
+        held=shown_hold(workspace, pipeline.pipeline),
         start=found.get("start") or _start(context, pipeline),
         rehearsal=rehearsal,
         rank_memory_bytes=_rank_memory_bytes(context) if rehearsal is None else rehearsal.peak_bytes,
@@ -261,6 +265,8 @@ def print_plan(plan: Plan) -> None:
     console = Console(highlight=False, emoji=False, soft_wrap=True)
     console.print(f"[bold]{plan.pipeline}[/bold]  {plan.num_files:,} files, {plan.size_bytes / 1e6:,.1f} MB")
     console.print(f"workspace  {plan.workspace}\n")
+    if plan.held is not None:
+        console.print(f"HELD         {plan.held}\n", markup=False)
     table = Table("stage", "would", "takes", "", box=None, padding=(0, 2))
     for stage in plan.stages:
         table.add_row(stage.stage, "be found" if stage.state == "found" else stage.state, _takes(stage), stage.detail)

@@ -11,11 +11,10 @@ from typing import Annotated
 import typer
 
 from flows.environment import default_workspace
+from flows.options import AsJson, Why, WorkspaceUri
 
-WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
-Pipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
-Why = Annotated[str, typer.Option("--why", help="The reason; kept with your name and the time.")]
+HeldPipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
+Name = Annotated[str, typer.Option(help="Instead: the name in a file that is gone, or cannot be read any more.")]
 Run = Annotated[str, typer.Argument(help="A run's id, as `headway status` shows it; a beginning is enough.")]
 
 
@@ -70,15 +69,15 @@ def profile(
     print(request_profile(workspace or default_workspace(), run, steps))
 
 
-def hold(pipeline: Pipeline, why: Why, workspace: WorkspaceUri = "") -> None:
+def hold(why: Why, pipeline: HeldPipeline = "", name: Name = "", workspace: WorkspaceUri = "") -> None:
     """Let no retrain of a pipeline begin, by schedule, trigger, form or hand, until it is released; on record."""
     from flows import holds
 
-    print(holds.hold(workspace or default_workspace(), pipeline, why=why))
+    print(holds.hold(workspace or default_workspace(), pipeline, name=name, why=why))
 
 
-def release(pipeline: Pipeline, why: Why, workspace: WorkspaceUri = "") -> None:
+def release(why: Why, pipeline: HeldPipeline = "", name: Name = "", workspace: WorkspaceUri = "") -> None:
     """Let a pipeline go that somebody holds; on record."""
     from flows import holds
 
-    print(holds.release(workspace or default_workspace(), pipeline, why=why))
+    print(holds.release(workspace or default_workspace(), pipeline, name=name, why=why))

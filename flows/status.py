@@ -15,7 +15,7 @@ from data_contracts import refs
 from data_contracts.documents import Link, RunSpec, Sha256
 from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
-from flows.holds import Hold, standing_hold
+from flows.holds import Hold, shown_hold
 from flows.tables import print_table
 from flows.triggers.records import read_standing
 from tasks import current_run, decisions, model_refs
@@ -92,7 +92,7 @@ def read_status(workspace_uri: str) -> Status:
     runs = [_run(workspace, name, described.get(name)) for name in sorted(here | set(workspace.names("runs")))]
     waiting = [*filter(None, (_waiting(workspace, name) for name in workspace.names("refs/runs")))]
     asked = [ask for name in workspace.names("refs/retrains") for ask in _asked(workspace, name)]
-    held = [*filter(None, (standing_hold(workspace, name) for name in workspace.names("refs/holds")))]
+    held = [*filter(None, (shown_hold(workspace, name) for name in workspace.names("refs/holds")))]
     return Status(workspace=workspace.uri, models=models, runs=runs, waiting=waiting, asked=asked, held=held)
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
+from flows.holds import Hold, shown_hold
 from flows.tables import print_table
 from flows.triggers.look import Due, Findings, Watched, look, open_watched
 from flows.triggers.measure import Figure
@@ -32,6 +33,8 @@ class TriggersReport(BaseModel):
     """What was asked for and no retrain has finished since."""
     last_retrain_unix_s: float | None
     """When the last finished retrain began."""
+    held: Hold | None
+    """Who lets no retrain of it begin, due or not; None: nobody."""
     figures: list[Figure]
 
 
@@ -61,6 +64,7 @@ def report(pipeline: str, workspace: str) -> TriggersReport:
         key=None if due is None else due.ask.key,
         asked=asked,
         last_retrain_unix_s=None if standing.finished is None else standing.finished.unix_s,
+        held=shown_hold(watched.workspace, found.pipeline),
         figures=list(found.figures),
     )
 
@@ -81,6 +85,8 @@ def print_report(found: TriggersReport) -> None:
     console.print(found.why, markup=False)
     if found.asked is not None:
         console.print(f"asked      at {found.asked.asked_at} by {found.asked.who}: {found.asked.why}", markup=False)
+    if found.held is not None:
+        console.print(f"HELD       {found.held}", markup=False)
     console.print()
     table = Table("trigger", "", "is", "limit", "", box=None, padding=(0, 2))
     for figure in found.figures:

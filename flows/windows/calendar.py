@@ -12,6 +12,7 @@ from rich.table import Table
 
 from data_contracts.errors import HeadwayError
 from data_contracts.publication import Workspace
+from flows.holds import Hold, shown_hold
 from flows.tables import print_table
 from flows.windows.admission import Pipeline
 from flows.windows.estimate import Estimate, estimate
@@ -73,6 +74,8 @@ class Calendar(BaseModel):
     blackouts: list[str]
     schedules: list[Schedule]
     next_run: NextRun
+    held: Hold | None = None
+    """Who lets no retrain of it begin, windows or not; None: nobody."""
     cut: str = ""
     """The run that windows have cut, and how many: the next one goes on with it. Empty where there is none."""
 
@@ -113,6 +116,7 @@ def make_calendar(pipeline: Pipeline, now: datetime.datetime, ahead: datetime.ti
         blackouts=[str(each) for each in spec.blackouts if each.last >= days[0] - DAY and each.first <= days[1]],
         schedules=list(schedules(spec, now)),
         next_run=_next_run(pipeline, now, until),
+        held=shown_hold(Workspace(pipeline.request.workspace), pipeline.spec.pipeline),
         cut=_cut(pipeline),
     )
 
@@ -234,6 +238,8 @@ def print_calendar(calendar: Calendar, console: Console | None = None) -> None:
         console.print(f"\n{what:<9} {stretch}\n          by {decision.who}: {decision.why}", markup=False)
     for blackout in calendar.blackouts:
         console.print(f"\nblackout  {blackout}", markup=False)
+    if calendar.held is not None:
+        console.print(f"\nHELD      {calendar.held}", markup=False)
     console.print(f"\n{calendar.next_run.sentence}", markup=False)
     if calendar.cut:
         console.print(calendar.cut, markup=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -19,6 +20,11 @@ from flows.holds import standing_hold
 from flows.request import RetrainRequest
 from flows.windows.admission import enter, keeping_to_windows
 from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
+
+AHEAD = """\
+windows: {time_zone: UTC, open: [{start: "01:00", end: "05:00"}]}
+triggers: {new_data: {files: 0.5}}
+"""
 
 
 @pytest.fixture
@@ -89,6 +95,61 @@ def test_a_damaged_record_stops_rather_than_lets_through(request_of: RetrainRequ
         trains(request_of)
 
 
+@pytest.mark.parametrize("pattern", ["documents/hold-decision/*.json", "refs/holds/tiny/*.json"])
+def test_a_damaged_record_is_shown_as_a_hold_and_either_decision_may_be_made_anew(
+    request_of: RetrainRequest, headway, pattern: str
+) -> None:
+    def damage() -> None:
+        newest = max(Path(request_of.workspace).glob(pattern), key=lambda path: path.stat().st_mtime_ns)
+        newest.chmod(0o644)
+        newest.write_bytes(b"{}")
+
+    assert headway("hold", "tiny.yaml", "--why", "so")[0] == 0
+    damage()
+    with pytest.raises(IntegrityError):
+        trains(request_of)
+    code, said = headway("status")
+    assert code == 0 and "tiny  HELD" in said
+    anew = "headway hold --name tiny --why REASON"
+    assert anew in " ".join(said.split())
+    assert headway(*shlex.split(anew)[1:])[0] == 0
+    assert "REASON" in str(standing_hold(Workspace(request_of.workspace), "tiny"))
+    damage()
+    assert headway("release", "tiny.yaml", "--why", "they are right now")[0] == 0
+    assert trains(request_of) == "trained"
+
+
+def test_a_pipeline_whose_file_is_gone_or_spoilt_is_held_and_let_go_by_its_name(
+    request_of: RetrainRequest, headway, tmp_path: Path
+) -> None:
+    (tmp_path / "tiny.yaml").write_text("pipeline: tiny\nsauce: {}\n")
+    assert headway("hold", "tiny.yaml", "--why", "so")[0] == 2
+    code, said = headway("hold", "--name", "tiny", "--why", "it is being mended")
+    assert code == 0 and "headway release --name tiny --why REASON" in said
+    (tmp_path / "tiny.yaml").write_text(PIPELINE)
+    assert headway("retrain", "tiny.yaml")[0] == 77
+    assert headway("release", "--name", "tiny", "--why", "it is mended")[0] == 0
+    assert trains(request_of) == "trained"
+    for which in ((), ("tiny.yaml", "--name", "tiny"), ("--name", "../x")):
+        assert headway("hold", *which, "--why", "so")[0] == 2
+
+
+def test_whoever_looks_ahead_is_told_that_the_pipeline_is_held(
+    request_of: RetrainRequest, headway, tmp_path: Path
+) -> None:
+    (tmp_path / "tiny.yaml").write_text(PIPELINE + AHEAD)
+    looks = (("plan", "tiny.yaml", "--no-rehearse"), ("windows", "tiny.yaml"), ("triggers", "tiny.yaml"))
+    for look in looks:
+        code, said = headway(*look)
+        assert code == 0 and "HELD" not in said, said
+    assert headway("hold", "tiny.yaml", "--why", "its labels [are] wrong")[0] == 0
+    since = standing_hold(Workspace(request_of.workspace), "tiny").since
+    for look in looks:
+        code, said = headway(*look)
+        assert code == 0 and f"holds tiny since {since}: its labels [are] wrong" in said and "HELD" in said, said
+        assert json.loads(headway(*look, "--json")[1])["held"]["why"] == "its labels [are] wrong"
+
+
 def test_whoever_is_told_of_a_hold_is_told_a_command_that_lifts_it(
     request_of: RetrainRequest, headway, tmp_path: Path
 ) -> None:
@@ -105,3 +166,5 @@ def test_whoever_is_told_of_a_hold_is_told_a_command_that_lifts_it(
 def test_what_goes_on_with_a_resumed_run_keeps_to_it_that_nobody_is_promoted(request_of: RetrainRequest) -> None:
     resumed = request_of.model_copy(update={"run": "0123456789abcdef", "may_promote": False})
     assert resumed.command == "headway resume 0123456789abcdef --pipeline tiny.yaml --no-promote"
+    unregistered = request_of.model_copy(update={"may_register": False})
+    assert unregistered.command == "headway retrain tiny.yaml --no-register"
