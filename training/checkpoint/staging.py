@@ -89,7 +89,7 @@ class Staging:
         if self._device.type == "cuda":
             for image, values in zip(self._images, tensors, strict=True):
                 image.enqueue(values)
-            beside = torch.cuda.Stream(self._device)
+            beside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
             beside.wait_stream(torch.cuda.current_stream(self._device))
             with torch.cuda.stream(beside):
                 self._events.append(_event())

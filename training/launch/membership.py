@@ -24,6 +24,10 @@ class Membership:
         self._spec, self._gang, self._launcher, self._ledger, self._records = spec, gang, launcher, ledger, records
         self._looked_at: set[str] = set()
 
+    def is_gathered(self) -> bool:
+        """Whether no host that is still to come need be waited for."""
+        return self._launcher.is_gathered(self._gang, self._fewest)
+
     @property
     def _fewest(self) -> int:
         return min(self._gang.nodes, self._spec.min_nodes or self._gang.nodes)

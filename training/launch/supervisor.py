@@ -128,7 +128,7 @@ class _Supervisor:
     def _wait_for_hosts(self) -> None:
         """As in a queue: no attempt is begun, and none spent, for hosts that are still to come."""
         begin_unix_s, waited = time.time(), False
-        while not self._launcher.is_gathered(self._gang, self._fewest):
+        while not self._membership.is_gathered():
             waited = True
             self._raise_if_stopped()
             time.sleep(GATHER_S)
