@@ -11,10 +11,10 @@ from data_contracts.errors import IntegrityError
 from tests.waiting import DEADLINE_S
 from training.checkpoint import file_image
 from training.checkpoint.file_image import FileImage, make_header
-from training.checkpoint.layout import directory_name
+from training.checkpoint.layout import committed_steps, directory_name
 from training.checkpoint.save import Checkpointer
 from training.checkpoint.staging import Staging
-from training.checkpoint.verify import committed_steps, load_checkpoint
+from training.checkpoint.verify import load_checkpoint
 from training.distributed import Gang
 from training.optimizers.elementwise import SGD, AdamW
 from training.optimizers.spec import OptimizerSpec
