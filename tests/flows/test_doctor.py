@@ -11,19 +11,6 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import doctor
 from flows.command_line import run
-from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "one.txt").write_text("one\n")
-    (tmp_path / "contract.yaml").write_text(CONTRACT)
-    (tmp_path / "tiny.yaml").write_text(PIPELINE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HEADWAY_PROJECT", raising=False)
-    monkeypatch.setenv("HEADWAY_WORKSPACE", str(tmp_path / "workspace"))
-    return tmp_path
 
 
 @pytest.fixture

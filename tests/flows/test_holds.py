@@ -19,7 +19,7 @@ from flows.command_line import run
 from flows.holds import standing_hold
 from flows.request import RetrainRequest
 from flows.windows.admission import enter, keeping_to_windows
-from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
+from tests.flows.tiny_pipeline import PIPELINE
 
 AHEAD = """\
 windows: {time_zone: UTC, open: [{start: "01:00", end: "05:00"}]}
@@ -28,15 +28,8 @@ triggers: {new_data: {files: 0.5}}
 
 
 @pytest.fixture
-def request_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RetrainRequest:
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "one.txt").write_text("one\n")
-    (tmp_path / "contract.yaml").write_text(CONTRACT)
-    (tmp_path / "tiny.yaml").write_text(PIPELINE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HEADWAY_PROJECT", raising=False)
-    monkeypatch.setenv("HEADWAY_WORKSPACE", str(tmp_path / "workspace"))
-    return RetrainRequest(pipeline="tiny.yaml", workspace=str(tmp_path / "workspace"))
+def request_of(project: Path) -> RetrainRequest:
+    return RetrainRequest(pipeline="tiny.yaml", workspace=str(project / "workspace"))
 
 
 @pytest.fixture

@@ -17,20 +17,12 @@ from data_contracts.sources import take_snapshot
 from flows.pipeline_spec import load_pipeline
 from flows.plan import Plan, make_plan, print_plan
 from flows.request import RetrainRequest
-from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "one.txt").write_text("one\n")
-    (tmp_path / "contract.yaml").write_text(CONTRACT)
-    (tmp_path / "tiny.yaml").write_text(PIPELINE)
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "scratch").mkdir()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HEADWAY_PROJECT", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
-    return tmp_path
 
 
 def plan(project: Path, *, may_rehearse: bool = False) -> Plan:
