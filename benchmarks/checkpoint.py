@@ -2,11 +2,12 @@
 
 `python -m benchmarks.checkpoint [--megabytes N] [--rounds N] [--no-peers] [--folder DIR] [--json]`
 
-A stall is how long training stands still; durable is how long until all is safe. On one rank and on two, whose raw
-write is that of both at once. All take turns in one run; the first round, which allocates, is told apart. The others
-measure what a run meets from then on that has as many checkpoints as it keeps: a new one is written over the files of
-one that expired. Beside it, one in new files, as the first ones are. The raw write is of a new file, and beside it over
-an old one.
+A stall is all that training loses: the call, the next update's wait for what is still copied, and what the step between
+them takes longer than alone. Durable is how long until all is safe, while training stands still. On one rank and on
+two, whose raw write is that of both at once. All take turns in one run; the first round, which allocates, is told
+apart. The others measure what a run meets from then on that has as many checkpoints as it keeps: a new one is written
+over the files of one that expired. Beside it, one in new files, as the first ones are. The raw write is of a new file,
+and beside it over an old one.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from benchmarks.figures import Figure, show
 Times = dict[str, list[dict[str, float]]]
 """Seconds by method, round and phase."""
 STALL, DURABLE = "<= 0.2", "<= 1.1"
+BESIDE = "headway, beside a step"
 LIBRARIES = ("torch", "safetensors", "xxhash", "blake3")
 
 
@@ -86,15 +88,23 @@ def figures(times: Times, world_size: int) -> list[Figure]:
         ),
         Figure(
             name=f"stall, {ranks}",
-            value=ratio("headway", "stall"),
+            value=ratio(BESIDE, "stall"),
             ratio_to=raw,
             target=STALL if world_size == 1 else "",
         ),
+        Figure(name=f"stall, the call, {ranks}", value=ratio(BESIDE, "call"), ratio_to=raw),
+        Figure(name=f"stall, the update's wait, {ranks}", value=ratio(BESIDE, "wait"), ratio_to=raw),
+        Figure(
+            name=f"a step beside it, {ranks}",
+            value=statistics.median(each["beside"] / each["alone"] for each in times[BESIDE][1:]),
+            ratio_to=f"the step alone, {ranks}",
+        ),
         Figure(name=f"durable, {ranks}", value=ratio("headway", "durable"), ratio_to=raw, target=DURABLE),
+        Figure(name=f"durable beside a step, {ranks}", value=ratio(BESIDE, "durable"), ratio_to=raw),
         Figure(name=f"durable in new files, {ranks}", value=ratio("headway, new", "durable"), ratio_to=raw),
         Figure(
             name=f"first stall, {ranks}",
-            value=ratio("headway", "stall", rounds=slice(0, 1)),
+            value=ratio(BESIDE, "stall", rounds=slice(0, 1)),
             ratio_to=raw,
         ),
         Figure(

@@ -8,10 +8,11 @@ in between.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -52,6 +53,7 @@ def publish_blocks(
     prepare: Callable[[Path], object] = lambda _staging: None,
     sync: Sync = "file and name",
     wait_for: Callable[[int], object] = at_once,
+    digesters: Executor | None = None,
     on_part: Callable[[], None] = nothing,
 ) -> CheckpointFile:
     """Write a file durably; nothing of that name is there before it is whole.
@@ -62,16 +64,19 @@ def publish_blocks(
         sync: as of `Workspace.staged`.
         wait_for: returns once `data` is there up to that byte; what is, is written. Digests wait for all of it: they
             would take the processor from who fills it, whom training waits for.
+        digesters: threads that digest this file and others; one of its own by default.
         on_part: called after each part that is written or digested, in threads of this one's.
 
     Raises:
         EnvironmentProblem: no space left, or writing is refused.
     """
     with (
-        ThreadPoolExecutor(1, "checkpoint-digests") as helper,
+        contextlib.ExitStack() as own,
         store.staged(relative, prepare=prepare, sync=sync) as staging,
     ):
-        digests = helper.submit(_digests, data, algorithm, wait_for, on_part)
+        if digesters is None:
+            digesters = own.enter_context(ThreadPoolExecutor(1, "checkpoint-digests"))
+        digests = digesters.submit(_digests, data, algorithm, wait_for, on_part)
         write_past_cache(staging, data, wait_for=wait_for, on_part=on_part)
         whole, blocks = digests.result()
     return CheckpointFile(

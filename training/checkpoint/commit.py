@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -156,6 +157,7 @@ def write_share(
     first = gang.rank * len(images)
     checkpoints = commit.directory.parent
     names = [layout.file_name(first + index, len(commit.layout)) for index in range(len(images))]
+    digesters = ThreadPoolExecutor(num_digesters(), "checkpoint-digests")
     work = [
         partial(
             publish_blocks,
@@ -165,6 +167,7 @@ def write_share(
             prepare=partial(spares.take, checkpoints, name, image.header.size_bytes),
             sync="file",
             wait_for=image.wait_for,
+            digesters=digesters,
             on_part=on_part,
         )
         for name, image in zip(names, images, strict=True)
@@ -172,13 +175,22 @@ def write_share(
     if gang.leads:
         proof = partial(publish_tensors, commit.store, layout.PROOF_NAME, commit.content.proof_batch, sync="file")
         work.append(proof)
-    with naming_the_place(str(commit.directory)), ThreadPoolExecutor(len(work), "checkpoint-file") as pool:
+    with (
+        naming_the_place(str(commit.directory)),
+        digesters,
+        ThreadPoolExecutor(len(work), "checkpoint-file") as pool,
+    ):
         own = tuple(pool.map(partial(spares.with_room, checkpoints), work))
     if not gang.leads:
         fsync_path(commit.directory)
         part = Part(files=own).model_dump_json().encode()
         spares.with_room(checkpoints, lambda: commit.store.publish(part_name(gang.rank), part, sync="nothing"))
     return own
+
+
+def num_digesters() -> int:
+    """At most half of the processors: training goes on with the others."""
+    return min(plan.MAX_FILES, max(1, len(os.sched_getaffinity(0)) // 2))
 
 
 def publish_tensors(

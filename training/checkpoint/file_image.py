@@ -106,7 +106,7 @@ class Run(NamedTuple):
 
     names: tuple[str, ...]
     stop: int
-    """Once they are copied, the file is there up to this byte, if all before them is."""
+    """Once they are copied the file is there up to this byte, where the next run begins."""
 
 
 class FileImage:
@@ -148,18 +148,22 @@ class FileImage:
             self._places[name].copy_(value.detach(), non_blocking=True)
 
     def runs(self, names: Collection[str]) -> Iterator[Run]:
-        """Those of its tensors that are among `names`, in the order of the file."""
-        run: list[str] = []
-        size_bytes = 0
+        """Those of its tensors that are among `names`, in the order of the file; all others are there already."""
+        groups: list[list[str]] = []
+        num_free = -1
         for name, entry in self.header.entries.items():
-            if run and (name not in names or size_bytes + entry.stop - entry.start > RUN_BYTES):
-                yield Run(tuple(run), self.header.entries[run[-1]].stop)
-                run, size_bytes = [], 0
-            if name in names:
-                run.append(name)
-                size_bytes += entry.stop - entry.start
-        if run:
-            yield Run(tuple(run), self.header.size_bytes)
+            size_bytes = entry.stop - entry.start
+            if name not in names:
+                num_free = -1
+            elif size_bytes <= num_free:
+                groups[-1].append(name)
+                num_free -= size_bytes
+            else:
+                groups.append([name])
+                num_free = RUN_BYTES - size_bytes
+        starts = [self.header.entries[group[0]].start for group in groups]
+        for group, stop in zip(groups, [*starts[1:], self.header.size_bytes], strict=False):
+            yield Run(tuple(group), stop)
 
     def begin(self) -> None:
         """Nothing of it is there, from now on."""
