@@ -13,8 +13,9 @@ import json
 import os
 import resource
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from data_contracts.documents import Link
 from data_contracts.errors import ConfigError
+from tests.waiting import DEADLINE_S
+from training.checkpoint.file_image import FileImage
 from training.checkpoint.proof import fingerprint
 from training.checkpoint.restore import restore_newest
 from training.checkpoint.save import Checkpointer, Content
@@ -36,7 +39,7 @@ from training.config import TrainingSpec
 from training.data.shapes import DataShape, ImageShape, TabularShape, TokenShape
 from training.distributed import Gang, be_deterministic
 from training.launch.process_tree import die_with_parent
-from training.learner import Learner
+from training.learner import Learner, Sums
 from training.recipes.protocol import load_recipe
 from training.result import tensors_sha256
 
@@ -75,13 +78,23 @@ def rows(shape: DataShape, step: int, count: int) -> dict[str, torch.Tensor]:
     }
 
 
-def save(folder: Path, step: int, learner: Learner, gang: Gang) -> None:
+def save(folder: Path, step: int, learner: Learner, gang: Gang, beside: Callable[[], object]) -> None:
+    """Keep a checkpoint, whose moments are copied once `beside` is done: passes of another step."""
     folder.mkdir(exist_ok=True)
+    is_done, real = threading.Event(), FileImage.copy
+
+    def copy(image: FileImage, tensors: Mapping[str, torch.Tensor]) -> None:
+        if threading.current_thread().name == "checkpoint-stage":
+            assert is_done.wait(DEADLINE_S)
+        real(image, tensors)
+
+    FileImage.copy = copy  # type: ignore[method-assign]
     content = Content(
         run=RUN,
         step=step,
         num_samples=0,
-        tensors=learner.tensors(),
+        tensors=learner.weights(),
+        moments=learner.moments(),
         scalars=learner.scalars(),
         proof_batch={"tokens": torch.zeros(1)},
         proof_loss=0.0,
@@ -89,6 +102,8 @@ def save(folder: Path, step: int, learner: Learner, gang: Gang) -> None:
     )
     with Checkpointer(folder / "checkpoints", gang) as checkpointer:
         checkpointer.save(content)
+        beside()
+        is_done.set()
 
 
 def restore(folder: Path, learner: Learner, gang: Gang) -> int:
@@ -155,13 +170,16 @@ def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
     losses, norms = [], []
     done = restore(Path(case["load_from"]), learner, gang) if "load_from" in case else 0
 
-    def one_step(step: int) -> None:
+    def passes(step: int) -> Sums:
         batch = rows(shape, step, spec.global_batch_sequences)
         own = {name: value.chunk(share.count)[share.index] for name, value in batch.items()}
         parts = {name: value.split(spec.micro_batch_sequences) for name, value in own.items()}
         count = spec.num_replicas // share.count
         micro_batches = [{name: part[index] for name, part in parts.items()} for index in range(count)]
-        sums = learner.exchange(learner.backward(step, micro_batches), stop=False)
+        return learner.exchange(learner.backward(step, micro_batches), stop=False)
+
+    def one_step(step: int) -> None:
+        sums = passes(step)
         losses.append(sums.nats / sums.num_tokens)
         norms.append(learner.gradient_norm(sums))
         learner.update(step, sums, norms[-1])
@@ -171,14 +189,15 @@ def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
         if step == done:
             learner.proof_loss(rows(shape, 98, 3))  # as a checkpoint does, of fewer rows than a micro-batch
     proof = learner.proof_loss(rows(shape, 99, 4))
+    state = tensors_sha256(learner.wholes())
     if "save_to" in case:
-        save(Path(case["save_to"]), done + case.get("steps", STEPS), learner, gang)
+        save(Path(case["save_to"]), done + case.get("steps", STEPS), learner, gang, beside=lambda: passes(97))
     return {
         "losses": losses,
         "norms": norms,
         "proof": proof,
         "first": first,
-        "state": tensors_sha256(learner.wholes()),
+        "state": state,
         "local_parameters": sum(value.numel() for value in learner._arrangement.parameters.values()),
         "num_parameters": learner.num_parameters,
         **(cost(lambda: one_step(99), learner, gang) if case.get("measure") else {}),
