@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 
 import pytest
 import torch
+from blake3 import blake3
 
 from data_contracts.publication import Workspace
 from training.checkpoint import blocks
@@ -48,6 +50,31 @@ def test_an_image_lies_where_direct_writing_asks_for_it():
     for num_elements in (1, 1000, 2_000_000):
         image = FileImage(make_header({"w": ("uint8", (num_elements,))}))
         assert torch.frombuffer(image.data, dtype=torch.uint8).data_ptr() % PAGE_BYTES == 0
+
+
+def test_no_byte_is_written_before_it_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "DIRECT_BYTES", 0)
+    monkeypatch.setattr(blocks, "WRITE_BYTES", 2 * PAGE_BYTES)
+    image = FileImage(make_header({"w": ("uint8", (5 * PAGE_BYTES + 7,))}))
+
+    def arrive(stop: int) -> None:
+        image.data[:stop] = b"1" * stop
+
+    path = tmp_path / "file"
+    path.touch()
+    blocks.write_past_cache(path, image.data, wait_for=arrive)
+    assert path.read_bytes() == b"1" * len(image.data)
+
+
+def test_no_byte_is_digested_before_it_is_there(tmp_path):
+    data = bytearray(100)
+
+    def arrive(stop: int) -> None:
+        if threading.current_thread().name.startswith("checkpoint-digests"):
+            data[:stop] = b"1" * stop
+
+    file = blocks.publish_blocks(Workspace(str(tmp_path)), "file", memoryview(data), wait_for=arrive)
+    assert file.digest == blake3(b"1" * 100).hexdigest()
 
 
 def test_a_full_disk_is_no_reason_to_try_another_way(tmp_path, monkeypatch):
