@@ -1,4 +1,4 @@
-"""Four hosts, and a run that one of them owns and others may carry."""
+"""Four hosts, a Slurm and a Kubernetes, and a run that a process owns, or a flow watches, and others may carry."""
 
 from __future__ import annotations
 
@@ -15,16 +15,24 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.kubernetes_recorder import TOKEN as KUBERNETES_TOKEN
+from tests.cluster.kubernetes_recorder import KubernetesRecorder
 from tests.cluster.namespaces import NamespaceHost, NamespaceHosts, namespace_hosts, start_of, why_not
 from tests.cluster.owner import newest_step
+from tests.cluster.slurm import SlurmCluster, slurm_cluster
+from tests.cluster.slurm import why_not as why_no_slurm
 from tests.waiting import wait_until
 from training.launch.hosts import HEADWAY_HOME
+from training.launch.kubernetes_spec import KubernetesSpec, Volume
 from training.launch.launcher import Handle
 from training.launch.process_tree import descendants, die_with_parent, processes_with, sweep
 from training.launch.protocol import TOKEN, AttemptFiles
+from training.launch.reaper import reaped
 from training.launch.spec import LaunchSpec, attempt_folder
 from training.launch.ssh import SshHost, SshSpec
 from training.ledger import read_events
+
+TOY_AGENTS = Path(__file__).parent / "toy_agents"
 
 
 @dataclass
@@ -139,6 +147,55 @@ def ssh_spec(hosts: NamespaceHosts, **fields: Any) -> LaunchSpec:
     named = tuple(SshHost(host=host.address) for host in hosts.hosts[1:])
     quick: dict[str, Any] = {"backoff_s": 0.0, "peer_grace_s": 1.0, "lost_grace_s": 3.0, "lease_s": 8.0}
     return LaunchSpec(launcher="ssh", ssh=SshSpec(hosts=named, options=hosts.options), **quick | fields)
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    if reason := why_no_slurm():
+        pytest.skip(reason)
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster, pytest.MonkeyPatch.context() as here:
+        for name, value in cluster.variables.items():
+            here.setenv(name, value)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def kubernetes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesRecorder]:
+    """Emulated. Its pods end with the tests, and with this process, should it be killed."""
+    cluster = KubernetesRecorder(tmp_path_factory.mktemp("kubernetes"))
+    with reaped(KUBERNETES_TOKEN, str(cluster.folder), 0.0), pytest.MonkeyPatch.context() as here:
+        here.setenv("KUBECONFIG", str(cluster.folder / "kubeconfig"))
+        try:
+            cluster.serve()
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+def kubernetes_spec(
+    folder: Path, *, toys: bool = True, pods: dict[str, Any] | None = None, **fields: Any
+) -> LaunchSpec:
+    """Pods that see the folder, and have this environment's Python.
+
+    Args:
+        toys: whether agents are toys, which import no torch.
+    """
+    given: dict[str, Any] = {
+        "image": "headway:test",
+        "python": sys.executable,
+        "volumes": (Volume(claim="shared", mount_path=str(folder)),),
+        "environment": {"PYTHONPATH": os.pathsep.join((*((str(TOY_AGENTS),) if toys else ()), HEADWAY_HOME))},
+    }
+    quick: dict[str, Any] = {"peer_grace_s": 1.0, "backoff_s": 0.0}
+    return LaunchSpec(launcher="kubernetes", kubernetes=KubernetesSpec(**given | (pods or {})), **quick | fields)
+
+
+def delete_all(cluster: KubernetesRecorder) -> None:
+    """Jobs, and what belongs to them, so that the next test finds a cluster without work."""
+    with cluster.lock:
+        for item in cluster.objects.values():
+            item["metadata"].setdefault("deletionTimestamp", "now")
+    wait_until(lambda: not cluster.objects, what="no object")
 
 
 @pytest.fixture

@@ -8,16 +8,14 @@ hostNetwork. A failed pod is followed by another after `BACKOFF_S`; a real contr
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
+import math
 import re
 import secrets
-import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -27,91 +25,80 @@ import yaml
 
 from tests.kubernetes_objects import problem
 from training.launch.process_tree import processes_with, sweep
-from training.launch.reaper import reaped
 
 Json = dict[str, Any]
 TOKEN, POD_TOKEN = "TEST_KUBERNETES_CLUSTER", "TEST_KUBERNETES_POD"
 BACKOFF_S, TICK_S = 0.2, 0.05
 RUNTIME = Path(__file__).parents[2] / "deployments" / "kubernetes" / "training-runtime.yaml"
 INDEX = "batch.kubernetes.io/job-completion-index"
-ROUTE = re.compile(
-    r"/apis?/(?P<version>[\w./]+?)/namespaces/(?P<space>[^/]+)/(?P<plural>\w+)(/(?P<name>[^/]+))?(/(?P<sub>\w+))?"
-)
+ROUTE = re.compile(r"/apis?/[\w./]+?/namespaces/([^/]+)/(\w+)/?([^/]*)/?(\w*)")
 
 
 class Refused(Exception):
-    def __init__(self, code: int, reason: str, message: str) -> None:
-        self.code, self.reason, self.message = code, reason, message
+    """Code, reason and message of a `Status`."""
 
 
 class Pod:
     """One container as a local process, and all that it starts."""
 
     def __init__(self, cluster: KubernetesRecorder, job: Json, index: int) -> None:
-        template = job["spec"]["template"]
-        self.name = f"{job['metadata']['name']}-{index}-{secrets.token_hex(3)[:5]}"
-        self.job, self.index, self.evicted, self.kill_at_s = job, index, False, 0.0
-        self.spec, self.value = template["spec"], f"{cluster.folder}/{self.name}"
-        self.log = cluster.folder / f"{self.name}.log"
-        labels = {**template["metadata"]["labels"], INDEX: str(index)}
-        self.meta: Json = {"name": self.name, "namespace": job["metadata"]["namespace"], "labels": labels}
-        self.meta["creationTimestamp"] = f"{time.time():.6f}"
+        template, name = job["spec"]["template"], f"{job['metadata']['name']}-{index}-{secrets.token_hex(3)[:5]}"
+        self.name, self.job, self.index, self.spec = name, job, index, template["spec"]
+        self.is_evicted, self.kill_at_s, self.ended_s = False, math.inf, 0.0
+        self.log, labels = cluster.folder / f"{name}.log", {**template["metadata"]["labels"], INDEX: str(index)}
+        self.meta: Json = {"name": name, "labels": labels, "creationTimestamp": f"{time.time():.6f}"}
         container = self.spec["containers"][0]
-        image = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOSTNAME": self.name, TOKEN: str(cluster.folder)}
-        given = {**image, POD_TOKEN: self.value, "JOB_COMPLETION_INDEX": str(index)}
-        for source in container.get("envFrom", ()):
-            given |= cluster.secrets[source["secretRef"]["name"]]
-        for variable in container.get("env", ()):
-            given[variable["name"]] = self._resolve(variable, cluster)
-        command = [self._expand(word, given) for word in container["command"]]
+        known = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOSTNAME": name, "JOB_COMPLETION_INDEX": str(index)}
+        known |= {TOKEN: str(cluster.folder), POD_TOKEN: name}
+        for variable in container["env"]:
+            known[variable["name"]] = self._resolve(variable, cluster.secrets)
+        reference = re.compile(r"\$\$|\$\((\w+)\)")
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
-                command, env=given, cwd="/", stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+                [
+                    reference.sub(lambda found: "$" if found[1] is None else known.get(found[1], found[0]), word)
+                    for word in container["command"]
+                ],
+                **{"env": known, "cwd": "/", "stdin": subprocess.DEVNULL, "stdout": out, "stderr": out},
+                start_new_session=True,
             )
 
-    def _resolve(self, variable: Json, cluster: KubernetesRecorder) -> str:
-        if "value" in variable:
-            return str(variable["value"])
-        if "secretKeyRef" in (source := variable["valueFrom"]):
-            return cluster.secrets[source["secretKeyRef"]["name"]][source["secretKeyRef"]["key"]]
-        return {"metadata.name": self.name, "status.podIP": "127.0.0.1"}[source["fieldRef"]["fieldPath"]]
+    def _resolve(self, variable: Json, kept: dict[str, dict[str, str]]) -> str:
+        source = variable.get("valueFrom", {})
+        if "secretKeyRef" in source:
+            return kept[source["secretKeyRef"]["name"]][source["secretKeyRef"]["key"]]
+        fields = {"metadata.name": self.name, "status.podIP": "127.0.0.1"}
+        return fields[source["fieldRef"]["fieldPath"]] if source else str(variable["value"])
 
-    def _expand(self, word: str, known: dict[str, str]) -> str:
-        found = re.compile(r"\$\$|\$\((\w+)\)")
-        return found.sub(lambda match: "$" if match[1] is None else known.get(match[1], match[0]), word)
+    @property
+    def exit_code(self) -> int | None:
+        code = self.process.poll()
+        return code if code is None or code >= 0 else 128 - code
 
     @property
     def has_ended(self) -> bool:
-        return self.process.poll() is not None
+        return self.exit_code is not None
 
     def terminate(self) -> None:
         """As a kubelet does: SIGTERM to the main process, and its grace."""
-        if "deletionTimestamp" not in self.meta:
+        if "deletionTimestamp" not in self.meta and not self.has_ended:
             self.meta["deletionTimestamp"] = f"{time.time():.6f}"
             self.kill_at_s = time.monotonic() + self.spec["terminationGracePeriodSeconds"]
-            self.process.send_signal(signal.SIGTERM)
+            self.process.terminate()
 
     def kill(self) -> None:
         """With all that it holds."""
         self.process.kill()
         self.process.wait()
-        sweep(POD_TOKEN, self.value)
-
-    def tick(self) -> None:
-        if self.has_ended or (self.kill_at_s and time.monotonic() > self.kill_at_s):
-            self.kill()
-
-    @property
-    def exit_code(self) -> int:
-        code = self.process.returncode
-        return code if code >= 0 else 128 - code
+        sweep(POD_TOKEN, self.name)
+        self.ended_s = time.monotonic()
 
     def shown(self) -> Json:
-        phase = "Running" if not self.has_ended else "Failed" if self.process.returncode else "Succeeded"
+        phase = "Running" if not self.has_ended else "Failed" if self.exit_code else "Succeeded"
         state = {"terminated": {"exitCode": self.exit_code, "reason": "Error"}} if self.has_ended else {"running": {}}
         target = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
-        status = {"phase": phase, "podIP": "127.0.0.1", "conditions": [target] if self.evicted else []}
-        return {"metadata": self.meta, "spec": self.spec, "status": {**status, "containerStatuses": [{"state": state}]}}
+        status = {"phase": phase, "containerStatuses": [{"state": state}], "conditions": [target][: self.is_evicted]}
+        return {"metadata": self.meta, "spec": self.spec, "status": status}
 
 
 class KubernetesRecorder:
@@ -125,19 +112,17 @@ class KubernetesRecorder:
         self.requests: list[str] = []
         self.denied: set[str] = set()
         """What is not allowed, such as `list pods`."""
-        self.has_room = True
-        self.is_silent, self._is_over = False, threading.Event()
-        self._failures: dict[tuple[str, int], list[float]] = {}
+        self.has_room, self.is_silent, self._is_over = True, False, threading.Event()
+        """Whether a new pod finds a place, and whether a request finds an answer."""
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"cluster": self}))
 
     def serve(self) -> None:
         for work in (self.server.serve_forever, self._control):
             threading.Thread(target=work, daemon=True).start()
         where = {"server": f"http://127.0.0.1:{self.server.server_port}"}
-        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
-        config = {"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [context]}
-        config |= {"clusters": [{"name": "c", "cluster": where}], "users": [{"name": "u", "user": {}}]}
-        (self.folder / "kubeconfig").write_text(json.dumps(config))
+        named = {"cluster": where, "user": {}, "context": {"cluster": "c", "user": "c"}}
+        config = {f"{kind}s": [{"name": "c", kind: value}] for kind, value in named.items()}
+        (self.folder / "kubeconfig").write_text(json.dumps(config | {"current-context": "c"}))
 
     def stop(self) -> None:
         self._is_over.set()
@@ -152,15 +137,6 @@ class KubernetesRecorder:
         with self.lock:
             return next((pod for pod in reversed(self.pods) if pod.index == index and not pod.has_ended), None)
 
-    @contextlib.contextmanager
-    def holding_pods_back(self) -> Iterator[None]:
-        """No pod finds a place."""
-        self.has_room = False
-        try:
-            yield
-        finally:
-            self.has_room = True
-
     # The API's side.
 
     def answer(self, method: str, path: str, query: Json, body: Json | None) -> Any:
@@ -171,16 +147,14 @@ class KubernetesRecorder:
             asked = body["spec"]["resourceAttributes"]
             what = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
             return {**body, "status": {"allowed": f"{asked['verb']} {what}" not in self.denied}}
-        match = ROUTE.fullmatch(path)
-        if match is None or match["plural"] not in ("jobs", "trainjobs", "services", "pods"):
+        if (match := ROUTE.fullmatch(path)) is None:
             raise Refused(404, "NotFound", "the server could not find the requested resource")
-        plural, name, sub = match["plural"], match["name"] or "", match["sub"]
+        space, plural, name, sub = match.groups()
         if plural == "pods":
             return self._answer_of_pods(method, name, sub, query)
         if method == "POST":
-            return self._create(match["space"], plural, body or {}, is_kept="dryRun" not in query)
-        found = self.objects.get((plural, name))
-        if found is None:
+            return self._create(space, plural, body or {}, is_kept="dryRun" not in query)
+        if (found := self.objects.get((plural, name))) is None:
             raise Refused(404, "NotFound", f'{plural} "{name}" not found')
         if method == "DELETE":
             found["metadata"].setdefault("deletionTimestamp", f"{time.time():.6f}")
@@ -204,13 +178,11 @@ class KubernetesRecorder:
             self.objects[plural, name] = made
         return made
 
-    def _answer_of_pods(self, method: str, name: str, sub: str | None, query: Json) -> Any:
+    def _answer_of_pods(self, method: str, name: str, sub: str, query: Json) -> Any:
         if not name:
             wanted = dict(each.split("=") for each in query.get("labelSelector", [""])[0].split(",") if each)
             return {"items": [pod.shown() for pod in self.pods if wanted.items() <= pod.meta["labels"].items()]}
-        pod = next((pod for pod in self.pods if pod.name == name), None)
-        if pod is None:
-            raise Refused(404, "NotFound", f'pods "{name}" not found')
+        pod = next(pod for pod in self.pods if pod.name == name)
         if sub == "log":
             return pod.log.read_bytes()
         if sub == "eviction" and method == "POST":
@@ -218,9 +190,8 @@ class KubernetesRecorder:
         return {"kind": "Status", "status": "Success"}
 
     def evict(self, pod: Pod) -> None:
-        with self.lock:
-            pod.evicted = True
-            pod.terminate()
+        pod.is_evicted = True
+        pod.terminate()
 
     # The controllers' side.
 
@@ -228,15 +199,14 @@ class KubernetesRecorder:
         while not self._is_over.wait(TICK_S):
             with self.lock:
                 for pod in self.pods:
-                    pod.tick()
-                for item in [item for (plural, _), item in self.objects.items() if plural == "trainjobs"]:
-                    self._control_train_job(item)
-                for item in [item for (plural, _), item in self.objects.items() if plural == "jobs"]:
-                    self._control_job(item)
+                    if not pod.ended_s and (pod.has_ended or time.monotonic() > pod.kill_at_s):
+                        pod.kill()
+                for (plural, _), item in list(self.objects.items()):
+                    if plural != "services":
+                        (self._control_job if plural == "jobs" else self._control_train_job)(item)
 
     def _control_train_job(self, item: Json) -> None:
-        name = f"{item['metadata']['name']}-node-0"
-        child = self.objects.get(("jobs", name))
+        child = self.objects.get(("jobs", name := f"{item['metadata']['name']}-node-0"))
         if "deletionTimestamp" in item["metadata"]:
             if child is None:
                 del self.objects["trainjobs", item["metadata"]["name"]]
@@ -252,8 +222,7 @@ class KubernetesRecorder:
         runtime = self.runtimes[item["spec"]["runtimeRef"]["name"]]["spec"]["template"]["spec"]
         spec = copy.deepcopy(runtime["replicatedJobs"][0]["template"]["spec"])
         spec |= {"completionMode": "Indexed", "completions": nodes, "parallelism": nodes}
-        if "activeDeadlineSeconds" in item["spec"]:
-            spec["activeDeadlineSeconds"] = item["spec"]["activeDeadlineSeconds"]
+        spec |= {key: value for key, value in item["spec"].items() if key == "activeDeadlineSeconds"}
         template = spec["template"]
         template["spec"]["containers"][0] |= {key: trainer[key] for key in ("image", "command", "env")}
         for patch in item["spec"]["runtimePatches"]:
@@ -262,19 +231,16 @@ class KubernetesRecorder:
             template["metadata"] = {"labels": patched["metadata"]["labels"]}
             template["spec"] |= {key: value for key, value in patched["spec"].items() if key != "containers"}
             template["spec"]["containers"][0]["volumeMounts"] = patched["spec"]["containers"][0]["volumeMounts"]
-        return {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {"name": name, "namespace": "default"},
-            "spec": spec,
-        }
+        where = {"name": name, "namespace": "default"}
+        return {"apiVersion": "batch/v1", "kind": "Job", "metadata": where, "spec": spec}
 
     def _control_job(self, job: Json) -> None:
         spec = job["spec"]
         pods = [pod for pod in self.pods if pod.job is job]
         if "deletionTimestamp" in job["metadata"]:
-            self._end(pods)
-            if all(pod.has_ended for pod in pods):
+            for pod in pods:
+                pod.terminate()
+            if all(pod.ended_s for pod in pods):
                 self.pods = [pod for pod in self.pods if pod.job is not job]
                 for key, item in list(self.objects.items()):
                     owners = [owner["uid"] for owner in item["metadata"].get("ownerReferences", ())]
@@ -283,22 +249,14 @@ class KubernetesRecorder:
             return None
         if "status" in job:
             return None
-        late_s = time.monotonic() - job["metadata"]["began_s"]
-        if late_s > spec.get("activeDeadlineSeconds", 1e9):
+        if time.monotonic() - job["metadata"]["began_s"] > spec.get("activeDeadlineSeconds", math.inf):
             return self._finish(job, pods, "Failed", "DeadlineExceeded")
-        done = {pod.index for pod in pods if pod.has_ended and pod.exit_code == 0}
+        done = {pod.index for pod in pods if pod.exit_code == 0}
         for index in set(range(spec["completions"])) - done:
             mine = [pod for pod in pods if pod.index == index]
-            counted = [pod for pod in mine if pod.has_ended and not self._is_ignored(pod)]
-            if len(counted) > spec["backoffLimitPerIndex"]:
+            if sum(pod.has_ended and not self._is_ignored(pod) for pod in mine) > spec["backoffLimitPerIndex"]:
                 return self._finish(job, pods, "Failed", "FailedIndexes")
-            waits = self._failures.setdefault((job["metadata"]["uid"], index), [])
-            waits += [time.monotonic()] * (len([pod for pod in mine if pod.has_ended]) - len(waits))
-            if (
-                self.has_room
-                and all(pod.has_ended for pod in mine)
-                and (not waits or time.monotonic() - waits[-1] > BACKOFF_S)
-            ):
+            if self.has_room and all(pod.ended_s and time.monotonic() - pod.ended_s > BACKOFF_S for pod in mine):
                 self.pods.append(Pod(self, job, index))
         if len(done) == spec["completions"]:
             self._finish(job, pods, "Complete", "CompletionsReached")
@@ -307,18 +265,14 @@ class KubernetesRecorder:
     def _is_ignored(self, pod: Pod) -> bool:
         for rule in pod.job["spec"]["podFailurePolicy"]["rules"]:
             codes = rule.get("onExitCodes", {}).get("values", ())
-            if (pod.evicted and "onPodConditions" in rule) or pod.exit_code in codes:
+            if (pod.is_evicted and "onPodConditions" in rule) or pod.exit_code in codes:
                 return bool(rule["action"] == "Ignore")
         return False
 
     def _finish(self, job: Json, pods: list[Pod], kind: str, reason: str) -> None:
         job["status"] = {"conditions": [{"type": kind, "status": "True", "reason": reason}]}
-        self._end(pods)
-
-    def _end(self, pods: list[Pod]) -> None:
         for pod in pods:
-            if not pod.has_ended:
-                pod.terminate()
+            pod.terminate()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -332,8 +286,8 @@ class _Handler(BaseHTTPRequestHandler):
                 answer = self.cluster.answer(self.command, url.path, parse_qs(url.query), body)
                 code = 201 if self.command == "POST" else 200
         except Refused as refused:
-            said = {"reason": refused.reason, "message": refused.message, "code": refused.code}
-            code, answer = refused.code, {"kind": "Status", "apiVersion": "v1", "status": "Failure", **said}
+            code, reason, message = refused.args
+            answer = {"kind": "Status", "status": "Failure", "reason": reason, "message": message, "code": code}
         data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(code)
         self.send_header("Content-Type", "text/plain" if isinstance(answer, bytes) else "application/json")
@@ -344,15 +298,3 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_DELETE = _handle
 
     def log_message(self, *_: object) -> None: ...
-
-
-@contextlib.contextmanager
-def kubernetes_recorder(folder: Path) -> Iterator[KubernetesRecorder]:
-    """Pods end with the body; and with this process, should it be killed."""
-    cluster = KubernetesRecorder(folder)
-    with reaped(TOKEN, str(folder), 0.0):
-        try:
-            cluster.serve()
-            yield cluster
-        finally:
-            cluster.stop()

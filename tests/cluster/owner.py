@@ -1,4 +1,4 @@
-"""A process that owns a run of toy workers, to be run on a host of a test, and to be killed by it.
+"""A process that owns a run of toy workers, or watches the job that does; to be run on a host of a test.
 
 python -m tests.cluster.owner RUN_DIR SPEC_JSON NODES MODULE WORDS...
 """
@@ -11,6 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from data_contracts.errors import HeadwayError
+from training.launch.follow import follow
+from training.launch.launchers import scheduler_for
+from training.launch.outcome import AttemptOutcome
 from training.launch.spec import Gang, LaunchSpec
 from training.launch.supervisor import supervise
 from training.ledger import Ledger, read_events
@@ -35,14 +38,17 @@ def main(run_dir: Path, spec: str, nodes: str, module: str, *words: str) -> int:
         import_path=(str(TOYS),),
         run_dir=run_dir,
     )
+    launch, ledger = LaunchSpec(**json.loads(spec)), Ledger(run_dir / "owner.jsonl")
+
+    def poll() -> int | None:
+        return newest_step(run_dir)
+
     try:
-        outcome = supervise(
-            LaunchSpec(**json.loads(spec)),
-            gang,
-            ledger=Ledger(run_dir / "owner.jsonl"),
-            budget_scope="one",
-            poll=lambda: newest_step(run_dir),
-        )
+        if launch.is_detached:
+            follow(scheduler_for(launch), launch, gang, ledger=ledger, budget_scope="one", poll=poll)
+            outcome = AttemptOutcome(state="done")
+        else:
+            outcome = supervise(launch, gang, ledger=ledger, budget_scope="one", poll=poll)
     except HeadwayError as error:
         print(f"{type(error).__name__}: {error}", flush=True)
         return error.exit_code

@@ -1,4 +1,4 @@
-"""What every launcher does alike, each over the real thing: a backend joins by a line in `BACKENDS`."""
+"""What every launcher does alike, each over the real thing but for Kubernetes, which is emulated."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import OwnedRun, ssh_spec
+from tests.cluster.conftest import OwnedRun, delete_all, kubernetes_spec, ssh_spec
 from tests.cluster.namespaces import NamespaceHosts
 from tests.training.conftest import TINY, make_project
 from tests.waiting import wait_until
+from training.launch.kubernetes_spec import SecretKey
 from training.launch.process_tree import processes_with
 from training.launch.protocol import TOKEN
 from training.launch.spec import LaunchSpec
@@ -20,24 +21,33 @@ from training.launch.stop_request import request_stop
 
 pytestmark = pytest.mark.slow
 
-BACKENDS = ("local", "ssh")
+BACKENDS = ("local", "ssh", "slurm", "kubernetes")
 SECRET = "a-word-that-nobody-else-says"
 
 
 @pytest.fixture(params=BACKENDS)
 def start(
-    request: pytest.FixtureRequest, new_run: Callable[..., OwnedRun], monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, new_run: Callable[..., OwnedRun], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., OwnedRun]:
-    """Starts a run of two nodes on the backend."""
-    monkeypatch.setenv("PALETTE_KEY", SECRET)
+    """Starts a run of two nodes on the backend; where it takes secrets by reference, by that alone."""
+    if request.param != "kubernetes":
+        monkeypatch.setenv("PALETTE_KEY", SECRET)
 
     def start(*words: str, module: str = "toy_worker", **fields: Any) -> OwnedRun:
+        quick = {"backoff_s": 0.0, "peer_grace_s": 1.0, "lost_grace_s": 3.0}
         if request.param == "ssh":
             hosts = request.getfixturevalue("hosts")
             run = new_run(ssh_spec(hosts, **fields), hosts.hosts[0])
+        elif request.param == "kubernetes":
+            cluster = request.getfixturevalue("kubernetes")
+            request.addfinalizer(lambda: delete_all(cluster))
+            cluster.secrets["palette"] = {"key": SECRET}
+            pods = {"secrets": {"PALETTE_KEY": SecretKey(secret="palette", key="key")}}
+            run = new_run(kubernetes_spec(tmp_path, toys=False, pods=pods, **quick | fields), None)
         else:
-            quick = {"backoff_s": 0.0, "peer_grace_s": 1.0, "lost_grace_s": 3.0}
-            run = new_run(LaunchSpec(**quick | fields), None)
+            if request.param == "slurm":
+                request.addfinalizer(request.getfixturevalue("slurm").cancel_all)
+            run = new_run(LaunchSpec(launcher=request.param, **quick | fields), None)
         run.begin(*words, module=module)
         return run
 

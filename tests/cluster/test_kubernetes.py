@@ -8,61 +8,40 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from data_contracts.errors import EnvironmentProblem, RunStopped
+from tests.cluster.conftest import delete_all, kubernetes_spec
 from tests.cluster.detached_run import LONG, REPOSITORY, DetachedRun
-from tests.cluster.kubernetes_recorder import KubernetesRecorder, Pod, kubernetes_recorder
+from tests.cluster.kubernetes_recorder import KubernetesRecorder, Pod
 from tests.training.conftest import TINY, make_project
 from tests.waiting import DEADLINE_S, wait_until
 from training.launch.jobs import JobState
-from training.launch.kubernetes_spec import KubernetesSpec, Volume
 from training.launch.launcher import Handle
 from training.launch.order import Outcome
-from training.launch.spec import DetachedSpec, LaunchSpec
+from training.launch.spec import DetachedSpec
 from training.launch.stop_request import request_stop
 
 pytestmark = pytest.mark.slow
-TOY_AGENTS = str(Path(__file__).parent / "toy_agents")
 FORMS = pytest.mark.parametrize("runtime", [None, "headway"], ids=["indexed-job", "train-job"])
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesRecorder]:
-    with (
-        kubernetes_recorder(tmp_path_factory.mktemp("kubernetes")) as made,
-        pytest.MonkeyPatch.context() as here,
-    ):
-        here.setenv("KUBECONFIG", str(made.folder / "kubeconfig"))
-        yield made
-
-
-def spec_of(folder: Path, *, agents: str = TOY_AGENTS, pods: dict[str, Any] | None = None, **fields: Any) -> LaunchSpec:
-    given: dict[str, Any] = {
-        "image": "headway:test",
-        "python": sys.executable,
-        "volumes": (Volume(claim="shared", mount_path=str(folder)),),
-        "environment": {"PYTHONPATH": f"{agents}:{REPOSITORY}"},
-    }
-    quick = {"stop_grace_s": 20, "peer_grace_s": 1, "backoff_s": 0}
-    return LaunchSpec(launcher="kubernetes", kubernetes=KubernetesSpec(**given | (pods or {})), **quick | fields)
+def cluster(kubernetes: KubernetesRecorder) -> KubernetesRecorder:
+    return kubernetes
 
 
 @pytest.fixture
 def run(cluster: KubernetesRecorder, tmp_path: Path) -> Iterator[DetachedRun]:
     folder = tmp_path / "runs of $(HOME)" / "0123456789abcdef"
     folder.mkdir(parents=True)
-    made = DetachedRun(folder, spec_of(tmp_path))
+    made = DetachedRun(folder, kubernetes_spec(tmp_path))
     yield made
     for flow in made.flows:
         flow.kill()
         flow.wait()
-    for plural in ("trainjobs", "jobs"):
-        for item in [item for (kind, _), item in cluster.objects.items() if kind == plural]:
-            item["metadata"].setdefault("deletionTimestamp", "now")
-    wait_until(lambda: not cluster.objects, what="no object")
+    delete_all(cluster)
     assert cluster.living() == []
 
 
@@ -70,7 +49,7 @@ def run(cluster: KubernetesRecorder, tmp_path: Path) -> Iterator[DetachedRun]:
 def test_a_job_of_two_pods_runs_to_its_end_and_the_flow_sees_it(
     run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path, runtime: str | None
 ) -> None:
-    run.spec = spec_of(tmp_path, pods={"training_runtime": runtime})
+    run.spec = kubernetes_spec(tmp_path, pods={"training_runtime": runtime})
     run.follow(run.gang("--steps", "12"), run.spec)
 
     assert run.records() == ["done"]
@@ -118,7 +97,7 @@ def test_a_run_goes_on_at_once_under_the_name_of_the_job_that_is_just_ending(run
 def test_notice_to_a_pod_costs_no_attempt_and_no_step(
     run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path, index: int, runtime: str | None
 ) -> None:
-    spec = spec_of(tmp_path, pods={"training_runtime": runtime}, max_attempts=1)
+    spec = kubernetes_spec(tmp_path, pods={"training_runtime": runtime}, max_attempts=1)
     flow = run.start_flow(spec, "--until", str(run.folder / "enough"))
     run.wait_for_step()
     evicted = _there(cluster, index)
@@ -140,13 +119,16 @@ def test_notice_to_a_pod_costs_no_attempt_and_no_step(
 def test_a_run_shrinks_to_the_pods_that_are_left_and_one_that_returns_joins_the_next_attempt(
     run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path
 ) -> None:
-    spec = spec_of(tmp_path, pods={"gather_s": 1.0}, min_nodes=1, max_attempts=9)
+    spec = kubernetes_spec(tmp_path, pods={"gather_s": 1.0}, min_nodes=1, max_attempts=9)
     flow = run.start_flow(spec, "--until", str(run.folder / "enough"))
     run.wait_for_step()
-    with cluster.holding_pods_back():
+    cluster.has_room = False
+    try:
         _there(cluster, 1).kill()
         run.wait_for_step(attempt=2)
         assert set(run.attempt(2).read_markers()) == {0}
+    finally:
+        cluster.has_room = True
     wait_until(lambda: _there(cluster, 1).name in run.places(), what="the pod that returns")
     os.kill(run.attempt(2).read_markers()[0].pid, signal.SIGKILL)
     run.wait_for_step(attempt=3)
@@ -159,7 +141,7 @@ def test_a_run_shrinks_to_the_pods_that_are_left_and_one_that_returns_joins_the_
 def test_whoever_of_supervisor_guard_agent_rank_and_pod_is_killed_the_run_goes_on(
     run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path
 ) -> None:
-    spec = spec_of(tmp_path, max_attempts=9, max_cycles_without_progress=9)
+    spec = kubernetes_spec(tmp_path, max_attempts=9, max_cycles_without_progress=9)
     flow = run.start_flow(spec, "--children", "--until", str(run.folder / "enough"))
     for number, victim in enumerate(("rank", "agent", "guard", "pod", "supervisor"), start=1):
         run.wait_for_step(attempt=number)
@@ -213,7 +195,7 @@ def test_an_interrupted_flow_keeps_a_checkpoint_and_ends_the_job(run: DetachedRu
 def test_a_run_that_nobody_watches_keeps_a_checkpoint_and_stops_and_is_taken_up_again(
     run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path
 ) -> None:
-    spec = spec_of(tmp_path, detached=DetachedSpec(lease_s=5.0))
+    spec = kubernetes_spec(tmp_path, detached=DetachedSpec(lease_s=5.0))
     flow = run.start_flow(spec, "--until", str(run.folder / "enough"))
     run.wait_for_step()
     flow.kill()
@@ -246,7 +228,7 @@ def test_what_kubernetes_refuses_is_told_in_its_own_words_and_leaves_nothing(
         ({"namespace": "nowhere"}, 'namespaces "nowhere" not found'),
         ({"training_runtime": "nobody"}, "ClusterTrainingRuntime nobody not found"),
     ):
-        refused = DetachedRun(run.folder, spec_of(tmp_path, pods=pods))
+        refused = DetachedRun(run.folder, kubernetes_spec(tmp_path, pods=pods))
         with pytest.raises(EnvironmentProblem, match=words):
             refused.scheduler.rehearse(refused.spec, run.gang())
         with pytest.raises(EnvironmentProblem, match=words):
@@ -264,7 +246,7 @@ def test_a_pod_that_never_comes_up_ends_the_run_with_its_own_words(
     run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path
 ) -> None:
     bare = {"python": str(Path(sys.base_prefix) / "bin" / "python3"), "environment": {}}
-    spec = spec_of(tmp_path, pods=bare, max_attempts=1)
+    spec = kubernetes_spec(tmp_path, pods=bare, max_attempts=1)
     with pytest.raises(EnvironmentProblem, match=r"(?s)FailedIndexes.*No module named 'training'") as told:
         run.follow(run.gang(*LONG), spec)
     assert "Its last lines:" in str(told.value)
@@ -285,7 +267,7 @@ def test_real_workers_in_two_pods_come_to_the_bits_of_a_run_without_kubernetes_a
             evicted.append(pod.name)
             cluster.evict(pod)
 
-    real = spec_of(tmp_path, agents="")
+    real = kubernetes_spec(tmp_path, toys=False)
     run.follow(run.gang(module="training.worker", arguments=arguments, import_path=(str(REPOSITORY),)), real, evict)
 
     assert run.records() == ["stopped", "done"]

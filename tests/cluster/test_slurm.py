@@ -14,7 +14,7 @@ import pytest
 from data_contracts.errors import ContractViolation, EnvironmentProblem, RunStopped
 from flows.command_signals import HungUp
 from tests.cluster.detached_run import LONG, REPOSITORY, DetachedRun
-from tests.cluster.slurm import SlurmCluster, slurm_cluster, why_not
+from tests.cluster.slurm import SlurmCluster, why_not
 from tests.training.conftest import make_project
 from tests.waiting import DEADLINE_S, wait_until
 from training.launch.follow import WORKER_LOST
@@ -32,14 +32,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
 ]
-
-
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster, pytest.MonkeyPatch.context() as here:
-        for name, value in cluster.variables.items():
-            here.setenv(name, value)
-        yield cluster
 
 
 @dataclass
