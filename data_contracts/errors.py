@@ -10,6 +10,7 @@
     │   └── RanksLost          6   ranks or machines were lost until the budget was spent
     ├── PromotionRefused       7   the promotion policy says no
     ├── EnvironmentProblem     8   workspace, disk, port or machine
+    │   └── Superseded         8   a later attempt of the run has begun
     ├── RegistryError          9   MLflow or a ref refused
     │   └── RefConflict        9   another writer moved the ref first
     ├── NotReproduced         10   a version that was trained again came to other bits
@@ -120,6 +121,10 @@ class PromotionRefused(HeadwayError):
 class EnvironmentProblem(HeadwayError):
     cause = "environment"
     exit_code = 8
+
+
+class Superseded(EnvironmentProblem):
+    """What an earlier attempt would publish is refused; it ends."""
 
 
 class RegistryError(HeadwayError):

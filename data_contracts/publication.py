@@ -102,7 +102,7 @@ class Workspace(PublishedFiles):
             prepare: called with that path before there is an empty file; may put another there.
         """
         final = self.local_path(relative)
-        staging = final.parent / staging_name(final.name)
+        staging = (self._stage_in or final.parent) / staging_name(final.name)
         with naming_the_place(relative):
             final.parent.mkdir(parents=True, exist_ok=True)
             prepare(staging)

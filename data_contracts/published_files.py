@@ -50,9 +50,12 @@ class PublishedFiles:
     Args:
         uri: a folder, or a URI that fsspec knows. Credentials come from the environment, never from here.
         patience: how long an object store is tried.
+        stage_in: an existing folder, in the file system of the first, where files lie until they are whole; while it is
+            not there, nothing is published. None: beside where they will be.
     """
 
-    def __init__(self, uri: str, patience: Patience | None = None) -> None:
+    def __init__(self, uri: str, patience: Patience | None = None, *, stage_in: Path | None = None) -> None:
+        self._stage_in = stage_in
         self.fs, root = open_file_system(uri)
         is_folder = "file" in (self.fs.protocol if isinstance(self.fs.protocol, tuple) else (self.fs.protocol,))
         self.root = str(Path(root).resolve()) if is_folder else root.rstrip("/")

@@ -18,12 +18,21 @@ from training.checkpoint.agreement import gathered
 from training.checkpoint.blocks import nothing
 from training.checkpoint.verify import verify_checkpoint
 from training.distributed import Gang
+from training.launch.mandate import NO_MANDATE, Mandate
 
 
 def publish_result(
-    run_dir: Path, run: Link, manifest: CheckpointManifest, tensors: Iterable[tuple[str, Tensor]]
+    run_dir: Path,
+    run: Link,
+    manifest: CheckpointManifest,
+    tensors: Iterable[tuple[str, Tensor]],
+    mandate: Mandate = NO_MANDATE,
 ) -> None:
-    """Say that the run is finished, with its last checkpoint. Replaces an earlier result."""
+    """Say that the run is finished, with its last checkpoint. Replaces an earlier result.
+
+    Raises:
+        Superseded: a later attempt has begun.
+    """
     result = {
         "format_version": 1,
         "run": run.sha256,
@@ -32,7 +41,8 @@ def publish_result(
         "manifest_sha256": manifest.sha256,
         "tensors_sha256": tensors_sha256(tensors),
     }
-    Workspace(str(run_dir)).publish_json(layout.RESULT_NAME, result)
+    with mandate.upheld():
+        Workspace(str(run_dir), stage_in=mandate.folder).publish_json(layout.RESULT_NAME, result)
 
 
 def is_finished(run_dir: Path, run: Link, gang: Gang, *, on_part: Callable[[], None] = nothing) -> bool:

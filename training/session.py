@@ -109,7 +109,7 @@ class _Session:
         with self._rank.ledger.span("result") as fields:
             wholes = Pulse(self._rank.ledger, "result").beside(self._learner.wholes())
             if self._gang.leads and self._checkpointer.newest is not None:
-                publish_result(self._run_dir, self._run, self._checkpointer.newest, wholes)
+                publish_result(self._run_dir, self._run, self._checkpointer.newest, wholes, self._rank.mandate)
             collections.deque(wholes, maxlen=0)  # all ranks take part in making them up
             fields |= as_fields(self._gang.traffic.take())
 
@@ -172,6 +172,7 @@ class _Session:
     def _begin(self, at_most: int | None = None) -> int:
         """Fresh weights, or those of the newest good checkpoint of at most so many steps. Returns how many are done."""
         with self._rank.ledger.span("restore") as fields, self._explaining_out_of_memory(of_batches=False):
+            self._rank.mandate.require()
             if at_most is not None and self._gang.leads:
                 abandon_after(self._run_dir, at_most)
             self._learner = Learner(self._recipe, self._spec, self._gang)
@@ -207,6 +208,7 @@ class _Session:
             retain=self._discard_expired,
             on_saved=self._report_saved,
             on_part=Pulse(self._rank.ledger, "checkpoint"),
+            mandate=self._rank.mandate,
         )
         if verified is None:
             self._guard.restart()

@@ -26,6 +26,7 @@ from training.checkpoint.blocks import nothing, publish_blocks
 from training.checkpoint.file_image import FileImage, make_header
 from training.checkpoint.pieces import dtype_name
 from training.distributed import PATIENCE_S, Gang
+from training.launch.mandate import NO_MANDATE, Mandate
 
 if TYPE_CHECKING:
     from training.checkpoint.save import Content
@@ -63,6 +64,7 @@ class Commit:
     world_size: int
     parent: str | None
     abandoned: threading.Event
+    mandate: Mandate = NO_MANDATE
 
     @property
     def size_bytes(self) -> int:
@@ -70,7 +72,7 @@ class Commit:
 
     @property
     def store(self) -> Workspace:
-        return Workspace(str(self.directory))
+        return Workspace(str(self.directory), stage_in=self.mandate.folder)
 
     def complete(self, own: Sequence[CheckpointFile]) -> CheckpointManifest:
         """On rank 0: wait for the others' parts, then make the checkpoint exist. The last of `own` is the proof batch.

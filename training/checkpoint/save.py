@@ -33,6 +33,7 @@ from training.checkpoint.file_image import FileImage, make_header
 from training.checkpoint.pieces import Piece, State, pieces_of
 from training.checkpoint.staging import Staging
 from training.distributed import Gang
+from training.launch.mandate import NO_MANDATE, Mandate
 
 Retain = Callable[[int], None]
 LOOK_EVERY_S = 0.5
@@ -78,6 +79,7 @@ class Checkpointer:
         retain: called on rank 0 with the step of each new checkpoint, in the writing thread, and once with `newest`.
         on_saved: called on every rank in the main thread, once what was begun before is durable.
         on_part: called in the main thread every now and then while it waits for this rank's writing, if that gets on.
+        mandate: under which it publishes.
     """
 
     def __init__(
@@ -89,7 +91,9 @@ class Checkpointer:
         retain: Retain = lambda _step: None,
         on_saved: Callable[[Saved], object] = lambda _saved: None,
         on_part: Callable[[], None] = nothing,
+        mandate: Mandate = NO_MANDATE,
     ) -> None:
+        self._mandate = mandate
         self._checkpoints, self._gang, self._retain, self._on_saved = checkpoints, gang, retain, on_saved
         self._on_part, self._num_parts = on_part, 0
         self.newest = newest
@@ -104,6 +108,7 @@ class Checkpointer:
         self._abandoned = threading.Event()
 
     def __enter__(self) -> Self:
+        self._mandate.require()
         if self._gang.leads and self.newest is not None:
             self._retain(self.newest.step)  # whoever kept it may have died before the older ones went
         return self
@@ -133,8 +138,10 @@ class Checkpointer:
 
         Raises:
             EnvironmentProblem: the one before could not be written; older ones are untouched.
+            Superseded: a later attempt has begun.
         """
         began_s = time.perf_counter()
+        self._mandate.require()
         pieces = pieces_of({**content.tensors, **content.moments})
         held = tuple(piece.slice(name) for name, piece in sorted(pieces.items()))
         directory = self._checkpoints / layout.directory_name(content.step)
@@ -157,6 +164,7 @@ class Checkpointer:
             world_size=self._gang.world_size,
             parent=None if self.newest is None else self.newest.sha256,
             abandoned=self._abandoned,
+            mandate=self._mandate,
         )
         self.saved_step = content.step
         self._in_flight = _started(lambda: self._write(commit, began_s), name=f"checkpoint-{content.step}")
@@ -227,9 +235,10 @@ class Checkpointer:
 
     def _write(self, commit: Commit, began_s: float) -> Saved:
         try:
-            own = write_share(commit, self._gang, self._images, on_part=self._count_part)
-            if self._gang.leads:
-                self.newest = commit.complete(own)
+            with self._mandate.upheld():
+                own = write_share(commit, self._gang, self._images, on_part=self._count_part)
+                if self._gang.leads:
+                    self.newest = commit.complete(own)
             durable_s = time.perf_counter() - began_s
             if self._gang.leads:
                 self._retain(commit.content.step)

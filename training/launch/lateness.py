@@ -14,8 +14,8 @@ from training.launch.spec import LaunchSpec, QuietLaunchSpec
 from training.ledger import read_events
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>\S+)$', re.MULTILINE)
-_WATCH = "_stand_watch"
-"""The rank's own watch thread, which stands in every dump and explains nothing."""
+_WATCHES = {"_stand_watch", "_watch_mandate"}
+"""The rank's own watch threads, which stand in every dump and explain nothing."""
 
 
 BLINK_S = 5.0
@@ -185,7 +185,7 @@ def innermost_frame(stacks: str) -> str:
     """`function (file:line)` where a rank's main thread was, from what faulthandler wrote; empty when unknown."""
     for block in reversed(re.split(r"\n\n|(?=^(?:Current t|T)hread )", stacks, flags=re.MULTILINE)):
         frames = list(_FRAME.finditer(block))
-        if frames and not any(frame["function"] == _WATCH for frame in frames):
+        if frames and not any(frame["function"] in _WATCHES for frame in frames):
             frame = frames[0]
             return f"{frame['function']} ({Path(frame['file']).name}:{frame['line']})"
     return ""

@@ -3,6 +3,7 @@
     <run_dir>/attempts/<NNN>/
         rank-N.json          marker: how rank N is or how it ended (torchrun hides exit codes)
         rank-N.stacks        stacks of all threads of rank N, once somebody asked
+        mandate/             what the attempt publishes is staged here; removed when a later one begins
         memory-N.json        what took the memory of rank N when it ran out
         node-N.json          status: how the guard of node N is or how it ended
         node-N.vitals.json   how the processes of its ranks are, by the guard of node N
@@ -34,6 +35,8 @@ NODE = "HEADWAY_NODE"
 RANKS_HERE = "HEADWAY_RANKS_HERE"
 """Ranks of all nodes that are really one machine."""
 GUARD_PID = "HEADWAY_GUARD_PID"
+MANDATE = "HEADWAY_MANDATE"
+"""The folder through which the attempt publishes; see `mandate`."""
 STOP_GRACE_S = "HEADWAY_STOP_GRACE_S"
 STOP_BOUND = "HEADWAY_STOP_BOUND"
 """Until when the attempt may go on, as JSON; see `stop_bound`."""

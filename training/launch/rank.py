@@ -21,12 +21,14 @@ from typing import Any
 from data_contracts.errors import HeadwayError, RunStopped
 from training.launch import protocol
 from training.launch.failure import describe
+from training.launch.mandate import mandate_of
 from training.launch.process_tree import die_with_parent
 from training.launch.protocol import ENDED, AttemptFiles, overwrite_json, write_json
 from training.launch.stop_bound import StopBound
 from training.ledger import Ledger
 
 WATCH_S = 0.5
+MANDATE_WATCH_S = 2.0
 DEFAULT_STOP_GRACE_S = 20.0
 NOTHING_TO_KEEP = "stopped while there was nothing new to keep."
 EXIT_ORPHANED = 137
@@ -43,6 +45,7 @@ class Rank:
         self.node = int(environment.get(protocol.NODE, environment.get("GROUP_RANK", "0")))
         self.attempt = int(environment.get(protocol.ATTEMPT, "0"))
         self.attempt_dir = attempt_dir
+        self.mandate = mandate_of(environment)
         self.stop_bound = StopBound.from_environment(environment)
         self.files = AttemptFiles(attempt_dir)
         self.ledger = Ledger(self.files.rank_spool(self.rank), rank=self.rank, attempt=self.attempt)
@@ -90,6 +93,13 @@ class Rank:
         if self._is_expendable and not self.has_ended:
             self._end("stopped", RunStopped(NOTHING_TO_KEEP))
             os._exit(RunStopped.exit_code)
+
+    def leave_if_superseded(self) -> None:
+        """Called by a watch; does not return when a later attempt has begun."""
+        if self.mandate.is_withdrawn and not self.has_ended:
+            refusal = self.mandate.refusal()
+            self._end("failed", refusal)
+            os._exit(refusal.exit_code)
 
     def mark(self, state: str, **fields: Any) -> None:
         """Write the marker: `state` is `running`, `done`, `stopped` or `failed`; other fields stay till overwritten.
@@ -184,6 +194,15 @@ def _watch(rank: Rank) -> None:
     signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
     grace_s = float(os.environ.get(protocol.STOP_GRACE_S, DEFAULT_STOP_GRACE_S))
     threading.Thread(target=_stand_watch, args=(rank, receiver, grace_s), name="rank-watch", daemon=True).start()
+    if rank.mandate.folder is not None:
+        threading.Thread(target=_watch_mandate, args=(rank,), name="mandate-watch", daemon=True).start()
+
+
+def _watch_mandate(rank: Rank) -> None:
+    """In a thread of its own: a file system beyond a cut link may never answer."""
+    while True:
+        time.sleep(MANDATE_WATCH_S)
+        rank.leave_if_superseded()
 
 
 def _stand_watch(rank: Rank, receiver: int, grace_s: float) -> None:

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from data_contracts.documents import Frozen
 from training.data.loader_spec import LoaderSpec
-from training.launch import protocol
+from training.launch import mandate, protocol
 from training.launch.hosts import Member
 from training.launch.kubernetes_spec import KubernetesSpec
 from training.launch.preflight import PreflightSpec
@@ -275,6 +275,7 @@ def rank_environment(
         protocol.TOKEN: attempt.token,
         protocol.ATTEMPT: str(attempt.number),
         protocol.ATTEMPT_DIR: str(attempt.folder),
+        protocol.MANDATE: str(attempt.folder / mandate.NAME),
         protocol.NODE: str(node),
         protocol.RANKS_HERE: str(spec.ranks_per_node * (spec.nodes if is_here else 1)),
         protocol.STOP_GRACE_S: f"{spec.stop_grace_s:g}",

@@ -22,6 +22,7 @@ from training.launch.hosts import Muster
 from training.launch.launcher import Launcher
 from training.launch.launchers import launcher_for
 from training.launch.logs import last_lines
+from training.launch.mandate import grant
 from training.launch.membership import Membership
 from training.launch.outcome import AttemptOutcome
 from training.launch.protocol import TOKEN
@@ -103,6 +104,7 @@ class _Supervisor:
             number = self._records.next_attempt()
             folder = attempt_folder(self._gang.run_dir, number)
             folder.mkdir(parents=True)
+            grant(self._gang.run_dir, folder)
             outcome = self._run(number, folder)
             if outcome.state == "done":
                 return outcome

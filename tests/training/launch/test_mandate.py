@@ -1,0 +1,183 @@
+"""What an attempt publishes is there before the next one begins, or never."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from data_contracts.errors import Superseded
+from tests.training.conftest import TINY, TinyProject, rank_environment, start_fresh
+from tests.waiting import DEADLINE_S, wait_until
+from training.checkpoint.layout import MANIFEST_NAME, directory_name
+from training.checkpoint.verify import verify_checkpoint
+from training.config import RecipeSpec
+from training.launch import mandate as mandates
+from training.launch.mandate import Mandate, grant
+from training.launch.ports import free_port
+from training.launch.process_tree import process_state
+from training.launch.protocol import ATTEMPT, MANDATE, AttemptFiles
+from training.launch.spec import Gang, LaunchSpec, attempt_folder
+from training.launch.supervisor import supervise
+from training.ledger import Ledger
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def begin(run_dir: Path, number: int) -> Mandate:
+    folder = attempt_folder(run_dir, number)
+    folder.mkdir(parents=True)
+    grant(run_dir, folder)
+    return Mandate(folder / mandates.NAME)
+
+
+def test_a_later_attempt_takes_away_the_mandates_of_all_before(tmp_path: Path) -> None:
+    earlier = [begin(tmp_path, number) for number in (1, 2, 999)]
+    newest = begin(tmp_path, 1000)
+    newest.require()
+    for mandate in earlier:
+        with pytest.raises(Superseded, match=r"attempt 1000 has begun: attempt \d+ publishes nothing any more"):
+            mandate.require()
+
+
+def test_an_attempt_that_begins_behind_a_later_one_has_none(tmp_path: Path) -> None:
+    later = begin(tmp_path, 2)
+    with pytest.raises(Superseded, match="attempt 2 has begun: attempt 1 "):
+        begin(tmp_path, 1)
+    later.require()
+
+
+def test_what_was_half_written_goes_with_the_mandate(tmp_path: Path) -> None:
+    mandate = begin(tmp_path, 1)
+    assert mandate.folder is not None
+    (mandate.folder / ".manifest.json.partial").write_text("half")
+    begin(tmp_path, 2)
+    assert not mandate.folder.exists()
+
+
+def test_a_folder_that_cannot_be_asked_for_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mandate = begin(tmp_path, 1)
+
+    def stale(_path: Path) -> None:
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(Path, "stat", stale)
+    mandate.require()
+
+
+HALTS = '''
+"""The language model, on a rank 0 that halts itself just before a file of a step takes its name."""
+
+import os
+import signal
+from pathlib import Path
+
+from training.recipes.language_model import LanguageModel as Halting
+
+real, place = Path.replace, os.environ.get("HALT_AT")
+
+
+def replace(path, target):
+    if place and os.environ["RANK"] == "0" and str(target).endswith(place):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return real(path, target)
+
+
+Path.replace = replace
+'''
+
+
+class Trained(NamedTuple):
+    recipes: Path
+    run: str
+    bits: str
+
+
+@pytest.fixture(scope="module")
+def undisturbed(shared_project: TinyProject, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
+    """A run to its end, on a recipe that halts where it is told to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "halting_recipe.py").write_text(HALTS)
+    recipe = RecipeSpec(name="halting_recipe:Halting", model=dict(TINY.recipe.model))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        run = shared_project.publish_run(TINY.model_copy(update={"recipe": recipe})).sha256
+        yield Trained(folder, run, train(shared_project, run, folder, folder / "run"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [f"{directory_name(4)}/{MANIFEST_NAME}", "result.json"])
+def test_a_rank_that_was_halted_in_a_save_and_goes_on_in_another_attempts_time_publishes_nothing_and_ends(
+    project: TinyProject, undisturbed: Trained, tmp_path: Path, place: str
+) -> None:
+    run_dir = tmp_path / "run"
+    old = begin_by_hand(project, undisturbed, run_dir, HALT_AT=place)
+    wait_until(lambda: process_state(old[0].pid) == "T", what="rank 0, halted")
+    assert train(project, undisturbed.run, undisturbed.recipes, run_dir) == undisturbed.bits
+    as_it_was = published(run_dir)
+
+    for rank in old:
+        rank.send_signal(signal.SIGCONT)
+    codes = [rank.wait(DEADLINE_S) for rank in old]
+
+    assert published(run_dir) == as_it_was
+    assert codes == [Superseded.exit_code] * 2
+    markers = AttemptFiles(attempt_folder(run_dir, 1)).read_markers()
+    assert {(marker.state, marker.error) for marker in markers.values()} == {("failed", "Superseded")}
+    assert {marker.what for marker in markers.values()} == {
+        "attempt 2 has begun: attempt 1 publishes nothing any more."
+    }
+    assert [verify_checkpoint(folder).step for folder in sorted((run_dir / "checkpoints").glob("step-*"))][-1] == 6
+
+
+def begin_by_hand(
+    project: TinyProject, trained: Trained, run_dir: Path, **environment: str
+) -> list[subprocess.Popen[bytes]]:
+    """The ranks of attempt 1, as its guards would start them; nobody will end them."""
+    mandate, port = begin(run_dir, 1), free_port()
+    folder = attempt_folder(run_dir, 1)
+    words = ["--workspace", project.workspace.uri, "--run-spec", trained.run, "--run-dir", str(run_dir)]
+    told = {
+        ATTEMPT: "1",
+        MANDATE: str(mandate.folder),
+        "PYTHONPATH": os.pathsep.join((str(trained.recipes), str(REPOSITORY))),
+    }
+    ranks = [
+        start_fresh(
+            "training.worker",
+            words,
+            run_dir,
+            folder / f"rank-{rank}.log",
+            rank_environment(rank, 2, port, folder) | told | environment,
+        )
+        for rank in (0, 1)
+    ]
+    project.started += ranks
+    return ranks
+
+
+def train(project: TinyProject, run: str, recipes: Path, run_dir: Path) -> str:
+    """The next attempt to its end, under a supervisor. Returns the digest of what was learnt."""
+    gang = Gang(
+        module="training.worker",
+        arguments=("--workspace", project.workspace.uri, "--run-spec", run, "--run-dir", str(run_dir)),
+        nodes=2,
+        ranks_per_node=1,
+        import_path=(str(recipes), str(REPOSITORY)),
+        run_dir=run_dir,
+    )
+    ledger = Ledger(recipes / "owner.jsonl")
+    assert supervise(LaunchSpec(), gang, ledger=ledger, budget_scope="one", poll=lambda: None).state == "done"
+    return str(json.loads((run_dir / "result.json").read_text())["tensors_sha256"])
+
+
+def published(run_dir: Path) -> dict[str, tuple[int, int]]:
+    """All that the run has made, as the file system knows it."""
+    paths = [*(run_dir / "checkpoints").rglob("*"), run_dir / "result.json"]
+    return {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths}

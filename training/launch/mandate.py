@@ -1,0 +1,124 @@
+"""An attempt's mandate: the right to publish in the run's name, which ends when a later attempt begins.
+
+A cut link, or a rank that is halted, may leave an attempt behind that goes on while the next one runs elsewhere.
+So all that a rank publishes for its run is staged in a folder of its attempt, and comes to its place by a rename out of
+it. Who begins an attempt removes the folders of all earlier ones first, and a rename out of one that is gone fails,
+whenever its caller last looked: what an attempt publishes is there before the next one begins, or never.
+
+What a rank *deletes* (expired and interrupted checkpoints) has no such step: it asks before, and that is all. One that
+is halted between the question and the deletion, and goes on a moment after, would still delete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from data_contracts.errors import EnvironmentProblem, Superseded
+from training.launch.protocol import MANDATE
+
+NAME = "mandate"
+WITHIN_S = 10.0
+"""How long a folder may fill up again while it is removed, by whoever still writes there."""
+
+
+def grant(run_dir: Path, attempt: Path) -> None:
+    """Give an attempt that begins its mandate, once every earlier one has lost its own.
+
+    Raises:
+        EnvironmentProblem: one cannot be taken away.
+        Superseded: a later attempt has begun meanwhile.
+    """
+    number, attempts = int(attempt.name), run_dir / "attempts"
+    for earlier in (each for each in _numbers(attempts) if each < number):
+        _remove(attempts / f"{earlier:03d}" / NAME)
+    (attempt / NAME).mkdir()
+    if max(_numbers(attempts)) > number:
+        _remove(attempt / NAME)
+        Mandate(attempt / NAME).require()
+
+
+def _numbers(attempts: Path) -> list[int]:
+    return [int(path.name) for path in attempts.iterdir() if path.name.isdigit()]
+
+
+def _remove(folder: Path) -> None:
+    deadline_s = time.monotonic() + WITHIN_S
+    while True:
+        try:
+            for left in folder.iterdir():
+                left.unlink(missing_ok=True)
+            folder.rmdir()
+            return
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if time.monotonic() > deadline_s:
+                raise EnvironmentProblem(
+                    f"an earlier attempt cannot be kept from publishing ({error.strerror}).",
+                    where=str(folder),
+                    advice="End what still writes there, and run again.",
+                ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Mandate:
+    """What a rank holds of it: the folder, or None where nobody supervises it, and nothing is refused."""
+
+    folder: Path | None = None
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether the folder is gone; one that cannot be asked for is not."""
+        if self.folder is None:
+            return False
+        try:
+            self.folder.stat()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def require(self) -> None:
+        """Raises `Superseded`."""
+        if self.is_withdrawn:
+            raise self.refusal()
+
+    def refusal(self) -> Superseded:
+        assert self.folder is not None
+        own = self.folder.parent
+        with contextlib.suppress(OSError, ValueError):
+            newest = max(_numbers(own.parent))
+            if newest > int(own.name):
+                return Superseded(
+                    f"attempt {newest} has begun: attempt {int(own.name)} publishes nothing any more.", where=str(own)
+                )
+        return Superseded("the mandate to publish was withdrawn.", where=str(own))
+
+    @contextlib.contextmanager
+    def upheld(self) -> Iterator[None]:
+        """What is published in the body is published under the mandate.
+
+        Raises:
+            Superseded: it was not, for a later attempt has begun.
+        """
+        self.require()
+        try:
+            yield
+        except FileNotFoundError:
+            self.require()
+            raise
+
+
+NO_MANDATE = Mandate()
+"""Of ranks that nobody supervises."""
+
+
+def mandate_of(environment: Mapping[str, str]) -> Mandate:
+    """What whoever started this process gave it."""
+    folder = environment.get(MANDATE)
+    return Mandate(None if folder is None else Path(folder))
