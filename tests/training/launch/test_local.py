@@ -15,6 +15,7 @@ import pytest
 
 from training.launch.launcher import Handle
 from training.launch.launchers import launcher_for
+from training.launch.mandate import grant
 from training.launch.process_tree import processes_with, send_signal, sweep
 from training.launch.protocol import TOKEN, Command
 from training.launch.spec import Attempt, LaunchSpec
@@ -166,6 +167,7 @@ def test_a_second_interrupt_ends_the_patience_and_not_the_cleaning_up(toy_run, w
     launcher = launcher_for(SPEC)
     attempt = attempt_of(toy_run, "token-of-this-test")
     attempt.folder.mkdir(parents=True)
+    grant(toy_run.folder, attempt.folder)
     handle = launcher.submit(toy_run.gang(), attempt)
     wait_until(lambda: len(toy_run.survivors()) >= 4)
 
