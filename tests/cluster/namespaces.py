@@ -26,6 +26,7 @@ from training.launch.process_tree import die_with_parent
 NETNS = Path("/run/netns")
 NAMES = re.compile(r"^hw(?P<pid>\d+)-\d+$")
 BRIDGES = re.compile(r"^hwb(?P<pid>\d+)$")
+TBF = ("burst", "32kb", "latency", "400ms")
 FOLDERS = "headway-hosts-"
 """Of their keys and settings."""
 INIT = """
@@ -38,7 +39,11 @@ def why_not() -> str:
     """Why there can be no such hosts here; empty where there can."""
     if os.geteuid() != 0:
         return "namespaces as hosts need root"
-    missing = [name for name in ("ip", "nsenter", "unshare", "/usr/sbin/sshd", "ssh") if shutil.which(name) is None]
+    missing = [
+        name
+        for name in ("ip", "tc", "nft", "nsenter", "unshare", "/usr/sbin/sshd", "ssh")
+        if shutil.which(name) is None
+    ]
     if missing:
         return f"not installed: {', '.join(missing)}; `tests/cluster/install.sh` installs them"
     probe = subprocess.run(["unshare", "--net", "--pid", "--fork", "true"], capture_output=True, text=True)
@@ -106,6 +111,39 @@ class NamespaceHost:
 
     def mend(self) -> None:
         ip("link", "set", self.link, "up")
+
+    @contextlib.contextmanager
+    def slow(self, rate: str) -> Iterator[None]:
+        """What it sends goes no faster.
+
+        Args:
+            rate: as tc(8) has it, such as `20mbit`.
+        """
+        self._in_network("tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, *TBF)
+        try:
+            yield
+        finally:
+            self._in_network("tc", "qdisc", "del", "dev", "eth0", "root")
+
+    @contextlib.contextmanager
+    def lossy(self, percent: int) -> Iterator[None]:
+        """So many of the packets that come to it are lost; see `num_lost`."""
+        rule = f"numgen random mod 100 < {percent} counter drop"
+        chain = f"chain in {{ type filter hook input priority 0; policy accept; iifname eth0 {rule}; }};"
+        self._in_network("nft", f"table inet loss {{ {chain} }}")
+        try:
+            yield
+        finally:
+            self._in_network("nft", "delete", "table", "inet", "loss")
+
+    def num_lost(self) -> int:
+        """Packets, since the link is lossy."""
+        (lost,) = re.findall(r"counter packets (\d+)", self._in_network("nft", "list", "table", "inet", "loss"))
+        return int(lost)
+
+    def _in_network(self, *words: str) -> str:
+        command = ["nsenter", f"--net={NETNS / self.name}", *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 @dataclass

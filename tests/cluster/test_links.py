@@ -1,0 +1,74 @@
+"""Links between hosts that are slow, or lose what they carry: the same bits where they will do, a word where not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.cluster.conftest import OwnedRun, ssh_spec
+from tests.cluster.namespaces import NamespaceHosts
+from tests.training.conftest import TINY, make_project
+from training.launch.spec import LaunchSpec
+
+pytestmark = pytest.mark.slow
+
+Train = Callable[..., OwnedRun]
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """What the real worker is told of a small run."""
+    project = make_project(tmp_path_factory.mktemp("project"))
+    return ("--workspace", project.workspace.uri, "--run-spec", project.publish_run(TINY).sha256)
+
+
+def bits_of(run: OwnedRun, words: tuple[str, ...]) -> str:
+    run.begin(*words, module="training.worker")
+    assert run.ends() == 0, run.said
+    assert [record["state"] for record in run.records()] == ["done"], "by its first attempt"
+    return str(json.loads((run.folder / "result.json").read_text())["tensors_sha256"])
+
+
+@pytest.fixture(scope="module")
+def undisturbed(words: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> str:
+    run = OwnedRun(tmp_path_factory.mktemp("undisturbed"), LaunchSpec(), None)
+    try:
+        return bits_of(run, words)
+    finally:
+        run.end()
+
+
+def test_over_slow_links_the_same_bits_are_learnt(
+    hosts: NamespaceHosts, new_run: Callable[..., OwnedRun], words: tuple[str, ...], undisturbed: str
+) -> None:
+    with contextlib.ExitStack() as slow:
+        for host in hosts.hosts[1:]:
+            slow.enter_context(host.slow("20mbit"))
+        assert bits_of(new_run(ssh_spec(hosts), hosts.hosts[0]), words) == undisturbed
+
+
+def test_over_links_that_lose_some_packets_the_same_bits_are_learnt(
+    hosts: NamespaceHosts, new_run: Callable[..., OwnedRun], words: tuple[str, ...], undisturbed: str
+) -> None:
+    with contextlib.ExitStack() as lossy:
+        for host in hosts.hosts[1:]:
+            lossy.enter_context(host.lossy(2))
+        # Packets that are lost cost time, and a measured rate: it is not what is looked at here.
+        spec = ssh_spec(hosts, preflight={"min_bytes_per_s": 0, "max_latency_s": 10})
+        assert bits_of(new_run(spec, hosts.hosts[0]), words) == undisturbed
+        assert sum(host.num_lost() for host in hosts.hosts[1:]) > 0
+
+
+def test_a_link_below_the_floor_is_refused_before_any_rank_is_started(
+    hosts: NamespaceHosts, new_run: Callable[..., OwnedRun], words: tuple[str, ...]
+) -> None:
+    slow, other = hosts.hosts[1:3]
+    run = new_run(ssh_spec(hosts), hosts.hosts[0])
+    with slow.slow("4mbit"):
+        run.begin(*words, module="training.worker")
+        assert run.ends() == 8, run.said
+    assert f"{slow.address} to {other.address}: 0." in run.said and "MB/s, under 1" in run.said
+    assert not run.files.read_markers(), "no rank was started"
