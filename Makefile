@@ -17,11 +17,13 @@ test-cluster: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/cluster
 
 # 200 random kills, some minutes: every run must end with the undisturbed run's bits. Then 50 moves of the champion by
-# each of four writers on two hosts, in a folder and on S3, with MLflow's alias following them and without. Then the tests
-# that prove again what a shorter one of `make test` proves.
+# each of four writers on two hosts, in a folder and on S3, with MLflow's alias following them and without. Then every way
+# of ending a part of a run, ten times: nobody is left; the evidence is soak-faults.json. Then the tests that prove again
+# what a shorter one of `make test` proves.
 soak: $(INSTALLED)
 	$(BIN)/python -m tests.soak.kills --kills 200
 	HEADWAY_RACE_MOVES=50 $(BIN)/python -m pytest -q -m '' tests/tasks/test_champion_race.py
+	$(BIN)/python -m tests.soak.orphans --times 10 --json soak-faults.json
 	$(BIN)/python -m pytest -q -m soak
 
 lint: $(INSTALLED)

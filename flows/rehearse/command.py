@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from data_contracts.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 from flows.command_signals import hear_of_the_end, terminate
 from flows.environment import default_workspace
 from flows.options import AsJson, Pipeline
@@ -33,8 +34,15 @@ def rehearse(
     request = RetrainRequest(pipeline=pipeline, workspace=workspace or default_workspace())
     from flows.rehearse.place import leaving_no_empty_folder
 
-    with leaving_no_empty_folder(request.workspace):
-        _rehearse(request, steps=steps, keep=keep, as_json=as_json)
+    try:
+        with leaving_no_empty_folder(request.workspace):
+            _rehearse(request, steps=steps, keep=keep, as_json=as_json)
+    except BaseException as end:
+        if isinstance(end, Exception):
+            raise
+        # Of a retrain it would be said that the same command continues it.
+        print(f"headway: ended; what was rehearsed {'is kept' if keep else 'is removed'}.", file=sys.stderr)
+        raise typer.Exit(EXIT_INTERRUPTED if isinstance(end, KeyboardInterrupt) else EXIT_TERMINATED) from end
 
 
 def _rehearse(request: RetrainRequest, *, steps: int, keep: bool, as_json: bool) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from data_contracts.errors import EnvironmentProblem, HeadwayError
 from flows.rehearse.report import Report
+from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
@@ -97,3 +100,16 @@ def test_a_secret_that_ranks_lack_is_named_before_one_is_started(new_project) ->
     assert project.everybody() == []
     assert [path.name for path in project.workspace.iterdir()] == ["rehearsals"]
     assert report.steps == 6
+
+
+def test_ctrl_c_in_a_rehearsal_leaves_no_process_and_no_file(new_project, wait_until) -> None:
+    project = new_project
+    flow = project.start("rehearse", "tiny.yaml")
+    ranks = "rehearsals/*/workspace/runs/*/attempts/*/rank-*.json"
+    wait_until(lambda: list(project.workspace.glob(ranks)) or flow.poll() is not None)
+    os.killpg(flow.pid, signal.SIGINT)
+    _, err = flow.communicate(timeout=DEADLINE_S)
+    assert flow.returncode == 130, err
+    assert err.splitlines()[-1] == "headway: ended; what was rehearsed is removed." and "Traceback" not in err
+    wait_until(lambda: project.everybody() == [])
+    assert not project.workspace.exists()

@@ -212,7 +212,10 @@ def _answers(url: str, server: subprocess.Popen[bytes]) -> bool:
 @pytest.fixture(scope="session")
 def project(service: Service) -> Path:
     """A user's project: three pipelines over sixty small files, and a folder `training/` of its own."""
-    folder = service.folder / "project"
+    return write_project(service.folder / "project")
+
+
+def write_project(folder: Path) -> Path:
     (folder / "deployments").mkdir(parents=True)
     (folder / "sources").mkdir()
     (folder / "training").mkdir()
@@ -230,6 +233,10 @@ def project(service: Service) -> Path:
 @pytest.fixture(scope="session")
 def deployed(service: Service, project: Path) -> Service:
     """The repository's own file, deployed as its comment says; and the user's project beside it."""
+    return deploy_shipped(service)
+
+
+def deploy_shipped(service: Service) -> Service:
     done = service.prefect("deploy", "--all", "--prefect-file", "deployments/prefect.yaml", cwd=REPOSITORY)
     assert done.returncode == 0, done.stdout + done.stderr
     return service

@@ -1,0 +1,203 @@
+"""Endings on this machine alone: of ranks, agents, guards and supervisors, and of the command in every way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.cluster.conftest import OwnedRun
+from tests.cluster.namespaces import is_gone
+from tests.e2e.conftest import Project
+from tests.soak.orphan_table import Trial
+from tests.training.conftest import TINY, TinyProject, make_project
+from tests.waiting import wait_until
+from training.checkpoint.spec import CheckpointSpec
+from training.launch.process_tree import processes_with
+from training.launch.protocol import ATTEMPT_DIR, TOKEN, RankMarker
+from training.launch.spec import LaunchSpec, attempt_folder
+from training.ledger import read_events
+
+PATIENCE_S = 60.0
+"""How long a trial waits for an end that should come much sooner."""
+STEP_PATIENCE_S = 240.0
+"""And for the next step."""
+NEXT_STEP_S = 10.0
+LONG = TINY.model_copy(update={"max_steps": 800, "checkpoints": CheckpointSpec(every_steps=20)})
+ENDLESS = ("--steps", "999999", "--children")
+PATIENT = {"max_attempts": 1000, "max_cycles_without_progress": 1000, "backoff_s": 0.0, "peer_grace_s": 1.0}
+STOP = "headway stop"
+GANG = ("rank", "agent", "guard")
+COMMAND: dict[str, Callable[[Project, int], object]] = {
+    "SIGKILL": lambda _project, pid: os.kill(pid, signal.SIGKILL),
+    "SIGTERM": lambda _project, pid: os.kill(pid, signal.SIGTERM),
+    "Ctrl-C": lambda _project, pid: os.killpg(pid, signal.SIGINT),
+    STOP: lambda project, _pid: project.headway("stop", project.run_dir().name),
+}
+"""Ways to end a retrain that was started from a shell."""
+
+
+def measure_end(trial: Trial, left: Callable[[], list[int]], began_s: float) -> None:
+    """Fill in when nobody was left, and how many were past the bound.
+
+    Args:
+        began_s: when the ending began, by the monotonic clock.
+    """
+    while now_left := left():
+        waited_s = time.monotonic() - began_s
+        if waited_s > trial.bound_s:
+            trial.num_left = max(trial.num_left, len(now_left))
+        if waited_s > PATIENCE_S:
+            return
+        time.sleep(0.02)
+    trial.gone_s = round(time.monotonic() - began_s, 3)
+
+
+def first_step_unix_s(run: OwnedRun, attempt: int) -> float | None:
+    """When an attempt had made its first step; None while it has not."""
+    found = []
+    for spool in attempt_folder(run.folder, attempt).glob("ledger/rank-*.jsonl"):
+        for event in read_events(spool):
+            if event["event"] == "step":
+                found.append(float(event["unix_s"]) + float(event.get("duration_s", 0.0)))
+                break
+    return min(found, default=None)
+
+
+def measure_next_step(trial: Trial, run: OwnedRun, attempt: int, began_unix_s: float) -> None:
+    """Fill in how long the next step took, and whether the very next attempt made it."""
+
+    def stepped() -> int:
+        assert run.owners[-1].poll() is None or run.owners[-1].returncode == 0, run.said[-2000:]
+        later = range(attempt + 1, run.number + 1)
+        return next((number for number in later if first_step_unix_s(run, number) is not None), 0)
+
+    number = wait_until(stepped, what=f"a step after attempt {attempt}", within_s=STEP_PATIENCE_S)
+    trial.connected = number == attempt + 1
+    trial.next_step_s = round((first_step_unix_s(run, number) or 0.0) - began_unix_s, 3)
+
+
+def pid_of(run: OwnedRun, victim: str) -> int:
+    """Of node 1, as this machine counts."""
+    status = wait_until(lambda: run.files.read_status(1), what="a word of the guard")
+    markers = wait_until(lambda: _markers_of(run, 1), what="a word of the rank")
+    return {"rank": markers[0].pid, "agent": status.agent_pid, "guard": status.guard_pid}[victim]
+
+
+def _markers_of(run: OwnedRun, node: int) -> list[RankMarker]:
+    return [marker for marker in run.files.read_markers().values() if marker.node == node]
+
+
+class Bits:
+    """The real worker's project, and what a run that nobody disturbs ends with."""
+
+    def __init__(self, folder: Path) -> None:
+        self._project: TinyProject = make_project(folder / "project")
+        run = self._project.publish_run(LONG)
+        self.words = ("--workspace", self._project.workspace.uri, "--run-spec", run.sha256)
+        (undisturbed := folder / "undisturbed").mkdir()
+        assert self._project.train(run, undisturbed, world_size=2) == [0, 0]
+        self._expected = self._of(undisturbed)
+
+    def are_those_of(self, run: OwnedRun) -> bool:
+        """Once it has come to its end."""
+        assert run.ends() == 0, run.said[-2000:]
+        return self._of(run.folder) == self._expected
+
+    @staticmethod
+    def _of(folder: Path) -> str:
+        return str(json.loads((folder / "result.json").read_bytes())["tensors_sha256"])
+
+
+@contextlib.contextmanager
+def owned(folder: Path, spec: LaunchSpec, head: object = None) -> Iterator[OwnedRun]:
+    """A run's folder and owner, which end with the body."""
+    folder.mkdir(parents=True)
+    run = OwnedRun(folder, spec, head)  # type: ignore[arg-type]
+    try:
+        yield run
+    finally:
+        run.end()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def gang_trials(folder: Path, bits: Bits) -> Iterator[list[Trial]]:
+    """One run whose rank, agent and guard are killed in turn, and that comes to its end then; again and again."""
+    while True:
+        with owned(folder / "gang", LaunchSpec(**PATIENT)) as run:  # type: ignore[arg-type]
+            run.begin(*bits.words, module="training.worker")
+            trials = [kill_one_of_the_gang(run, victim) for victim in GANG]
+            equal = bits.are_those_of(run)
+            for trial in trials:
+                trial.equal_bits = equal
+        yield trials
+
+
+def kill_one_of_the_gang(run: OwnedRun, victim: str) -> Trial:
+    trial = Trial(where="local", victim=victim, how="SIGKILL", target_s=NEXT_STEP_S)
+    run.until_it_steps(run.number or 1)
+    pid = pid_of(run, victim)
+    return fault(trial, run, lambda: os.kill(pid, signal.SIGKILL))
+
+
+def fault(trial: Trial, run: OwnedRun, happen: Callable[[], object]) -> Trial:
+    """Let something happen to the attempt that goes on, and measure until it is gone and the next has made a step."""
+    attempt, there, began_s, began_unix_s = run.number, run.processes(), time.monotonic(), time.time()
+    happen()
+    measure_end(trial, lambda: left_of(run, attempt, there), began_s)
+    measure_next_step(trial, run, attempt, began_unix_s)
+    return trial
+
+
+def left_of(run: OwnedRun, attempt: int, there: dict[int, str]) -> list[int]:
+    """Of an attempt's processes, those alive: known ones, and what carries the name of its folder."""
+    known = [pid for pid, began in there.items() if not is_gone(pid, began)]
+    return known or processes_with(ATTEMPT_DIR, str(attempt_folder(run.folder, attempt)))
+
+
+def supervisor_trials(folder: Path) -> Iterator[list[Trial]]:
+    while True:
+        with owned(folder / "supervisor", LaunchSpec(**PATIENT)) as run:  # type: ignore[arg-type]
+            run.begin(*ENDLESS)
+            run.until_it_steps(1)
+            trial = kill_the_supervisor(run, "local")
+        yield [trial]
+
+
+def kill_the_supervisor(run: OwnedRun, where: str) -> Trial:
+    trial, token, began_s = Trial(where=where, victim="supervisor", how="SIGKILL"), run.token, time.monotonic()
+    run.signal_owner(signal.SIGKILL)
+    measure_end(trial, lambda: processes_with(TOKEN, token), began_s)
+    return trial
+
+
+def command_trials(folder: Path) -> Iterator[list[Trial]]:
+    """One `headway retrain` for each way of ending it; what comes before training is found after the first."""
+    project = Project.create(folder / "command", folder / "prefect")
+    project.edit("tiny.yaml", "max_steps: 120", "max_steps: 1000000")
+    while True:
+        yield [end_a_command(project, how) for how in COMMAND]
+
+
+def end_a_command(project: Project, how: str) -> Trial:
+    trial = Trial(where="local", victim="flow", how=how)
+    try:
+        flow = project.start("retrain", "tiny.yaml")
+        wait_until(lambda: project.newest_step() >= 3 or flow.poll() is not None, what="training", every_s=0.05)
+        assert flow.poll() is None, flow.communicate()
+        asked_s = time.monotonic()
+        COMMAND[how](project, flow.pid)
+        # A command that asks takes its own time to start; what was asked for by it counts from its answer on.
+        began_s = time.monotonic() if how == STOP else asked_s
+        measure_end(trial, project.living, began_s)
+        wait_until(lambda: flow.poll() is not None and not project.everybody(), within_s=PATIENCE_S, every_s=0.02)
+        trial.all_gone_s = round(time.monotonic() - began_s, 3)
+    finally:
+        project.clean_up()
+        shutil.rmtree(project.workspace / "runs", ignore_errors=True)
+    return trial
