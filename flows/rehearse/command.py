@@ -42,7 +42,7 @@ def rehearse(
             raise
         # Of a retrain it would be said that the same command continues it.
         print(f"headway: ended; what was rehearsed {'is kept' if keep else 'is removed'}.", file=sys.stderr)
-        raise typer.Exit(EXIT_INTERRUPTED if isinstance(end, KeyboardInterrupt) else EXIT_TERMINATED) from end
+        sys.exit(EXIT_INTERRUPTED if isinstance(end, KeyboardInterrupt) else EXIT_TERMINATED)
 
 
 def _rehearse(request: RetrainRequest, *, steps: int, keep: bool, as_json: bool) -> None:
