@@ -107,8 +107,9 @@ class Rate:
 class Terminal:
     """A ledger listener that prints for people."""
 
-    def __init__(self, stream: TextIO = sys.stdout) -> None:
-        self._stream, self._live, self._rate = stream, stream.isatty(), Rate()
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout  # what it is now, not when this module was imported
+        self._live, self._rate = self._stream.isatty(), Rate()
         self._printed_s, self._open_line = 0.0, False
 
     def __call__(self, event: Event) -> None:
@@ -184,8 +185,8 @@ def time_table(summary: RetrainSummary) -> Table:
 class JsonLines:
     """A ledger listener for machines: every event as it happens, the summary last."""
 
-    def __init__(self, stream: TextIO = sys.stdout) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
 
     def __call__(self, event: Event) -> None:
         print(json.dumps(event, default=str), file=self._stream, flush=True)
