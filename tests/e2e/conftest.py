@@ -290,6 +290,14 @@ def new_project(tmp_path: Path, prefect_home: Path) -> Iterator[Project]:
     made.clean_up()
 
 
+@pytest.fixture
+def shared_server(prefect_here: None) -> dict[str, str]:
+    """Settings of a project whose commands need no Prefect server of their own, which costs seconds of a core."""
+    from prefect.settings import PREFECT_API_URL
+
+    return {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+
+
 @pytest.fixture(scope="session")
 def retrain_here(prefect_here: None) -> Callable[..., tuple[Any, list[Event]]]:
     """The real flow in this process, against a Prefect server that is started once: its summary and its events.

@@ -42,7 +42,8 @@ def held(project) -> Iterator[None]:
 
 @pytest.fixture
 def in_mid_training(project, wait_until) -> subprocess.Popen[str]:
-    """A retrain that has a checkpoint and is on its way to the next, its ranks standing still."""
+    """A retrain, with a Prefect server of its own, that has a checkpoint and is on its way to the next; its ranks stand
+    still."""
     project.forget_the_model()
     flow: subprocess.Popen[str] = project.start("retrain", "tiny.yaml")
     hold_in_mid_training(project, flow, wait_until)
@@ -55,6 +56,8 @@ def hold_in_mid_training(
     wait_until: Callable[..., object],
     meanwhile: Callable[[], object] = lambda: None,
 ) -> None:
+    has_own_server = "PREFECT_API_URL" not in project.settings
+
     def is_there() -> bool:
         meanwhile()
         return project.newest_step() >= 25 or flow.poll() is not None
@@ -63,7 +66,7 @@ def hold_in_mid_training(
     for rank in (0, 1):  # at once, for a tiny training is over in a moment; `held` lets them go on
         os.kill(project.rank_pid(rank), signal.SIGSTOP)
     assert flow.poll() is None and len(project.living()) >= 4, "guard, agent, two ranks"
-    assert len(project.everybody()) >= 8, "and the flow, its server, two reapers"
+    assert len(project.everybody()) >= (8 if has_own_server else 6), "and the flow; its server; a reaper for each"
 
 
 def guard_state(status: Path) -> str:
@@ -113,9 +116,10 @@ def test_an_interrupted_retrain_leaves_no_process_and_is_continued_to_the_same_b
 
 
 @pytest.fixture
-def on_a_terminal(project) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+def on_a_terminal(project, shared_server) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """A retrain in a terminal of its own, and the terminal's other end."""
     project.forget_the_model()
+    project.settings |= shared_server
     screen, terminal = os.openpty()
     os.set_blocking(screen, False)
     flow = subprocess.Popen(
@@ -168,8 +172,12 @@ def test_what_a_signal_made_of_a_command_is_told_in_one_line(
 
 
 def test_a_run_can_be_watched_is_nobody_elses_and_can_be_stopped_and_continued(
-    project, finished, in_mid_training, here, train_here, wait_until, monkeypatch: pytest.MonkeyPatch
+    project, shared_server, finished, here, train_here, wait_until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    project.forget_the_model()
+    project.settings |= shared_server
+    in_mid_training = project.start("retrain", "tiny.yaml")
+    hold_in_mid_training(project, in_mid_training, wait_until)
     run = project.run_dir().name
     monkeypatch.chdir(project.root)
     wait_until(lambda: project.files("runs/*/checkpoints/*/m*.json"))
@@ -213,9 +221,10 @@ def test_a_run_can_be_watched_is_nobody_elses_and_can_be_stopped_and_continued(
 
 
 def test_a_retrain_bounded_to_a_step_ends_there_and_the_command_it_names_continues_to_the_same_bits(
-    project, finished, train_here
+    project, shared_server, finished, train_here
 ) -> None:
     project.forget_the_model()
+    project.settings |= shared_server
     stopped = project.retrain("--stop-at-step", "33")
     assert stopped.returncode == 75, stopped.stderr
     assert one_message(stopped.stderr), stopped.stderr

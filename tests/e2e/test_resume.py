@@ -13,9 +13,10 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_run_goes_on_from_the_step_a_person_names_on_its_own_data_to_the_same_bits(
-    project, finished, here, train_here
+    project, shared_server, finished, here, train_here
 ) -> None:
     project.forget_the_model()
+    project.settings |= shared_server
     with pytest.raises(RunStopped):
         train_here(project, stop_at_step=47)
     run = project.run_dir().name
