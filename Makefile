@@ -12,7 +12,7 @@ retrain: $(INSTALLED)
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/cluster
 
-# Hosts of namespaces with sshd, and a Slurm of three nodes: as root, with the packages of tests/cluster/install.sh.
+# Hosts of namespaces with sshd, a Slurm of three nodes, an emulated Kubernetes: as root, with the packages of tests/cluster/install.sh.
 test-cluster: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/cluster
 

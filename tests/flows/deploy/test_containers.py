@@ -78,7 +78,7 @@ def test_the_image_is_pinned_constrained_and_run_by_a_user_without_rights() -> N
     made = list(instructions())
     assert all(PINNED.fullmatch(rest) for word, rest in made if word == "FROM")
     (install,) = (rest for word, rest in made if word == "RUN" and "pip install" in rest)
-    assert "--constraint constraints.txt" in install and "[postgres,s3]" in install
+    assert "--constraint constraints.txt" in install and "[kubernetes,postgres,s3]" in install
     users = [rest for word, rest in made if word == "USER"]
     assert users and users[-1].isdigit() and int(users[-1]) > 0
     assert not SECRET.search(" ".join(rest for word, rest in made if word in ("ENV", "ARG")))

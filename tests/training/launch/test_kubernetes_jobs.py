@@ -1,0 +1,120 @@
+"""What Kubernetes' answers mean, and what is said where it cannot be asked; `tests/cluster` has its protocol."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import EnvironmentProblem
+from training.launch.jobs import JobState, SchedulerSilent
+from training.launch.kubernetes_jobs import INDEX_LABEL, Kubernetes, read_job
+from training.launch.kubernetes_spec import KubernetesSpec, Volume
+from training.launch.order import JobHandle
+from training.launch.spec import LaunchSpec
+
+SPEC = LaunchSpec(
+    launcher="kubernetes",
+    kubernetes=KubernetesSpec(image="i", volumes=(Volume(claim="c", mount_path="/w"),)),
+)
+HANDLE = JobHandle(launcher="kubernetes", job="k-8badf00d", key="k", order="8badf00d", log="/nowhere")
+
+
+def job(*conditions: dict[str, str], **changes: Any) -> dict[str, Any]:
+    where = {"name": "k", "labels": {"headway/order": "8badf00d"}, **changes.pop("metadata", {})}
+    return {"metadata": where, "spec": changes, "status": {"conditions": list(conditions), "failed": 2}}
+
+
+def pod(index: int, phase: str, made: str = "1", **status: Any) -> dict[str, Any]:
+    labels = {INDEX_LABEL: str(index)}
+    return {
+        "metadata": {"name": f"k-{index}-{made}", "labels": labels, "creationTimestamp": made},
+        "status": {"phase": phase, **status},
+    }
+
+
+UNSCHEDULED = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}]}
+PULLING = {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}]}
+KILLED = {"containerStatuses": [{"state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}]}
+
+
+@pytest.mark.parametrize(
+    ("shown", "pods", "state", "reason"),
+    [
+        (job({"type": "Complete", "status": "True", "reason": "Done"}), [], JobState.SUCCEEDED, "Done"),
+        (
+            job({"type": "Failed", "status": "True", "reason": "FailedIndexes", "message": "index 1"}),
+            [],
+            JobState.FAILED,
+            "FailedIndexes: index 1",
+        ),
+        (job({"type": "Failed", "status": "True", "reason": "DeadlineExceeded"}), [], JobState.PREEMPTED, "Deadline"),
+        (job({"type": "Failed", "status": "False"}), [pod(0, "Running")], JobState.RUNNING, "pods that run: 1"),
+        (job(), [], JobState.PENDING, "pods that run: 0"),
+        (job(suspend=True), [], JobState.PENDING, "it is suspended"),
+        (job(metadata={"deletionTimestamp": "now"}), [], JobState.RUNNING, "it is being deleted"),
+        (job(), [pod(0, "Pending", **UNSCHEDULED)], JobState.PENDING, "pods that run: 0; k-0-1: 0/3 nodes"),
+        (
+            job(),
+            [pod(0, "Running"), pod(1, "Pending", **PULLING)],
+            JobState.RUNNING,
+            "pods that run: 1; k-1-1: ImagePullBackOff: no such image",
+        ),
+        (
+            job(),
+            [pod(0, "Failed", **KILLED), pod(1, "Running")],
+            JobState.PENDING,
+            "pods that run: 1; k-0-1: OOMKilled: exit status 137",
+        ),
+        (job(), [pod(0, "Running", "2"), pod(0, "Failed", "1", **KILLED)], JobState.RUNNING, "pods that run: 1"),
+        (job(), [pod(0, "Succeeded"), pod(1, "Running")], JobState.RUNNING, "pods that run: 1"),
+    ],
+)
+def test_what_kubernetes_shows_of_a_job(shown: Any, pods: Any, state: JobState, reason: str) -> None:
+    report = read_job(shown, pods)
+    assert report.state is state and report.reason.startswith(reason)
+    assert report.restarts == (0 if state.has_ended else 2)
+
+
+def test_without_its_client_a_person_is_told_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    with pytest.raises(EnvironmentProblem, match=r"pip install 'headway\[kubernetes\]'"):
+        Kubernetes(SPEC)
+
+
+def test_without_a_cluster_a_person_is_told_where_one_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(EnvironmentProblem, match=r"no cluster is configured here.*Set KUBECONFIG"):
+        Kubernetes(SPEC)
+
+
+@pytest.fixture
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kubernetes:
+    """A cluster that does not answer."""
+    config = tmp_path / "config"
+    config.write_text(
+        "{clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}], users: [{name: c, user: {}}],"
+        " contexts: [{name: c, context: {cluster: c, user: c}}], current-context: c}"
+    )
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    return Kubernetes(SPEC)
+
+
+def test_a_server_that_gives_no_answer_says_nothing_about_the_job(nobody: Kubernetes) -> None:
+    with pytest.raises(SchedulerSilent, match="cannot be reached to get Job k"):
+        nobody.find("k")
+    report = nobody.poll(HANDLE)
+    assert report.state is JobState.UNKNOWN and "cannot be reached" in report.reason
+    assert "cannot be reached" in nobody.last_words(HANDLE, 5)[0]
+
+
+@pytest.mark.parametrize("name", ["0123456789abcdef", "Nightly_Run.7", "x" * 80])
+def test_a_runs_key_is_a_name_that_kubernetes_takes(nobody: Kubernetes, tmp_path: Path, name: str) -> None:
+    keys = {nobody.key(tmp_path / place / name) for place in "ab"}
+    assert len(keys) == 2
+    # With an index behind it, a pod's host name.
+    assert all(len(key) < 50 and key.replace("-", "").isalnum() and key.islower() for key in keys)

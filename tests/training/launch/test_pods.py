@@ -1,0 +1,158 @@
+"""A pod's main process and the supervisor's way to it, on loopback; `tests/cluster` has whole jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import DEADLINE_S, wait_until
+from training.launch.hosts import HEADWAY_HOME, Host
+from training.launch.manifests import EXIT_LEAVING
+from training.launch.order import DetachedFiles
+from training.launch.pod_start import PodStart
+from training.launch.pods import LOST, PodPlace, Pods, places_of, read_place
+from training.launch.protocol import JOB, POD, POD_ADDRESS
+
+pytestmark = pytest.mark.slow
+Start = Callable[[str, int], subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    DetachedFiles(tmp_path).folder.mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def start(run_dir: Path) -> Iterator[Start]:
+    pods: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, index: int) -> subprocess.Popen[bytes]:
+        given = {JOB: "job-1", POD: name, POD_ADDRESS: "127.0.0.1", "JOB_COMPLETION_INDEX": str(index)}
+        secrets = {"HF_TOKEN": "of the pod's own", "PREFECT_API_KEY": "no rank's business"}
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": HEADWAY_HOME, **given, **secrets}
+        pods.append(
+            subprocess.Popen([sys.executable, "-m", "training.launch.pod", str(run_dir)], env=environment, cwd="/")
+        )
+        wait_until(lambda: read_place(DetachedFiles(run_dir).pods / f"{name}.json") is not None, what=name)
+        return pods[-1]
+
+    yield start
+    for pod in pods:
+        pod.kill()
+        pod.wait()
+
+
+def transport(run_dir: Path, gather_s: float = 0.0) -> Pods:
+    return Pods(DetachedFiles(run_dir).pods, "job-1", gather_s)
+
+
+def ask(run_dir: Path, host: Host, *argv: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "PYTHONPATH": HEADWAY_HOME}
+    command = transport(run_dir).command(host, argv)
+    return subprocess.run(command, input=stdin, env=environment, capture_output=True, timeout=DEADLINE_S)
+
+
+def test_what_is_started_in_a_pod_has_its_stdin_output_status_and_secrets(run_dir: Path, start: Start) -> None:
+    start("pod-b", 1)
+    (host,) = transport(run_dir).hosts(2)
+    done = ask(run_dir, host, "sh", "-c", 'cat; echo "$HF_TOKEN/$PREFECT_API_KEY"', stdin=b"said\n")
+    assert (done.returncode, done.stdout) == (0, b"said\nof the pod's own/\n")
+    failed = ask(run_dir, host, "sh", "-c", "echo in its own words >&2; exit 7")
+    assert (failed.returncode, failed.stderr) == (7, b"in its own words\n")
+    assert ask(run_dir, host, "sh", "-c", "kill -9 $$").returncode == 137
+
+
+def test_without_the_pods_key_nothing_is_started_and_the_key_is_its_users_alone(run_dir: Path, start: Start) -> None:
+    start("pod-b", 1)
+    path = DetachedFiles(run_dir).pods / "pod-b.json"
+    assert path.stat().st_mode & 0o077 == 0
+    place = read_place(path)
+    assert place is not None
+    replace(place, pod="stranger", key="guessed").save(path.parent)
+    done = ask(run_dir, Host(name="stranger"), "touch", str(run_dir / "made"))
+    assert done.returncode == LOST and not (run_dir / "made").exists()
+    assert ask(run_dir, Host(name="pod-b"), "true").returncode == 0
+    gone = ask(run_dir, Host(name="pod-x"), "true")
+    assert (gone.returncode, gone.stderr) == (LOST, b"pod pod-x: it is not there any more\n")
+
+
+def test_the_end_of_the_client_ends_the_stdin_and_the_end_of_the_pod_the_client(run_dir: Path, start: Start) -> None:
+    pod = start("pod-b", 1)
+    waiter = ("sh", "-c", f"echo $$ > '{run_dir}/up'; cat; touch '{run_dir}/down'")
+    command = transport(run_dir).command(Host(name="pod-b"), waiter)
+    environment = {**os.environ, "PYTHONPATH": HEADWAY_HOME}
+    first = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+    wait_until((run_dir / "up").exists, what="the process in the pod")
+    first.kill()
+    first.communicate()
+    wait_until((run_dir / "down").exists, what="the end of its stdin")
+    (run_dir / "up").unlink()
+    second = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    started = wait_until(lambda: (run_dir / "up").exists() and (run_dir / "up").read_text().strip(), what="another")
+    # As a container ends: with all that it holds.
+    pod.kill()
+    os.killpg(int(started), signal.SIGKILL)
+    assert second.wait(DEADLINE_S) == LOST
+    second.communicate()
+
+
+def test_a_pod_that_is_told_to_end_says_so_waits_for_what_it_has_and_is_made_anew(run_dir: Path, start: Start) -> None:
+    pod = start("pod-b", 1)
+    here = PodStart(run_dir, {JOB: "job-1", POD: "pod-a"})
+    assert not here.somebody_leaves()
+    command = transport(run_dir).command(Host(name="pod-b"), ("sh", "-c", f"touch '{run_dir}/up'; cat"))
+    client = subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": HEADWAY_HOME})
+    wait_until((run_dir / "up").exists, what="the process in the pod")
+    pod.terminate()
+    wait_until(here.somebody_leaves, what="its word")
+    assert not here.somebody_leaves(), "told once"
+    assert pod.poll() is None and not transport(run_dir).is_gathered(1, 1)
+    client.communicate()
+    assert pod.wait(DEADLINE_S) == EXIT_LEAVING
+    start("pod-c", 1)
+    assert [place.pod for place in places_of(DetachedFiles(run_dir).pods, "job-1")] == ["pod-c"]
+    assert transport(run_dir).is_gathered(1, 1)
+
+
+def test_the_other_pods_end_well_when_the_first_says_that_the_work_is_done(run_dir: Path, start: Start) -> None:
+    pod = start("pod-b", 1)
+    first = PodPlace(job="job-0", index=0, pod="pod-a", address="127.0.0.1", port=1, key="k", state="over")
+    first.save(DetachedFiles(run_dir).pods)
+    with pytest.raises(subprocess.TimeoutExpired):
+        pod.wait(2)
+    replace(first, job="job-1").save(DetachedFiles(run_dir).pods)
+    assert pod.wait(DEADLINE_S) == 0
+
+
+def test_pods_are_waited_for_until_there_are_enough_and_for_the_rest_no_longer_than_is_said(
+    run_dir: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr("training.launch.pods.time.monotonic", lambda: now_s)
+    pods = transport(run_dir, gather_s=60.0)
+    assert not pods.is_gathered(2, 1)
+    now_s = 2000.0
+    assert not pods.is_gathered(2, 1), "for the fewest as in a queue"
+    start("pod-b", 1)
+    assert pods.is_gathered(2, 1), "who came late has been waited for"
+    assert not pods.is_gathered(2, 1), "before the next attempt anew"
+    now_s = 2061.0
+    assert pods.is_gathered(2, 1)
+    assert not pods.is_gathered(2, 2)
+
+
+def test_a_start_counts_those_of_its_job_that_went_before_it(run_dir: Path) -> None:
+    files, environment = DetachedFiles(run_dir), {JOB: "job-1", POD: "pod-a"}
+    assert PodStart(run_dir, environment).restarts == 0
+    files.start.write_text(json.dumps({"job": "job-1", "restarts": 2}))
+    assert PodStart(run_dir, environment).restarts == 3
+    assert PodStart(run_dir, environment | {JOB: "job-2"}).restarts == 0
