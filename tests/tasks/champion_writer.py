@@ -1,16 +1,20 @@
-"""A process that promotes and rolls back at random beside others, and says which moves were its own.
+"""Processes that promote and roll back at random beside each other, and say which moves were their own.
 
-    python champion_writer.py WORKSPACE MODEL STORE MOVES SEED FOLDER GO
+    python champion_writer.py WORKSPACE MODEL STORE MOVES GO FOLDER...
 
-With an empty STORE it moves the ref alone; else MLflow's alias follows. It begins once the file GO exists.
+One for each FOLDER, which is its home; it writes what it did to a file there, by its number. With an empty STORE it
+moves the ref alone; else MLflow's alias follows. All begin once the file GO exists; they are forks, since imports
+take seconds.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import time
+import traceback
 from pathlib import Path
 
 from data_contracts import refs
@@ -31,16 +35,38 @@ BY = "a writer"
 
 
 def main() -> None:
-    uri, model, store, moves, seed, folder, go = sys.argv[1:]
-    workspace, draw, stray = Workspace(uri), random.Random(seed), []
+    uri, model, store, moves, go, *folders = sys.argv[1:]
+    if store:
+        import mlflow  # noqa: F401  (not while the others are at it)
+    writers = []
+    for number, folder in enumerate(folders):
+        if (pid := os.fork()) == 0:
+            try:
+                become_writer(Workspace(uri), model, store, int(moves), number, Path(folder), Path(go))
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(1)
+        writers.append(pid)
+    print("ready", flush=True)
+    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in writers))
+
+
+def become_writer(
+    workspace: Workspace, model: str, store: str, moves: int, number: int, folder: Path, go: Path
+) -> None:
+    os.chdir(folder)
+    os.environ |= {"HOME": str(folder), "HEADWAY_LOCAL": str(folder / "local")}
+    draw, stray = random.Random(number), []
     context = RunContext(
         pipeline=model,
         workspace=workspace,
-        base=Path(folder),
-        ledger=Ledger(Path(folder) / f"ledger-{seed}.jsonl"),
-        digests=DigestCache(Path(folder) / f"digests-{seed}.json"),
-        scratch=Path(folder) / f"scratch-{seed}",
-        budget_scope=seed,
+        base=folder,
+        ledger=Ledger(folder / f"ledger-{number}.jsonl"),
+        digests=DigestCache(folder / f"digests-{number}.json"),
+        scratch=folder / f"scratch-{number}",
+        budget_scope=str(number),
     )
 
     def heard(event: Event) -> None:
@@ -49,20 +75,17 @@ def main() -> None:
 
     context.ledger.listeners.append(heard)
     targets = [entry.target for entry in model_refs.versions(workspace, model)]
-    if store:
-        import mlflow  # noqa: F401  (not while the others are at it)
-    print("ready", flush=True)
-    while not Path(go).exists():
+    while not go.exists():
         time.sleep(0.001)
     made, lost, history = [], 0, []
-    while len(made) < int(moves):
+    while len(made) < moves:
         try:
             history = refs.history(workspace, model_refs.alias_ref(model, "champion"), history)
             entry = one_move(context, model, store, targets, draw, history)
             made.append([entry.number, entry.detail["from"], entry.target.sha256, entry.detail["how"]])
         except RefConflict:
             lost += 1
-    print(json.dumps({"made": made, "lost": lost, "stray": stray}), flush=True)
+    (folder / f"said-{number}.json").write_text(json.dumps({"made": made, "lost": lost, "stray": stray}))
 
 
 def one_move(

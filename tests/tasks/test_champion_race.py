@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -47,46 +48,39 @@ class Race:
     """Writers that start together, two on each host: another working folder, home and local side."""
 
     def __init__(self, workspace: Workspace, folder: Path, store: str, writers: int, moves: int) -> None:
-        self.workspace, self.go, self.writers = workspace, folder / "go", []
-        self.seen: dict[int, Link] = {}
-        for number in range(writers):
-            host = folder / f"host-{number % 2}"
+        self.workspace, self.go, self.seen = workspace, folder / "go", dict[int, Link]()
+        hosts = [folder / f"host-{number % 2}" for number in range(writers)]
+        for host in hosts:
             host.mkdir(exist_ok=True)
-            arguments = (workspace.uri, MODEL, store, str(moves), str(number), str(host), str(self.go))
-            ours = {"HOME": str(host), "HEADWAY_LOCAL": str(host / "local"), "PYTHONPATH": str(REPOSITORY)}
-            self.writers.append(
-                subprocess.Popen(
-                    [sys.executable, str(WRITER), *arguments],
-                    cwd=host,
-                    env={**os.environ, **ours},
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    process_group=0,
-                )
-            )
+        self.said = [host / f"said-{number}.json" for number, host in enumerate(hosts)]
+        self.writers = subprocess.Popen(
+            [sys.executable, str(WRITER), workspace.uri, MODEL, store, str(moves), str(self.go), *map(str, hosts)],
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
 
     def run(self) -> list[dict[str, Any]]:
         """What each writer says it did; meanwhile a reader looks who is champion."""
-        for writer in self.writers:
-            assert writer.stdout is not None
-            assert writer.stdout.readline() == "ready\n", writer.communicate()
+        assert self.writers.stdout is not None
+        assert self.writers.stdout.readline() == "ready\n", self.writers.communicate()
         self.go.touch()
         last = 0
-        while any(writer.poll() is None for writer in self.writers):
+        while self.writers.poll() is None:
             now = refs.current(self.workspace, CHAMPION)
             assert now is not None and now.number >= last, "the history went backwards"
             last = now.number
             assert self.seen.setdefault(now.number, now.target) == now.target, "two champions"
             time.sleep(0.02)  # the writers need the processor, and the store, as well
-        said = [writer.communicate(timeout=DEADLINE_S) for writer in self.writers]
-        assert [writer.returncode for writer in self.writers] == [0] * len(self.writers), said
-        return [json.loads(out) for out, _ in said]
+        assert self.writers.returncode == 0, self.writers.communicate(timeout=DEADLINE_S)
+        return [json.loads(said.read_bytes()) for said in self.said]
 
     def end(self) -> None:
-        for writer in self.writers:
-            writer.kill()
-            writer.communicate()
+        if self.writers.poll() is None:  # else all of them have ended
+            os.killpg(self.writers.pid, signal.SIGKILL)
+        self.writers.communicate()
 
 
 @pytest.fixture
