@@ -9,8 +9,9 @@ INSTALLED := .venv/.installed
 retrain: $(INSTALLED)
 	$(BIN)/headway retrain deployments/stdlib-lm.yaml
 
+# Three processes on two cores: a good part of what is tested waits for servers and deadlines.
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/cluster
+	$(BIN)/python -m pytest -n 3 --dist loadfile --ignore=tests/cluster
 
 # Hosts of namespaces with sshd, a Slurm of three nodes, an emulated Kubernetes: as root, with the packages of tests/cluster/install.sh.
 test-cluster: $(INSTALLED)
