@@ -55,7 +55,7 @@ def flip_one_bit(fs: S3FileSystem, key: str, draw: random.Random) -> bytes:
 
 
 def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(
-    new_project, bucket: str, retrain_here, capsys
+    new_project, shared_server, bucket: str, retrain_here, capsys
 ) -> None:
     uri = f"s3://{bucket}/team"
     case = SimpleNamespace(pipeline=new_project.pipeline, workspace=uri)
@@ -68,6 +68,7 @@ def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(
     shutil.rmtree(workspace.local_root)
     let_go_of_databases()
     # Another process, as on another machine: this one remembers MLflow's database.
+    new_project.settings |= shared_server
     done = new_project.retrain("--workspace", uri, "--json")
     assert done.returncode == 0, done.stderr
     second = json.loads(done.stdout.splitlines()[-1])
@@ -114,8 +115,9 @@ def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(
 
 
 def test_another_machine_goes_on_from_the_newest_published_checkpoint(
-    new_project, bucket: str, train_here, wait_until
+    new_project, shared_server, bucket: str, train_here, wait_until
 ) -> None:
+    new_project.settings |= shared_server
     new_project.edit("tiny.yaml", "max_steps: 120", "max_steps: 240")
     uri = f"s3://{bucket}/team"
     workspace = on_the_local_side(new_project, uri)
