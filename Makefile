@@ -3,6 +3,9 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
+# Whoever sets it has every process compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: retrain test test-cluster soak lint clean
 .DEFAULT_GOAL := retrain
 

@@ -30,6 +30,7 @@ class Pretended:
 
     name = "pretended"
     is_here = False
+    has_environment = False
     python = sys.executable
 
     def __init__(self, names: str) -> None:
@@ -39,6 +40,9 @@ class Pretended:
 
     def hosts(self, nodes: int) -> tuple[Host, ...]:
         return tuple(Host(name=name, address=LOOPBACK) for name in self._names)
+
+    def is_gathered(self, nodes: int, fewest: int) -> bool:
+        return True
 
     def command(self, host: Host, argv: Sequence[str]) -> tuple[str, ...]:
         if host.name in self.unreachable:

@@ -147,7 +147,9 @@ def test_what_preflight_refuses_starts_no_rank_and_is_not_tried_again(toy_run) -
     spec = LaunchSpec(preflight=PreflightSpec(environment=("NO_SUCH_SECRET",), min_free_bytes=1 << 62))
     with pytest.raises(EnvironmentProblem, match=r"NO_SUCH_SECRET is not set.*; .* GB are free for checkpoints, not"):
         supervise(spec, toy_run.gang(), ledger=toy_run.ledger, budget_scope="one", poll=toy_run.newest_step)
-    assert toy_run.num_attempts() == 1 and list(toy_run.attempt(1).folder.iterdir()) == []
+    assert toy_run.num_attempts() == 1
+    folder = toy_run.attempt(1).folder
+    assert list(folder.iterdir()) == [folder / "mandate"] and list((folder / "mandate").iterdir()) == []
     (record,) = AttemptRecords(toy_run.folder).all()
     assert (record.state, record.cause, record.retryable) == ("failed", "environment", False)
 
