@@ -14,6 +14,8 @@ from training.launch.spec import LaunchSpec, QuietLaunchSpec
 from training.ledger import read_events
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>\S+)$', re.MULTILINE)
+_WAITING = re.compile(r"\((distributed_c10d|traffic|stage_link)\.py:\d+\)$")
+"""The files whose frames are innermost where a rank waits for its peers."""
 _WATCHES = {"_stand_watch", "_watch_mandate"}
 """The rank's own watch threads, which stand in every dump and explain nothing."""
 
@@ -172,13 +174,17 @@ def _position(files: AttemptFiles, rank: int, marker: RankMarker | None, vitals:
 
 
 def late_ranks(ranks: list[RankPosition]) -> tuple[int, ...]:
-    """The odd ones: gone or halted first, then those a step behind; all of them when none differs."""
+    """The odd ones: gone or halted first, then those a step behind, then those whom others wait for; else all."""
     unfinished = [rank for rank in ranks if not rank.ended] or ranks
     halted = tuple(rank.rank for rank in unfinished if rank.state and rank.state in "XTZ")
     if halted:
         return halted
     steps = [-1 if rank.step is None else rank.step for rank in unfinished]
-    return tuple(rank.rank for rank, step in zip(unfinished, steps, strict=True) if step == min(steps))
+    behind = [rank for rank, step in zip(unfinished, steps, strict=True) if step == min(steps)]
+    # Who is somewhere else while another waits in a collective is the one that it waits for.
+    elsewhere = [rank for rank in behind if rank.doing and not _WAITING.search(rank.doing)]
+    some_wait = any(_WAITING.search(rank.doing) for rank in behind)
+    return tuple(rank.rank for rank in (elsewhere if elsewhere and some_wait else behind))
 
 
 def innermost_frame(stacks: str) -> str:

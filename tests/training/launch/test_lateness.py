@@ -118,6 +118,14 @@ def test_the_odd_rank_is_named() -> None:
     assert late_ranks([position(0, 7), position(1, 7)]) == (0, 1)
 
 
+def test_of_ranks_at_one_step_those_are_late_whom_the_others_wait_for_in_a_collective() -> None:
+    waits, sleeps = "all_reduce (distributed_c10d.py:2900)", "oversleep (recipe.py:9)"
+    assert late_ranks([position(0, 7, doing=waits), position(1, 7, doing=sleeps)]) == (1,)
+    assert late_ranks([position(0, 7, doing="wait (traffic.py:151)"), position(1, 7, doing=sleeps)]) == (1,)
+    assert late_ranks([position(0, 7, doing=waits), position(1, 7, doing=waits)]) == (0, 1)
+    assert late_ranks([position(0, 7, doing=waits), position(1, 7)]) == (0, 1), "nobody knows where it is"
+
+
 def test_a_rank_that_has_ended_is_not_late() -> None:
     done = RankPosition(rank=0, step=9, state="X", ended="done")
     assert late_ranks([done, position(1, 7)]) == (1,)

@@ -44,7 +44,7 @@ def test_a_rank_missing_from_a_collective_is_seen_in_the_stacks(toy_run) -> None
         supervise(spec, gang, ledger=toy_run.ledger, budget_scope="one", poll=toy_run.newest_step)
 
     message = str(failed.value)
-    assert "in oversleep (gloo_worker.py" in message
+    assert "late: rank 1 (" in message and "in oversleep (gloo_worker.py" in message
     assert "in all_reduce (distributed_c10d.py" in message
     assert toy_run.survivors() == []
 
