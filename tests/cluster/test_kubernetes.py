@@ -50,7 +50,7 @@ def test_a_job_of_two_pods_runs_to_its_end_and_the_flow_sees_it(
     run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path, runtime: str | None
 ) -> None:
     run.spec = kubernetes_spec(tmp_path, pods={"training_runtime": runtime})
-    run.follow(run.gang("--steps", "12"), run.spec)
+    run.follow(run.gang("--steps", "12", "--in-step"), run.spec)
 
     assert run.records() == ["done"]
     statuses = [run.attempt(1).read_status(node) for node in (0, 1)]
@@ -86,7 +86,7 @@ def test_a_run_goes_on_at_once_under_the_name_of_the_job_that_is_just_ending(run
     with pytest.raises(RunStopped, match="the window closes"):
         run.follow(run.gang(*LONG, "--trouble", trouble), run.spec)
     first = run.handle()
-    run.follow(run.gang("--steps", "6"), run.spec)
+    run.follow(run.gang("--steps", "6", "--in-step"), run.spec)
     second = run.handle()
     assert run.records() == ["stopped", "done"]
     assert first.key == second.key and first.job != second.job
@@ -215,7 +215,7 @@ def test_a_server_that_is_silent_for_a_while_costs_nothing(run: DetachedRun, clu
     def be_silent() -> None:
         cluster.is_silent = 3 <= run.newest_step(1) < 40
 
-    run.follow(run.gang("--steps", "60"), run.spec, be_silent)
+    run.follow(run.gang("--steps", "60", "--in-step"), run.spec, be_silent)
     assert run.records() == ["done"]
     assert any("unable to handle" in event["message"] for event in run.events("job.state"))
 

@@ -115,7 +115,9 @@ def test_a_pod_that_is_told_to_end_says_so_waits_for_what_it_has_and_is_made_ane
     pod.terminate()
     wait_until(here.somebody_leaves, what="its word")
     assert not here.somebody_leaves(), "told once"
-    assert pod.poll() is None and not transport(run_dir).is_gathered(1, 1)
+    assert not transport(run_dir).is_gathered(1, 1)
+    with pytest.raises(subprocess.TimeoutExpired):
+        pod.wait(1)
     client.communicate()
     assert pod.wait(DEADLINE_S) == EXIT_LEAVING
     start("pod-c", 1)
