@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.cluster.conftest import OwnedRun, command_of, ssh_spec
 from tests.cluster.namespaces import NamespaceHost, NamespaceHosts, namespace_hosts, why_not
 from tests.soak.orphan_table import CUT_OFF_GONE_WITHIN_S, GONE_WITHIN_S, Trial
-from tests.soak.orphan_trials import ENDLESS, Bits, fault, kill_the_supervisor, owned
+from tests.soak.orphan_trials import ENDLESS, Bits, fault, kill_the_supervisor, owned, problem_of
 from training.launch.spec import LaunchSpec
 
 NEXT_STEP_S = 25.0
@@ -43,7 +43,7 @@ def one_trial(hosts: NamespaceHosts, run: OwnedRun, victim: str) -> Trial:
     assert status is not None
     (host,) = [host for host in hosts.hosts if host.name == status.host]
     try:
-        return fault(trial, run, lambda: happen(run, host))
+        return fault(trial, run.folder, lambda: happen(run, host), problem=lambda: problem_of(run))
     finally:
         host.mend()
         if host.process is None:

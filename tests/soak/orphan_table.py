@@ -48,7 +48,7 @@ class Trial(BaseModel):
     """One ending, and what came of it."""
 
     where: str
-    """`local`, `ssh` or `prefect`."""
+    """`local`, `prefect`, `ssh` or `slurm`."""
     victim: str
     how: str
     bound_s: float = GONE_WITHIN_S

@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.cluster.conftest import OwnedRun
-from tests.cluster.namespaces import is_gone
+from tests.cluster.namespaces import is_gone, start_of
 from tests.e2e.conftest import Project
 from tests.soak.orphan_table import Trial
 from tests.training.conftest import TINY, TinyProject, make_project
 from tests.waiting import wait_until
 from training.checkpoint.spec import CheckpointSpec
+from training.launch.launcher import Handle
 from training.launch.process_tree import processes_with
-from training.launch.protocol import ATTEMPT_DIR, TOKEN, RankMarker
+from training.launch.protocol import ATTEMPT_DIR, TOKEN, AttemptFiles
 from training.launch.spec import LaunchSpec, attempt_folder
 from training.ledger import read_events
 
@@ -58,10 +59,14 @@ def measure_end(trial: Trial, left: Callable[[], list[int]], began_s: float) -> 
     trial.gone_s = round(time.monotonic() - began_s, 3)
 
 
-def first_step_unix_s(run: OwnedRun, attempt: int) -> float | None:
+def newest_attempt(folder: Path) -> int:
+    return max((int(path.name) for path in (folder / "attempts").glob("*")), default=0)
+
+
+def first_step_unix_s(folder: Path, attempt: int) -> float | None:
     """When an attempt had made its first step; None while it has not."""
     found = []
-    for spool in attempt_folder(run.folder, attempt).glob("ledger/rank-*.jsonl"):
+    for spool in attempt_folder(folder, attempt).glob("ledger/rank-*.jsonl"):
         for event in read_events(spool):
             if event["event"] == "step":
                 found.append(float(event["unix_s"]) + float(event.get("duration_s", 0.0)))
@@ -69,28 +74,29 @@ def first_step_unix_s(run: OwnedRun, attempt: int) -> float | None:
     return min(found, default=None)
 
 
-def measure_next_step(trial: Trial, run: OwnedRun, attempt: int, began_unix_s: float) -> None:
+def measure_next_step(
+    trial: Trial, folder: Path, attempt: int, began_unix_s: float, problem: Callable[[], str]
+) -> None:
     """Fill in how long the next step took, and whether the very next attempt made it."""
 
     def stepped() -> int:
-        assert run.owners[-1].poll() is None or run.owners[-1].returncode == 0, run.said[-2000:]
-        later = range(attempt + 1, run.number + 1)
-        return next((number for number in later if first_step_unix_s(run, number) is not None), 0)
+        assert not problem(), problem()
+        later = range(attempt + 1, newest_attempt(folder) + 1)
+        return next((number for number in later if first_step_unix_s(folder, number) is not None), 0)
 
     number = wait_until(stepped, what=f"a step after attempt {attempt}", within_s=STEP_PATIENCE_S)
     trial.connected = number == attempt + 1
-    trial.next_step_s = round((first_step_unix_s(run, number) or 0.0) - began_unix_s, 3)
+    trial.next_step_s = round((first_step_unix_s(folder, number) or 0.0) - began_unix_s, 3)
 
 
-def pid_of(run: OwnedRun, victim: str) -> int:
-    """Of node 1, as this machine counts."""
-    status = wait_until(lambda: run.files.read_status(1), what="a word of the guard")
-    markers = wait_until(lambda: _markers_of(run, 1), what="a word of the rank")
+def pid_of(folder: Path, victim: str) -> int:
+    """Of node 1 in the newest attempt, as this machine counts."""
+    files = AttemptFiles(attempt_folder(folder, newest_attempt(folder)))
+    status = wait_until(lambda: files.read_status(1), what="a word of the guard")
+    markers = wait_until(
+        lambda: [marker for marker in files.read_markers().values() if marker.node == 1], what="a word of the rank"
+    )
     return {"rank": markers[0].pid, "agent": status.agent_pid, "guard": status.guard_pid}[victim]
-
-
-def _markers_of(run: OwnedRun, node: int) -> list[RankMarker]:
-    return [marker for marker in run.files.read_markers().values() if marker.node == node]
 
 
 class Bits:
@@ -141,23 +147,42 @@ def gang_trials(folder: Path, bits: Bits) -> Iterator[list[Trial]]:
 def kill_one_of_the_gang(run: OwnedRun, victim: str) -> Trial:
     trial = Trial(where="local", victim=victim, how="SIGKILL", target_s=NEXT_STEP_S)
     run.until_it_steps(run.number or 1)
-    pid = pid_of(run, victim)
-    return fault(trial, run, lambda: os.kill(pid, signal.SIGKILL))
+    pid = pid_of(run.folder, victim)
+    return fault(trial, run.folder, lambda: os.kill(pid, signal.SIGKILL), problem=lambda: problem_of(run))
 
 
-def fault(trial: Trial, run: OwnedRun, happen: Callable[[], object]) -> Trial:
-    """Let something happen to the attempt that goes on, and measure until it is gone and the next has made a step."""
-    attempt, there, began_s, began_unix_s = run.number, run.processes(), time.monotonic(), time.time()
+def problem_of(run: OwnedRun) -> str:
+    """Why no step can follow any more; empty while one can."""
+    return run.said[-2000:] if run.owners[-1].poll() else ""
+
+
+def fault(
+    trial: Trial, folder: Path, happen: Callable[[], object], *, problem: Callable[[], str] = lambda: ""
+) -> Trial:
+    """Let something happen to the attempt that goes on, and measure until it is gone and the next has made a step.
+
+    Args:
+        folder: the run's.
+        problem: why no step can follow any more; empty while one can.
+    """
+    attempt, there = newest_attempt(folder), processes_of(folder)
+    began_s, began_unix_s = time.monotonic(), time.time()
     happen()
-    measure_end(trial, lambda: left_of(run, attempt, there), began_s)
-    measure_next_step(trial, run, attempt, began_unix_s)
+    measure_end(trial, lambda: left_of(folder, attempt, there), began_s)
+    measure_next_step(trial, folder, attempt, began_unix_s, problem)
     return trial
 
 
-def left_of(run: OwnedRun, attempt: int, there: dict[int, str]) -> list[int]:
+def processes_of(folder: Path) -> dict[int, str]:
+    """All of a run on every host: number here, and beginning."""
+    handle = Handle.load(folder)
+    return {} if handle is None else {pid: start_of(pid) for pid in processes_with(TOKEN, handle.token)}
+
+
+def left_of(folder: Path, attempt: int, there: dict[int, str]) -> list[int]:
     """Of an attempt's processes, those alive: known ones, and what carries the name of its folder."""
     known = [pid for pid, began in there.items() if not is_gone(pid, began)]
-    return known or processes_with(ATTEMPT_DIR, str(attempt_folder(run.folder, attempt)))
+    return known or processes_with(ATTEMPT_DIR, str(attempt_folder(folder, attempt)))
 
 
 def supervisor_trials(folder: Path) -> Iterator[list[Trial]]:

@@ -4,9 +4,9 @@
     python -m tests.soak.orphans --table FILE          # the page of docs/, from the JSON of an earlier one
 
 Real processes: guards, agents and supervisors, the real worker where steps and bits are compared, `headway retrain`
-for the command, a Prefect server with its worker, and with --cluster hosts of namespaces with an sshd each. One JSON
-object has every trial and a summary; it is kept up while trials are made. Exits 1 where anybody was left past the
-bound, an attempt did not connect, or bits differed.
+for the command, a Prefect server with its worker, and with --cluster hosts of namespaces with an sshd each and a real
+Slurm. One JSON object has every trial and a summary; it is kept up while trials are made. Exits 1 where anybody was
+left past the bound, an attempt did not connect, or bits differed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from importlib import metadata
 from pathlib import Path
 
 from tests.soak.orphan_hosts import host_trials
+from tests.soak.orphan_jobs import job_trials
 from tests.soak.orphan_servers import server_trials
 from tests.soak.orphan_table import Evidence, Trial, page, summarise, table
 from tests.soak.orphan_trials import Bits, command_trials, gang_trials, supervisor_trials
@@ -94,6 +95,8 @@ class Soak:
             yield from command_trials(folder)
         elif name == "prefect":
             yield from server_trials(folder)
+        elif name == "slurm":
+            yield from job_trials(folder)
         else:
             yield from host_trials(folder, self._shared_bits())
 
@@ -122,7 +125,8 @@ def machine() -> str:
 
 
 HERE = ("gang", "supervisor", "command", "prefect")
-KINDS = (*HERE, "hosts")
+CLUSTER = ("hosts", "slurm")
+KINDS = (*HERE, *CLUSTER)
 
 
 def main() -> int:
@@ -130,7 +134,7 @@ def main() -> int:
         prog="python -m tests.soak.orphans", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--times", type=int, default=10, help="how often each ending is tried")
-    parser.add_argument("--cluster", action="store_true", help="also hosts made of namespaces; as root")
+    parser.add_argument("--cluster", action="store_true", help="also hosts made of namespaces, and Slurm; as root")
     parser.add_argument("--only", nargs="+", choices=KINDS, default=[], help="these kinds of trials alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the evidence is kept")
     parser.add_argument("--table", type=Path, metavar="FILE", help="print the page from earlier evidence, and no more")
@@ -143,7 +147,7 @@ def main() -> int:
         if arguments.json is not None:
             arguments.json.write_text(evidence.model_dump_json(indent=1) + "\n")
 
-    names = arguments.only or [*HERE, *(["hosts"] if arguments.cluster else [])]
+    names = arguments.only or [*HERE, *(CLUSTER if arguments.cluster else ())]
     with tempfile.TemporaryDirectory(prefix="headway-soak-orphans-") as folder:
         evidence = Soak(Path(folder), keep=keep).run(names, arguments.times)
     print(table(evidence.summary))

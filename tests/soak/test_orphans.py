@@ -26,8 +26,9 @@ def test_a_rank_an_agent_a_guard_and_the_supervisor_that_are_killed_leave_nobody
         trials = [kill_one_of_the_gang(run, victim) for victim in ("rank", "agent", "guard")]
         trials.append(kill_the_supervisor(run, "local"))
         assert processes_with(TOKEN, run.token) == []
-    assert all(trial.held for trial in trials), trials
-    assert all(trial.gone_s is not None and trial.connected for trial in trials[:3])
+    # How soon is for a quiet machine to say.
+    assert all(trial.gone_s is not None and not trial.problem for trial in trials), trials
+    assert all(trial.connected for trial in trials[:3]), trials
 
 
 @pytest.mark.slow
@@ -39,7 +40,7 @@ def test_an_attempt_that_nothing_happens_to_is_not_gone(tmp_path: Path, monkeypa
         run.until_it_steps(1)
         trial = Trial(where="local", victim="nobody", how="not at all", bound_s=0.1)
         with pytest.raises(AssertionError, match="a step after attempt 1"):
-            fault(trial, run, lambda: None)
+            fault(trial, run.folder, lambda: None)
     assert trial.gone_s is None and trial.num_left >= 4 and not trial.held
 
 
