@@ -119,7 +119,7 @@ def machine() -> str:
     libraries = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "prefect"))
     load = os.getloadavg()[0]
     return (
-        f"{os.cpu_count()} {platform.machine()} cores, load {load:.1f} before, Linux {platform.release()}, "
+        f"{os.cpu_count()} {platform.machine()} cores, load {load:.1f} before, Linux, "
         f"Python {platform.python_version()}, {libraries}"
     )
 
