@@ -2,10 +2,10 @@
 
 `python -m benchmarks.checkpoint [--megabytes N] [--rounds N] [--no-peers] [--folder DIR] [--json]`
 
-A stall is all that training loses: the call, the next update's wait for what is still copied, and what the step between
-them takes longer than alone. Durable is how long until all is safe, while training stands still. On one rank and on
-two, whose raw write is that of both at once. All take turns in one run; the first round, which allocates, is told
-apart. The others measure what a run meets from then on that has as many checkpoints as it keeps: a new one is written
+A stall is how long training stands still: the call, and the next update's wait for what is still copied. Lost is that
+and what the step between them takes longer than alone, beside the copies, the digests and the writing. Durable is how
+long until all is safe, while training stands still. On one rank and on two, whose raw write is that of both at once. All
+take turns in one run; the first round, which allocates, is told apart. The others measure what a run meets from then on that has as many checkpoints as it keeps: a new one is written
 over the files of one that expired. Beside it, one in new files, as the first ones are. The raw write is of a new file,
 and beside it over an old one.
 """
@@ -92,8 +92,8 @@ def figures(times: Times, world_size: int) -> list[Figure]:
             ratio_to=raw,
             target=STALL if world_size == 1 else "",
         ),
-        Figure(name=f"stall, the call, {ranks}", value=ratio(BESIDE, "call"), ratio_to=raw),
-        Figure(name=f"stall, the update's wait, {ranks}", value=ratio(BESIDE, "wait"), ratio_to=raw),
+        Figure(name=f"stall, of it the update's wait, {ranks}", value=ratio(BESIDE, "wait"), ratio_to=raw),
+        Figure(name=f"lost, {ranks}", value=ratio(BESIDE, "lost"), ratio_to=raw),
         Figure(
             name=f"a step beside it, {ranks}",
             value=statistics.median(each["beside"] / each["alone"] for each in times[BESIDE][1:]),

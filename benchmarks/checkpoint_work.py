@@ -137,10 +137,15 @@ class Methods:
             wait_s = time.perf_counter() - began_s
             self._checkpointer.finish()
             alone_s = (alone_s + self._stand_in()) / 2
-            stall_s = call_s + wait_s + beside_s - alone_s
-            durable_s = self._durable_s
+            stall_s = call_s + wait_s
             self._gather(
-                times, call=call_s, wait=wait_s, beside=beside_s, alone=alone_s, stall=stall_s, durable=durable_s
+                times,
+                stall=stall_s,
+                wait=wait_s,
+                beside=beside_s,
+                alone=alone_s,
+                lost=stall_s + beside_s - alone_s,
+                durable=self._durable_s,
             )
         return times
 
