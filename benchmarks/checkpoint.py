@@ -4,10 +4,10 @@
 
 A stall is how long training stands still: the call, and the next update's wait for what is still copied. Lost is that
 and what the step between them takes longer than alone, beside the copies, the digests and the writing. Durable is how
-long until all is safe, while training stands still. On one rank and on two, whose raw write is that of both at once. All
-take turns in one run; the first round, which allocates, is told apart. The others measure what a run meets from then on that has as many checkpoints as it keeps: a new one is written
-over the files of one that expired. Beside it, one in new files, as the first ones are. The raw write is of a new file,
-and beside it over an old one.
+long until all is safe, while training stands still. On one rank and on two, whose raw write is that of both at once.
+All take turns in one run; the first round, which allocates, is told apart. The others measure what a run meets from
+then on that has as many checkpoints as it keeps: a new one is written over the files of one that expired. Beside it,
+one in new files, as the first ones are. The raw write is of a new file, and beside it over an old one.
 """
 
 from __future__ import annotations
