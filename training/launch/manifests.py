@@ -255,7 +255,7 @@ def _labelled(kubernetes: KubernetesSpec, key: str, order: str) -> Manifest:
 
 
 def _unless_empty(**fields: Any) -> Manifest:
-    return {name: value for name, value in fields.items() if value not in (None, "", {}, [], False)}
+    return {name: value for name, value in fields.items() if value is not False and value not in (None, "", {}, [])}
 
 
 def _require_mounted(kubernetes: KubernetesSpec, run_dir: Path) -> None:

@@ -1,7 +1,9 @@
 """How fast a run steps, learnt from what its ranks wrote down, and so how soon a missing step is one that hangs.
 
 The times of steps say nothing of what comes between them: a checkpoint, a restore, a trace, the end. So what is learnt
-holds only while the last word of every rank is that a step is done; else the configured deadline does.
+holds only while the last word of every rank is that a step is done; else the configured deadline does. Nor do they say
+anything of one step in thousands that always takes long, for the data of a new epoch, say: once an attempt was ended
+sooner than configured, the later ones of the run have the whole time, so that such a step is never the end of a run.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ class Pace:
         self._words: dict[int, str] = {}
         self._ended_unix_s = 0.0
         self._num_here = 0
+        self._was_too_soon = False
         self._known: tuple[float, float] | None = None
         """p50 and p99 of the times, once somebody has asked."""
 
@@ -50,7 +53,9 @@ class Pace:
         """Knowing the earlier attempts of the run, whoever owned them."""
         pace = cls(spec)
         for number in range(1, attempt):
-            spools = rank_spools(AttemptFiles(attempt_folder(run_dir, number)))
+            files = AttemptFiles(attempt_folder(run_dir, number))
+            pace._was_too_soon |= files.missed_step.exists()
+            spools = rank_spools(files)
             if len(spools) == world_size:
                 for event in last_events(spools[0][1]):
                     pace.take(0, event)
@@ -89,7 +94,14 @@ class Pace:
     @property
     def learnt_s(self) -> float:
         """How long the next step may take, at the most as long as is configured."""
-        return min(self._cap_s, self._floor_s + TIMES * self.p99_s) if self.is_known else self._cap_s
+        if self._was_too_soon or not self.is_known:
+            return self._cap_s
+        return min(self._cap_s, self._floor_s + TIMES * self.p99_s)
+
+    @property
+    def ends_sooner(self) -> bool:
+        """Whether what is learnt ends an attempt now before what is configured would."""
+        return self.limit_s() < self._cap_s
 
     @property
     def is_tight(self) -> bool:

@@ -225,6 +225,11 @@ class AttemptFiles:
     def memory(self, rank: int) -> Path:
         return self.folder / f"memory-{rank}.json"
 
+    @property
+    def missed_step(self) -> Path:
+        """There when the attempt was ended for want of a step, sooner than is configured."""
+        return self.folder / "missed-step.json"
+
     def status(self, node: int) -> Path:
         return self.folder / f"node-{node}.json"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -11,7 +12,7 @@ from training.launch.launcher import Handle, Launcher, NodeReport
 from training.launch.logs import last_lines
 from training.launch.outcome import AttemptOutcome, Evidence, judge
 from training.launch.pace import Pace, PaceTeller
-from training.launch.protocol import AttemptFiles, Command, RankMarker
+from training.launch.protocol import AttemptFiles, Command, RankMarker, write_json
 from training.launch.spec import Attempt, Gang, LaunchSpec
 from training.launch.stop_bound import StopWish
 from training.launch.stragglers import Straggler, StragglerWatch
@@ -111,7 +112,8 @@ class Watch:
         for rank, event in self._words.poll():
             self._pace.take(rank, event)
             if (slow := self._stragglers.take(rank, event)) is not None:
-                host = next((each.host for each in reports if each.node == markers[slow.rank].node), "")
+                marker = markers.get(slow.rank)
+                host = next((each.host for each in reports if marker and each.node == marker.node), "")
                 self._tell_of(handle, slow, host)
         self._pace_teller.tell()
 
@@ -157,6 +159,9 @@ class Watch:
         overdue = self._clock.overdue(looked_s)
         if not overdue or self._overdue or self._sent:
             return
+        if self._pace.ends_sooner:
+            with contextlib.suppress(OSError):
+                write_json(self._files.missed_step, {"what": overdue})
         self._launcher.signal(handle, Command.STACKS)
         self._wait_for_stacks()
         ranks = positions(self._files, self._gang.world_size)

@@ -22,10 +22,11 @@ class RankWords:
         self._tails: dict[int, SpoolTail] = {}
 
     def poll(self) -> Iterator[tuple[int, Event]]:
-        """What is new: each rank's number and event, in the rank's own order."""
+        """What is new: each rank's number and event, in the rank's own order. What cannot be read now is read later."""
         for rank, spool in rank_spools(self._files):
-            for event in self._tails.setdefault(rank, SpoolTail(spool)).poll():
-                yield rank, event
+            with contextlib.suppress(OSError):
+                for event in self._tails.setdefault(rank, SpoolTail(spool)).poll():
+                    yield rank, event
 
 
 def rank_spools(files: AttemptFiles) -> list[tuple[int, Path]]:
@@ -35,8 +36,9 @@ def rank_spools(files: AttemptFiles) -> list[tuple[int, Path]]:
 
 
 def last_events(spool: Path) -> list[Event]:
-    """The newest of a spool that nobody writes any more, however long it is."""
-    with spool.open("rb") as stream:
+    """The newest of a spool that nobody writes any more, however long it is; none if it cannot be read."""
+    lines: list[bytes] = []
+    with contextlib.suppress(OSError), spool.open("rb") as stream:
         size_bytes = stream.seek(0, 2)
         stream.seek(max(0, size_bytes - TAIL_BYTES))
         lines = stream.read().splitlines()[size_bytes > TAIL_BYTES :]

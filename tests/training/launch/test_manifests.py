@@ -38,6 +38,7 @@ secrets: {HF_TOKEN: {secret: hub, key: token}}
 node_selector: {node.kubernetes.io/instance-type: p5.48xlarge}
 tolerations:
 - {key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}
+- {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, seconds: 0}
 service_account: trainer
 image_pull_secrets: [registry]
 run_as_user: 10001

@@ -13,6 +13,7 @@ from training.launch.lateness import LifeSign, ProgressClock
 from training.launch.pace import LEAST, LEAST_HERE, TIMES, Pace, PaceTeller
 from training.launch.protocol import AttemptFiles
 from training.launch.spec import LaunchSpec, attempt_folder
+from training.launch.words import RankWords
 from training.ledger import Ledger, read_events
 
 SPEC = LaunchSpec()
@@ -182,6 +183,25 @@ def test_an_attempt_knows_earlier_ones_with_as_many_ranks_once_it_has_made_some_
     assert simulation.pace.limit_s() == CAP_S, "the next may compile"
     simulation.run(iter([("step", 0.5)]))
     assert simulation.pace.limit_s() == FLOOR_S + TIMES * 0.5
+
+
+def test_a_step_that_always_takes_long_ends_one_attempt_and_no_run(tmp_path: Path) -> None:
+    write_attempt(tmp_path, 1, ranks=2, step_s=0.5)
+    AttemptFiles(attempt_folder(tmp_path, 1)).missed_step.touch()
+    write_attempt(tmp_path, 2, ranks=2, step_s=0.5)
+    simulation = Simulation(Pace.after(SPEC, tmp_path, attempt=3, world_size=2))
+    simulation.run(("step", 0.5) for _ in range(2 * LEAST))
+    assert simulation.pace.limit_s() == CAP_S and not simulation.pace.ends_sooner
+
+
+def test_a_spool_that_cannot_be_read_now_ends_nothing(tmp_path: Path) -> None:
+    write_attempt(tmp_path, 1, ranks=2, step_s=0.5)
+    files = AttemptFiles(attempt_folder(tmp_path, 1))
+    files.rank_spool(0).unlink()
+    files.rank_spool(0).mkdir()
+    words = RankWords(files)
+    assert {rank for rank, _ in words.poll()} == {1}
+    assert not Pace.after(SPEC, tmp_path, attempt=2, world_size=2).is_known
 
 
 def test_who_was_halted_together_with_whoever_watches_is_not_late() -> None:

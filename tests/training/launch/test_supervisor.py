@@ -151,6 +151,7 @@ def test_a_hanging_rank_is_shown_with_what_it_was_doing(toy_run) -> None:
     ):
         run(toy_run, toy_run.gang(*trouble("hang"), nodes=1), spec)
     assert innermost_frame(toy_run.attempt(1).stacks(0).read_text()).startswith("hang_here")
+    assert not toy_run.attempt(1).missed_step.exists()
 
 
 def test_a_hang_among_short_steps_is_noticed_long_before_the_configured_deadline_and_the_odd_rank_named(
@@ -163,7 +164,7 @@ def test_a_hang_among_short_steps_is_noticed_long_before_the_configured_deadline
     ):
         run(toy_run, gang, spec)
     (overdue,) = toy_run.events("attempt.overdue")
-    assert overdue["ranks"] == [1]
+    assert overdue["ranks"] == [1] and toy_run.attempt(1).missed_step.exists()
     deadline = toy_run.events("attempt.deadline")[-1]
     assert str(deadline["what"]).startswith("a step is missed after ")
     (last_step_unix_s,) = (event["unix_s"] for event in read_events(toy_run.attempt(1).rank_spool(1))[-1:])
