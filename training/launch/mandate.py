@@ -2,8 +2,9 @@
 
 A cut link, or a rank that is halted, may leave an attempt behind that goes on while the next one runs elsewhere.
 So all that a rank publishes for its run is staged in a folder of its attempt, and comes to its place by a rename out of
-it. Who begins an attempt removes the folders of all earlier ones first, and a rename out of one that is gone fails,
-whenever its caller last looked: what an attempt publishes is there before the next one begins, or never.
+it. Who begins an attempt takes the folders of all earlier ones away first, each by one rename, and a rename out of one
+that is gone fails, whenever its caller last looked: what an attempt publishes is there before the next one begins, or
+never.
 
 What a rank *deletes* (expired and interrupted checkpoints) has no such step: it asks before, and that is all. One that
 is halted between the question and the deletion, and goes on a moment after, would still delete.
@@ -12,7 +13,7 @@ is halted between the question and the deletion, and goes on a moment after, wou
 from __future__ import annotations
 
 import contextlib
-import time
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,8 @@ from data_contracts.errors import EnvironmentProblem, Superseded
 from training.launch.protocol import MANDATE
 
 NAME = "mandate"
-WITHIN_S = 10.0
-"""How long a folder may fill up again while it is removed, by whoever still writes there."""
+WITHDRAWN = f"{NAME}.withdrawn"
+"""What is left of one that could not be removed at once: a file in it may still be open."""
 
 
 def grant(run_dir: Path, attempt: Path) -> None:
@@ -34,10 +35,10 @@ def grant(run_dir: Path, attempt: Path) -> None:
     """
     number, attempts = int(attempt.name), run_dir / "attempts"
     for earlier in (each for each in _numbers(attempts) if each < number):
-        _remove(attempts / f"{earlier:03d}" / NAME)
+        _withdraw(attempts / f"{earlier:03d}")
     (attempt / NAME).mkdir()
     if max(_numbers(attempts)) > number:
-        _remove(attempt / NAME)
+        _withdraw(attempt)
         Mandate(attempt / NAME).require()
 
 
@@ -45,23 +46,18 @@ def _numbers(attempts: Path) -> list[int]:
     return [int(path.name) for path in attempts.iterdir() if path.name.isdigit()]
 
 
-def _remove(folder: Path) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while True:
-        try:
-            for left in folder.iterdir():
-                left.unlink(missing_ok=True)
-            folder.rmdir()
-            return
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            if time.monotonic() > deadline_s:
-                raise EnvironmentProblem(
-                    f"an earlier attempt cannot be kept from publishing ({error.strerror}).",
-                    where=str(folder),
-                    advice="End what still writes there, and run again.",
-                ) from error
+def _withdraw(attempt: Path) -> None:
+    try:
+        (attempt / NAME).rename(attempt / WITHDRAWN)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"an earlier attempt cannot be kept from publishing ({error.strerror}).",
+            where=str(attempt / NAME),
+            advice="Check the folder's owner, mode and disk, and run again.",
+        ) from error
+    shutil.rmtree(attempt / WITHDRAWN, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
