@@ -87,7 +87,7 @@ def prefect_server(port: int) -> Server:
         port=port,
         option="--prefect-port",
         health="/api/health",
-        command=(sys.executable, "-m", "prefect", "server", "start", "--host", LOOPBACK, "--port", str(port)),
+        command=(sys.executable, "-m", "flows.prefect_cli", "server", "start", "--host", LOOPBACK, "--port", str(port)),
         # Pages and services talk to this server, whatever other one the shell or a profile names.
         environment={"PREFECT_API_URL": api, "PREFECT_SERVER_UI_API_URL": api},
     )

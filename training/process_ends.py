@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import time
@@ -24,10 +25,16 @@ def started_unix_s() -> float:
 
 @contextlib.contextmanager
 def record_imports(ledger: Ledger) -> Iterator[None]:
-    """Record `rank.start`, and `rank.imports` from the process's start to the body's end."""
+    """Record `rank.start`, and `rank.imports` from the process's start to the body's end.
+
+    Nobody looks for garbage meanwhile, nor among what was imported ever after: that would be a third of the time.
+    """
     started = started_unix_s()
     ledger.event("rank.start", unix_s=started, pid=os.getpid())
+    gc.disable()
     yield
+    gc.freeze()
+    gc.enable()
     ledger.elapsed("rank.imports", started)
 
 

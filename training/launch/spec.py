@@ -21,6 +21,7 @@ from training.launch.ssh import SshSpec
 from training.launch.stop_bound import NO_BOUND, StopBound
 
 LONE_AGENT = Path(__file__).with_name("lone_agent.py")
+TORCHRUN_AGENT = Path(__file__).with_name("torchrun_agent.py")
 AGENT_SHUTDOWN_S = 3600
 """The guard keeps the grace; the agent's own shorter limit would cut it."""
 
@@ -216,7 +217,7 @@ def torchrun_argv(gang: Gang, attempt: Attempt, spec: LaunchSpec, node: int, pyt
         "read_timeout": max(1, round(spec.start_deadline_s)),
     }
     return (
-        *(python, "-m", "torch.distributed.run"),
+        *(python, str(TORCHRUN_AGENT)),
         f"--nnodes={gang.nodes}",
         f"--nproc-per-node={gang.ranks_per_node}",
         "--max-restarts=0",

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from training.launch.hosts import Member
 from training.launch.spec import (
+    TORCHRUN_AGENT,
     Attempt,
     Gang,
     LaunchSpec,
@@ -35,7 +36,7 @@ ATTEMPT = Attempt(
 
 def test_an_attempt_is_one_fresh_gang_with_its_own_rendezvous_on_loopback() -> None:
     argv = torchrun_argv(GANG, ATTEMPT, LaunchSpec(), node=1, python="python")
-    assert argv[:3] == ("python", "-m", "torch.distributed.run")
+    assert argv[:2] == ("python", str(TORCHRUN_AGENT))
     assert {"--nnodes=2", "--nproc-per-node=3", "--max-restarts=0", "--rdzv-backend=c10d"} <= set(argv)
     assert {"--rdzv-endpoint=127.0.0.1:4711", "--rdzv-id=t-4", "--local-addr=127.0.0.1"} <= set(argv)
     assert argv[-4:] == ("-m", "training.worker", "--run", "abc")

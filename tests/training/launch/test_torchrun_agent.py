@@ -1,0 +1,145 @@
+"""Ranks that are forks of their agent cannot tell: all they find is what torchrun's own processes find."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.waiting import DEADLINE_S
+from training.launch.spec import TORCHRUN_AGENT
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+FACTS = """
+import json, os, signal, stat, sys
+held = sys.modules.get("torch") is not None
+sockets = [fd for fd in os.listdir("/proc/self/fd") if fd > "2" and os.path.exists(f"/proc/self/fd/{fd}")
+           and stat.S_ISSOCK(os.stat(f"/proc/self/fd/{fd}").st_mode)]
+heard = {name: str(signal.getsignal(getattr(signal, name))) for name in ("SIGTERM", "SIGHUP", "SIGQUIT")}
+print(json.dumps({
+    "held": held, "argv": sys.argv[1:], "file": sys.argv[0], "name": __name__, "spec": __spec__.name,
+    "main": sys.modules["__main__"].__dict__ is globals(), "path": sys.path, "sockets": sockets, "heard": heard,
+    "leads": os.getsid(0) == os.getpid(), "parent": os.getppid(), "environment": dict(os.environ),
+}))
+print("a word of trouble", file=sys.stderr)
+"""
+
+
+MODULE = ("-m", "facts", "--word", "abc")
+
+
+def told_by_ranks(folder: Path, *launcher: str) -> tuple[int, list[dict[str, Any]]]:
+    """The launcher's process number and what its two ranks say of themselves."""
+    (folder / "facts.py").write_text(FACTS)
+    logs = folder / "logs"
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            *launcher,
+            "--standalone",
+            "--nproc-per-node=2",
+            "--redirects=3",
+            f"--log-dir={logs}",
+            *MODULE,
+        ],
+        env=os.environ | {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"},
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.wait(DEADLINE_S) == 0
+    errors = [path.read_text() for path in logs.glob("*/attempt_0/*/stderr.log")]
+    assert errors == ["a word of trouble\n"] * 2
+    said = [json.loads(path.read_text()) for path in logs.glob("*/attempt_0/*/stdout.log")]
+    return process.pid, sorted(said, key=lambda facts: facts["environment"]["RANK"])
+
+
+def test_a_rank_finds_what_torchrun_would_give_it_with_torch_imported_already(tmp_path: Path) -> None:
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+    agent, ours = told_by_ranks(tmp_path / "ours", str(TORCHRUN_AGENT))
+    _, theirs = told_by_ranks(tmp_path / "theirs", "-m", "torch.distributed.run")
+    assert [facts.pop("held") for facts in ours + theirs] == [True, True, False, False]
+    assert {facts.pop("parent") for facts in ours} == {agent} and {facts.pop("parent") for facts in theirs}
+    of_one_gang = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "PYTHONPATH"}
+    for facts in ours + theirs:
+        assert facts["environment"].keys() >= of_one_gang
+        facts["environment"] = {name: said for name, said in facts["environment"].items() if name not in of_one_gang}
+        facts["file"], facts["path"] = Path(facts["file"]).name, facts["path"][1:]
+    assert ours == theirs
+    assert ours[0]["argv"] == ["--word", "abc"] and ours[0]["sockets"] == [] and ours[0]["leads"]
+
+
+ENDS = {
+    "well": ("print('well')", 0, ""),
+    "stopped": ("import sys; sys.exit(75)", 75, ""),
+    "with words": ("import sys; sys.exit('no data')", 1, "no data"),
+    "an error": ("raise ValueError('lost')", 1, "ValueError: lost"),
+    "at once": ("import os; os._exit(7)", 7, ""),
+    "by a signal": ("import os; os.kill(os.getpid(), 15)", -15, ""),
+}
+AGENT = """
+import json, socket, subprocess, sys
+from pathlib import Path
+from training.launch.torchrun_agent import ForkingHandler
+
+def start(number, body):
+    module, command = f"rank_{number}", ("-u", "-m", f"rank_{number}")
+    Path(f"{module}.py").write_text(body)
+    return ForkingHandler(sys.executable, command, {"RANK": "0"}, f"{number}.out", f"{number}.err", 0, None)
+
+bodies = json.loads(sys.argv[1])
+ranks = [start(number, body) for number, body in enumerate(bodies)]
+codes = [(rank.proc.wait(60), rank.proc.poll(), rank.proc.returncode) for rank in ranks]
+
+agents, peers = socket.socketpair()
+rank = start(len(bodies), "import signal; signal.pause()")
+agents.close()
+peers.settimeout(60)
+heard = peers.recv(1).decode()
+try:
+    rank.proc.wait(0.01)
+except subprocess.TimeoutExpired as late:
+    waited = str(late)
+rank.close()
+print(json.dumps({"codes": codes, "heard": heard, "waited": waited, "ended": rank.proc.wait(60)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Ranks of one agent that have come to their ends, the folder of their logs, and what the agent saw."""
+    folder = tmp_path_factory.mktemp("ends")
+    bodies = json.dumps([body for body, _, _ in ENDS.values()])
+    command = [sys.executable, "-c", AGENT, bodies]
+    path = os.pathsep.join((str(REPOSITORY), str(folder)))
+    told = subprocess.run(
+        command,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    return folder, json.loads(told.stdout)
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_rank_ends_with_the_code_and_the_words_that_it_would_have_alone(
+    ended: tuple[Path, dict[str, Any]], how: str
+) -> None:
+    (folder, seen), number = ended, list(ENDS).index(how)
+    _, code, said = ENDS[how]
+    assert seen["codes"][number] == [code, code, code]
+    assert said in (folder / f"{number}.err").read_text()
+
+
+def test_a_peer_hears_of_an_agents_end_though_its_rank_lives_on(ended: tuple[Path, dict[str, Any]]) -> None:
+    _, seen = ended
+    assert seen["heard"] == "" and "timed out after 0.01" in seen["waited"]
+    assert seen["ended"] == -signal.SIGTERM
