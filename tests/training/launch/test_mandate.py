@@ -61,6 +61,23 @@ def test_what_was_half_written_goes_with_the_mandate(tmp_path: Path) -> None:
     assert not mandate.folder.exists()
 
 
+def test_an_attempt_is_kept_from_publishing_even_if_nothing_of_it_can_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mandate = begin(tmp_path, 1)
+    assert mandate.folder is not None
+    staged = mandate.folder / ".manifest.json.partial"
+    staged.write_text("half")
+    monkeypatch.setattr(mandates.shutil, "rmtree", lambda *_args, **_kwargs: None)
+
+    begin(tmp_path, 2)
+
+    with pytest.raises(Superseded, match="attempt 2 has begun"), mandate.upheld():
+        staged.replace(tmp_path / "manifest.json")
+    with pytest.raises(FileNotFoundError):
+        staged.replace(tmp_path / "manifest.json")
+
+
 def test_a_folder_that_cannot_be_asked_for_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mandate = begin(tmp_path, 1)
 
