@@ -6,6 +6,7 @@ Looked at on the host, in well under a second where all is well, and never for m
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 import shutil
@@ -67,8 +68,10 @@ def _versions() -> dict[str, str]:
 
 
 def _storage_problem(folder: Path) -> str:
-    """Publish as checkpoints are: create exclusively, write, fsync, rename over what is there."""
-    staging, published = (folder / f".preflight-{uuid.uuid4().hex}{end}" for end in (".partial", ""))
+    """Publish as checkpoints are: create exclusively among attempts, write, fsync, rename over what is there."""
+    name = f".preflight-{uuid.uuid4().hex}"
+    staging = _within(folder, "attempts") / f"{name}.partial"
+    published = _within(folder, "checkpoints") / name
     try:
         for _ in range(2):
             descriptor = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -84,11 +87,18 @@ def _storage_problem(folder: Path) -> str:
             return ""
         return "it creates a file exclusively that is there already"
     except OSError as error:
+        if error.errno == errno.EXDEV:
+            return f"{staging.parent} and {published.parent} must lie in one file system: checkpoints move by a rename"
         return f"it cannot be written as checkpoints are ({error.strerror})"
     finally:
         for path in (staging, published):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
+
+
+def _within(folder: Path, name: str) -> Path:
+    """What checkpoints are staged in, or come to, may be another mount than the run's folder."""
+    return folder / name if (folder / name).is_dir() else folder
 
 
 def _resolve(address: str) -> None:

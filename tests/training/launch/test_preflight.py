@@ -97,6 +97,21 @@ def test_storage_that_cannot_be_written_is_found(tmp_path: Path) -> None:
         assert "cannot be written" in look(tmp_path, LOOPBACK).storage_problem
 
 
+@pytest.mark.parametrize("elsewhere", ["checkpoints", "attempts"])
+def test_checkpoints_that_cannot_be_renamed_into_place_are_found(new_disk, tmp_path: Path, elsewhere: str) -> None:
+    for name in ("attempts", "checkpoints"):
+        new_disk(64 << 10, tmp_path / name) if name == elsewhere else (tmp_path / name).mkdir()
+    assert "must lie in one file system" in look(tmp_path, LOOPBACK).storage_problem
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_run_of_one_file_system_that_has_checkpoints_has_no_fault(tmp_path: Path) -> None:
+    for name in ("attempts", "checkpoints"):
+        (tmp_path / name).mkdir()
+    assert look(tmp_path, LOOPBACK).storage_problem == ""
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 def test_a_name_service_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs = threading.Event()
     monkeypatch.setattr(host_facts, "PATIENCE_S", 0.05)
