@@ -157,9 +157,9 @@ class _Session:
         return None
 
     def _explaining_out_of_memory(self, *, of_batches: bool) -> contextlib.AbstractContextManager[None]:
-        report = self._rank.files.memory(self._rank.rank)
+        report, mandate = self._rank.files.memory(self._rank.rank), self._rank.mandate
         return explaining_out_of_memory(
-            self._spec, self._run_dir, report=report, device=self._gang.device, of_batches=of_batches
+            self._spec, self._run_dir, report=report, device=self._gang.device, of_batches=of_batches, mandate=mandate
         )
 
     def _let_go(self) -> None:

@@ -19,9 +19,11 @@ from typing import Any
 import torch
 
 from data_contracts.errors import HeadwayError, TrainingFailed
+from data_contracts.publication import Workspace
 from training.config import TrainingSpec
 from training.distributed import Gang
 from training.launch.failure import cause_of
+from training.launch.mandate import NO_MANDATE, Mandate
 from training.launch.protocol import read_json, write_json
 
 NOTE_NAME = "smaller-micro-batch.json"
@@ -43,12 +45,18 @@ class SmallerMicroBatch(OutOfMemory):
     retryable = True
 
 
-def out_of_memory(error: BaseException, spec: TrainingSpec, run_dir: Path, *, of_batches: bool = True) -> OutOfMemory:
+def out_of_memory(
+    error: BaseException, spec: TrainingSpec, run_dir: Path, *, of_batches: bool = True, mandate: Mandate = NO_MANDATE
+) -> OutOfMemory:
     """What follows when training runs out of memory; leaves the note if something can be tried.
 
     Args:
         spec: as this attempt has it, with what an earlier one halved already.
         of_batches: whether it was for a batch; otherwise for weights and state, and smaller batches are of no help.
+        mandate: under which the note is left.
+
+    Raises:
+        Superseded: a later attempt has begun; no note was left.
     """
     rows, what = spec.micro_batch_sequences, f"out of memory ({' '.join(str(error).split())[:200]})."
     if not of_batches:
@@ -66,15 +74,21 @@ def out_of_memory(error: BaseException, spec: TrainingSpec, run_dir: Path, *, of
         )
     if rows % 2:
         return OutOfMemory(what, where=f"micro-batch of {rows}", advice="Split the model further, or shrink it.")
-    write_json(run_dir / NOTE_NAME, {"micro_batch_sequences": rows // 2})
+    with mandate.upheld():
+        note = {"micro_batch_sequences": rows // 2}
+        Workspace(str(run_dir), stage_in=mandate.folder).publish_json(NOTE_NAME, note)
     return SmallerMicroBatch(what, where=f"micro-batch of {rows}", advice=f"The next attempt takes {rows // 2}.")
 
 
 @contextlib.contextmanager
 def explaining_out_of_memory(
-    spec: TrainingSpec, run_dir: Path, *, report: Path, device: torch.device, of_batches: bool
+    spec: TrainingSpec, run_dir: Path, *, report: Path, device: torch.device, of_batches: bool, mandate: Mandate
 ) -> Iterator[None]:
-    """Raises `OutOfMemory` in place of torch's error, once what took the memory is written into `report`."""
+    """Raises, in place of torch's error:
+
+    OutOfMemory: once what took the memory is written into `report`.
+    Superseded: a later attempt has begun.
+    """
     try:
         yield
     except OutOfMemory:
@@ -82,7 +96,7 @@ def explaining_out_of_memory(
     except Exception as error:
         if cause_of(error) != "oom":
             raise
-        failure = out_of_memory(error, spec, run_dir, of_batches=of_batches)
+        failure = out_of_memory(error, spec, run_dir, of_batches=of_batches, mandate=mandate)
         write_json(report, what_took_memory(device))
         raise failure from error
 

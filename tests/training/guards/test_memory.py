@@ -9,22 +9,28 @@ from pathlib import Path
 import pytest
 import torch
 
+from data_contracts.errors import Superseded
 from training.checkpoint.inexactness import inexactness
 from training.checkpoint.verify import read_manifest
 from training.config import RecipeSpec, TrainingSpec
 from training.distributed import Gang
 from training.guards.memory import (
     NOTE_NAME,
+    SmallerMicroBatch,
+    explaining_out_of_memory,
     largest_tensors,
     out_of_memory,
     remember_allocations,
     what_took_memory,
     with_noted_micro_batch,
 )
+from training.launch.mandate import NAME, Mandate, grant
 from training.launch.protocol import AttemptFiles
+from training.launch.spec import attempt_folder
 from training.parallel.spec import ParallelSpec
 
-ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
+CPU = torch.device("cpu")
+ALONE = Gang(rank=0, world_size=1, device=CPU)
 FAST = ParallelSpec(mode="fast")
 HUNGRY = '''
 """The language model on a machine where a rank's memory holds one row at a time."""
@@ -130,6 +136,34 @@ def test_a_note_halves_again_and_again_down_to_one_row(tiny_training, tmp_path):
         assert (spec.micro_batch_sequences, spec.global_batch_sequences) == (rows, 8)
     last = out_of_memory(MemoryError(), spec, tmp_path)
     assert not last.retryable and last.exit_code == 6
+
+
+def test_who_is_superseded_even_just_before_it_would_leave_a_note_leaves_none(tiny_training, tmp_path, monkeypatch):
+    def begin(number):
+        attempt = attempt_folder(tmp_path, number)
+        attempt.mkdir(parents=True)
+        grant(tmp_path, attempt)
+        return Mandate(attempt / NAME)
+
+    def run_out(mandate):
+        report = tmp_path / "memory.json"
+        with explaining_out_of_memory(spec, tmp_path, report=report, device=CPU, of_batches=True, mandate=mandate):
+            raise MemoryError
+
+    def replace(path, target):
+        mandates.append(begin(2))
+        return real(path, target)
+
+    spec = tiny_training.model_copy(update={"parallel": FAST})
+    mandates, real = [begin(1)], Path.replace
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        with pytest.raises(Superseded, match="attempt 2 has begun"):
+            run_out(mandates[0])
+    assert not (tmp_path / NOTE_NAME).exists()
+    with pytest.raises(SmallerMicroBatch):
+        run_out(mandates[1])
+    assert with_noted_micro_batch(spec, tmp_path, ALONE).micro_batch_sequences == 1
 
 
 def test_without_a_note_nothing_changes(tiny_training, tmp_path):
