@@ -76,8 +76,7 @@ class ProgressClock:
 
     def observe(self, step: int | None, signs: Mapping[int, LifeSign], now_s: float) -> None:
         """A change of any rank's word counts like a step."""
-        # Who was halted itself knows nothing of that time: the machine may have been, with everybody on it.
-        self._moved_s += max(0.0, now_s - self._looked_s - BLINK_S)
+        self._moved_s += _looked_away_s(self._looked_s, now_s)
         self._looked_s = now_s
         if step is not None and step != self._step:
             self.step = self._step = step
@@ -102,10 +101,14 @@ class QuietClock:
     def __init__(self, spec: QuietLaunchSpec, now_s: float) -> None:
         self._spec = spec
         self._signs: dict[int, LifeSign] = {}
-        self._spoke_s = self._moved_s = now_s
+        self._spoke_s = self._moved_s = self._looked_s = now_s
         self.step: int | None = None
 
     def observe(self, step: int | None, signs: Mapping[int, LifeSign], now_s: float) -> None:
+        away_s = _looked_away_s(self._looked_s, now_s)
+        self._spoke_s += away_s
+        self._moved_s += away_s
+        self._looked_s = now_s
         if _words(signs) != _words(self._signs):
             self._spoke_s = now_s
         if signs != self._signs:
@@ -117,6 +120,12 @@ class QuietClock:
             return f"no sign of life within {idle_s:g} s"
         busy_s = max(self._spec.busy_deadline_s, idle_s)
         return f"at work, but without a word within {busy_s:g} s" if now_s - self._spoke_s > busy_s else ""
+
+
+def _looked_away_s(looked_s: float, now_s: float) -> float:
+    """What of the time since the last look is not held against the ranks."""
+    # Who was halted itself knows nothing of that time: the machine may have been, with everybody on it.
+    return max(0.0, now_s - looked_s - BLINK_S)
 
 
 def _words(signs: Mapping[int, LifeSign]) -> dict[int, LifeSign]:

@@ -66,8 +66,8 @@ def test_work_alone_is_no_progress_of_a_rank_that_should_make_steps() -> None:
 def test_a_quiet_rank_that_neither_says_nor_does_anything_is_late_as_soon_as_a_missing_step_is() -> None:
     clock = QuietClock(QUIET, now_s=0)
     assert clock.overdue(29) == "", "it is still coming up"
-    clock.observe(None, {0: RUNNING}, now_s=29)
-    clock.observe(None, {0: RUNNING}, now_s=38)
+    for now_s in (29, 33, 38):
+        clock.observe(None, {0: RUNNING}, now_s=now_s)
     assert clock.overdue(38) == ""
     assert clock.overdue(40) == "no sign of life within 10 s"
 
@@ -89,6 +89,19 @@ def test_a_quiet_rank_may_work_on_one_long_call_but_not_for_ever() -> None:
         clock.observe(None, {0: RUNNING._replace(cpu_s=now_s // 5)}, now_s=now_s)
         assert clock.overdue(now_s) == ""
     assert clock.overdue(101) == "at work, but without a word within 100 s"
+
+
+def test_a_machine_that_was_halted_for_a_while_makes_no_quiet_rank_late() -> None:
+    idle, busy = QuietClock(QUIET, now_s=0), QuietClock(QUIET, now_s=0)
+    for now_s in (0, 4, 1004):
+        idle.observe(None, {0: RUNNING}, now_s=now_s)
+        busy.observe(None, {0: RUNNING._replace(cpu_s=now_s)}, now_s=now_s)
+    assert (idle.overdue(1004), busy.overdue(1004)) == ("", ""), "5 s of it count"
+    assert idle.overdue(1006) == "no sign of life within 10 s"
+    for now_s in range(1008, 1096, 4):
+        busy.observe(None, {0: RUNNING._replace(cpu_s=now_s)}, now_s=now_s)
+    assert busy.overdue(1094) == ""
+    assert busy.overdue(1096) == "at work, but without a word within 100 s"
 
 
 def test_work_is_what_the_kernel_of_the_ranks_own_host_counted(tmp_path: Path) -> None:
