@@ -21,6 +21,7 @@ from data_contracts.publication import Workspace
 from tasks.file_lock import holding
 from tasks.needs import GROUP_RECORD, Reader
 from tasks.what_stays import REPRODUCTIONS, Policy, Survey, is_going_on, oldest_session_unix_s, survey
+from training.launch import run_lock
 
 SETTLE_S = 2.0
 """Between the removal of records and the second look: longer than a flow takes from reading a record to renewing it."""
@@ -138,9 +139,12 @@ def _is_old(files: list[Listed], policy: Policy) -> bool:
 
 
 def _remove_empty_folders(root: Path, gone: list[Listed]) -> None:
-    """Folders that held what is gone, and now nothing; those at the top stay."""
+    """Folders that held what is gone, and now nothing; those at the top stay.
+
+    Not of a run that goes on again: its attempt's mandate is an empty folder.
+    """
     units = {root.joinpath(*file.path.split("/")[:2]) for file in gone}
-    for unit in units:
+    for unit in (unit for unit in units if not run_lock.is_at_work(unit)):
         for folder, _, _ in os.walk(unit, topdown=False):
             with contextlib.suppress(OSError):
                 Path(folder).rmdir()

@@ -35,6 +35,7 @@ from data_contracts.documents import (
     StoredFile,
 )
 from data_contracts.errors import IntegrityError, RegistryError
+from data_contracts.folder_store import Listed
 from data_contracts.leftovers import MACHINE, claimed, staging_name
 from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
@@ -43,7 +44,8 @@ from tasks.file_lock import holding
 from tasks.promotion_decision import Check, Decision
 from tasks.what_stays import DAY_S, REPRODUCTIONS, kind_of
 from training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder, stored_files
-from training.launch import run_lock
+from training.launch import mandate, run_lock
+from training.launch.spec import attempt_folder
 
 LATER_S = 90 * DAY_S
 """By how much a test's cleaning comes after what it finds."""
@@ -357,6 +359,26 @@ def test_a_run_that_goes_on_stays_however_old_it_is_and_an_abandoned_one_goes(wo
     assert dangling(workspace) == set()
     assert not workspace.local_path(run_folder(abandoned.run)).exists()
     assert not workspace.exists(document_path(abandoned.run))
+
+
+def test_a_run_that_goes_on_again_while_its_old_files_go_keeps_its_mandate(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = Maker(workspace)
+    made = maker.run(1, maker.data(1), finished=False)
+    folder, real = workspace.local_path(run_folder(made.run)), clean._remove_empty_folders
+    attempt = attempt_folder(folder, 2)
+
+    def remove_of_a_run_resumed(root: Path, gone: list[Listed]) -> None:
+        assert any(file.path.startswith(f"{run_folder(made.run)}/") for file in gone)
+        attempt.mkdir(parents=True)
+        with run_lock.owning(folder):
+            mandate.grant(folder, attempt)
+            real(root, gone)
+
+    monkeypatch.setattr(clean, "_remove_empty_folders", remove_of_a_run_resumed)
+    cleaned(workspace)
+    mandate.Mandate(attempt / mandate.NAME).require()
 
 
 def test_what_a_flow_at_work_could_have_found_stays(workspace: Workspace) -> None:
