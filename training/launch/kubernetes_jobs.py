@@ -17,24 +17,23 @@ from data_contracts.errors import EnvironmentProblem
 from training.launch.jobs import JobReport, JobState, SchedulerSilent, run_key
 from training.launch.kubernetes_api import KubernetesApi
 from training.launch.logs import last_lines
-from training.launch.manifests import KEY_LABEL, ORDER_LABEL, Manifest, as_list, job_name, manifests, spec_of
+from training.launch.manifests import KEY_LABEL, ORDER_LABEL, Manifest, as_list, grace_s, job_name, manifests, spec_of
 from training.launch.order import DetachedFiles, JobHandle, Order
 from training.launch.spec import Gang, LaunchSpec
 
 SUBMIT_S = 60.0
 """How long a server that cannot be reached is asked again before a job is not created."""
-SETTLE_S = 180.0
-"""How long the pods of a job that was deleted may take to end."""
+SETTLE_MARGIN_S = 130.0
+"""Beyond their grace: how long a job that was deleted may take to be gone, with its pods."""
 TRY_AGAIN_S = 1.0
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 NEEDED = (
-    ("get", "batch", "jobs"),
-    ("delete", "batch", "jobs"),
-    ("create", "", "services"),
     ("list", "", "pods"),
     ("get", "", "pods/log"),
 )
-"""Rights beyond creating the job; see deployments/kubernetes/access.yaml."""
+"""Rights beyond those on the job itself; see deployments/kubernetes/access.yaml."""
+NEEDED_FOR_SERVICE = (("create", "", "services"), ("update", "batch", "jobs/finalizers"))
+"""And where a service belongs to the job, which is not gone before it."""
 
 
 class Kubernetes:
@@ -43,6 +42,7 @@ class Kubernetes:
     def __init__(self, spec: LaunchSpec) -> None:
         """Raises `EnvironmentProblem`: the client is not installed, or no cluster is configured."""
         self._spec = spec_of(spec)
+        self._settle_s = grace_s(spec) + SETTLE_MARGIN_S
         self._api = KubernetesApi(self._spec.context)
 
     def key(self, run_dir: Path) -> str:
@@ -60,7 +60,7 @@ class Kubernetes:
         SchedulerSilent: Kubernetes cannot be asked now.
         EnvironmentProblem: nor later.
         """
-        deadline_s = time.monotonic() + SETTLE_S
+        deadline_s = time.monotonic() + self._settle_s
         while (job := self._api.get(self._job(key))) is not None and not self._is_over(job):
             if "deletionTimestamp" not in job["metadata"]:
                 return _name(job)
@@ -89,7 +89,7 @@ class Kubernetes:
                     return JobHandle(launcher=self.name, job=name, key=key, order=order.order, log=log)
                 # One that is over still has the name.
                 self._api.delete(first)
-                self._settle(key, began_s + SETTLE_S)
+                self._settle(key, began_s + self._settle_s)
             except SchedulerSilent:
                 if time.monotonic() > began_s + SUBMIT_S:
                     raise
@@ -101,7 +101,9 @@ class Kubernetes:
         if job is None:
             return item
         owner = {"apiVersion": job["apiVersion"], "kind": job["kind"], "name": key, "uid": job["metadata"]["uid"]}
-        return {**item, "metadata": {**item["metadata"], "ownerReferences": [owner]}}
+        # Else the next job could find this one's service under its name, which is gone a moment later.
+        owns = {**owner, "blockOwnerDeletion": True}
+        return {**item, "metadata": {**item["metadata"], "ownerReferences": [owns]}}
 
     def rehearse(self, spec: LaunchSpec, gang: Gang) -> None:
         """Have Kubernetes look at the run's objects without keeping them.
@@ -111,8 +113,9 @@ class Kubernetes:
         """
         for item in manifests(spec, gang, self.key(gang.run_dir), "rehearsal", time.time()):
             self._api.create(item, dry_run=True)
-        swap = ("trainer.kubeflow.org", "trainjobs") if self._spec.training_runtime else ("batch", "jobs")
-        wanted = [(verb, *(swap if resource == "jobs" else (group, resource))) for verb, group, resource in NEEDED]
+        is_train_job = bool(self._spec.training_runtime)
+        job = ("trainer.kubeflow.org", "trainjobs") if is_train_job else ("batch", "jobs")
+        wanted = [("get", *job), ("delete", *job), *NEEDED, *(() if is_train_job else NEEDED_FOR_SERVICE)]
         denied = [
             f"{verb} {resource}"
             for verb, group, resource in wanted
@@ -175,7 +178,7 @@ class Kubernetes:
     def _settle(self, key: str, deadline_s: float) -> None:
         if time.monotonic() > deadline_s:
             raise EnvironmentProblem(
-                f"the job was deleted, and has not gone in {SETTLE_S:g} s.",
+                f"the job was deleted, and has not gone in {self._settle_s:g} s.",
                 where=f"job {key}",
                 advice="Ask who looks after the cluster: a node may not answer. Then retrain.",
             )

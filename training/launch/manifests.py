@@ -59,6 +59,11 @@ def spec_of(spec: LaunchSpec) -> KubernetesSpec:
     return spec.kubernetes
 
 
+def grace_s(spec: LaunchSpec) -> int:
+    """How long a pod may take to end once it was told to."""
+    return math.ceil(spec.stop_grace_s + NOTICE_MARGIN_S)
+
+
 def job_name(key: str, order: str) -> str:
     """By which our files know a job: Kubernetes gives each job of a run the same name, one after another."""
     return f"{key}-{order[:8]}"
@@ -166,7 +171,7 @@ def _placement(spec: LaunchSpec, kubernetes: KubernetesSpec) -> Manifest:
     """Of a pod's spec, what a TrainJob may patch too."""
     security = {"runAsUser": kubernetes.run_as_user, "fsGroup": kubernetes.fs_group}
     return {
-        "terminationGracePeriodSeconds": round(spec.stop_grace_s + NOTICE_MARGIN_S),
+        "terminationGracePeriodSeconds": grace_s(spec),
         **_unless_empty(
             serviceAccountName=kubernetes.service_account,
             nodeSelector=dict(kubernetes.node_selector),
@@ -242,7 +247,7 @@ def _deadline(spec: LaunchSpec, gang: Gang, now_unix_s: float) -> Manifest:
     left_s = gang.stop.at_unix_s - now_unix_s
     if math.isinf(left_s):
         return {}
-    return {"activeDeadlineSeconds": math.ceil(max(left_s, 0.0) + spec.stop_grace_s + NOTICE_MARGIN_S)}
+    return {"activeDeadlineSeconds": math.ceil(max(left_s, 0.0)) + grace_s(spec)}
 
 
 def _metadata(kubernetes: KubernetesSpec, key: str, order: str) -> Manifest:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from data_contracts.errors import EnvironmentProblem
+from training.launch import kubernetes_jobs
 from training.launch.jobs import JobState, SchedulerSilent
-from training.launch.kubernetes_jobs import INDEX_LABEL, Kubernetes, read_job
+from training.launch.kubernetes_jobs import INDEX_LABEL, NEEDED, NEEDED_FOR_SERVICE, Kubernetes, read_job
 from training.launch.kubernetes_spec import KubernetesSpec, Volume
+from training.launch.manifests import Manifest
 from training.launch.order import JobHandle
 from training.launch.spec import LaunchSpec
 
+DEPLOYMENTS = Path(__file__).parents[3] / "deployments" / "kubernetes"
 SPEC = LaunchSpec(
     launcher="kubernetes",
     kubernetes=KubernetesSpec(image="i", volumes=(Volume(claim="c", mount_path="/w"),)),
@@ -110,6 +116,57 @@ def test_a_server_that_gives_no_answer_says_nothing_about_the_job(nobody: Kubern
     report = nobody.poll(HANDLE)
     assert report.state is JobState.UNKNOWN and "cannot be reached" in report.reason
     assert "cannot be reached" in nobody.last_words(HANDLE, 5)[0]
+
+
+class Deleted:
+    """A server on which a job that was deleted is still there; a second for each time that somebody looks."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def get(self, _item: Manifest) -> Manifest:
+        self.now_s += 1
+        where = {"namespace": "default", "deletionTimestamp": "now", "uid": "u-1"}
+        return job(metadata=where) | {"apiVersion": "batch/v1", "kind": "Job"}
+
+    def pods(self, _namespace: str, _selector: str) -> list[Manifest]:
+        return []
+
+
+@pytest.mark.parametrize(("stop_grace_s", "settle_s"), [(20.0, 180), (1800.0, 1960)])
+def test_a_job_that_was_deleted_is_waited_for_as_long_as_its_pods_may_take_to_end(
+    nobody: Kubernetes, monkeypatch: pytest.MonkeyPatch, stop_grace_s: float, settle_s: int
+) -> None:
+    server = Deleted()
+    patient = Kubernetes(SPEC.model_copy(update={"stop_grace_s": stop_grace_s}))
+    monkeypatch.setattr(patient, "_api", server)
+    monkeypatch.setattr(kubernetes_jobs, "time", SimpleNamespace(monotonic=lambda: server.now_s, sleep=lambda _s: None))
+    with pytest.raises(EnvironmentProblem, match=f"was deleted, and has not gone in {settle_s} s"):
+        patient.find("k")
+    assert settle_s <= server.now_s - 1000 <= settle_s + 2
+
+
+def test_a_runs_service_is_gone_before_its_job_is(nobody: Kubernetes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a next job of the same name takes it for its own."""
+    monkeypatch.setattr(nobody, "_api", Deleted())
+    owned = nobody._owned({"metadata": {"name": "k"}}, "k")
+    assert owned["metadata"]["ownerReferences"] == [
+        {"apiVersion": "batch/v1", "kind": "Job", "name": "k", "uid": "u-1", "blockOwnerDeletion": True}
+    ]
+
+
+def test_a_flow_may_do_all_that_a_run_needs() -> None:
+    """By the role that is shipped; a dry run asks for the same."""
+    items = yaml.safe_load_all((DEPLOYMENTS / "access.yaml").read_text())
+    (role,) = (item for item in items if item["kind"] == "Role")
+    given = {
+        (verb, group, resource)
+        for rule in role["rules"]
+        for verb, group, resource in itertools.product(rule["verbs"], rule["apiGroups"], rule["resources"])
+    }
+    kinds = (("batch", "jobs"), ("trainer.kubeflow.org", "trainjobs"))
+    of_jobs = {(verb, *kind) for kind in kinds for verb in ("create", "get", "delete")}
+    assert given == of_jobs | {*NEEDED, *NEEDED_FOR_SERVICE}
 
 
 @pytest.mark.parametrize("name", ["0123456789abcdef", "Nightly_Run.7", "x" * 80])
