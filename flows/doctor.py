@@ -202,7 +202,7 @@ def _hosts(launch: LaunchSpec, workspace: Workspace) -> str:
             run_dir=Path(folder),
         )
         if launch.is_detached:
-            scheduler_for(launch).rehearse(launch, gang)
+            scheduler_for(launch).dry_run(launch, gang)
             name = launch.launcher.capitalize()
             return f"{name} would take a job of {launch.nodes} nodes; the job looks at them before its ranks start"
         launcher = launcher_for(launch)

@@ -223,20 +223,20 @@ def test_a_server_that_is_silent_for_a_while_costs_nothing(run: DetachedRun, clu
 def test_what_kubernetes_refuses_is_told_in_its_own_words_and_leaves_nothing(
     run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path
 ) -> None:
-    run.scheduler.rehearse(run.spec, run.gang())
+    run.scheduler.dry_run(run.spec, run.gang())
     for pods, words in (
         ({"namespace": "nowhere"}, 'namespaces "nowhere" not found'),
         ({"training_runtime": "nobody"}, "ClusterTrainingRuntime nobody not found"),
     ):
         refused = DetachedRun(run.folder, kubernetes_spec(tmp_path, pods=pods))
         with pytest.raises(EnvironmentProblem, match=words):
-            refused.scheduler.rehearse(refused.spec, run.gang())
+            refused.scheduler.dry_run(refused.spec, run.gang())
         with pytest.raises(EnvironmentProblem, match=words):
             run.follow(run.gang(*LONG), refused.spec)
     cluster.denied = {"list pods", "get pods/log"}
     try:
         with pytest.raises(EnvironmentProblem, match="not allowed in namespace default: list pods, get pods/log"):
-            run.scheduler.rehearse(run.spec, run.gang())
+            run.scheduler.dry_run(run.spec, run.gang())
     finally:
         cluster.denied = set()
     assert cluster.objects == {} and cluster.pods == []

@@ -215,9 +215,9 @@ def test_an_error_of_a_rank_comes_back_as_itself(run: Run) -> None:
 
 def test_what_slurm_refuses_is_told_in_its_own_words_and_leaves_nothing(run: Run) -> None:
     spec = SPEC.model_copy(update={"slurm": SPEC.slurm.model_copy(update={"partition": "nowhere"})})
-    Slurm().rehearse(SPEC, run.gang())
+    Slurm().dry_run(SPEC, run.gang())
     with pytest.raises(EnvironmentProblem, match="invalid partition specified: nowhere"):
-        Slurm().rehearse(spec, run.gang())
+        Slurm().dry_run(spec, run.gang())
     with pytest.raises(EnvironmentProblem, match="invalid partition specified: nowhere"):
         run.follow(run.gang(*LONG), spec)
     assert run.cluster.command("squeue", "--noheader") == ""

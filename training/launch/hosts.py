@@ -104,7 +104,7 @@ class Transport(Protocol):
 
 
 class Here:
-    """This machine, as many times as there are nodes: a true rehearsal of several."""
+    """This machine, as many times as there are nodes: each is started as it would be elsewhere."""
 
     name = "local"
     is_here = True

@@ -75,7 +75,7 @@ class Scheduler(Protocol):
     def last_words(self, handle: JobHandle, lines: int) -> list[str]:
         """What the job's own process wrote last, or what else is known of why it wrote nothing."""
 
-    def rehearse(self, spec: LaunchSpec, gang: Gang) -> None:
+    def dry_run(self, spec: LaunchSpec, gang: Gang) -> None:
         """Have the run's job looked at without queueing it.
 
         Raises:

@@ -105,13 +105,13 @@ class Kubernetes:
         owns = {**owner, "blockOwnerDeletion": True}
         return {**item, "metadata": {**item["metadata"], "ownerReferences": [owns]}}
 
-    def rehearse(self, spec: LaunchSpec, gang: Gang) -> None:
+    def dry_run(self, spec: LaunchSpec, gang: Gang) -> None:
         """Have Kubernetes look at the run's objects without keeping them.
 
         Raises:
             EnvironmentProblem: it would refuse one, in its own words, or something that a run needs is not allowed.
         """
-        for item in manifests(spec, gang, self.key(gang.run_dir), "rehearsal", time.time()):
+        for item in manifests(spec, gang, self.key(gang.run_dir), "dry-run", time.time()):
             self._api.create(item, dry_run=True)
         is_train_job = bool(self._spec.training_runtime)
         job = ("trainer.kubeflow.org", "trainjobs") if is_train_job else ("batch", "jobs")

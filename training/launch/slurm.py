@@ -96,7 +96,7 @@ class Slurm:
                     raise
                 time.sleep(TRY_AGAIN_S)
 
-    def rehearse(self, spec: LaunchSpec, gang: Gang) -> None:
+    def dry_run(self, spec: LaunchSpec, gang: Gang) -> None:
         """Have Slurm look at the run's job without queueing it.
 
         Raises:
