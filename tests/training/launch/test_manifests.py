@@ -29,7 +29,7 @@ image: registry.example/headway:1
 namespace: speech
 python: /opt/venv/bin/python
 volumes:
-- {claim: shared, mount_path: /work}
+- {claim: shared, mount_path: /shared}
 - {claim: shared, mount_path: /models, sub_path: models, read_only: true}
 resources: {cpu: 16, memory: 64Gi, nvidia.com/gpu: 8}
 shared_memory: 16Gi
@@ -53,7 +53,7 @@ def spec(text: str = EVERYTHING, **fields: Any) -> LaunchSpec:
     return LaunchSpec(launcher="kubernetes", kubernetes=KubernetesSpec(**yaml.safe_load(text)), **fields)
 
 
-def gang(stop: StopBound = NO_BOUND, run_dir: str = "/work/runs of $(HOME)/0123456789abcdef") -> Gang:
+def gang(stop: StopBound = NO_BOUND, run_dir: str = "/shared/runs of $(HOME)/0123456789abcdef") -> Gang:
     return Gang(
         module="training.worker",
         arguments=("--steps", "3"),
@@ -79,7 +79,7 @@ def test_the_objects_of_a_run_are_what_its_spec_says(form: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("form", ["indexed-job", "train-job"])
 def test_every_supported_version_takes_every_object(form: str, version: str) -> None:
-    plain = spec("image: i\nvolumes: [{claim: shared, mount_path: /work}]\n")
+    plain = spec("image: i\nvolumes: [{claim: shared, mount_path: /shared}]\n")
     for item in [*rendered(form), *manifests(plain, gang(), KEY, ORDER, NOW_S)]:
         assert problem(item, version) == ""
 
@@ -192,7 +192,7 @@ def test_the_launcher_and_its_branch_need_each_other() -> None:
 
 
 def test_a_run_whose_folder_pods_do_not_see_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"on no volume that the pods can write.*below a mount_path.*: /work"):
+    with pytest.raises(ConfigError, match=r"on no volume that the pods can write.*below a mount_path.*: /shared"):
         manifests(spec(), gang(run_dir="/models/runs/0123"), KEY, ORDER, NOW_S)
 
 
