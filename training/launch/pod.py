@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from training.launch.manifests import EXIT_LEAVING
 from training.launch.order import DetachedFiles
@@ -125,16 +125,18 @@ class Pod:
             connection.settimeout(CONNECT_S)
             nonce = secrets.token_hex(16)
             connection.sendall(nonce.encode() + b"\n")
-            asked: dict[str, Any] = json.loads(read_line(connection))
-            proof = self._place.proof(nonce, asked["argv"])
+            wish = _read_wish(read_line(connection))
+            if wish is None:
+                return
+            proof = self._place.proof(nonce, wish.argv).encode()
             with self._lock:
-                if self._place.state != "here" or not secrets.compare_digest(proof, asked["proof"]):
+                if self._place.state != "here" or not secrets.compare_digest(proof, wish.proof):
                     return
                 self._num_started += 1
             try:
                 connection.settimeout(None)
                 notice_silence(connection)
-                status = self._run(asked["argv"], connection)
+                status = self._run(wish.argv, connection)
             finally:
                 with self._lock:
                     self._num_started -= 1
@@ -151,6 +153,22 @@ class Pod:
             start_new_session=True,
         )
         return _exit_status(process.wait())
+
+
+class _Wish(NamedTuple):
+    """A process that is to be started."""
+
+    argv: list[str]
+    proof: bytes
+
+
+def _read_wish(line: bytes) -> _Wish | None:
+    """None: it is none, and whoever said it a stranger."""
+    with contextlib.suppress(ValueError, RecursionError):
+        match json.loads(line):
+            case {"argv": [*argv], "proof": str(proof)}:
+                return _Wish(argv, proof.encode())
+    return None
 
 
 def _exit_status(code: int) -> int:

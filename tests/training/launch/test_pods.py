@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +20,7 @@ from training.launch.hosts import HEADWAY_HOME, Host
 from training.launch.manifests import EXIT_LEAVING
 from training.launch.order import DetachedFiles
 from training.launch.pod_start import PodStart
-from training.launch.pods import LOST, PodPlace, Pods, places_of, read_place
+from training.launch.pods import LOST, MAX_LINE_BYTES, PodPlace, Pods, places_of, read_line, read_place
 from training.launch.protocol import JOB, POD, POD_ADDRESS
 
 pytestmark = pytest.mark.slow
@@ -83,6 +85,36 @@ def test_without_the_pods_key_nothing_is_started_and_the_key_is_its_users_alone(
     assert ask(run_dir, Host(name="pod-b"), "true").returncode == 0
     gone = ask(run_dir, Host(name="pod-x"), "true")
     assert (gone.returncode, gone.stderr) == (LOST, b"pod pod-x: it is not there any more\n")
+
+
+def test_a_strangers_words_end_the_connection_and_harm_nothing(
+    run_dir: Path, start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pod = start("pod-b", 1)
+    place = read_place(DetachedFiles(run_dir).pods / "pod-b.json")
+    assert place is not None
+    made = run_dir / "made"
+    argv = ["touch", str(made)]
+    strange: list[object] = [
+        *({}, [], None, 7, {"argv": argv}, {"proof": ""}, {"argv": argv, "proof": None}, {"argv": argv, "proof": "ä"}),
+        *({"argv": wrong, "proof": "x"} for wrong in (None, 7, [], [None], [[argv]], str(made), {"touch": str(made)})),
+        {"argv": argv, "proof": "\ud800"},
+    ]
+    lines = [json.dumps(each).encode() for each in strange]
+    lines += [b"", b"GET / HTTP/1.1\r", b"\xff\xfe\x00", b"{", b"[" * 100_000, b"NaN", b"x" * (MAX_LINE_BYTES + 2)]
+    for line in lines:
+        with socket.create_connection((place.address, place.port), timeout=DEADLINE_S) as connection:
+            read_line(connection)
+            # Its end may come before all is sent.
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(line + b"\n")
+                assert connection.recv(1) == b""
+    assert not made.exists()
+    assert ask(run_dir, Host(name="pod-b"), "true").returncode == 0
+    pod.terminate()
+    assert pod.wait(DEADLINE_S) == EXIT_LEAVING
+    said = capfd.readouterr()
+    assert said.err == "" and len(said.out.splitlines()) == 2, "that it is there, and that it was told to end"
 
 
 def test_the_end_of_the_client_ends_the_stdin_and_the_end_of_the_pod_the_client(run_dir: Path, start: Start) -> None:
