@@ -17,7 +17,7 @@ from training.launch.follow import follow
 from training.launch.jobs import JobState, Scheduler
 from training.launch.launcher import Handle
 from training.launch.launchers import scheduler_for
-from training.launch.order import DetachedFiles, JobHandle
+from training.launch.order import DetachedFiles, JobHandle, Outcome
 from training.launch.process_tree import processes_with
 from training.launch.protocol import TOKEN, AttemptFiles
 from training.launch.retry_budget import AttemptRecords
@@ -77,6 +77,29 @@ class DetachedRun:
             )
         self.flows.append(flow)
         return flow
+
+    def go_unwatched(self, spec: LaunchSpec, *, living: Callable[[], list[int]]) -> int:
+        """Kill its flow, and see it stop by itself. Returns the step of the checkpoint that it kept.
+
+        Args:
+            spec: with a lease of some seconds.
+            living: processes of the job.
+        """
+        flow = self.start_flow(spec, "--until", str(self.folder / "enough"))
+        self.wait_for_step()
+        flow.kill()
+        wait_until(lambda: self.state() is JobState.SUCCEEDED, what="the job's end")
+        kept = self.checkpoint()
+        assert kept >= 3 and living() == []
+        left = Outcome.load(self.files, self.handle().order)
+        assert left is not None and left.state == "stopped" and "nobody watches" in left.error["what"]
+        return kept
+
+    def be_taken_up_again(self, spec: LaunchSpec) -> None:
+        """See the next flow bring it to its end, in another attempt."""
+        (self.folder / "enough").touch()
+        self.follow(self.gang("--until", str(self.folder / "enough")), spec)
+        assert self.records() == ["stopped", "done"]
 
     def attempt(self, number: int) -> AttemptFiles:
         return AttemptFiles(attempt_folder(self.folder, number))

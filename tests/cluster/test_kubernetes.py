@@ -196,19 +196,8 @@ def test_a_run_that_nobody_watches_keeps_a_checkpoint_and_stops_and_is_taken_up_
     run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path
 ) -> None:
     spec = kubernetes_spec(tmp_path, detached=DetachedSpec(lease_s=5.0))
-    flow = run.start_flow(spec, "--until", str(run.folder / "enough"))
-    run.wait_for_step()
-    flow.kill()
-    wait_until(lambda: run.state() is JobState.SUCCEEDED, what="the job's end")
-    kept = run.checkpoint()
-    assert kept >= 3 and cluster.living() == []
-    left = Outcome.load(run.files, run.handle().order)
-    assert left is not None and left.state == "stopped" and "nobody watches" in left.error["what"]
-    (run.folder / "enough").touch()
-
-    run.follow(run.gang("--until", str(run.folder / "enough")), spec)
-
-    assert run.records() == ["stopped", "done"]
+    run.go_unwatched(spec, living=cluster.living)
+    run.be_taken_up_again(spec)
 
 
 def test_a_server_that_is_silent_for_a_while_costs_nothing(run: DetachedRun, cluster: KubernetesRecorder) -> None:

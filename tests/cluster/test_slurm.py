@@ -169,19 +169,8 @@ def test_whoever_of_supervisor_guard_agent_and_rank_is_killed_the_next_attempt_g
 
 def test_a_run_that_nobody_watches_keeps_a_checkpoint_and_stops_and_is_taken_up_again(run: Run) -> None:
     spec = SPEC.model_copy(update={"detached": DetachedSpec(lease_s=10.0)})
-    flow = run.start_flow(spec, "--until", str(run.folder / "enough"))
-    run.wait_for_step()
-    flow.kill()
-    wait_until(lambda: run.state() is JobState.SUCCEEDED, what="the job's end")
-    kept = run.checkpoint()
-    assert kept >= 3 and run.survivors() == []
-    left = Outcome.load(run.files, run.handle().order)
-    assert left is not None and left.state == "stopped" and "nobody watches" in left.error["what"]
-    (run.folder / "enough").touch()
-
-    run.follow(run.gang("--until", str(run.folder / "enough")), spec)
-
-    assert run.records() == ["stopped", "done"]
+    kept = run.go_unwatched(spec, living=run.survivors)
+    run.be_taken_up_again(spec)
     assert run.newest_step(2) in (0, max(kept, 20)), "from the checkpoint on"
 
 
