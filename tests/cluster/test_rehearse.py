@@ -9,7 +9,7 @@ import pytest
 
 from flows.request import RetrainRequest
 from tests.cluster.slurm import SlurmCluster, slurm_cluster, why_not
-from tests.e2e.conftest import CONTRACT, PIPELINE, write_texts
+from tests.e2e.project import CONTRACT, PIPELINE, write_texts
 from tests.training.forked_gangs import forked_gangs
 from training.ledger import Event
 

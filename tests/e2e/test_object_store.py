@@ -16,7 +16,7 @@ from s3fs import S3FileSystem
 from data_contracts.publication import Workspace
 from flows.status import read_status
 from flows.verify import verify_model
-from tests.e2e.conftest import let_go_of_databases
+from tests.e2e.project import let_go_of_databases
 from training.checkpoint.layout import directory_name
 
 pytestmark = pytest.mark.slow

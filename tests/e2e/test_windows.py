@@ -17,9 +17,8 @@ from flows.request import RetrainRequest
 from flows.windows.admission import open_pipeline
 from flows.windows.decisions import open_until
 from tasks.current_run import CurrentRun, ref_of
+from tests.e2e.project import Project
 from training.ledger import Event
-
-from .conftest import Project
 
 pytestmark = pytest.mark.slow
 

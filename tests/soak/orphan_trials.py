@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.cluster.conftest import OwnedRun
 from tests.cluster.namespaces import is_gone, start_of
-from tests.e2e.conftest import Project
+from tests.e2e.project import Project
 from tests.soak.orphan_table import Trial
 from tests.training.conftest import TINY, TinyProject, make_project
 from tests.waiting import wait_until
