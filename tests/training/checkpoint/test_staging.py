@@ -16,9 +16,39 @@ from training.checkpoint.layout import committed_steps, directory_name
 from training.checkpoint.save import Checkpointer
 from training.checkpoint.staging import Staging
 from training.checkpoint.verify import load_checkpoint
+from training.config import RecipeSpec
 from training.distributed import Gang
 from training.optimizers.elementwise import SGD, AdamW
 from training.optimizers.spec import OptimizerSpec
+
+LATE_COPIES = '''
+"""The language model, whose moments are copied only once training waits for their copies."""
+
+import threading
+
+from training.checkpoint.file_image import FileImage
+from training.checkpoint.save import Checkpointer
+from training.recipes.language_model import LanguageModel as Late
+
+copy, finish_staging = FileImage.copy, Checkpointer.finish_staging
+asked = threading.Event()
+
+
+def copy_once_asked(image, tensors):
+    if threading.current_thread().name == "checkpoint-stage":
+        asked.wait()
+    copy(image, tensors)
+
+
+def ask(checkpointer):
+    if checkpointer._staging is not None:
+        asked.set()
+    finish_staging(checkpointer)
+    asked.clear()
+
+
+FileImage.copy, Checkpointer.finish_staging = copy_once_asked, ask
+'''
 
 ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
 CPU = torch.device("cpu")
@@ -79,6 +109,18 @@ def test_weights_may_change_at_once_and_moments_once_staging_is_finished(tmp_pat
 def _change(tensors):
     for value in tensors.values():
         value.add_(1)
+
+
+@pytest.mark.slow
+def test_every_update_of_a_run_waits_for_the_copies_of_the_save_before(project, tiny_training, tmp_path):
+    (tmp_path / "late_recipe.py").write_text(LATE_COPIES)
+    recipe = RecipeSpec(name="late_recipe:Late", model=tiny_training.recipe.model)
+    run = project.publish_run(tiny_training.model_copy(update={"recipe": recipe}))
+
+    assert project.train(run, tmp_path, world_size=1) == [0], project.log(tmp_path)
+
+    saved = [event["step"] for event in project.events(tmp_path) if event["event"] == "checkpoint.durable"]
+    assert saved == [2, 4, 6]
 
 
 @pytest.mark.parametrize("implementation", ["fused", "foreach"])
