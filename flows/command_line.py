@@ -75,12 +75,20 @@ def plan(
 @app.command()
 def doctor(
     pipeline: Annotated[
-        str, typer.Argument(help="Look where this pipeline is to be trained as well: its registry, its hosts.")
+        str,
+        typer.Argument(
+            help="A pipeline file, or the name of one in deployments/, to look at as well: its contract and recipe, "
+            "its registry, and its hosts, or whether its scheduler would take the job."
+        ),
     ] = "",
     workspace: WorkspaceUri = "",
     as_json: AsJson = False,
 ) -> None:
-    """Look for what would fail on this installation, or where a pipeline is to be trained. Exit code 8: something."""
+    """Look for what would fail on this installation, or where a pipeline is to be trained; nothing is trained.
+
+    It looks at installed packages, whether two ranks on this machine reach each other, the workspace, and Prefect. Each
+    has a line: `ok`, `note`, or `FAULT`. Exit code 8: something would fail.
+    """
     from flows.doctor import doctor as look
 
     look(workspace or default_workspace(), pipeline, as_json=as_json)

@@ -18,18 +18,25 @@ from flows.request import RetrainRequest
 def rehearse(
     pipeline: Pipeline,
     workspace: Annotated[
-        str, typer.Option("--workspace", "-w", help="Whose storage it is rehearsed on; nothing in it is touched.")
+        str,
+        typer.Option("--workspace", "-w", help="Where the real run would keep its data; nothing in it is touched."),
     ] = "",
-    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Training steps; half of them before a restore.")] = 6,
+    steps: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="Training steps: half of them, a checkpoint, and the rest from there; 1 has none."
+        ),
+    ] = 6,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave what was made below the workspace's rehearsals/.")
+        bool, typer.Option("--keep", help="Keep what was made, in rehearsals/ of the workspace; else it is removed.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run every stage for real on a part of the data, through the pipeline's launcher and at full size, and say what
-    the real run would take and what would fail. Registry, refs, windows, holds and champion are not touched.
+    """Run every stage for real on a part of the data, with the pipeline's own model, batch, launcher and ranks, and say
+    what the real run would take and what would fail. Registry, refs, windows, holds and champion are not touched.
 
-    The exit code is the one that `retrain` would end with.
+    It neither waits for devices that pipelines compete for, nor holds any. The exit code is the one that `retrain`
+    would end with; 8 where space would not suffice, or the registry does not answer.
     """
     request = RetrainRequest(pipeline=pipeline, workspace=workspace or default_workspace())
     from flows.rehearse.place import leaving_no_empty_folder
