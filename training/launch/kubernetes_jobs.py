@@ -30,6 +30,7 @@ INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 NEEDED = (
     ("list", "", "pods"),
     ("get", "", "pods/log"),
+    ("create", "", "pods/eviction"),
 )
 """Rights beyond those on the job itself; see deployments/kubernetes/access.yaml."""
 NEEDED_FOR_SERVICE = (("create", "", "services"), ("update", "batch", "jobs/finalizers"))
