@@ -43,9 +43,10 @@ from tasks import clean, decisions, model_refs
 from tasks.file_lock import holding
 from tasks.promotion_decision import Check, Decision
 from tasks.what_stays import DAY_S, REPRODUCTIONS, kind_of
+from tests.training.attempts import begin
 from training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder, stored_files
-from training.launch import mandate, run_lock
-from training.launch.spec import attempt_folder
+from training.launch import run_lock
+from training.launch.mandate import Mandate
 
 LATER_S = 90 * DAY_S
 """By how much a test's cleaning comes after what it finds."""
@@ -367,18 +368,17 @@ def test_a_run_that_goes_on_again_while_its_old_files_go_keeps_its_mandate(
     maker = Maker(workspace)
     made = maker.run(1, maker.data(1), finished=False)
     folder, real = workspace.local_path(run_folder(made.run)), clean._remove_empty_folders
-    attempt = attempt_folder(folder, 2)
+    begun: list[Mandate] = []
 
     def remove_of_a_run_resumed(root: Path, gone: list[Listed]) -> None:
         assert any(file.path.startswith(f"{run_folder(made.run)}/") for file in gone)
-        attempt.mkdir(parents=True)
         with run_lock.owning(folder):
-            mandate.grant(folder, attempt)
+            begun.append(begin(folder, 2))
             real(root, gone)
 
     monkeypatch.setattr(clean, "_remove_empty_folders", remove_of_a_run_resumed)
     cleaned(workspace)
-    mandate.Mandate(attempt / mandate.NAME).require()
+    begun[0].require()
 
 
 def test_what_a_flow_at_work_could_have_found_stays(workspace: Workspace) -> None:

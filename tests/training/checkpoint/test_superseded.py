@@ -8,21 +8,13 @@ import pytest
 import torch
 
 from data_contracts.errors import Superseded
+from tests.training.attempts import begin
 from tests.training.checkpoint.test_save import ALONE
 from training.checkpoint.layout import MANIFEST_NAME, PROOF_NAME, SEAL_NAME, committed_steps
 from training.checkpoint.save import Checkpointer
-from training.launch.mandate import NAME, Mandate, grant
-from training.launch.spec import attempt_folder
 from training.result import publish_result
 
 FILES = ("tensors-00000-of-00001.safetensors", PROOF_NAME, SEAL_NAME, MANIFEST_NAME)
-
-
-def begin(run_dir: Path, number: int) -> Mandate:
-    folder = attempt_folder(run_dir, number)
-    folder.mkdir(parents=True)
-    grant(run_dir, folder)
-    return Mandate(folder / NAME)
 
 
 @pytest.mark.parametrize("name", [*FILES, "result.json"])

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from data_contracts.errors import Superseded
+from tests.training.attempts import begin
 from training.checkpoint.inexactness import inexactness
 from training.checkpoint.verify import read_manifest
 from training.config import RecipeSpec, TrainingSpec
@@ -24,9 +25,7 @@ from training.guards.memory import (
     what_took_memory,
     with_noted_micro_batch,
 )
-from training.launch.mandate import NAME, Mandate, grant
 from training.launch.protocol import AttemptFiles
-from training.launch.spec import attempt_folder
 from training.parallel.spec import ParallelSpec
 
 CPU = torch.device("cpu")
@@ -139,23 +138,17 @@ def test_a_note_halves_again_and_again_down_to_one_row(tiny_training, tmp_path):
 
 
 def test_who_is_superseded_even_just_before_it_would_leave_a_note_leaves_none(tiny_training, tmp_path, monkeypatch):
-    def begin(number):
-        attempt = attempt_folder(tmp_path, number)
-        attempt.mkdir(parents=True)
-        grant(tmp_path, attempt)
-        return Mandate(attempt / NAME)
-
     def run_out(mandate):
         report = tmp_path / "memory.json"
         with explaining_out_of_memory(spec, tmp_path, report=report, device=CPU, of_batches=True, mandate=mandate):
             raise MemoryError
 
     def replace(path, target):
-        mandates.append(begin(2))
+        mandates.append(begin(tmp_path, 2))
         return real(path, target)
 
     spec = tiny_training.model_copy(update={"parallel": FAST})
-    mandates, real = [begin(1)], Path.replace
+    mandates, real = [begin(tmp_path, 1)], Path.replace
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", replace)
         with pytest.raises(Superseded, match="attempt 2 has begun"):

@@ -13,13 +13,13 @@ from typing import NamedTuple
 import pytest
 
 from data_contracts.errors import Superseded
+from tests.training.attempts import begin
 from tests.training.conftest import TINY, TinyProject, rank_environment, start_fresh
 from tests.waiting import DEADLINE_S, wait_until
 from training.checkpoint.layout import MANIFEST_NAME, directory_name
 from training.checkpoint.verify import verify_checkpoint
 from training.config import RecipeSpec
 from training.launch import mandate as mandates
-from training.launch.mandate import Mandate, grant
 from training.launch.ports import free_port
 from training.launch.process_tree import process_state
 from training.launch.protocol import ATTEMPT, MANDATE, AttemptFiles
@@ -28,13 +28,6 @@ from training.launch.supervisor import supervise
 from training.ledger import Ledger
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-
-
-def begin(run_dir: Path, number: int) -> Mandate:
-    folder = attempt_folder(run_dir, number)
-    folder.mkdir(parents=True)
-    grant(run_dir, folder)
-    return Mandate(folder / mandates.NAME)
 
 
 def test_a_later_attempt_takes_away_the_mandates_of_all_before(tmp_path: Path) -> None:
