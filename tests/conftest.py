@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import dataclasses
 import gc
 import os
 import shutil
@@ -19,9 +22,16 @@ from hypothesis import HealthCheck, settings
 from s3fs import S3FileSystem
 
 from tests.longest_first import LongestFirst, unit
+from tests.prefect_tables import new_prefect_home
 
 # Tests of remote workspaces leave nothing in anybody's cache.
 os.environ["HEADWAY_LOCAL"] = tempfile.mkdtemp(prefix="headway-tests-")
+
+# What all test processes make once; the first of them is their parent.
+SHARED = "HEADWAY_TESTS_SHARED"
+is_first = SHARED not in os.environ
+if is_first:
+    os.environ[SHARED] = tempfile.mkdtemp(prefix="headway-tests-")
 
 # SQLite and MLflow wait for the disk at every commit. What has to survive here are killed processes, not cut power.
 IN_MEMORY, WANTED_BYTES = Path("/dev/shm"), 4 << 30
@@ -71,7 +81,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    shutil.rmtree(os.environ["HEADWAY_LOCAL"], ignore_errors=True)
+    for folder in (os.environ["HEADWAY_LOCAL"], *([os.environ[SHARED]] if is_first else [])):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -121,14 +132,26 @@ def new_bucket(s3_environment: dict[str, str], s3_port: int) -> Callable[[], str
 
 
 @pytest.fixture(scope="session")
-def prefect_here() -> Iterator[None]:
+def prefect_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A Prefect server for flows that run in this process: one, because Prefect's client stays with its first."""
     from flows.environment import prepare
 
     prepare()
-    from prefect.testing.utilities import prefect_test_harness
+    from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    with prefect_test_harness(server_startup_timeout=600):
+    from flows.serve import prefect_server, running, wait_until_ready
+    from training.launch.ports import free_port
+
+    folder = tmp_path_factory.mktemp("prefect-here")
+    server = prefect_server(free_port())
+    home = {"PREFECT_HOME": str(new_prefect_home(folder / "home"))}
+    server = dataclasses.replace(
+        server, command=(*server.command, "--no-ui"), environment={**server.environment, **home}
+    )
+    keeping = contextlib.ExitStack()
+    atexit.register(keeping.close)  # Prefect sends its last events while the interpreter ends
+    wait_until_ready(server, keeping.enter_context(running(server, folder)), folder)
+    with temporary_settings({PREFECT_API_URL: f"{server.url}/api"}):
         yield
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.project import Finished, Project
+from tests.prefect_tables import new_prefect_home
 from tests.training.forked_gangs import forked_gangs
 from tests.waiting import wait_until
 from training.ledger import Event
@@ -25,7 +26,7 @@ from training.ledger import Event
 
 @pytest.fixture(scope="session")
 def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("prefect")
+    return new_prefect_home(tmp_path_factory.mktemp("prefect"))
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.prefect_tables import new_prefect_home
 from tests.waiting import wait_until
 from training.launch.ports import free_port
 from training.launch.process_tree import die_with_parent, processes_with, sweep
@@ -168,7 +169,7 @@ def new_service(folder: Path, **given: str) -> Service:
     url = f"http://127.0.0.1:{free_port()}/api"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "HEADWAY_"))}
     environment |= {
-        "PREFECT_HOME": str(folder / "home"),
+        "PREFECT_HOME": str(new_prefect_home(folder / "home")),
         "PREFECT_API_URL": url,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.prefect_tables import new_prefect_home
 from tests.waiting import DEADLINE_S, wait_until
 from training.launch.ports import free_port
 from training.launch.process_tree import die_with_parent, processes_with, sweep
@@ -62,7 +63,9 @@ def start(folder: Path, ports: tuple[int, int], token: str) -> subprocess.Popen[
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("ui")
+    made = tmp_path_factory.mktemp("ui")
+    new_prefect_home(made / "home")
+    return made
 
 
 @contextlib.contextmanager

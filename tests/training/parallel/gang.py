@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import gc
 import json
 import os
 import resource
@@ -259,6 +260,8 @@ def run(case: dict[str, Any], store_file: str) -> list[dict[str, Any] | None]:
 
 
 def main(folder: str) -> None:
+    gc.disable()
+    gc.freeze()
     for number, line in enumerate(sys.stdin):
         print(json.dumps(run(json.loads(line), f"{folder}/store-{number}")), flush=True)
 
