@@ -6,7 +6,7 @@ INSTALLED := .venv/.installed
 # Whoever sets it has every process compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: retrain test test-cluster soak lint clean
+.PHONY: retrain test test-cluster cluster-packages soak lint clean
 .DEFAULT_GOAL := retrain
 
 retrain: $(INSTALLED)
@@ -19,6 +19,10 @@ test: lint
 # Hosts of namespaces with sshd, a Slurm of three nodes, an emulated Kubernetes: as root, with the packages of tests/cluster/install.sh.
 test-cluster: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/cluster
+
+# Best effort: a test that misses one is skipped, and says so.
+cluster-packages:
+	-tests/cluster/install.sh
 
 # 200 random kills, some minutes: every run must end with the undisturbed run's bits. Then 50 moves of the champion by
 # each of four writers on two hosts, in a folder and on S3, with MLflow's alias following them and without. Then every way
