@@ -17,10 +17,10 @@ import pytest
 
 from tests.cluster.kubernetes_recorder import TOKEN as KUBERNETES_TOKEN
 from tests.cluster.kubernetes_recorder import KubernetesRecorder
-from tests.cluster.namespaces import NamespaceHost, NamespaceHosts, namespace_hosts, start_of, why_not
+from tests.cluster.namespaces import NamespaceHost, NamespaceHosts, namespace_hosts, start_of
 from tests.cluster.owner import newest_step
+from tests.cluster.prerequisites import why_no_hosts, why_no_slurm
 from tests.cluster.slurm import SlurmCluster, slurm_cluster
-from tests.cluster.slurm import why_not as why_no_slurm
 from tests.waiting import wait_until
 from training.launch.hosts import HEADWAY_HOME
 from training.launch.kubernetes_spec import KubernetesSpec, Volume
@@ -136,7 +136,7 @@ def command_of(pid: int) -> bytes:
 @pytest.fixture(scope="session")
 def hosts() -> Iterator[NamespaceHosts]:
     """Four: the first is where owners run."""
-    if reason := why_not():
+    if reason := why_no_hosts():
         pytest.skip(reason)
     with namespace_hosts(4) as made:
         yield made
@@ -149,14 +149,21 @@ def ssh_spec(hosts: NamespaceHosts, **fields: Any) -> LaunchSpec:
     return LaunchSpec(launcher="ssh", ssh=SshSpec(hosts=named, options=hosts.options), **quick | fields)
 
 
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+@pytest.fixture(scope="session")
+def slurm_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
     if reason := why_no_slurm():
         pytest.skip(reason)
-    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster, pytest.MonkeyPatch.context() as here:
-        for name, value in cluster.variables.items():
-            here.setenv(name, value)
+    with slurm_cluster(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def slurm(slurm_daemons: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
+    """Without work, and the one that this process speaks to."""
+    for name, value in slurm_daemons.variables.items():
+        monkeypatch.setenv(name, value)
+    yield slurm_daemons
+    slurm_daemons.cancel_all()
 
 
 @pytest.fixture(scope="module")

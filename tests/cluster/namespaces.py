@@ -3,8 +3,8 @@
     this process ── bridge 10.77.N.254 ──┬── eth0 of host 1, 10.77.N.1: processes no other host sees
                                          └── eth0 of host 2, …
 
-A host dies with its init, and all hosts die with this process. Names carry this process's number, so that what a
-killed one left can be told from what another needs.
+A host dies with its init, and all hosts die with this process; a reaper then removes their networks. Names carry this
+process's number, so that what is left where the reaper was killed too can be told from what another needs.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.cluster.prerequisites import SYSTEM_PATH
 from tests.waiting import wait_until
 from training.launch.process_tree import die_with_parent
+from training.launch.reaper import reaped
 
 NETNS = Path("/run/netns")
 NAMES = re.compile(r"^hw(?P<pid>\d+)-\d+$")
@@ -29,29 +31,21 @@ BRIDGES = re.compile(r"^hwb(?P<pid>\d+)$")
 TBF = ("burst", "32kb", "latency", "400ms")
 FOLDERS = "headway-hosts-"
 """Of their keys and settings."""
+TOKEN = "TEST_HOSTS"
+"""In the environment of every host's init."""
 INIT = """
 mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/resolv.conf" /etc/resolv.conf && hostname "$2" || exit 1
 exec /usr/sbin/sshd -D -e -f "$1/$2.conf"
 """
 
 
-def why_not() -> str:
-    """Why there can be no such hosts here; empty where there can."""
-    if os.geteuid() != 0:
-        return "namespaces as hosts need root"
-    missing = [
-        name
-        for name in ("ip", "tc", "nft", "nsenter", "unshare", "/usr/sbin/sshd", "ssh")
-        if shutil.which(name) is None
-    ]
-    if missing:
-        return f"not installed: {', '.join(missing)}; `tests/cluster/install.sh` installs them"
-    probe = subprocess.run(["unshare", "--net", "--pid", "--fork", "true"], capture_output=True, text=True)
-    return f"no namespaces can be made here: {probe.stderr.strip()}" if probe.returncode else ""
-
-
 def ip(*words: str, check: bool = True) -> str:
-    return subprocess.run(["ip", *words], check=check, capture_output=True, text=True).stdout
+    return _said("ip", *words, check=check)
+
+
+def _said(*words: str, check: bool = True) -> str:
+    environment = {**os.environ, "PATH": SYSTEM_PATH}
+    return subprocess.run(words, check=check, capture_output=True, text=True, env=environment).stdout
 
 
 @dataclass
@@ -72,6 +66,7 @@ class NamespaceHost:
                     *("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
                     *("sh", "-c", INIT, "init", str(self.folder), self.name),
                 ],
+                env={**os.environ, TOKEN: str(self.folder)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -81,8 +76,7 @@ class NamespaceHost:
         wait_until(self._listens, what=f"sshd of {self.name}")
 
     def _listens(self) -> bool:
-        done = subprocess.run(["nsenter", f"--net={NETNS / self.name}", "ss", "-Hltn"], capture_output=True, text=True)
-        return f"{self.address}:22" in done.stdout
+        return f"{self.address}:22" in self._in_network("ss", "-Hltn")
 
     def stop(self) -> None:
         """Its power is cut: all its processes are gone at once."""
@@ -142,8 +136,7 @@ class NamespaceHost:
         return int(lost)
 
     def _in_network(self, *words: str) -> str:
-        command = ["nsenter", f"--net={NETNS / self.name}", *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return _said("nsenter", f"--net={NETNS / self.name}", *words)
 
 
 @dataclass
@@ -171,12 +164,18 @@ def namespace_hosts(count: int) -> Iterator[NamespaceHosts]:
     """Make them, and leave nothing of them behind."""
     sweep_stale()
     folder = tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-")
-    with folder, _hosts_in(Path(folder.name), count) as made:
+    names = [f"hw{os.getpid()}-{number}" for number in range(1, count + 1)]
+    left = [
+        *(("ip", "netns", "delete", name) for name in names),
+        ("ip", "link", "delete", f"hwb{os.getpid()}"),
+        ("rm", "--recursive", "--force", folder.name),
+    ]
+    with folder, reaped(TOKEN, folder.name, 0.0, elsewhere=left), _hosts_in(Path(folder.name), names) as made:
         yield made
 
 
 @contextlib.contextmanager
-def _hosts_in(folder: Path, count: int) -> Iterator[NamespaceHosts]:
+def _hosts_in(folder: Path, names: Sequence[str]) -> Iterator[NamespaceHosts]:
     made = NamespaceHosts(folder)
     bridge, network = f"hwb{os.getpid()}", _free_network()
     try:
@@ -184,8 +183,7 @@ def _hosts_in(folder: Path, count: int) -> Iterator[NamespaceHosts]:
         ip("addr", "add", f"{network}.254/24", "dev", bridge)
         ip("link", "set", bridge, "up")
         _make_keys(folder)
-        for number in range(1, count + 1):
-            name = f"hw{os.getpid()}-{number}"
+        for number, name in enumerate(names, start=1):
             made.hosts.append(NamespaceHost(name, f"{network}.{number}", folder, f"hwv{os.getpid() % 10**7}-{number}"))
         _write_settings(folder, made.hosts)
         for host in made.hosts:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.cluster.prerequisites import SYSTEM_PATH
 from tests.waiting import wait_until
 from training.launch.ports import free_port
 from training.launch.process_tree import processes_with, sweep
@@ -19,7 +20,6 @@ from training.launch.reaper import reaped
 
 TOKEN = "TEST_SLURM_CLUSTER"
 """In the environment of the daemons, and of every step they start."""
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 NODES = ("n1", "n2", "n3")
 NODE_DEAD_S = 10
 """How long the controller waits for a silent node."""
@@ -60,14 +60,6 @@ PartitionName=train Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
 
-def why_not() -> str:
-    """Why no cluster can be had here; empty where it can."""
-    missing = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
-    if missing:
-        return f"no Slurm here ({', '.join(missing)} not installed): run tests/cluster/install.sh"
-    return "" if os.geteuid() == 0 else "a Slurm of one's own needs root"
-
-
 @dataclass
 class SlurmCluster:
     folder: Path
@@ -82,7 +74,7 @@ class SlurmCluster:
 
     @property
     def variables(self) -> dict[str, str]:
-        return {TOKEN: str(self.folder), "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": _path()}
+        return {TOKEN: str(self.folder), "SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": SYSTEM_PATH}
 
     def configure(self) -> None:
         self.nodes = {name: free_port() for name in NODES}
@@ -171,24 +163,22 @@ class SlurmCluster:
         for daemon in self._daemons:
             daemon.kill()
         sweep(TOKEN, str(self.folder), patience_s=30)
-        for pid in self._step_managers():
-            os.kill(pid, signal.SIGKILL)
+        kill_step_managers(str(self.folder))
         for daemon in self._daemons:
             daemon.wait()
 
-    def _step_managers(self) -> list[int]:
-        """Slurm's own parents of steps: they overwrite their environment, and are known by the log they write."""
-        found = []
-        for name in Path("/proc").glob("[0-9]*/comm"):
-            with contextlib.suppress(OSError):
-                if name.read_text().strip() == "slurmstepd":
-                    files = [str(entry.readlink()) for entry in (name.parent / "fd").iterdir()]
-                    if any(file.startswith(f"{self.folder}/") for file in files):
-                        found.append(int(name.parent.name))
-        return found
-
     def living(self) -> list[int]:
         return processes_with(TOKEN, str(self.folder))
+
+
+def kill_step_managers(folder: str) -> None:
+    """Slurm's own parents of steps: they overwrite their environment, and are known by the log they write."""
+    for name in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if name.read_text().strip() == "slurmstepd":
+                files = [str(entry.readlink()) for entry in (name.parent / "fd").iterdir()]
+                if any(file.startswith(f"{folder}/") for file in files):
+                    os.kill(int(name.parent.name), signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -196,7 +186,8 @@ def slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
     """Daemons and jobs end with the body; and with this process, should it be killed."""
     cluster = SlurmCluster(folder)
     cluster.configure()
-    with reaped(TOKEN, str(folder), 0.0):
+    step_managers = (sys.executable, "-m", "tests.cluster.slurm", str(folder))
+    with reaped(TOKEN, str(folder), 0.0, elsewhere=[step_managers]):
         try:
             cluster.start()
             yield cluster
@@ -204,5 +195,5 @@ def slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
             cluster.stop()
 
 
-def _path() -> str:
-    return os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
+if __name__ == "__main__":
+    kill_step_managers(sys.argv[1])

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster.conftest import OwnedRun, ssh_spec
 from tests.cluster.namespaces import NamespaceHosts
+from tests.cluster.prerequisites import LOSSY_LINKS, SLOW_LINKS, why_no_hosts
 from tests.training.conftest import TINY, make_project
 from training.launch.spec import LaunchSpec
 
@@ -23,6 +24,18 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """What the real worker is told of a small run."""
     project = make_project(tmp_path_factory.mktemp("project"))
     return ("--workspace", project.workspace.uri, "--run-spec", project.publish_run(TINY).sha256)
+
+
+@pytest.fixture
+def slow_links() -> None:
+    if reason := why_no_hosts(SLOW_LINKS):
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def lossy_links() -> None:
+    if reason := why_no_hosts(LOSSY_LINKS):
+        pytest.skip(reason)
 
 
 def bits_of(run: OwnedRun, words: tuple[str, ...]) -> str:
@@ -41,6 +54,7 @@ def undisturbed(words: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
         run.end()
 
 
+@pytest.mark.usefixtures("slow_links")
 def test_over_slow_links_the_same_bits_are_learnt(
     hosts: NamespaceHosts, new_run: Callable[..., OwnedRun], words: tuple[str, ...], undisturbed: str
 ) -> None:
@@ -50,6 +64,7 @@ def test_over_slow_links_the_same_bits_are_learnt(
         assert bits_of(new_run(ssh_spec(hosts), hosts.hosts[0]), words) == undisturbed
 
 
+@pytest.mark.usefixtures("lossy_links")
 def test_over_links_that_lose_some_packets_the_same_bits_are_learnt(
     hosts: NamespaceHosts, new_run: Callable[..., OwnedRun], words: tuple[str, ...], undisturbed: str
 ) -> None:
@@ -62,6 +77,7 @@ def test_over_links_that_lose_some_packets_the_same_bits_are_learnt(
         assert sum(host.num_lost() for host in hosts.hosts[1:]) > 0
 
 
+@pytest.mark.usefixtures("slow_links")
 def test_a_link_below_the_floor_is_refused_before_any_rank_is_started(
     hosts: NamespaceHosts, new_run: Callable[..., OwnedRun], words: tuple[str, ...]
 ) -> None:

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from flows.request import RetrainRequest
-from tests.cluster.slurm import SlurmCluster, slurm_cluster, why_not
+from tests.cluster.slurm import SlurmCluster
 from tests.e2e.project import CONTRACT, PIPELINE, write_texts
 from tests.training.forked_gangs import forked_gangs
 from training.ledger import Event
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
-]
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
-    (tmp_path / "slurm").mkdir()
-    with slurm_cluster(tmp_path / "slurm") as cluster:
-        for name, value in cluster.variables.items():
-            monkeypatch.setenv(name, value)
-        yield cluster
+pytestmark = pytest.mark.slow
 
 
 def test_a_rehearsal_queues_the_gang_at_full_size_and_leaves_neither_job_nor_file(

@@ -14,7 +14,7 @@ import pytest
 from data_contracts.errors import ContractViolation, EnvironmentProblem, RunStopped
 from flows.command_signals import HungUp
 from tests.cluster.detached_run import LONG, REPOSITORY, DetachedRun
-from tests.cluster.slurm import SlurmCluster, why_not
+from tests.cluster.slurm import SlurmCluster
 from tests.training.conftest import make_project
 from tests.waiting import DEADLINE_S, wait_until
 from training.launch.follow import WORKER_LOST
@@ -28,10 +28,7 @@ from training.launch.spec import DetachedSpec, LaunchSpec
 from training.launch.stop_request import request_stop
 from training.ledger import read_events
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(why_not()), reason=why_not() or "-"),
-]
+pytestmark = pytest.mark.slow
 
 
 @dataclass

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.cluster.conftest import OwnedRun, command_of, ssh_spec
-from tests.cluster.namespaces import NamespaceHost, NamespaceHosts, namespace_hosts, why_not
+from tests.cluster.namespaces import NamespaceHost, NamespaceHosts, namespace_hosts
+from tests.cluster.prerequisites import why_no_hosts
 from tests.soak.orphan_table import CUT_OFF_GONE_WITHIN_S, GONE_WITHIN_S, Trial
 from tests.soak.orphan_trials import ENDLESS, Bits, fault, kill_the_supervisor, owned, problem_of
 from training.launch.spec import LaunchSpec
@@ -20,7 +21,7 @@ FOREVER = {"max_attempts": 1000, "max_cycles_without_progress": 1000}
 
 def host_trials(folder: Path, bits: Bits) -> Iterator[list[Trial]]:
     """Raises `RuntimeError`: no hosts can be made here; says why."""
-    if reason := why_not():
+    if reason := why_no_hosts():
         raise RuntimeError(reason)
     with namespace_hosts(4) as hosts:
         head = hosts.hosts[0]

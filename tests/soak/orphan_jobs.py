@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from tests.cluster.slurm import SlurmCluster, slurm_cluster, why_not
+from tests.cluster.prerequisites import why_no_slurm
+from tests.cluster.slurm import SlurmCluster, slurm_cluster
 from tests.cluster.test_slurm import SPEC, Run
 from tests.soak.orphan_table import Trial
 from tests.soak.orphan_trials import GANG, NEXT_STEP_S, fault, newest_attempt, pid_of
@@ -23,7 +24,7 @@ FOREVER = {"max_attempts": 1000, "max_cycles_without_progress": 1000}
 
 def job_trials(folder: Path) -> Iterator[list[Trial]]:
     """Raises `RuntimeError`: no Slurm can be had here; says why."""
-    if reason := why_not():
+    if reason := why_no_slurm():
         raise RuntimeError(reason)
     (folder / "slurm").mkdir()
     with slurm_cluster(folder / "slurm") as cluster, mock.patch.dict(os.environ, cluster.variables):
