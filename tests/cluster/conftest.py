@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -21,7 +21,9 @@ from tests.cluster.namespaces import NamespaceHost, NamespaceHosts, namespace_ho
 from tests.cluster.owner import newest_step
 from tests.cluster.prerequisites import why_no_hosts, why_no_slurm
 from tests.cluster.slurm import SlurmCluster, slurm_cluster
-from tests.waiting import wait_until
+from tests.cluster.toys import TOY_PATH
+from tests.waiting import DEADLINE_S, wait_until
+from training.launch.host_facts import PATIENCE_S
 from training.launch.hosts import HEADWAY_HOME
 from training.launch.kubernetes_spec import KubernetesSpec, Volume
 from training.launch.launcher import Handle
@@ -32,7 +34,13 @@ from training.launch.spec import LaunchSpec, attempt_folder
 from training.launch.ssh import SshHost, SshSpec
 from training.ledger import read_events
 
-TOY_AGENTS = Path(__file__).parent / "toy_agents"
+QUICK: dict[str, Any] = {"backoff_s": 0.0, "peer_grace_s": 1.0, "lost_grace_s": 3.0}
+"""Ways of being launched that wait for nothing that is not tested."""
+PATIENT: dict[str, Any] = {
+    **dict.fromkeys(("start_deadline_s", "progress_deadline_s", "min_progress_deadline_s"), DEADLINE_S),
+    "preflight": {"min_bytes_per_s": 0, "max_latency_s": DEADLINE_S, "max_resolve_s": 0.99 * PATIENCE_S},
+}
+"""And take no machine that is busy with other things for a broken one."""
 
 
 @dataclass
@@ -43,11 +51,13 @@ class OwnedRun:
     spec: LaunchSpec
     head: NamespaceHost | None
     """Where the owner runs; None: among the processes of this machine."""
+    agents: Literal["real", "toys"] = "real"
     owners: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def begin(self, *words: str, nodes: int = 2, module: str = "toy_worker", spec: LaunchSpec | None = None) -> None:
         told = (spec or self.spec).model_dump_json()
-        command = [sys.executable, "-m", "tests.cluster.owner", str(self.folder), told, str(nodes), module, *words]
+        owner = ("tests.cluster.owner", str(self.folder), told, str(nodes), self.agents, module)
+        command = [sys.executable, "-m", *owner, *words]
         with (self.folder / "owner.out").open("ab") as log:
             self.owners.append(
                 subprocess.Popen(
@@ -145,8 +155,8 @@ def hosts() -> Iterator[NamespaceHosts]:
 def ssh_spec(hosts: NamespaceHosts, **fields: Any) -> LaunchSpec:
     """Hosts 2 to 4 take nodes."""
     named = tuple(SshHost(host=host.address) for host in hosts.hosts[1:])
-    quick: dict[str, Any] = {"backoff_s": 0.0, "peer_grace_s": 1.0, "lost_grace_s": 3.0, "lease_s": 8.0}
-    return LaunchSpec(launcher="ssh", ssh=SshSpec(hosts=named, options=hosts.options), **quick | fields)
+    ssh = SshSpec(hosts=named, options=hosts.options)
+    return LaunchSpec(launcher="ssh", ssh=ssh, **QUICK | PATIENT | {"lease_s": 8.0} | fields)
 
 
 @pytest.fixture(scope="session")
@@ -191,10 +201,10 @@ def kubernetes_spec(
         "image": "headway:test",
         "python": sys.executable,
         "volumes": (Volume(claim="shared", mount_path=str(folder)),),
-        "environment": {"PYTHONPATH": os.pathsep.join((*((str(TOY_AGENTS),) if toys else ()), HEADWAY_HOME))},
+        "environment": {"PYTHONPATH": TOY_PATH if toys else HEADWAY_HOME},
     }
-    quick: dict[str, Any] = {"peer_grace_s": 1.0, "backoff_s": 0.0}
-    return LaunchSpec(launcher="kubernetes", kubernetes=KubernetesSpec(**given | (pods or {})), **quick | fields)
+    pods_spec = KubernetesSpec(**given | (pods or {}))
+    return LaunchSpec(launcher="kubernetes", kubernetes=pods_spec, **QUICK | PATIENT | fields)
 
 
 def delete_all(cluster: KubernetesRecorder) -> None:
@@ -209,10 +219,10 @@ def delete_all(cluster: KubernetesRecorder) -> None:
 def new_run(tmp_path: Path) -> Iterator[Callable[..., OwnedRun]]:
     runs: list[OwnedRun] = []
 
-    def new_run(spec: LaunchSpec, head: NamespaceHost | None) -> OwnedRun:
+    def new_run(spec: LaunchSpec, head: NamespaceHost | None, agents: Literal["real", "toys"] = "real") -> OwnedRun:
         folder = tmp_path / f"run-{len(runs)}"
         folder.mkdir()
-        runs.append(OwnedRun(folder, spec, head))
+        runs.append(OwnedRun(folder, spec, head, agents))
         return runs[-1]
 
     yield new_run

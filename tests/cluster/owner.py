@@ -1,6 +1,6 @@
 """A process that owns a run of toy workers, or watches the job that does; to be run on a host of a test.
 
-python -m tests.cluster.owner RUN_DIR SPEC_JSON NODES MODULE WORDS...
+python -m tests.cluster.owner RUN_DIR SPEC_JSON NODES real|toys MODULE WORDS...
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from data_contracts.errors import HeadwayError
+from tests.cluster.toys import start_toy_agents
 from training.launch.follow import follow
 from training.launch.launchers import scheduler_for
 from training.launch.outcome import AttemptOutcome
@@ -29,7 +30,9 @@ def newest_step(run_dir: Path) -> int | None:
     return None
 
 
-def main(run_dir: Path, spec: str, nodes: str, module: str, *words: str) -> int:
+def main(run_dir: Path, spec: str, nodes: str, agents: str, module: str, *words: str) -> int:
+    if agents == "toys":
+        start_toy_agents()
     gang = Gang(
         module=module,
         arguments=("--run-dir", str(run_dir), *words),

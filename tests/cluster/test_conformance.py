@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from tests.cluster.conftest import OwnedRun, delete_all, kubernetes_spec, ssh_spec
+from tests.cluster.conftest import PATIENT, QUICK, OwnedRun, delete_all, kubernetes_spec, ssh_spec
 from tests.cluster.namespaces import NamespaceHosts
 from tests.training.conftest import TINY, make_project
 from tests.waiting import wait_until
@@ -29,25 +29,30 @@ SECRET = "a-word-that-nobody-else-says"
 def start(
     request: pytest.FixtureRequest, new_run: Callable[..., OwnedRun], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., OwnedRun]:
-    """Starts a run of two nodes on the backend; where it takes secrets by reference, by that alone."""
+    """Starts a run of two nodes on the backend; where it takes secrets by reference, by that alone.
+
+    Its agents are toys but where it is said that the real ones do the same.
+    """
     if request.param != "kubernetes":
         monkeypatch.setenv("PALETTE_KEY", SECRET)
 
-    def start(*words: str, module: str = "toy_worker", **fields: Any) -> OwnedRun:
-        quick = {"backoff_s": 0.0, "peer_grace_s": 1.0, "lost_grace_s": 3.0}
+    def start(
+        *words: str, module: str = "toy_worker", agents: Literal["real", "toys"] = "toys", **fields: Any
+    ) -> OwnedRun:
         if request.param == "ssh":
             hosts = request.getfixturevalue("hosts")
-            run = new_run(ssh_spec(hosts, **fields), hosts.hosts[0])
+            run = new_run(ssh_spec(hosts, **fields), hosts.hosts[0], agents)
         elif request.param == "kubernetes":
             cluster = request.getfixturevalue("kubernetes")
             request.addfinalizer(lambda: delete_all(cluster))
             cluster.secrets["palette"] = {"key": SECRET}
             pods = {"secrets": {"PALETTE_KEY": SecretKey(secret="palette", key="key")}}
-            run = new_run(kubernetes_spec(tmp_path, toys=False, pods=pods, **quick | fields), None)
+            spec = kubernetes_spec(tmp_path, toys=agents == "toys", pods=pods, **fields)
+            run = new_run(spec, None, agents)
         else:
             if request.param == "slurm":
                 request.getfixturevalue("slurm")
-            run = new_run(LaunchSpec(launcher=request.param, **quick | fields), None)
+            run = new_run(LaunchSpec(launcher=request.param, **QUICK | PATIENT | fields), None, agents)
         run.begin(*words, module=module)
         return run
 
@@ -59,7 +64,7 @@ def trouble(kind: str, **fields: object) -> tuple[str, str]:
 
 
 def test_a_run_comes_to_its_end_over_a_killed_rank_and_leaves_nobody(start: Callable[..., OwnedRun]) -> None:
-    run = start("--steps", "8", "--children", *trouble("kill"))
+    run = start("--steps", "8", "--children", *trouble("kill"), agents="real")
     assert run.ends() == 0, run.said
     assert [record["state"] for record in run.records()] == ["failed", "done"]
     assert "rank 1 was killed" in run.records()[0]["what"]
@@ -107,7 +112,9 @@ def test_the_real_worker_learns_the_same_bits_wherever_it_runs(
 ) -> None:
     project = make_project(tmp_path_factory.mktemp("project"))
     spec = project.publish_run(TINY)
-    run = start("--workspace", project.workspace.uri, "--run-spec", spec.sha256, module="training.worker")
+    run = start(
+        "--workspace", project.workspace.uri, "--run-spec", spec.sha256, module="training.worker", agents="real"
+    )
     assert run.ends() == 0, run.said
     bits = json.loads((run.folder / "result.json").read_text())["tensors_sha256"]
     assert bits == LEARNT.setdefault("bits", bits)

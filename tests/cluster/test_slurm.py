@@ -13,11 +13,15 @@ import pytest
 
 from data_contracts.errors import ContractViolation, EnvironmentProblem, RunStopped
 from flows.command_signals import HungUp
+from tests.cluster.conftest import PATIENT, QUICK
 from tests.cluster.detached_run import LONG, REPOSITORY, DetachedRun
 from tests.cluster.slurm import SlurmCluster
+from tests.cluster.toys import start_toy_agents
 from tests.training.conftest import make_project
 from tests.waiting import DEADLINE_S, wait_until
+from training.launch import slurm as slurm_launcher
 from training.launch.follow import WORKER_LOST
+from training.launch.hosts import HEADWAY_HOME
 from training.launch.jobs import JobState
 from training.launch.launcher import Handle
 from training.launch.order import Outcome
@@ -31,12 +35,22 @@ from training.ledger import read_events
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(autouse=True)
+def toy_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    start_toy_agents(monkeypatch.setattr)
+
+
+@pytest.fixture
+def real_agents(toy_agents: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_launcher, "HEADWAY_HOME", HEADWAY_HOME)
+
+
 @dataclass
 class Run(DetachedRun):
     cluster: SlurmCluster = field(kw_only=True)
 
 
-SPEC = LaunchSpec(launcher="slurm", stop_grace_s=20, peer_grace_s=1, backoff_s=0)
+SPEC = LaunchSpec(launcher="slurm", **QUICK, **PATIENT)
 
 
 @pytest.fixture
@@ -222,6 +236,7 @@ def test_a_stop_asked_for_while_the_job_waits_takes_it_out_of_the_queue(run: Run
     assert run.records() == []
 
 
+@pytest.mark.usefixtures("real_agents")
 def test_real_workers_on_two_nodes_come_to_the_bits_of_a_run_without_slurm(run: Run, tmp_path: Path) -> None:
     project = make_project(tmp_path / "workspace")
     spec = project.publish_run()

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 def run(hosts: NamespaceHosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnedRun]:
     """A run of two nodes that goes on for ever, from fault to fault; the third host stands by."""
     spec = ssh_spec(hosts, max_attempts=1000, max_cycles_without_progress=1000, min_nodes=1)
-    run = OwnedRun(tmp_path_factory.mktemp("run"), spec, hosts.hosts[0])
+    run = OwnedRun(tmp_path_factory.mktemp("run"), spec, hosts.hosts[0], agents="toys")
     run.begin("--steps", "999999", "--children")
     yield run
     run.end()
@@ -135,7 +135,7 @@ def test_nothing_on_any_host_outlives_its_owner_and_the_next_one_goes_on(hosts: 
 def test_a_halted_guard_on_a_host_lets_nobody_outlive_the_owner(
     hosts: NamespaceHosts, new_run: Callable[..., OwnedRun]
 ) -> None:
-    run = new_run(ssh_spec(hosts), hosts.hosts[0])
+    run = new_run(ssh_spec(hosts), hosts.hosts[0], agents="toys")
     run.begin("--steps", "999999", "--children")
     there = whole(run)
     status = run.files.read_status(1)

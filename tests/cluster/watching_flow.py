@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from tests.cluster.toys import start_toy_agents
 from training.launch.follow import follow
 from training.launch.launchers import scheduler_for
 from training.launch.spec import Gang, LaunchSpec
@@ -13,6 +14,7 @@ from training.ledger import Ledger
 
 
 def main(spec: str, gang: str) -> None:
+    start_toy_agents()
     fields = json.loads(gang)
     run_dir = Path(fields["run_dir"])
     launch = LaunchSpec.model_validate_json(spec)
