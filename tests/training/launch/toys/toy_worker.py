@@ -54,6 +54,8 @@ def count(rank: Rank, arguments: argparse.Namespace) -> None:
         subprocess.Popen(["sleep", "600"], start_new_session=True)
         subprocess.run(["sh", "-c", "setsid sleep 601 & exit 0"], check=True)
     first = int(checkpoint.read_text()) if checkpoint.exists() else 0
+    if arguments.in_step:
+        tell_peers(rank, first)  # which may be its last step already
     for step in itertools.count(first + 1):
         if step > arguments.steps and (arguments.until is None or arguments.until.exists()):
             break
@@ -70,10 +72,14 @@ def count(rank: Rank, arguments: argparse.Namespace) -> None:
         raise RuntimeError(arguments.last_words)
 
 
+def tell_peers(rank: Rank, step: int) -> None:
+    write_json(rank.attempt_dir / f"done-{rank.rank}", {"step": step})
+
+
 def wait_for_peers(rank: Rank, step: int) -> None:
     """As an all-reduce would, but that a rank in it still hears of a stop, and one that is ahead waits for nobody."""
+    tell_peers(rank, step)
     done = [rank.attempt_dir / f"done-{peer}" for peer in range(rank.world_size)]
-    write_json(done[rank.rank], {"step": step})
     while any((read_json(each) or {"step": 0})["step"] < step for each in done) and not rank.stop_requested:
         time.sleep(0.005)
 
