@@ -1,8 +1,9 @@
 """Hosts made of namespaces: each has a network address, processes and a name of its own, and a real sshd.
 
-    this process ── bridge 10.77.N.254 ──┬── eth0 of host 1, 10.77.N.1: processes no other host sees
-                                         └── eth0 of host 2, …
+    switch ──┬── eth0 of host 1, 10.77.0.1: processes no other host sees
+             └── eth0 of host 2, 10.77.0.2, …
 
+The switch is in a namespace too: this machine's own network is left as it is, and no address of it can be in the way.
 A host dies with its init, and all hosts die with this process; a reaper then removes their networks. Names carry this
 process's number, so that what is left where the reaper was killed too can be told from what another needs.
 """
@@ -27,7 +28,6 @@ from training.launch.reaper import reaped
 
 NETNS = Path("/run/netns")
 NAMES = re.compile(r"^hw(?P<pid>\d+)-\d+$")
-BRIDGES = re.compile(r"^hwb(?P<pid>\d+)$")
 TBF = ("burst", "32kb", "latency", "400ms")
 FOLDERS = "headway-hosts-"
 """Of their keys and settings."""
@@ -53,8 +53,8 @@ class NamespaceHost:
     name: str
     address: str
     folder: Path
-    link: str
-    """The cable's end in this process's network."""
+    port: tuple[str, str]
+    """The cable's other end: the switch's namespace, and its name there."""
     process: subprocess.Popen[bytes] | None = None
     """`unshare`, whose child is the host's init."""
 
@@ -101,10 +101,14 @@ class NamespaceHost:
         subprocess.run([*self.enter(), "sh", "-c", f"kill -{number.value} {pid}"], check=True)
 
     def cut(self) -> None:
-        ip("link", "set", self.link, "down")
+        self._set_port("down")
 
     def mend(self) -> None:
-        ip("link", "set", self.link, "up")
+        self._set_port("up")
+
+    def _set_port(self, state: str) -> None:
+        switch, port = self.port
+        ip("-n", switch, "link", "set", port, state)
 
     @contextlib.contextmanager
     def slow(self, rate: str) -> Iterator[None]:
@@ -164,32 +168,29 @@ def namespace_hosts(count: int) -> Iterator[NamespaceHosts]:
     """Make them, and leave nothing of them behind."""
     sweep_stale()
     folder = tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-")
-    names = [f"hw{os.getpid()}-{number}" for number in range(1, count + 1)]
-    left = [
-        *(("ip", "netns", "delete", name) for name in names),
-        ("ip", "link", "delete", f"hwb{os.getpid()}"),
-        ("rm", "--recursive", "--force", folder.name),
-    ]
-    with folder, reaped(TOKEN, folder.name, 0.0, elsewhere=left), _hosts_in(Path(folder.name), names) as made:
+    switch, *names = (f"hw{os.getpid()}-{number}" for number in range(count + 1))
+    left = [("ip", "netns", "delete", name) for name in (switch, *names)]
+    left.append(("rm", "--recursive", "--force", folder.name))
+    with folder, reaped(TOKEN, folder.name, 0.0, elsewhere=left), _hosts_in(Path(folder.name), switch, names) as made:
         yield made
 
 
 @contextlib.contextmanager
-def _hosts_in(folder: Path, names: Sequence[str]) -> Iterator[NamespaceHosts]:
+def _hosts_in(folder: Path, switch: str, names: Sequence[str]) -> Iterator[NamespaceHosts]:
     made = NamespaceHosts(folder)
-    bridge, network = f"hwb{os.getpid()}", _free_network()
     try:
-        ip("link", "add", bridge, "type", "bridge")
-        ip("addr", "add", f"{network}.254/24", "dev", bridge)
-        ip("link", "set", bridge, "up")
+        ip("netns", "add", switch)
+        ip("-n", switch, "link", "add", "bridge", "type", "bridge")
+        ip("-n", switch, "link", "set", "bridge", "up")
         _make_keys(folder)
         for number, name in enumerate(names, start=1):
-            made.hosts.append(NamespaceHost(name, f"{network}.{number}", folder, f"hwv{os.getpid() % 10**7}-{number}"))
+            made.hosts.append(NamespaceHost(name, f"10.77.0.{number}", folder, (switch, f"port{number}")))
         _write_settings(folder, made.hosts)
         for host in made.hosts:
             ip("netns", "add", host.name)
-            ip("link", "add", host.link, "type", "veth", "peer", "name", "eth0", "netns", host.name)
-            ip("link", "set", host.link, "master", bridge, "up")
+            _, port = host.port
+            ip("-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host.name)
+            ip("-n", switch, "link", "set", port, "master", "bridge", "up")
             ip("-n", host.name, "addr", "add", f"{host.address}/24", "dev", "eth0")
             ip("-n", host.name, "link", "set", "lo", "up")
             ip("-n", host.name, "link", "set", "eth0", "up")
@@ -199,29 +200,22 @@ def _hosts_in(folder: Path, names: Sequence[str]) -> Iterator[NamespaceHosts]:
         for host in made.hosts:
             host.stop()
             ip("netns", "delete", host.name, check=False)
-            ip("link", "delete", host.link, check=False)
-        ip("link", "delete", bridge, check=False)
+        ip("netns", "delete", switch, check=False)
 
 
 def sweep_stale() -> None:
     """Remove what processes left that were killed; their hosts' processes died with them."""
     for path in Path(tempfile.gettempdir()).glob(f"{FOLDERS}*"):
-        if not Path(f"/proc/{path.name.removeprefix(FOLDERS).partition('-')[0]}").exists():
+        if _is_stale(path.name.removeprefix(FOLDERS).partition("-")[0]):
             shutil.rmtree(path, ignore_errors=True)
     for path in NETNS.glob("hw*"):
-        if (match := NAMES.match(path.name)) and not Path(f"/proc/{match['pid']}").exists():
+        if (match := NAMES.match(path.name)) and _is_stale(match["pid"]):
             ip("netns", "delete", path.name, check=False)
-    for path in Path("/sys/class/net").glob("hwb*"):
-        if (match := BRIDGES.match(path.name)) and not Path(f"/proc/{match['pid']}").exists():
-            ip("link", "delete", path.name, check=False)
 
 
-def _free_network() -> str:
-    """Another process may have hosts too."""
-    taken = ip("-o", "-4", "addr")
-    first = os.getpid() % 254
-    numbers = [(first + more) % 254 for more in range(254)]
-    return next(f"10.77.{number}" for number in numbers if f" 10.77.{number}.254/" not in taken)
+def _is_stale(pid: str) -> bool:
+    """Whether what bears the number is left of a process that ended; this one has made nothing yet."""
+    return pid == str(os.getpid()) or not Path(f"/proc/{pid}").exists()
 
 
 def _make_keys(folder: Path) -> None:

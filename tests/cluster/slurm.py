@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.cluster.prerequisites import SYSTEM_PATH
 from tests.waiting import wait_until
 from training.launch.ports import free_port
-from training.launch.process_tree import processes_with, sweep
+from training.launch.process_tree import processes_with, send_signal, sweep
 from training.launch.reaper import reaped
 
 TOKEN = "TEST_SLURM_CLUSTER"
@@ -163,7 +163,7 @@ class SlurmCluster:
         for daemon in self._daemons:
             daemon.kill()
         sweep(TOKEN, str(self.folder), patience_s=30)
-        kill_step_managers(str(self.folder))
+        kill_step_managers(self.folder)
         for daemon in self._daemons:
             daemon.wait()
 
@@ -171,14 +171,21 @@ class SlurmCluster:
         return processes_with(TOKEN, str(self.folder))
 
 
-def kill_step_managers(folder: str) -> None:
+def step_managers(folder: Path) -> list[int]:
     """Slurm's own parents of steps: they overwrite their environment, and are known by the log they write."""
+    found = []
     for name in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
             if name.read_text().strip() == "slurmstepd":
                 files = [str(entry.readlink()) for entry in (name.parent / "fd").iterdir()]
                 if any(file.startswith(f"{folder}/") for file in files):
-                    os.kill(int(name.parent.name), signal.SIGKILL)
+                    found.append(int(name.parent.name))
+    return found
+
+
+def kill_step_managers(folder: Path) -> None:
+    for pid in step_managers(folder):
+        send_signal(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -186,8 +193,8 @@ def slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
     """Daemons and jobs end with the body; and with this process, should it be killed."""
     cluster = SlurmCluster(folder)
     cluster.configure()
-    step_managers = (sys.executable, "-m", "tests.cluster.slurm", str(folder))
-    with reaped(TOKEN, str(folder), 0.0, elsewhere=[step_managers]):
+    last = (sys.executable, "-m", "tests.cluster.slurm", str(folder))
+    with reaped(TOKEN, str(folder), 0.0, elsewhere=[last]):
         try:
             cluster.start()
             yield cluster
@@ -196,4 +203,4 @@ def slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
 
 
 if __name__ == "__main__":
-    kill_step_managers(sys.argv[1])
+    kill_step_managers(Path(sys.argv[1]))
