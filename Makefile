@@ -18,7 +18,7 @@ test: lint
 
 # Hosts of namespaces with sshd, a Slurm of three nodes, an emulated Kubernetes: as root, with the packages of tests/cluster/install.sh.
 test-cluster: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/cluster
+	$(BIN)/python -m pytest -n 3 --dist loadfile tests/cluster
 
 # Best effort: a test that misses one is skipped, and says so.
 cluster-packages:

@@ -29,6 +29,8 @@ LONGEST_FIRST: tuple[tuple[str, ...], ...] = (
     ("tests/training/launch/test_supervisor.py",),
     ("tests/training/launch/test_local.py",),
     ("tests/cluster/test_conformance.py",),
+    ("tests/cluster/test_slurm.py",),
+    ("tests/cluster/test_kubernetes.py",),
     ("tests/cluster/test_ssh.py",),
     ("tests/training/guards/test_guarded_runs.py",),
     ("tests/training/exact/test_exact_shards.py",),
