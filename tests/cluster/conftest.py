@@ -18,7 +18,6 @@ import pytest
 from tests.cluster.kubernetes_recorder import TOKEN as KUBERNETES_TOKEN
 from tests.cluster.kubernetes_recorder import KubernetesRecorder
 from tests.cluster.namespaces import NamespaceHost, NamespaceHosts, namespace_hosts, start_of
-from tests.cluster.owner import newest_step
 from tests.cluster.prerequisites import why_no_hosts, why_no_slurm
 from tests.cluster.slurm import SlurmCluster, slurm_cluster
 from tests.cluster.toys import TOY_PATH
@@ -105,7 +104,8 @@ class OwnedRun:
 
         def steps() -> bool:
             assert self.owners[-1].poll() is None, self.said
-            return self.number >= attempt and newest_step(self.folder) is not None and self.step_of(self.number) > 0
+            up = [event["attempt"] for event in self.events("attempt.start")]
+            return (newest := self.number) >= attempt and newest in up and self.step_of(newest) > 0
 
         wait_until(steps, what=f"a step of attempt {attempt}")
 
