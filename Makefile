@@ -16,7 +16,8 @@ retrain: $(INSTALLED)
 test: lint
 	$(BIN)/python -m pytest -n 3 --dist loadfile --ignore=tests/cluster
 
-# Hosts of namespaces with sshd, a Slurm of three nodes, an emulated Kubernetes: as root, with the packages of tests/cluster/install.sh.
+# Hosts of namespaces with sshd, a Slurm of three nodes, an emulated Kubernetes, a PostgreSQL: as root, with the packages
+# of tests/cluster/install.sh.
 test-cluster: $(INSTALLED)
 	$(BIN)/python -m pytest -n 3 --dist loadfile tests/cluster
 

@@ -28,6 +28,7 @@ LONGEST_FIRST: tuple[tuple[str, ...], ...] = (
     ("tests/training/parallel/",),  # a process that has imported torch
     ("tests/training/launch/test_supervisor.py",),
     ("tests/training/launch/test_local.py",),
+    ("tests/cluster/test_postgres.py",),
     ("tests/cluster/test_conformance.py",),
     ("tests/cluster/test_slurm.py",),
     ("tests/cluster/test_kubernetes.py",),

@@ -169,7 +169,7 @@ def new_service(folder: Path, **given: str) -> Service:
     url = f"http://127.0.0.1:{free_port()}/api"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "HEADWAY_"))}
     environment |= {
-        "PREFECT_HOME": str(new_prefect_home(folder / "home")),
+        "PREFECT_HOME": str(folder / "home"),
         "PREFECT_API_URL": url,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
@@ -193,6 +193,7 @@ def serve(service: Service) -> subprocess.Popen[bytes]:
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     made = new_service(tmp_path_factory.mktemp("prefect"))
+    new_prefect_home(made.folder / "home")
     try:
         server = serve(made)
         assert made.prefect("work-pool", "create", "headway", "--type", "process", cwd=made.folder).returncode == 0

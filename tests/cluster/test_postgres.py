@@ -28,6 +28,7 @@ from safetensors.torch import load_file
 from data_contracts.digests import sha256_bytes
 from flows.champion_history import read_history
 from flows.deploy.deploying import deploy
+from tests.cluster.postgres import Postgres, running_postgres
 from tests.prefect.conftest import (
     CONTRACT,
     LOOK_EVERY_S,
@@ -40,7 +41,6 @@ from tests.prefect.conftest import (
     steps_in,
     working,
 )
-from tests.prefect.postgres import Postgres, running_postgres
 from tests.waiting import wait_until
 from training.launch.ports import free_port
 from training.launch.process_tree import sweep
