@@ -226,7 +226,7 @@ def answer(reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> 
     broken = [report for report in reports if _ended_badly(report)]
     if not broken:
         return None
-    in_order = {marker.node for marker in markers.values() if marker.state in ("stopped", "done")}
+    in_order = _nodes_in_order(markers)
     told = all(report.status is not None and report.status.why in ("stop", "SIGTERM came") for report in broken)
     return Command.STOP if told or all(report.node in in_order for report in broken) else Command.PEER_LOST
 
@@ -236,10 +236,21 @@ def describe_break(reports: Sequence[NodeReport], markers: Mapping[int, RankMark
     lost = sorted(rank for report in reports if report.status for rank in report.status.lost_ranks)
     failed = sorted(marker.rank for marker in markers.values() if marker.state == "failed")
     nodes = sorted(report.node for report in reports if _ended_badly(report))
-    for name, numbers in (("rank", lost), ("rank", failed), ("node", nodes)):
+    in_order = sorted(_nodes_in_order(markers).intersection(nodes))
+    broken = [node for node in nodes if node not in in_order]
+    for name, numbers, end in (
+        ("rank", lost, "was lost"),
+        ("rank", failed, "was lost"),
+        ("node", broken, "was lost"),
+        ("node", in_order, "came to its end"),
+    ):
         if numbers:
-            return f"{name} {', '.join(map(str, numbers))} was lost; the attempt is ended."
+            return f"{name} {', '.join(map(str, numbers))} {end}; the attempt is ended."
     return "the attempt is ended."
+
+
+def _nodes_in_order(markers: Mapping[int, RankMarker]) -> set[int]:
+    return {marker.node for marker in markers.values() if marker.state in ("stopped", "done")}
 
 
 def _left_alone(host: str, spec: LaunchSpec) -> str:

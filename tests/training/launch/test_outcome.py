@@ -8,7 +8,7 @@ from training.launch.launcher import NodeReport
 from training.launch.outcome import Evidence, judge
 from training.launch.protocol import OWNER_LOST, Command, NodeStatus, RankMarker
 from training.launch.stop_bound import StopWish
-from training.launch.watch import answer
+from training.launch.watch import answer, describe_break
 
 WISH = StopWish(reason="window closed", detail="it is six")
 
@@ -115,6 +115,13 @@ def test_peers_of_a_lost_rank_are_ended_soon_and_peers_of_a_stopping_one_get_the
     assert answer((living, node(1)), {1: stopped}) is Command.STOP
     assert answer((living, NodeReport(node=1, status=None, guard_exit=-9)), {1: stopped}) is Command.PEER_LOST
     assert answer((living, node(1, guard_exit=0, agent_exit=0)), {1: marker(1, "done")}) is None
+
+
+def test_who_came_to_its_end_in_order_is_not_said_to_be_lost() -> None:
+    stopped, gone = marker(1, "stopped"), NodeReport(node=1, status=None, guard_exit=-9)
+    assert describe_break((node(0), node(1)), {0: marker(0, "stopped"), 1: stopped}).startswith("node 0, 1 came to its")
+    assert describe_break((node(0), gone), {0: marker(0, "stopped")}).startswith("node 1 was lost")
+    assert describe_break((node(1, lost_ranks=(3,)),), {1: stopped}).startswith("rank 3 was lost")
 
 
 @pytest.mark.parametrize("why", sorted(OWNER_LOST))
