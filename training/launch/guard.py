@@ -218,13 +218,19 @@ class Guard:
         self._looked_s = time.monotonic()
 
     def _note_lost_ranks(self) -> tuple[int, ...]:
-        living = set(descendants(os.getpid()))
-        # Markers are read after the processes: a rank that ended in between has left its last word.
-        lost = tuple(marker.rank for marker in self._own_ranks() if not marker.has_ended and marker.pid not in living)
+        lost = self._missing_ranks()
+        if lost:
+            # One that began between the two looks of the first time is there the second time, or has left a word.
+            lost = tuple(rank for rank in self._missing_ranks() if rank in lost)
         if lost and lost != self._status.lost_ranks:
             self._change(lost_ranks=lost)
             self._ledger.event("rank.lost", ranks=lost)
         return lost
+
+    def _missing_ranks(self) -> tuple[int, ...]:
+        living = set(descendants(os.getpid()))
+        # Markers are read after the processes: a rank that ended in between has left its last word.
+        return tuple(marker.rank for marker in self._own_ranks() if not marker.has_ended and marker.pid not in living)
 
     def _reap(self) -> None:
         while not self._is_childless:

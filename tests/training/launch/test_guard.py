@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import signal
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.waiting import DEADLINE_S
+from training.launch import guard
 from training.launch.process_tree import processes_with, sweep
 from training.launch.protocol import (
     OWNER_SILENT,
@@ -282,3 +284,24 @@ def test_the_guard_looks_at_its_ranks_processes(
     assert agent.files.read_vitals()[3].state == "S"
     os.kill(pid, signal.SIGSTOP)
     wait_until(lambda: agent.files.read_vitals()[3].state == "T")
+
+
+def test_a_rank_that_begins_while_the_guard_looks_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its marker may be read after a look at the processes that came too early for it."""
+    graces = dict.fromkeys(("stop_grace_s", "lost_grace_s", "peer_grace_s"), ENDLESS_S)
+    plan = NodePlan(
+        node=0, attempt=1, attempt_dir=str(tmp_path), owner_pid=None, argv=(), rank_python_path="", **graces
+    )
+    looking = guard.Guard(NodeOrder(plan=plan, environment={}))
+    looking._status = NodeStatus(node=0, guard_pid=os.getpid(), agent_pid=os.getpid(), state="running")
+    rank = subprocess.Popen(["sleep", "600"])
+    try:
+        running = RankMarker(rank=3, pid=rank.pid, parent_pid=os.getpid(), state="running", unix_s=0.0)
+        write_json(AttemptFiles(tmp_path).marker(3), asdict(running))
+        really, looks = guard.descendants, itertools.count()
+        monkeypatch.setattr(guard, "descendants", lambda pid: really(pid) if next(looks) else [])
+        assert looking._note_lost_ranks() == ()
+    finally:
+        rank.kill()
+        rank.wait()
+    assert looking._note_lost_ranks() == (3,)
