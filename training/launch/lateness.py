@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +10,8 @@ from typing import NamedTuple, Protocol
 from training.launch.pace import Pace
 from training.launch.protocol import AttemptFiles, RankMarker, RankVitals
 from training.launch.spec import LaunchSpec, QuietLaunchSpec
+from training.launch.stacks import innermost_frame, waits_for_peers
 from training.ledger import read_events
-
-_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>\S+)$', re.MULTILINE)
-_WAITING = re.compile(r"\((distributed_c10d|traffic|stage_link)\.py:\d+\)$")
-"""The files whose frames are innermost where a rank waits for its peers."""
-_WATCHES = {"_stand_watch", "_watch_mandate"}
-"""The rank's own watch threads, which stand in every dump and explain nothing."""
-
 
 BLINK_S = 5.0
 """How long whoever watches may look away; what is beyond is not held against the ranks."""
@@ -159,6 +152,8 @@ class RankPosition:
     """How it ended, if it did: such a rank is not late."""
     doing: str = ""
     """Innermost frame of the main thread, from its stacks."""
+    waits: bool = False
+    """Whether it waits for its peers, by its stacks."""
 
 
 def positions(files: AttemptFiles, world_size: int) -> list[RankPosition]:
@@ -179,36 +174,20 @@ def _position(files: AttemptFiles, rank: int, marker: RankMarker | None, vitals:
         state="" if vitals is None else vitals.state,
         ended=marker.state if marker.has_ended else "",
         doing=innermost_frame(text),
+        waits=waits_for_peers(text),
     )
 
 
 def late_ranks(ranks: list[RankPosition]) -> tuple[int, ...]:
-    """The odd ones: gone or halted first, then those a step behind, then those whom others wait for; else all."""
+    """The odd ones: gone or halted first; else those whom others wait for, those a step behind before others."""
     unfinished = [rank for rank in ranks if not rank.ended] or ranks
     halted = tuple(rank.rank for rank in unfinished if rank.state and rank.state in "XTZ")
     if halted:
         return halted
-    steps = [-1 if rank.step is None else rank.step for rank in unfinished]
-    behind = [rank for rank, step in zip(unfinished, steps, strict=True) if step == min(steps)]
-    # Who is somewhere else while another waits in a collective is the one that it waits for.
-    elsewhere = [rank for rank in behind if rank.doing and not _WAITING.search(rank.doing)]
-    some_wait = any(_WAITING.search(rank.doing) for rank in behind)
-    return tuple(rank.rank for rank in (elsewhere if elsewhere and some_wait else behind))
-
-
-def innermost_frame(stacks: str) -> str:
-    """`function (file:line)` where a rank's main thread was, from what faulthandler wrote; empty when unknown."""
-    for block in reversed(re.split(r"\n\n|(?=^(?:Current t|T)hread )", stacks, flags=re.MULTILINE)):
-        frames = list(_FRAME.finditer(block))
-        if frames and not any(frame["function"] in _WATCHES for frame in frames):
-            frame = frames[0]
-            return f"{frame['function']} ({Path(frame['file']).name}:{frame['line']})"
-    return ""
-
-
-def are_whole(stacks: str) -> bool:
-    """Whether faulthandler has come to the end: the bottom of the main thread, which it writes last."""
-    return stacks.rstrip().endswith((" in <module>", " in _run_module_as_main"))
+    # Who is somewhere else, or has not even said where it is, while others wait is the one that they wait for.
+    elsewhere = [rank for rank in unfinished if not rank.waits] or unfinished
+    steps = [-1 if rank.step is None else rank.step for rank in elsewhere]
+    return tuple(rank.rank for rank, step in zip(elsewhere, steps, strict=True) if step == min(steps))
 
 
 def describe_lateness(overdue: str, ranks: list[RankPosition]) -> str:

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
-from training.launch.lateness import are_whole, clock_for, describe_lateness, late_ranks, positions, signs_of_life
+from training.launch.lateness import clock_for, describe_lateness, late_ranks, positions, signs_of_life
 from training.launch.launcher import Handle, Launcher, NodeReport
 from training.launch.logs import last_lines
 from training.launch.outcome import AttemptOutcome, Evidence, judge
 from training.launch.pace import Pace, PaceTeller
 from training.launch.protocol import AttemptFiles, Command, RankMarker, write_json
 from training.launch.spec import Attempt, Gang, LaunchSpec
+from training.launch.stacks import are_whole
 from training.launch.stop_bound import StopWish
 from training.launch.stragglers import Straggler, StragglerWatch
 from training.launch.words import RankWords

@@ -9,9 +9,7 @@ from training.launch.lateness import (
     ProgressClock,
     QuietClock,
     RankPosition,
-    are_whole,
     describe_lateness,
-    innermost_frame,
     late_ranks,
     signs_of_life,
 )
@@ -23,19 +21,9 @@ SPEC = LaunchSpec(start_deadline_s=30, progress_deadline_s=10)
 QUIET = QuietLaunchSpec(start_deadline_s=30, progress_deadline_s=10, busy_deadline_s=100)
 RUNNING = LifeSign(state="running", step=None, num_bytes=0)
 
-STACKS = """\
-Thread 0x00007f01 (most recent call first):
-  File "/code/training/launch/rank.py", line 140 in _stand_watch
-  File "/usr/lib/python3.11/threading.py", line 982 in run
 
-Current thread 0x00007f02 (most recent call first):
-  File "/site-packages/torch/distributed/distributed_c10d.py", line 2900 in all_reduce
-  File "/code/training/loop.py", line 57 in train
-"""
-
-
-def position(rank: int, step: int | None, state: str = "S", doing: str = "") -> RankPosition:
-    return RankPosition(rank=rank, step=step, state=state, doing=doing)
+def position(rank: int, step: int | None, state: str = "S", doing: str = "", waits: bool = False) -> RankPosition:
+    return RankPosition(rank=rank, step=step, state=state, doing=doing, waits=waits)
 
 
 def test_the_first_step_has_a_deadline_of_its_own() -> None:
@@ -131,29 +119,18 @@ def test_the_odd_rank_is_named() -> None:
     assert late_ranks([position(0, 7), position(1, 7)]) == (0, 1)
 
 
-def test_of_ranks_at_one_step_those_are_late_whom_the_others_wait_for_in_a_collective() -> None:
-    waits, sleeps = "all_reduce (distributed_c10d.py:2900)", "oversleep (recipe.py:9)"
-    assert late_ranks([position(0, 7, doing=waits), position(1, 7, doing=sleeps)]) == (1,)
-    assert late_ranks([position(0, 7, doing="wait (traffic.py:151)"), position(1, 7, doing=sleeps)]) == (1,)
-    assert late_ranks([position(0, 7, doing=waits), position(1, 7, doing=waits)]) == (0, 1)
-    assert late_ranks([position(0, 7, doing=waits), position(1, 7)]) == (0, 1), "nobody knows where it is"
+def test_those_are_late_whom_the_others_wait_for() -> None:
+    waiting, asleep = position(0, 7, waits=True), position(1, 7, doing="oversleep (recipe.py:9)")
+    assert late_ranks([waiting, asleep]) == (1,)
+    assert late_ranks([waiting, position(1, 7, waits=True)]) == (0, 1)
+    assert late_ranks([waiting, position(1, 7)]) == (1,), "it has not even said where it is"
+    assert late_ranks([position(0, 6, waits=True), asleep]) == (1,), "who waits could not write down the step"
+    assert late_ranks([waiting, asleep, position(2, 6, doing="update (learner.py:9)")]) == (2,), "one waits for another"
 
 
 def test_a_rank_that_has_ended_is_not_late() -> None:
     done = RankPosition(rank=0, step=9, state="X", ended="done")
     assert late_ranks([done, position(1, 7)]) == (1,)
-
-
-def test_the_frame_named_is_the_main_threads() -> None:
-    assert innermost_frame(STACKS) == "all_reduce (distributed_c10d.py:2900)"
-    assert innermost_frame("") == ""
-
-
-def test_stacks_are_whole_when_the_bottom_of_the_main_thread_is_written() -> None:
-    whole = f'{STACKS}  File "/code/training/worker.py", line 9 in main\n  File "<string>", line 1 in <module>\n'
-    assert are_whole(whole)
-    assert not any(are_whole(whole[:size]) for size in range(len(STACKS)))
-    assert not are_whole("")
 
 
 def test_the_message_says_who_was_late_and_what_each_was_doing() -> None:

@@ -12,10 +12,10 @@ from dataclasses import replace
 import pytest
 
 from data_contracts.errors import ContractViolation, EnvironmentProblem, RanksLost, RunStopped, TrainingFailed
-from training.launch.lateness import innermost_frame
 from training.launch.retry_budget import AttemptRecords
 from training.launch.run_lock import owning
 from training.launch.spec import Gang, LaunchSpec, for_quiet_work
+from training.launch.stacks import innermost_frame
 from training.launch.stop_bound import StopBound
 from training.launch.stop_request import request_stop, requested_stop
 from training.launch.supervisor import supervise
