@@ -140,11 +140,13 @@ def _lost_owner_below(evidence: Evidence) -> AttemptOutcome | None:
     """A guard, an agent or a rank that was killed; what hung below it fell with it."""
     for node in evidence.nodes:
         if node.guard_was_lost:
-            return _lost(evidence, f"the guard of node {node.node} ended ({_exit(node.guard_exit)}).", node=node.node)
+            what = f"the guard of node {node.node} ended ({_exit(node.guard_exit)}){_taken_along(evidence, node)}."
+            return _lost(evidence, what, node=node.node)
     for node in evidence.nodes:
         status = node.status
         if status is not None and not status.why and status.agent_exit is not None and status.agent_exit < 0:
-            return _lost(evidence, f"the agent of node {node.node} ended ({_exit(status.agent_exit)}).", node=node.node)
+            what = f"the agent of node {node.node} ended ({_exit(status.agent_exit)}){_taken_along(evidence, node)}."
+            return _lost(evidence, what, node=node.node)
     for node in evidence.nodes:
         if node.status is not None and node.status.lost_ranks:
             rank = node.status.lost_ranks[0]
@@ -162,7 +164,16 @@ def _lost_owner_below(evidence: Evidence) -> AttemptOutcome | None:
     return None
 
 
+def _taken_along(evidence: Evidence, node: NodeReport) -> str:
+    """Whom the end of a node's guard or agent took along."""
+    ranks = [str(rank) for rank, marker in sorted(evidence.markers.items()) if marker.node == node.node]
+    where = f" on {node.host}" if node.host else ""
+    return f", and with it rank {', '.join(ranks)}{where}" if ranks else where
+
+
 def _lost(evidence: Evidence, what: str, *, node: int, rank: int | None = None) -> AttemptOutcome:
+    if rank is None:
+        rank = min((rank for rank, marker in evidence.markers.items() if marker.node == node), default=None)
     return AttemptOutcome(
         state="failed",
         cause="infrastructure",

@@ -63,10 +63,19 @@ def test_a_vanished_rank_is_named_and_not_the_peers_it_left() -> None:
 
 def test_a_lost_guard_or_agent_explains_the_ranks_below_it() -> None:
     ranks = (marker(0, "stopped"), marker(1, "running"))
-    without_guard = NodeReport(node=1, status=None, guard_exit=-9)
-    assert judge(evidence(*ranks, nodes=(node(0), without_guard))).what == "the guard of node 1 ended (signal 9)."
-    without_agent = node(1, agent_exit=-9, lost_ranks=(1,))
-    assert judge(evidence(*ranks, nodes=(node(0), without_agent))).what == "the agent of node 1 ended (signal 9)."
+    without_guard = NodeReport(node=1, status=None, guard_exit=-9, host="b")
+    outcome = judge(evidence(*ranks, nodes=(node(0), without_guard)))
+    assert outcome.what == "the guard of node 1 ended (signal 9), and with it rank 1 on b."
+    assert (outcome.rank, outcome.node, outcome.retryable) == (1, 1, True)
+    without_agent = node(1, agent_exit=-9, lost_ranks=(1,), host="b")
+    outcome = judge(evidence(*ranks, nodes=(node(0), without_agent)))
+    assert outcome.what == "the agent of node 1 ended (signal 9), and with it rank 1." and outcome.host == "b"
+
+
+def test_a_node_that_is_lost_before_its_ranks_came_up_is_named_alone() -> None:
+    without_guard = NodeReport(node=1, status=None, guard_exit=255, host="b")
+    outcome = judge(evidence(marker(0, "stopped"), nodes=(node(0), without_guard)))
+    assert (outcome.what, outcome.rank) == ("the guard of node 1 ended (exit status 255) on b.", None)
 
 
 def test_a_stop_that_was_asked_for_is_no_failure_whatever_it_tears() -> None:
