@@ -62,7 +62,9 @@ class CheckedRecipe:
             self._refuse("losses", f"returned valid as {said}, not as bool {list(nats.shape)}, the shape of nats.")
         if not nats.is_floating_point():
             self._refuse("losses", f"returned nats as {nats.dtype}, not as floating-point numbers.")
-        if model.training and torch.is_grad_enabled() and not nats.requires_grad:
+        # The last stage of a pipeline asks with a function in the model's place.
+        is_training = getattr(model, "training", True) and torch.is_grad_enabled()
+        if is_training and not nats.requires_grad:
             self._refuse("losses", "returned nats that do not depend on the model's parameters (detached?).")
         return Losses(nats, valid)
 

@@ -6,6 +6,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -81,6 +82,15 @@ def test_a_good_recipe_goes_through_and_keeps_what_is_its_own(load: Write) -> No
     use(recipe)
     assert recipe.spec.width == 5  # type: ignore[attr-defined]
     assert isinstance(recipe.losses(recipe.build(), BATCH), Losses)
+
+
+def test_a_good_recipe_may_be_asked_by_the_last_stage_of_a_pipeline_which_has_no_model_to_give(load: Write) -> None:
+    recipe = load()
+    outputs = recipe.build()(BATCH["image"].float())
+    last_stage: Any = lambda _inputs: outputs  # noqa: E731
+    assert recipe.losses(last_stage, BATCH).nats.shape == (5, 1)
+    with pytest.raises(ConfigError, match="do not depend"):
+        load('reduction="none")', 'reduction="none").detach()').losses(last_stage, BATCH)
 
 
 @pytest.mark.parametrize(
