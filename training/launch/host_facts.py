@@ -39,6 +39,8 @@ class HostFacts:
     """Why a checkpoint could not be published there; empty: it can."""
     resolve_s: float = 0.0
     """What the name service took for this host's own name and address; at most `PATIENCE_S`."""
+    num_gpus: int = 0
+    """That NVIDIA's driver knows; 0 where there is none."""
     gpu_problem: str = ""
 
 
@@ -47,13 +49,15 @@ def look(folder: Path, address: str) -> HostFacts:
     folder: the run's, where checkpoints will lie.
     address: this host's, by which its peers reach it; empty: there are none elsewhere, and names are not asked for.
     """
+    num_gpus, gpu_problem = _gpus()
     return HostFacts(
         versions=_versions(),
         unix_s=time.time(),
         free_bytes=shutil.disk_usage(folder).free,
         storage_problem=_storage_problem(folder),
         resolve_s=_took_s(lambda: _resolve(address)) if address else 0.0,
-        gpu_problem=_gpu_problem(),
+        num_gpus=num_gpus,
+        gpu_problem=gpu_problem,
     )
 
 
@@ -118,22 +122,23 @@ def _took_s(work: Callable[[], None]) -> float:
     return min(time.monotonic() - began, PATIENCE_S)
 
 
-def _gpu_problem() -> str:
-    """Of NVIDIA's driver; empty where there is none, or nothing is wrong."""
+def _gpus() -> tuple[int, str]:
+    """How many NVIDIA's driver knows, and what is wrong with them; 0 and nothing where there is no driver."""
     if (asked := shutil.which("nvidia-smi")) is None:
-        return ""
+        return 0, ""
     query = ("--query-gpu=index,ecc.errors.uncorrected.volatile.total", "--format=csv,noheader")
     try:
         answer = subprocess.run((asked, *query), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return f"nvidia-smi does not answer within {PATIENCE_S:g} s"
+        return 0, f"nvidia-smi does not answer within {PATIENCE_S:g} s"
     if "no devices were found" in (answer.stdout + answer.stderr).lower():
-        return ""
+        return 0, ""
     if answer.returncode != 0:
         said = (answer.stdout + answer.stderr).strip().splitlines()
-        return f"nvidia-smi fails: {said[-1] if said else f'exit status {answer.returncode}'}"
-    for line in answer.stdout.splitlines():
+        return 0, f"nvidia-smi fails: {said[-1] if said else f'exit status {answer.returncode}'}"
+    lines = [line for line in answer.stdout.splitlines() if line.strip()]
+    for line in lines:
         index, _, errors = (word.strip() for word in line.partition(","))
         if errors.isdigit() and int(errors) > 0:
-            return f"GPU {index} has {errors} uncorrected memory errors since it was last reset"
-    return ""
+            return len(lines), f"GPU {index} has {errors} uncorrected memory errors since it was last reset"
+    return len(lines), ""

@@ -59,6 +59,7 @@ def find_faults(
     faults = [f"{name} is not set, and ranks need it" for name in missing]
     for each in seen:
         faults += [f"{each.host}: {fault}" for fault in _of_host(spec, here, each)]
+    faults += _unlike(seen)
     for (one, other), link in links.items():
         faults += [f"{one} to {other}: {fault}" for fault in _of_link(spec, link)]
     return faults
@@ -94,6 +95,18 @@ def _of_host(spec: PreflightSpec, here: HostFacts, seen: Seen) -> list[str]:
     if facts.gpu_problem:
         faults.append(facts.gpu_problem)
     return faults
+
+
+def _unlike(seen: Sequence[Seen]) -> list[str]:
+    """Ranks on GPUs and ranks on processors would wait for each other for ever."""
+    working = [each for each in seen if not each.facts.gpu_problem]
+    numbers = [each.facts.num_gpus for each in working]
+    usual = max(numbers, key=numbers.count, default=0)
+    return [
+        f"{each.host}: it has {each.facts.num_gpus} GPUs, and other hosts have {usual}"
+        for each in working
+        if each.facts.num_gpus != usual
+    ]
 
 
 def _of_link(spec: PreflightSpec, link: Link | str) -> list[str]:

@@ -64,6 +64,21 @@ def test_each_fault_is_found_and_named_with_its_host(found: list[str], told: str
     assert fault.startswith(told)
 
 
+def test_hosts_with_other_numbers_of_gpus_than_the_rest_are_named() -> None:
+    """Some ranks would take GPUs, and others none, and wait for each other for ever."""
+
+    def found(*numbers: int, problem: str = "") -> list[str]:
+        facts = [replace(GOOD, num_gpus=number) for number in numbers]
+        facts[0] = replace(facts[0], gpu_problem=problem)
+        seen = [Seen(f"host-{number}", each, 999.5, 1000.5) for number, each in enumerate(facts)]
+        return find_faults(PreflightSpec(), here=GOOD, seen=seen, links={}, environ={})
+
+    assert found(8, 8, 8) == found(0, 0) == []
+    assert found(8, 0, 8) == ["host-1: it has 0 GPUs, and other hosts have 8"]
+    assert found(1, 2) == ["host-1: it has 2 GPUs, and other hosts have 1"]
+    assert found(0, 8, problem="no answer") == ["host-0: no answer"], "how many it has is not known"
+
+
 def test_all_faults_come_in_one_message_that_says_what_to_do() -> None:
     found = faults(replace(GOOD, unix_s=0.0, gpu_problem="no driver"), "refused", environment=("KEY",))
     assert len(found) == 4
@@ -140,8 +155,9 @@ def test_what_is_wrong_with_gpus_is_said(
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(host_facts, "PATIENCE_S", 1.0)
-    found = look(tmp_path, LOOPBACK).gpu_problem
-    assert found == told if not told else told in found
+    found = look(tmp_path, LOOPBACK)
+    assert found.gpu_problem == told if not told else told in found.gpu_problem
+    assert found.num_gpus == script.count("'0, ") + script.count("'1, ")
 
 
 def test_a_link_is_measured_and_one_that_nobody_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
