@@ -52,10 +52,12 @@ class OwnedRun:
     """Where the owner runs; None: among the processes of this machine."""
     agents: Literal["real", "toys"] = "real"
     owners: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    owner: str = "tests.cluster.owner"
+    """The module that owns it."""
 
     def begin(self, *words: str, nodes: int = 2, module: str = "toy_worker", spec: LaunchSpec | None = None) -> None:
         told = (spec or self.spec).model_dump_json()
-        owner = ("tests.cluster.owner", str(self.folder), told, str(nodes), self.agents, module)
+        owner = (self.owner, str(self.folder), told, str(nodes), self.agents, module)
         command = [sys.executable, "-m", *owner, *words]
         with (self.folder / "owner.out").open("ab") as log:
             self.owners.append(
@@ -81,7 +83,7 @@ class OwnedRun:
 
     def signal_owner(self, number: signal.Signals) -> None:
         started = self.owners[-1].pid
-        below = [pid for pid in descendants(started) if b"tests.cluster.owner" in command_of(pid)]
+        below = [pid for pid in descendants(started) if self.owner.encode() in command_of(pid)]
         # The owner is below nsenter, which is halted with it.
         for pid in [started, *below] if number is signal.SIGCONT or self.head is None else below:
             os.kill(pid, number)

@@ -33,15 +33,15 @@ def newest_step(run_dir: Path) -> int | None:
 def main(run_dir: Path, spec: str, nodes: str, agents: str, module: str, *words: str) -> int:
     if agents == "toys":
         start_toy_agents()
+    launch, ledger = LaunchSpec(**json.loads(spec)), Ledger(run_dir / "owner.jsonl")
     gang = Gang(
         module=module,
         arguments=("--run-dir", str(run_dir), *words),
         nodes=int(nodes),
-        ranks_per_node=1,
+        ranks_per_node=launch.ranks_per_node,
         import_path=(str(TOYS),),
         run_dir=run_dir,
     )
-    launch, ledger = LaunchSpec(**json.loads(spec)), Ledger(run_dir / "owner.jsonl")
 
     def poll() -> int | None:
         return newest_step(run_dir)

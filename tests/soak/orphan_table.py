@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from tests.soak.hang_table import HangEvidence, section
 from training.step_summary import quantile
 
 GONE_WITHIN_S = 10.0
@@ -32,7 +33,9 @@ Machine: {machine}. Taken with `{command}`, in {wall}; the JSON beside this page
 $ make soak                                                              # among other things, these
 $ python -m tests.soak.orphans --times 10 --json docs/faults.json        # what needs this machine alone
 $ python -m tests.soak.orphans --times 10 --cluster --json docs/faults.json    # and hosts: as root, see tests/cluster
-$ python -m tests.soak.orphans --table docs/faults.json > docs/faults.md
+$ python -m tests.soak.orphans --times 50 --only connections         # whether the next attempt's ranks meet, alone
+$ python -m tests.soak.hangs --times 100 --json docs/hangs.json      # who hangs, and who is slow: below
+$ python -m tests.soak.orphans --table docs/faults.json --hangs docs/hangs.json > docs/faults.md
 ```
 
 Ranks are the real worker where steps and bits are compared, and else toys that start children of their own; guards,
@@ -132,16 +135,17 @@ def connected(trials: Sequence[Trial]) -> str:
     return "" if count is None else f"After a fault the next attempt's process group connected {count} times."
 
 
-def page(evidence: Evidence) -> str:
+def page(evidence: Evidence, hangs: HangEvidence | None = None) -> str:
     """The whole page, Markdown."""
     minutes = evidence.wall_s / 60
-    return PAGE.format(
+    kills = PAGE.format(
         table=table(evidence.summary),
         connected=connected(evidence.trials),
         machine=evidence.machine,
         command=evidence.command,
         wall=f"{minutes:.0f} minutes" if minutes >= 2 else f"{evidence.wall_s:.0f} seconds",
     )
+    return kills if hangs is None else kills + section(hangs)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

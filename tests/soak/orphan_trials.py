@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.cluster.conftest import OwnedRun
-from tests.cluster.namespaces import is_gone, start_of
+from tests.cluster.namespaces import NamespaceHost, is_gone, start_of
 from tests.e2e.project import Project
 from tests.soak.orphan_table import Trial
 from tests.training.conftest import TINY, TinyProject, make_project
@@ -121,10 +123,10 @@ class Bits:
 
 
 @contextlib.contextmanager
-def owned(folder: Path, spec: LaunchSpec, head: object = None) -> Iterator[OwnedRun]:
+def owned(folder: Path, spec: LaunchSpec, head: NamespaceHost | None = None, **others: Any) -> Iterator[OwnedRun]:
     """A run's folder and owner, which end with the body."""
     folder.mkdir(parents=True)
-    run = OwnedRun(folder, spec, head)  # type: ignore[arg-type]
+    run = OwnedRun(folder, spec, head, **others)
     try:
         yield run
     finally:
@@ -149,6 +151,22 @@ def kill_one_of_the_gang(run: OwnedRun, victim: str) -> Trial:
     run.until_it_steps(run.number or 1)
     pid = pid_of(run.folder, victim)
     return fault(trial, run.folder, lambda: os.kill(pid, signal.SIGKILL), problem=lambda: problem_of(run))
+
+
+def connection_trials(folder: Path) -> Iterator[list[Trial]]:
+    """One run of ranks that only meet, under torchrun, one of which is killed in each attempt."""
+    with owned(folder / "connections", LaunchSpec(**PATIENT)) as run:  # type: ignore[arg-type]
+        run.begin("--steps", "999999999", module="gloo_worker")
+        while True:
+            yield [kill_one_of_a_group(run)]
+
+
+def kill_one_of_a_group(run: OwnedRun) -> Trial:
+    """Any rank: the next attempt's have to meet anew."""
+    trial = Trial(where="local", victim="rank of a bare process group", how="SIGKILL", target_s=NEXT_STEP_S)
+    run.until_it_steps(run.number or 1)
+    victim = random.choice(list(run.files.read_markers().values()))
+    return fault(trial, run.folder, lambda: os.kill(victim.pid, signal.SIGKILL), problem=lambda: problem_of(run))
 
 
 def problem_of(run: OwnedRun) -> str:

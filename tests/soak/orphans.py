@@ -1,7 +1,7 @@
 """End each part of a run in each way, again and again: nobody is left, and the run goes on to the same bits.
 
     python -m tests.soak.orphans [--times 10] [--cluster] [--only WORD...] [--json FILE]
-    python -m tests.soak.orphans --table FILE          # the page of docs/, from the JSON of an earlier one
+    python -m tests.soak.orphans --table FILE [--hangs FILE]    # the page of docs/, from the JSON of earlier ones
 
 Real processes: guards, agents and supervisors, the real worker where steps and bits are compared, `headway retrain`
 for the command, a Prefect server with its worker, and with --cluster hosts of namespaces with an sshd each and a real
@@ -23,11 +23,12 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
+from tests.soak.hang_table import HangEvidence
 from tests.soak.orphan_hosts import host_trials
 from tests.soak.orphan_jobs import job_trials
 from tests.soak.orphan_servers import server_trials
 from tests.soak.orphan_table import Evidence, Trial, page, summarise, table
-from tests.soak.orphan_trials import Bits, command_trials, gang_trials, supervisor_trials
+from tests.soak.orphan_trials import Bits, command_trials, connection_trials, gang_trials, supervisor_trials
 
 Trials = Iterator[list[Trial]]
 
@@ -89,6 +90,8 @@ class Soak:
         folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._folder))
         if name == "gang":
             yield from gang_trials(folder, self._shared_bits())
+        elif name == "connections":
+            yield from connection_trials(folder)
         elif name == "supervisor":
             yield from supervisor_trials(folder)
         elif name == "command":
@@ -126,7 +129,7 @@ def machine() -> str:
 
 HERE = ("gang", "supervisor", "command", "prefect")
 CLUSTER = ("hosts", "slurm")
-KINDS = (*HERE, *CLUSTER)
+KINDS = (*HERE, "connections", *CLUSTER)
 
 
 def main() -> int:
@@ -138,9 +141,11 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=KINDS, default=[], help="these kinds of trials alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the evidence is kept")
     parser.add_argument("--table", type=Path, metavar="FILE", help="print the page from earlier evidence, and no more")
+    parser.add_argument("--hangs", type=Path, metavar="FILE", help="with --table: the evidence of tests.soak.hangs")
     arguments = parser.parse_args()
     if arguments.table is not None:
-        print(page(Evidence.model_validate_json(arguments.table.read_bytes())), end="")
+        hangs = None if arguments.hangs is None else HangEvidence.model_validate_json(arguments.hangs.read_bytes())
+        print(page(Evidence.model_validate_json(arguments.table.read_bytes()), hangs), end="")
         return 0
 
     def keep(evidence: Evidence) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.soak import orphans
+from tests.soak.hang_table import HangEvidence
 from tests.soak.orphan_table import Evidence, Trial, page, summarise, table
 from tests.soak.orphan_trials import fault, kill_one_of_the_gang, kill_the_supervisor, measure_end, owned
 from training.launch.process_tree import processes_with
@@ -84,4 +85,5 @@ def test_a_kind_of_trial_that_goes_wrong_is_told_and_the_others_are_made(
 def test_the_page_of_faults_is_what_its_evidence_says() -> None:
     evidence = Evidence.model_validate_json((DOCS / "faults.json").read_bytes())
     assert evidence.summary == summarise(evidence.trials)
-    assert (DOCS / "faults.md").read_text() == page(evidence)
+    hangs = HangEvidence.model_validate_json((DOCS / "hangs.json").read_bytes())
+    assert (DOCS / "faults.md").read_text() == page(evidence, hangs)

@@ -27,6 +27,7 @@ def toy_argv(gang: Gang, attempt: Attempt, _spec: LaunchSpec, node: int, python:
         "logs": str(attempt.folder / "logs" / f"node-{node}"),
         "module": gang.module,
         "arguments": gang.arguments,
+        "meeting": {"MASTER_ADDR": attempt.members[0].address, "MASTER_PORT": str(attempt.members[0].port)},
     }
     return python, str(Path(__file__)), json.dumps(told)
 
@@ -50,6 +51,7 @@ def main(plan: str) -> int:
             "GROUP_RANK": str(told["node"]),
             "WORLD_SIZE": str(told["world_size"]),
             "TORCHELASTIC_RUN_ID": "toy",
+            **told["meeting"],
         }
         with (folder / "stdout.log").open("wb") as out, (folder / "stderr.log").open("wb") as err:
             command = [sys.executable, "-u", "-m", told["module"], *told["arguments"]]
