@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from prefect.artifacts import (
@@ -19,6 +20,8 @@ from prefect.artifacts import (
 from prefect.context import FlowRunContext
 
 log = logging.getLogger(__name__)
+
+CLOSE_WITHIN_S = 10.0
 
 
 def artifact_key(*words: str) -> str:
@@ -48,8 +51,40 @@ def show_link(key: str, link: str, text: str, description: str) -> None:
     _harmless(lambda: create_link_artifact(key=key, link=link, link_text=text, description=description))
 
 
+def _behind(last: threading.Thread | None, send: Callable[[], object]) -> threading.Thread:
+    """A thread that sends something once the one before has: a server that is away holds up no training."""
+
+    def in_turn() -> None:
+        if last is not None:
+            last.join()
+        _harmless(send)
+
+    # Prefect knows the flow run by its context.
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(in_turn,), daemon=True)
+    thread.start()
+    return thread
+
+
+class GrowingTable:
+    """A table artifact that is shown anew whenever it has grown, by a thread."""
+
+    def __init__(self, key: str, description: str) -> None:
+        self._key, self._description = key, description
+        self._sending: threading.Thread | None = None
+
+    def show(self, rows: Sequence[dict[str, Any]]) -> None:
+        table = [dict(row) for row in rows]
+        create = partial(create_table_artifact, key=self._key, table=table, description=self._description)
+        self._sending = _behind(self._sending, create)
+
+    def close(self) -> None:
+        """Give what was shown last some time to arrive."""
+        if self._sending is not None:
+            self._sending.join(CLOSE_WITHIN_S)
+
+
 class ProgressBar:
-    """A progress artifact, moved at most once a second, by a thread: a server that is away holds up no training."""
+    """A progress artifact, moved at most once a second, by a thread."""
 
     def __init__(self, key: str, description: str) -> None:
         self._id = _harmless(lambda: create_progress_artifact(progress=0.0, key=key, description=description))
@@ -57,17 +92,10 @@ class ProgressBar:
         self._moving: threading.Thread | None = None
 
     def move(self, percent: float, now_s: float) -> None:
-        last = self._moving
-        is_early = now_s - self._moved_s < 1.0 or (last is not None and last.is_alive())
+        is_early = now_s - self._moved_s < 1.0 or (self._moving is not None and self._moving.is_alive())
         if self._id is None or (is_early and percent < 100):
             return
         self._moved_s = now_s
-
-        def send() -> None:
-            if last is not None:
-                last.join()  # the end is told last
-            _harmless(lambda: update_progress_artifact(artifact_id=self._id, progress=round(min(percent, 100.0), 1)))
-
-        # Prefect knows the flow run by its context.
-        self._moving = threading.Thread(target=contextvars.copy_context().run, args=(send,), daemon=True)
-        self._moving.start()
+        progress = round(min(percent, 100.0), 1)
+        # The end is told last.
+        self._moving = _behind(self._moving, lambda: update_progress_artifact(artifact_id=self._id, progress=progress))

@@ -20,6 +20,7 @@ from tasks.artifacts import ProgressBar, artifact_key
 from tasks.checkpoint_carrier import CheckpointCarrier
 from tasks.context import RunContext
 from tasks.gangs import gang_for, run_to_its_end
+from tasks.slow_ranks import showing_slow_ranks
 from tasks.stage import Made, find_or_make, stage_task
 from tasks.starting_point import Settled, settle_start, write_down_start
 from tasks.track import SUMMARY, SeriesShipper
@@ -127,7 +128,7 @@ def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, settle
     shipper = SeriesShipper(workspace, tracking_uri, context.pipeline, run)
     watch = TrainingWatch(context, run_dir, step_facts(context, run, training), shipper.add, joins_in=spec.is_detached)
     carrier = CheckpointCarrier(workspace, run_folder(run.link), run.link, context.ledger)
-    with shipper, carrier:
+    with shipper, carrier, showing_slow_ranks(context):
 
         def poll() -> int | None:
             carrier.tell()

@@ -35,7 +35,7 @@ def test_a_flow_whose_artifacts_are_all_refused_completes_and_says_so(service: A
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert (done.stdout + done.stderr).count("An artifact could not be written") == 4
+    assert (done.stdout + done.stderr).count("An artifact could not be written") == 5
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -88,7 +89,7 @@ def parts_of_a_step(slow_on: str, slow_by_s: float) -> dict[str, float]:
     """What a real worker writes down, where some host is to be slow."""
     if not slow_on:
         return {}
-    waited_s = 0.0 if os.environ["TOY_HOST"] == slow_on else slow_by_s
+    waited_s = 0.0 if os.environ.get("TOY_HOST", socket.gethostname()) == slow_on else slow_by_s
     forward_s = 0.2 + slow_by_s - waited_s
     return {"data_s": 0.1, "forward_s": forward_s, "backward_s": 0.2, "sync_s": waited_s, "optimizer_s": 0.0}
 

@@ -1,0 +1,51 @@
+"""Who is slow, as a table in Prefect's UI: a row for each rank that is named while training goes on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from tasks.artifacts import GrowingTable, artifact_key
+from tasks.context import RunContext
+from training.ledger import Event
+
+REPORTED, LEFT_OUT = "reported", "its host is left out from the next attempt on"
+
+
+@contextlib.contextmanager
+def showing_slow_ranks(context: RunContext) -> Iterator[None]:
+    """While the body trains, whoever its supervisor names."""
+    table = GrowingTable(artifact_key(context.pipeline, "slow-ranks"), "Ranks that the others wait for")
+    rows: list[dict[str, Any]] = []
+
+    def listen(event: Event) -> None:
+        if event["event"] == "rank.slow":
+            rows.append(_row(event))
+        elif event["event"] == "host.left_out" and rows:
+            for row in rows:
+                if (row["attempt"], row["host"]) == (event["attempt"], event["host"]):
+                    row["what came of it"] = LEFT_OUT
+        else:
+            return
+        table.show(rows)
+
+    context.ledger.listeners.append(listen)
+    try:
+        yield
+    finally:
+        context.ledger.listeners.remove(listen)
+        table.close()
+
+
+def _row(event: Event) -> dict[str, Any]:
+    return {
+        "attempt": event["attempt"],
+        "rank": event["rank"],
+        "host": event["host"],
+        "slow in": event["part"],
+        "takes it": f"{event['own_s']:.2g} s",
+        "takes the others": f"{event['others_s']:.2g} s",
+        "costs": f"{event['excess_s']:.2g} of {event['step_s']:.2g} s a step",
+        "what came of it": REPORTED,
+    }

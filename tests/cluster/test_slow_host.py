@@ -1,0 +1,33 @@
+"""A host that holds up the others, among hosts of namespaces over ssh: the run goes on without it, by policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.cluster.conftest import OwnedRun, outcome_of, ssh_spec
+from tests.cluster.namespaces import NamespaceHosts
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_slow_host_is_left_out_and_a_spare_one_takes_its_place_at_the_same_step(
+    hosts: NamespaceHosts, new_run: Callable[..., OwnedRun]
+) -> None:
+    slow, fast, spare = hosts.hosts[2], hosts.hosts[1], hosts.hosts[3]
+    run = new_run(ssh_spec(hosts, stragglers="exclude", max_attempts=1), hosts.hosts[0])
+    run.agents = "toys"
+    run.begin("--steps", "150", "--in-step", "--step-s", "0.02", "--slow-on", slow.name, "--slow-by-s", "0.5")
+    assert run.ends() == 0, run.said
+    assert outcome_of(run)["state"] == "done"
+
+    (told,) = run.events("rank.slow")
+    assert (told["rank"], told["host"], told["part"]) == (1, slow.address, "forward")
+    (left_out,) = run.events("host.left_out")
+    assert left_out["host"] == slow.address and "The run goes on without" in left_out["what"]
+    assert [record["state"] for record in run.records()] == ["stopped", "done"], "and no attempt is spent"
+    assert run.records()[0]["left_out"] == slow.address
+    statuses = [run.files.read_status(node) for node in (0, 1)]
+    assert [status.host for status in statuses if status is not None] == [fast.name, spare.name]
+    assert run.step_of(2) == 150 > run.step_of(1) > 0
