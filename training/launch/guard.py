@@ -30,6 +30,7 @@ from training.launch.process_tree import (
     cpu_s,
     descendants,
     die_with_parent,
+    is_child,
     kill_if,
     process_state,
     send_signal,
@@ -166,9 +167,8 @@ class Guard:
         elif command is Command.PEER_LOST:
             self._stop("a peer was lost", self._plan.peer_grace_s)
         elif command is Command.STACKS:
-            living = descendants(os.getpid())
             for marker in self._own_ranks():
-                if marker.pid in living:
+                if self._is_here(marker):
                     send_signal(marker.pid, signal.SIGUSR2)
 
     def _stop(self, why: str, grace_s: float) -> None:
@@ -220,7 +220,7 @@ class Guard:
     def _note_lost_ranks(self) -> tuple[int, ...]:
         lost = self._missing_ranks()
         if lost:
-            # One that began between the two looks of the first time is there the second time, or has left a word.
+            # One that ended between the look at its marker and the one at its process has left its last word by now.
             lost = tuple(rank for rank in self._missing_ranks() if rank in lost)
         if lost and lost != self._status.lost_ranks:
             self._change(lost_ranks=lost)
@@ -228,9 +228,11 @@ class Guard:
         return lost
 
     def _missing_ranks(self) -> tuple[int, ...]:
-        living = set(descendants(os.getpid()))
-        # Markers are read after the processes: a rank that ended in between has left its last word.
-        return tuple(marker.rank for marker in self._own_ranks() if not marker.has_ended and marker.pid not in living)
+        return tuple(marker.rank for marker in self._own_ranks() if not marker.has_ended and not self._is_here(marker))
+
+    def _is_here(self, marker: RankMarker) -> bool:
+        """Whether it lives below its agent, or below us since that ended: its number may be another's by now."""
+        return is_child(marker.pid, of=(self._status.agent_pid, os.getpid()))
 
     def _reap(self) -> None:
         while not self._is_childless:

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,6 +68,12 @@ def cpu_s(pid: int) -> float:
     """CPU seconds that a process has used, all its threads together; 0 when it is gone."""
     stat = _stat(pid)
     return 0.0 if stat is None else stat.cpu_ticks / os.sysconf("SC_CLK_TCK")
+
+
+def is_child(pid: int, *, of: Sequence[int]) -> bool:
+    """Whether a process lives, and is a child of one of these."""
+    stat = _stat(pid)
+    return stat is not None and stat.parent in of and stat.state not in ALREADY_DEAD
 
 
 def descendants(root: int) -> list[int]:

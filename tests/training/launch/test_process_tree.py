@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from training.launch import process_tree
-from training.launch.process_tree import cpu_s, descendants, kill_if, process_state, processes_with, send_signal, sweep
+from training.launch.process_tree import (
+    cpu_s,
+    descendants,
+    is_child,
+    kill_if,
+    process_state,
+    processes_with,
+    send_signal,
+    sweep,
+)
 
 
 @pytest.fixture
@@ -36,6 +45,18 @@ def test_descendants_are_found_through_every_generation_and_the_dead_are_left_ou
     assert shell.pid not in descendants(os.getpid())
     shell.wait()
     assert process_state(shell.pid) == "X"
+
+
+def test_a_child_is_one_of_its_parents_alone_and_only_while_it_lives(
+    sleeper: subprocess.Popen[bytes], wait_until: Callable[..., object]
+) -> None:
+    assert is_child(sleeper.pid, of=(os.getpid(),)) and is_child(sleeper.pid, of=(1, os.getpid()))
+    assert not is_child(sleeper.pid, of=(os.getppid(),)) and not is_child(os.getpid(), of=(os.getpid(),))
+    sleeper.kill()
+    wait_until(lambda: process_state(sleeper.pid) == "Z")
+    assert not is_child(sleeper.pid, of=(os.getpid(),))
+    sleeper.wait()
+    assert not is_child(sleeper.pid, of=(os.getpid(),))
 
 
 def test_the_sweep_finds_orphans_in_sessions_of_their_own_and_nobody_else(
