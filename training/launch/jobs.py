@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from data_contracts.digests import sha256_bytes
 from data_contracts.errors import EnvironmentProblem
@@ -87,3 +88,18 @@ class Scheduler(Protocol):
 
     def cancel(self, handle: JobHandle) -> None:
         """End the job, in whatever state."""
+
+
+@runtime_checkable
+class ArrayScheduler(Scheduler, Protocol):
+    """One that holds many runs of one shape as a single job of many elements, each with a handle of its own."""
+
+    def array_keys(self, run_dirs: Sequence[Path]) -> list[str]:
+        """By which the elements are found that are to run these; the same for whoever asks for the same runs."""
+
+    def submit_array(self, orders: Sequence[Order], at_once: int) -> list[JobHandle]:
+        """Queue an array, unless a living one of these runs is found; handles in the orders' order.
+
+        Args:
+            at_once: how many elements may run at a time.
+        """

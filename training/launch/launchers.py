@@ -13,7 +13,7 @@ from training.launch.manifests import spec_of
 from training.launch.owned import OwnedLauncher
 from training.launch.pods import Pods
 from training.launch.protocol import JOB, PODS
-from training.launch.slurm import Slurm
+from training.launch.slurm_array import SlurmArrays
 from training.launch.spec import LaunchSpec
 from training.launch.srun import Srun
 from training.launch.ssh import Ssh
@@ -34,4 +34,4 @@ def scheduler_for(spec: LaunchSpec) -> Scheduler:
     Raises:
         EnvironmentProblem: it cannot be asked from here.
     """
-    return Kubernetes(spec) if spec.launcher == "kubernetes" else Slurm()
+    return Kubernetes(spec) if spec.launcher == "kubernetes" else SlurmArrays()

@@ -14,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from data_contracts.errors import EnvironmentProblem
@@ -67,11 +68,10 @@ class Slurm:
         """
         deadline_s = time.monotonic() + SETTLE_S
         while True:
-            listed = run_command("squeue", "--noheader", f"--name={key}", "--me", "--format=%i %T")
-            jobs = dict(line.split()[:2] for line in listed.splitlines() if line.strip())
+            jobs = self._jobs(key)
             settled = [job for job, word in jobs.items() if word != "COMPLETING"]
             if settled or not jobs:
-                return min(settled, key=int, default=None)
+                return min(settled, key=number_of, default=None)
             # It is over, or on its way back into the queue; only then can it be said which.
             if time.monotonic() > deadline_s:
                 raise EnvironmentProblem(
@@ -81,16 +81,26 @@ class Slurm:
                 )
             time.sleep(TRY_AGAIN_S)
 
+    def _jobs(self, key: str) -> dict[str, str]:
+        """State by job, of all under the key."""
+        return listed_jobs(key)
+
     def submit(self, order: Order) -> JobHandle:
         """Raises `EnvironmentProblem`: Slurm refused, in its own words, or cannot be asked."""
         run_dir = Path(order.gang["run_dir"])
-        key, deadline_s = self.key(run_dir), time.monotonic() + SUBMIT_S
+        key = self.key(run_dir)
+        job = self._submitted(key, lambda: self.render(order, time.time()), run_dir)
+        return JobHandle(
+            launcher=self.name, job=job, key=key, order=order.order, log=str(DetachedFiles(run_dir).log(job))
+        )
+
+    def _submitted(self, key: str, rendered: Callable[[], str], run_dir: Path) -> str:
+        """The job under the key, queued now unless it is there."""
+        deadline_s = time.monotonic() + SUBMIT_S
         while True:
             try:
                 # Before each try: one that got no answer may have been heard all the same.
-                job = self.find(key) or _sbatch(self.render(order, time.time()), run_dir)
-                log = str(DetachedFiles(run_dir).log(job))
-                return JobHandle(launcher=self.name, job=job, key=key, order=order.order, log=log)
+                return self.find(key) or sbatch(rendered(), run_dir)
             except SchedulerSilent:
                 if time.monotonic() > deadline_s:
                     raise
@@ -109,8 +119,7 @@ class Slurm:
         try:
             return read_job(run_command("scontrol", "--oneliner", "show", "job", handle.job))
         except EnvironmentProblem as problem:
-            state = JobState.FORGOTTEN if _FORGOTTEN.search(str(problem)) else JobState.UNKNOWN
-            return JobReport(state=state, reason=str(problem))
+            return report_of_failure(problem)
 
     def last_words(self, handle: JobHandle, lines: int) -> list[str]:
         return last_lines(Path(handle.log), lines)
@@ -122,35 +131,71 @@ class Slurm:
         run_command("scancel", handle.job)
 
 
+def listed_jobs(name: str) -> dict[str, str]:
+    """State by job, of all of that name that are not over; of each element by itself."""
+    listed = run_command("squeue", "--noheader", "--array", f"--name={name}", "--me", "--format=%i %T")
+    return dict(line.split()[:2] for line in listed.splitlines() if line.strip())
+
+
+def number_of(job: str) -> tuple[int, ...]:
+    """Of a job such as `12`, or an array's element such as `12_3`; the one that was queued first is the least."""
+    return tuple(int(part) for part in job.split("_"))
+
+
 def batch_script(spec: LaunchSpec, gang: Gang, key: str, now_unix_s: float) -> str:
     """The job of a run: one task a node, and the supervisor as its batch step."""
-    files, slurm = DetachedFiles(gang.run_dir), spec.slurm
-    limit_s = limit_s_of(spec, gang, now_unix_s)
-    named = {"partition": slurm.partition, "account": slurm.account, "qos": slurm.qos}
     options = {
         "job-name": key,
         "comment": f"headway {gang.run_dir.name}",
+        **shape_options(spec, gang, now_unix_s),
+        "dependency": "singleton",
+        "open-mode": "append",
+        "output": log_pattern(gang.run_dir, "job-%j.log"),
+        **place_options(spec),
+    }
+    return script(spec, options, (f"exec {supervisor_command(shlex.quote(str(gang.run_dir)))}",))
+
+
+def shape_options(spec: LaunchSpec, gang: Gang, now_unix_s: float) -> dict[str, object]:
+    """How large, how long, and how it hears of its end."""
+    limit_s = limit_s_of(spec, gang, now_unix_s)
+    return {
         "nodes": gang.nodes,
         "ntasks-per-node": 1,
         "cpus-per-task": gang.ranks_per_node * gang.num_threads,
         **({} if limit_s is None else {"time": in_minutes(limit_s)}),
         # To the batch step alone, which is the supervisor: it stops its ranks in order.
         "signal": f"B:TERM@{round(spec.stop_grace_s + NOTICE_MARGIN_S)}",
-        "dependency": "singleton",
-        "open-mode": "append",
-        "output": str(files.folder).replace("%", "%%") + "/job-%j.log",
-        **{name: value for name, value in named.items() if value is not None},
     }
+
+
+def place_options(spec: LaunchSpec) -> dict[str, object]:
+    slurm = spec.slurm
+    named = {"partition": slurm.partition, "account": slurm.account, "qos": slurm.qos}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def log_pattern(run_dir: Path, name: str) -> str:
+    return str(DetachedFiles(run_dir).folder).replace("%", "%%") + f"/{name}"
+
+
+def supervisor_command(run_dir: str) -> str:
+    """Args:
+    run_dir: as a shell reads it.
+    """
+    return f"{shlex.join((sys.executable, '-m', 'training.launch.detached'))} {run_dir}"
+
+
+def script(spec: LaunchSpec, options: Mapping[str, object], commands: Sequence[str]) -> str:
     lines = [f"#SBATCH --{name}={_quoted(str(value))}" for name, value in options.items()]
-    supervisor = (sys.executable, "-m", "training.launch.detached", str(gang.run_dir))
     return "\n".join(
         (
             "#!/bin/sh",
             *lines,
             "#SBATCH --requeue",
-            *(f"#SBATCH {option}" for option in slurm.sbatch_options),
+            *(f"#SBATCH {option}" for option in spec.slurm.sbatch_options),
             f"export PYTHONPATH={shlex.quote(HEADWAY_HOME)} PYTHONSAFEPATH=1",
-            f"exec {shlex.join(supervisor)}",
+            *commands,
             "",
         )
     )
@@ -174,13 +219,19 @@ def _quoted(value: str) -> str:
     return value if re.fullmatch(r"[\w.,:@%+/=-]+", value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
 
 
-def _sbatch(script: str, run_dir: Path) -> str:
+def sbatch(script: str, run_dir: Path) -> str:
     said = run_command("sbatch", "--parsable", "--export=ALL", f"--chdir={run_dir}", stdin=script)
     # A site's own wrapper may have had something to say first.
     numbers = [match[1] for line in said.splitlines() if (match := re.fullmatch(r"(\d+)(;\S+)?", line.strip()))]
     if not numbers:
         raise EnvironmentProblem(f"sbatch named no job; it said {said.strip()[:300]!r}.", where=str(run_dir))
     return numbers[-1]
+
+
+def report_of_failure(problem: EnvironmentProblem) -> JobReport:
+    """Where Slurm had nothing to show."""
+    state = JobState.FORGOTTEN if _FORGOTTEN.search(str(problem)) else JobState.UNKNOWN
+    return JobReport(state=state, reason=str(problem))
 
 
 def read_job(shown: str) -> JobReport:
@@ -234,7 +285,8 @@ def run_command(*words: str, stdin: str | None = None) -> str:
 def _environment(program: str, environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:
     """What a job inherits is what ranks may see; the place in another job, and options by the back door, are not."""
     if program != "sbatch":
-        return {**environ, "LC_ALL": "C"}
+        # Of an array all its elements are named, however many.
+        return {**environ, "LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
     kept = inherited_environment(environ)
     conf = {name: value for name, value in kept.items() if name == "SLURM_CONF"}
     return {name: value for name, value in kept.items() if not name.startswith(_NOT_CARRIED)} | conf

@@ -20,7 +20,7 @@ class SlurmStart:
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         """Raises `EnvironmentProblem`: this process runs in no job."""
-        self.job = environ.get("SLURM_JOB_ID", "")
+        self.job = job_of(environ)
         if not self.job:
             raise EnvironmentProblem("this is started by a scheduler alone, in a job.", where="SLURM_JOB_ID")
         self.restarts = int(environ.get("SLURM_RESTART_COUNT") or 0)
@@ -50,3 +50,9 @@ class SlurmStart:
     def make_room(self) -> None:
         """Puts the job back into the queue; ends its processes."""
         run_command("scontrol", "requeue", self.job)
+
+
+def job_of(environ: Mapping[str, str]) -> str:
+    """As whoever queued it calls it; empty outside of a job."""
+    array, index = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{index}" if array and index else environ.get("SLURM_JOB_ID", "")

@@ -1,0 +1,298 @@
+"""One detached run as a flow beside it sees it: what takes long is a generator, so that many can be watched at once."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from data_contracts.errors import EnvironmentProblem, HeadwayError, RunStopped
+from training.launch.jobs import JobReport, JobState, Scheduler, SchedulerSilent
+from training.launch.lease import Lease
+from training.launch.order import DetachedFiles, JobHandle, Order, Outcome
+from training.launch.retry_budget import AttemptRecords
+from training.launch.spec import Gang, LaunchSpec
+from training.launch.stop_bound import StopWish
+from training.launch.stop_request import clear_stop, request_stop, requested_stop
+from training.ledger import Ledger, SpoolTail
+
+T = TypeVar("T")
+POLL_S = 0.5
+ASK_S = 2.0
+"""How often the scheduler is asked: it has others to serve."""
+OUTCOME_LATE_S = 5.0
+"""How much later than the job's end its last word may be seen here."""
+STOP_MARGIN_S = 5.0
+"""Beyond the ranks' grace, and within the time that Prefect leaves a flow it cancels."""
+LOG_LINES = 5
+Steps = Generator[None, None, T]
+"""What comes to a T after some pauses of `POLL_S`."""
+
+
+def to_its_end(steps: Steps[T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        time.sleep(POLL_S)
+
+
+class Follower:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        spec: LaunchSpec,
+        gang: Gang,
+        ledger: Ledger,
+        budget_scope: str,
+        poll: Callable[[], int | None],
+        files: DetachedFiles,
+    ) -> None:
+        self._scheduler, self._spec, self._gang, self._ledger = scheduler, spec, gang, ledger
+        self._scope, self._poll, self._files = budget_scope, poll, files
+        self._lease = Lease(files.lease, spec.detached.lease_s)
+        self._tails: dict[Path, SpoolTail] = {}
+        self._told: tuple[JobState, str] | None = None
+        self._known: JobHandle | None = None
+        """Its job, where that was asked before it is watched."""
+        self._jobs_in_vain = 0
+        """That ended before an attempt was begun."""
+        self._records = AttemptRecords(gang.run_dir)
+        self._attempts_before = len(self._records.all())
+
+    @property
+    def run_dir(self) -> Path:
+        return self._gang.run_dir
+
+    def is_there(self) -> bool:
+        """Whether the run has a job already, or had one that came to its end."""
+        self._lease.renew()
+        self._known = to_its_end(self._reattach())
+        return self._known is not None
+
+    def run(self) -> Iterator[None]:
+        """Raises as `follow` does."""
+        while not (yield from self._one_job()):
+            self._ledger.event("job.again", message="the job made room for another; it is queued again")
+
+    def _one_job(self) -> Steps[bool]:
+        """Whether the run is done; if not, another job may go on with it."""
+        self._lease.renew()
+        handle, self._known = self._known or (yield from self._reattach()), None
+        if handle is None:
+            handle = self._submit()
+        with self._ledger.span("launch.follow", job=handle.job):
+            outcome = yield from self._outcome(handle)
+        self._relay(handle)
+        self._poll()
+        if outcome is None:
+            return False
+        outcome.take_to_heart(self._files)
+        if outcome.state in ("stopped", "failed"):
+            raise outcome.to_error(handle.log)
+        return outcome.state == "done"
+
+    def _reattach(self) -> Steps[JobHandle | None]:
+        """The run's job, if it lives; or the one that ended well while nobody watched."""
+        known = JobHandle.load(self._files)
+        key, job = yield from self._find(known)
+        while known is not None and job == known.job and Outcome.is_taken(self._files, known.order):
+            # Its last word was heard; it has only to go.
+            yield
+            key, job = yield from self._find(known)
+        if job is None:
+            if known is None or (left := Outcome.load(self._files, known.order)) is None or left.state != "done":
+                return None
+            return known
+        if known is None or known.job != job:
+            order = Order.load(self._files).order
+            log = str(self._files.log(job))
+            known = JobHandle(launcher=self._scheduler.name, job=job, key=key, order=order, log=log)
+            known.save(self._files)
+        self._ledger.event("job.found", job=job, message=f"job {job} is watched again")
+        return known
+
+    def _find(self, known: JobHandle | None) -> Steps[tuple[str, str | None]]:
+        """The key under which the run's job lives, and the job; the run's own key where none does."""
+        own = self._scheduler.key(self._gang.run_dir)
+        for key in dict.fromkeys((own, own if known is None else known.key)):
+            if (job := (yield from self._patiently(key))) is not None:
+                return key, job
+        return own, None
+
+    def _submit(self) -> JobHandle:
+        order = self.write_order("")
+        with self._ledger.span("launch.submit"):
+            handle = self._scheduler.submit(order)
+        return self._queued(handle)
+
+    def write_order(self, key: str) -> Order:
+        """What the job is to run, for it to find.
+
+        Args:
+            key: under which it is about to be queued, where that is not the run's own: whoever comes after a flow that
+                dies in between looks there.
+
+        Raises:
+            RunStopped: the run's time is over.
+        """
+        self._raise_if_stopped()
+        order = Order.of(secrets.token_hex(16), self._spec, self._gang, self._scope)
+        self._files.outcome.unlink(missing_ok=True)
+        clear_stop(self._gang.run_dir)
+        self._attempts_before = len(self._records.all())
+        order.save(self._files)
+        if key:
+            JobHandle(launcher=self._scheduler.name, job="", key=key, order=order.order, log="").save(self._files)
+        return order
+
+    def is_queued_as(self, handle: JobHandle) -> None:
+        self._known = self._queued(handle)
+
+    def _queued(self, handle: JobHandle) -> JobHandle:
+        handle.save(self._files)
+        self._ledger.event("job.submitted", job=handle.job, message=f"job {handle.job} is queued")
+        return handle
+
+    def _outcome(self, handle: JobHandle) -> Steps[Outcome | None]:
+        """Watch the job to its end.
+
+        Returns:
+            None where it ended by no fault of its own, without a last word.
+        """
+        asked_s, heard_s, ended_s = -ASK_S, time.monotonic(), 0.0
+        report = JobReport(state=JobState.UNKNOWN)
+        while (outcome := Outcome.load(self._files, handle.order)) is None:
+            self._lease.renew()
+            self._relay(handle)
+            self._poll()
+            now_s = time.monotonic()
+            if now_s - asked_s >= ASK_S:
+                asked_s, report = now_s, self._scheduler.poll(handle)
+                self._tell(handle, report)
+                heard_s = heard_s if report.state is JobState.UNKNOWN else now_s
+            if now_s - heard_s > self._spec.detached.unreachable_s:
+                raise _unreachable(handle, report)
+            if report.state is JobState.PENDING:
+                self._take_out_of_the_queue_if_stopped(handle)
+            if report.state.has_ended:
+                ended_s = ended_s or now_s
+                if now_s - ended_s > OUTCOME_LATE_S:
+                    self._raise_if_for_good(handle, report)
+                    return None
+            yield
+        return outcome
+
+    def _raise_if_for_good(self, handle: JobHandle, report: JobReport) -> None:
+        """Where a job's supervisor could say nothing, its state does; returns where another job may go on."""
+        if report.state is JobState.CANCELLED:
+            self._ledger.event("run.stopped", reason="asked", message=f"job {handle.job} was cancelled")
+            raise _stopped(self._gang, f"job {handle.job} was cancelled in {self._scheduler.name}.")
+        if len(self._records.all()) > self._attempts_before:
+            # The attempt that lost its owner counts: the next supervisor gives up where the budget is spent.
+            return
+        self._jobs_in_vain += 1
+        if report.state is JobState.PREEMPTED and self._jobs_in_vain < self._spec.max_cycles_without_progress:
+            return
+        words = self._scheduler.last_words(handle, LOG_LINES)
+        raise EnvironmentProblem(
+            f"job {handle.job} ended before it could say how ({report.reason}).",
+            where=handle.log,
+            advice="\n".join(("Its last lines:", *words))
+            if words
+            else "It wrote nothing: ask who looks after the cluster.",
+        )
+
+    def _tell(self, handle: JobHandle, report: JobReport) -> None:
+        if self._told != (told := (report.state, report.reason)):
+            self._told = told
+            message = f"job {handle.job} is {report.state.value} ({report.reason})"
+            self._ledger.event("job.state", job=handle.job, message=message, restarts=report.restarts)
+
+    def _relay(self, handle: JobHandle) -> None:
+        """Into the flow's ledger what the job's supervisor has written down."""
+        for spool in self._files.spools(handle.job):
+            for event in self._tails.setdefault(spool, SpoolTail(spool)).poll():
+                self._ledger.take_over(event)
+
+    def _stop_wish(self) -> StopWish | None:
+        asked = requested_stop(self._gang.run_dir)
+        return self._gang.stop.wish() if asked is None else StopWish(reason="asked", detail=asked)
+
+    def _raise_if_stopped(self) -> None:
+        if (wish := self._gang.stop.wish()) is not None:
+            raise _stopped(self._gang, f"{wish}: no job was queued.", wish)
+
+    def _take_out_of_the_queue_if_stopped(self, handle: JobHandle) -> None:
+        """A job that runs is stopped by its supervisor; in the queue there is none yet."""
+        if (wish := self._stop_wish()) is not None:
+            self._scheduler.cancel(handle)
+            clear_stop(self._gang.run_dir)
+            self._ledger.event("run.stopped", reason=wish.reason, message=str(wish))
+            raise _stopped(self._gang, f"{wish}: job {handle.job} was taken out of the queue.", wish)
+
+    def stop(self) -> Iterator[None]:
+        """Wait for a checkpoint as long as a cancelled flow may live; then the job is cancelled, stopped or not."""
+        try:
+            if (handle := self._living()) is not None:
+                self._ledger.event("job.stop", message=f"job {handle.job} is asked to keep a checkpoint and end")
+                yield from self._stop(handle)
+        except EnvironmentProblem as problem:
+            # What interrupted the flow is what is told; the lease ends the job.
+            self._tell_problem(problem)
+
+    def _living(self) -> JobHandle | None:
+        known = JobHandle.load(self._files)
+        if known is not None and known.job and not self._scheduler.poll(known).state.has_ended:
+            return known
+        # The interrupt may have come before a job that was just queued was written down.
+        key, job = to_its_end(self._find(known))
+        if job is None:
+            return None
+        return JobHandle(launcher=self._scheduler.name, job=job, key=key, order="", log="")
+
+    def _stop(self, handle: JobHandle) -> Iterator[None]:
+        request_stop(self._gang.run_dir, "the flow was interrupted")
+        deadline_s = time.monotonic() + self._spec.stop_grace_s + STOP_MARGIN_S
+        state = self._scheduler.poll(handle).state
+        while state in (JobState.RUNNING, JobState.UNKNOWN) and time.monotonic() < deadline_s:
+            if self._files.outcome.exists():
+                return
+            yield
+            state = self._scheduler.poll(handle).state
+        if not state.has_ended:
+            self._scheduler.cancel(handle)
+        clear_stop(self._gang.run_dir)
+
+    def _patiently(self, key: str) -> Steps[str | None]:
+        """A scheduler that gives no answer is asked again: to take that for a No could start a second job."""
+        deadline_s = time.monotonic() + self._spec.detached.unreachable_s
+        while True:
+            try:
+                return self._scheduler.find(key)
+            except SchedulerSilent as problem:
+                if time.monotonic() > deadline_s:
+                    raise
+                self._tell_problem(problem)
+            for _ in range(round(ASK_S / POLL_S)):
+                yield
+
+    def _tell_problem(self, problem: HeadwayError) -> None:
+        self._ledger.event("job.unknown", message=str(problem))
+
+
+def _stopped(gang: Gang, what: str, wish: StopWish | None = None) -> RunStopped:
+    reason = "asked" if wish is None else wish.reason
+    return RunStopped(what, where=str(gang.run_dir), advice=f"`{gang.continued_by}` continues it.", reason=reason)
+
+
+def _unreachable(handle: JobHandle, report: JobReport) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"there was no word of job {handle.job} for too long: {report.reason}",
+        where=handle.log,
+        advice="It is left alone; the same retrain watches it again.",
+    )
