@@ -387,6 +387,8 @@ class EvaluationReport(Document):
     split: str
     examples_sha256: Sha256
     num_examples: int
+    num_ranking_examples: int = Field(default=0, exclude_if=operator.not_)
+    """Further examples of the split, which rank trials and judge nothing."""
     metric: str
     greater_is_better: bool
     metrics: dict[str, Interval]

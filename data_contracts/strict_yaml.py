@@ -100,7 +100,7 @@ def _problem(model_type: type[BaseModel], detail: ErrorDetails, root: yaml.Node 
     place = f"{key} (line {line})" if key else f"line {line}"
     last = str(location[-1]) if location else ""
     if detail["type"] == "extra_forbidden":
-        return place, f"unknown key `{last}`.{_nearest(last, _keys_at(model_type, location[:-1]))}"
+        return place, f"unknown key `{last}`.{nearest(last, keys_at(model_type, location[:-1]))}"
     if detail["type"] == "missing":
         return place, f"`{last}` is missing."
     message = str(detail["msg"]).removeprefix("Value error, ").removesuffix(".")
@@ -109,7 +109,7 @@ def _problem(model_type: type[BaseModel], detail: ErrorDetails, root: yaml.Node 
     context = detail.get("ctx") or {}
     expected = str(context.get("expected") or context.get("expected_tags") or "")
     choices = set(expected.replace(" or ", ", ").replace("'", "").split(", ")) if expected else set()
-    hint = _nearest(str(context.get("tag", given)), choices)
+    hint = nearest(str(context.get("tag", given)), choices)
     return place, f"{message}{shown}.{hint}"
 
 
@@ -117,7 +117,8 @@ def _shown(text: str) -> str:
     return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 3] + "..."
 
 
-def _nearest(name: str, known: set[str]) -> str:
+def nearest(name: str, known: set[str]) -> str:
+    """What may have been meant, as a sentence that follows another; empty where nobody knows."""
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
     if close and close[0] != name:
         return f" Did you mean `{close[0]}`?"
@@ -146,7 +147,7 @@ def _child(node: yaml.Node | None, part: int | str) -> tuple[yaml.Node, int] | N
     return None
 
 
-def _keys_at(model_type: type[BaseModel], location: Location) -> set[str]:
+def keys_at(model_type: type[BaseModel], location: Location) -> set[str]:
     """The keys that could stand at a location; through a union, those of every member it may be."""
     annotations: list[Any] = [model_type]
     for part in location:

@@ -41,6 +41,7 @@ from flows.rehearse.command import rehearse
 from flows.request import RetrainRequest
 from flows.retrain_command import resume, retrain
 from flows.run_command import hold, logs, profile, release, status, stop
+from flows.trials.command import trials
 from flows.triggers.command import triggers
 from flows.windows.command import app as windows_app
 
@@ -174,6 +175,7 @@ COMMANDS = (
         rollback,
         retire,
         triggers,
+        trials,
     ),
     *(ci, deploy, clean),
 )

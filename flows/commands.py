@@ -31,6 +31,11 @@ def retrain_command(pipeline: str, workspace: str, *options: str) -> str:
     return " ".join([f"{command_name()} retrain {shlex.quote(pipeline)}{elsewhere(workspace)}", *options])
 
 
+def trials_command(pipeline: str, workspace: str, *options: str) -> str:
+    """Tries settings out, and continues where that was stopped."""
+    return " ".join([f"{command_name()} trials {shlex.quote(pipeline)}{elsewhere(workspace)}", *options])
+
+
 def resume_command(run: str, pipeline: str, workspace: str, *options: str) -> str:
     """Goes on with a run."""
     command = f"{command_name()} resume {run} --pipeline {shlex.quote(pipeline)}{elsewhere(workspace)}"

@@ -21,7 +21,7 @@ from data_contracts.errors import HeadwayError, RunStopped
 from data_contracts.publication import Workspace
 from flows.commands import command_name, elsewhere
 from flows.pipeline_spec import PipelineSpec
-from flows.request import RetrainRequest
+from flows.request import TrainingRequest
 from flows.windows.gate import opens_next
 from flows.windows.openings import UTC, Timetable
 from flows.windows.overrides import read_overrides
@@ -107,7 +107,7 @@ class _Notes:
 
 
 @contextlib.contextmanager
-def failure_card(context: RunContext, request: RetrainRequest, pipeline: PipelineSpec) -> Iterator[None]:
+def failure_card(context: RunContext, request: TrainingRequest, pipeline: PipelineSpec) -> Iterator[None]:
     """Whatever fails in the body leaves a card. A stop, and an interrupt, is no failure."""
     notes = _Notes()
     context.ledger.listeners.append(notes)
@@ -128,7 +128,7 @@ def failure_card(context: RunContext, request: RetrainRequest, pipeline: Pipelin
 
 def make_card(
     context: RunContext,
-    request: RetrainRequest,
+    request: TrainingRequest,
     pipeline: PipelineSpec,
     error: Exception,
     stage: str,
@@ -223,7 +223,7 @@ def _next(context: RunContext, pipeline: PipelineSpec, error: Exception, step: i
     return f"{opens_next(pipeline.windows, opening)} Where it is deployed, a retrain starts then and {begins}.{again}"
 
 
-def _commands(request: RetrainRequest, run_dir: Path | None, failed: AttemptRecord | None) -> dict[str, str]:
+def _commands(request: TrainingRequest, run_dir: Path | None, failed: AttemptRecord | None) -> dict[str, str]:
     name, where = command_name(), elsewhere(request.workspace)
     found = {}
     if run_dir is not None and failed is not None:

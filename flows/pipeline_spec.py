@@ -16,6 +16,7 @@ from flows.windows.spec import WindowsSpec
 from tasks.evaluate import EvaluationSpec
 from tasks.promotion_spec import PromotionSpec
 from tasks.register import RegistrySpec
+from tasks.trials_spec import TrialsSpec
 from training.config import TrainingSpec
 from training.data.spec import ShardSpec
 from training.launch.spec import LaunchSpec
@@ -35,6 +36,7 @@ class PipelineSpec(Frozen):
     evaluation: EvaluationSpec = Field(default_factory=EvaluationSpec, description="How it is judged.")
     promotion: PromotionSpec = Field(default_factory=PromotionSpec, description="What it takes to become champion.")
     registry: RegistrySpec = Field(description="Where it is registered.")
+    trials: TrialsSpec | None = Field(default=None, description="What `headway trials` tries out; empty: nothing.")
     occupies: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Annotated[int, Field(ge=1)]] = Field(
         default_factory=dict,
         description="What its ranks occupy, such as `{gpus: 4}`, of the `limits` of the profile it is deployed by.",
@@ -109,4 +111,23 @@ def load_pipeline(path: Path) -> PipelineSpec:
             where=f"{path}: contract",
             advice=f"Looked for {(path.parent / spec.contract).resolve()}.",
         )
+    if spec.trials is not None:
+        _check_trials(spec, spec.trials, path, world_size)
     return spec
+
+
+def _check_trials(spec: PipelineSpec, trials: TrialsSpec, path: Path, world_size: int) -> None:
+    where = f"{path}: "
+    try:
+        if not spec.evaluation.ranking_share:
+            raise ConfigError(
+                "trials are ranked on held-out examples that judge nothing else, and none are set apart.",
+                where="evaluation.ranking_share",
+                advice="Say which share, such as `evaluation: {ranking_share: 0.5}`.",
+            )
+        for trial in trials.trials(spec.training):
+            where = f"{path}: {trial.name} ({trial}): "
+            methods = own_methods(trial.training.recipe.name, (str(path.parent),))
+            require_trainable(trial.training, spec.shards.encoder, world_size, methods)
+    except ConfigError as error:
+        raise ConfigError(error.what, where=f"{where}{error.where}", advice=error.advice) from error

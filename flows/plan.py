@@ -20,7 +20,7 @@ from data_contracts.sources import take_snapshot
 from flows.holds import Hold, shown_hold
 from flows.pipeline_spec import PipelineSpec
 from flows.preflight import check_request
-from flows.request import RetrainRequest
+from flows.request import TrainingRequest
 from flows.stage_records import newest_record
 from flows.tables import print_table
 from tasks import model_refs
@@ -75,7 +75,7 @@ class Plan(BaseModel):
     """Who lets no retrain of it begin; None: nobody."""
 
 
-def make_plan(request: RetrainRequest, *, may_rehearse: bool = False) -> Plan:
+def make_plan(request: TrainingRequest, *, may_rehearse: bool = False) -> Plan:
     """Look every key up that can be known now, reading the source but writing nothing of the pipeline's.
 
     Args:

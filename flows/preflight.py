@@ -12,7 +12,7 @@ from data_contracts.given_suite import read_suite
 from data_contracts.publication import Workspace
 from flows.environment import project_folder
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
-from flows.request import RetrainRequest
+from flows.request import TrainingRequest
 from tasks import model_refs
 from tasks.validate import read_contract
 from training.code_archive import encoder_code
@@ -26,7 +26,7 @@ TRACKING_SCHEMES = frozenset(
 """What MLflow itself takes; a database may name its driver, as in `postgresql+psycopg2`."""
 
 
-def check_request(request: RetrainRequest) -> tuple[PipelineSpec, Path, Workspace]:
+def check_request(request: TrainingRequest) -> tuple[PipelineSpec, Path, Workspace]:
     """The pipeline, its file and its workspace, all found good.
 
     Raises:

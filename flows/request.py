@@ -1,4 +1,4 @@
-"""What a retrain is asked with: one model, so that the Prefect form, the CLI and a schedule ask alike."""
+"""What a retrain, or a round of trials, is asked with, so that the Prefect form, the CLI and a schedule ask alike."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from data_contracts.errors import StopReason
-from flows.commands import resume_command, retrain_command
+from flows.commands import resume_command, retrain_command, trials_command
 from flows.environment import default_workspace
 from training.launch.stop_bound import StopBound
 
 
-class RetrainRequest(BaseModel):
-    """Retrain one model from its pipeline file."""
+class TrainingRequest(BaseModel):
+    """What is the same whatever is trained."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -56,6 +56,44 @@ class RetrainRequest(BaseModel):
         title="Stop because",
         description="What the time to stop at means, where one is set; kept in the ledger.",
     )
+
+    @property
+    def command(self) -> str:
+        """What a person types to ask for the same, or to go on with it, with no other bound than the windows."""
+        raise NotImplementedError
+
+    @property
+    def stop(self) -> StopBound:
+        """Raises `RunStopped` when the time is over already."""
+        return self._bound(at_step=None)
+
+    def _bound(self, at_step: int | None) -> StopBound:
+        if self.stop_at is None:
+            return StopBound(at_step=at_step)
+        bound = StopBound(at_unix_s=self.stop_at.timestamp(), at_step=at_step, reason=self.stop_because)
+        where = "" if self.in_window else " without a bound"
+        bound.require_time("the retrain", advice=f"`{self.command}` runs{where}.")
+        return bound
+
+    @property
+    def _options(self) -> list[str]:
+        wanted = {
+            "--no-promote": not self.may_promote,
+            "--no-register": not self.may_register,
+            "--in-window": self.in_window,
+        }
+        return [name for name, is_on in wanted.items() if is_on]
+
+    @field_validator("workspace")
+    @classmethod
+    def _left_out(cls, value: str) -> str:
+        # A form sends an emptied field as an empty text.
+        return value or default_workspace()
+
+
+class RetrainRequest(TrainingRequest):
+    """Retrain one model from its pipeline file."""
+
     stop_at_step: int | None = Field(
         default=None,
         gt=0,
@@ -78,32 +116,13 @@ class RetrainRequest(BaseModel):
 
     @property
     def stop(self) -> StopBound:
-        """Raises `RunStopped` when the time is over already."""
-        if self.stop_at is None:
-            return StopBound(at_step=self.stop_at_step)
-        bound = StopBound(at_unix_s=self.stop_at.timestamp(), at_step=self.stop_at_step, reason=self.stop_because)
-        where = "" if self.in_window else " without a bound"
-        bound.require_time("the retrain", advice=f"`{self.command}` runs{where}.")
-        return bound
+        return self._bound(at_step=self.stop_at_step)
 
     @property
     def command(self) -> str:
-        """What a person types to ask for the same, or to go on with it, with no other bound than the windows."""
-        wanted = {
-            "--no-promote": not self.may_promote,
-            "--no-register": not self.may_register,
-            "--in-window": self.in_window,
-        }
-        options = [name for name, is_on in wanted.items() if is_on]
         if self.run:
-            return resume_command(self.run, self.pipeline, self.workspace, *options)
-        return retrain_command(self.pipeline, self.workspace, *options)
-
-    @field_validator("workspace")
-    @classmethod
-    def _left_out(cls, value: str) -> str:
-        # A form sends an emptied field as an empty text.
-        return value or default_workspace()
+            return resume_command(self.run, self.pipeline, self.workspace, *self._options)
+        return retrain_command(self.pipeline, self.workspace, *self._options)
 
     @model_validator(mode="after")
     def _goes_back_in_a_run(self) -> Self:
@@ -112,3 +131,11 @@ class RetrainRequest(BaseModel):
         if self.run and self.in_window:
             raise ValueError("a run is resumed by hand; its windows carry on by themselves what they cut")
         return self
+
+
+class TrialsRequest(TrainingRequest):
+    """Try out settings of one pipeline's training, as its file's `trials` says, and go on with the best."""
+
+    @property
+    def command(self) -> str:
+        return trials_command(self.pipeline, self.workspace, *self._options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
@@ -23,7 +24,7 @@ class RunLog:
     """A ledger listener."""
 
     def __init__(self) -> None:
-        self._log, self._rate, self._told_s = get_run_logger(), Rate(), 0.0
+        self._log, self._rates, self._told_s = get_run_logger(), defaultdict[str, Rate](Rate), 0.0
 
     def __call__(self, event: Event) -> None:
         if event["event"] == "step":
@@ -32,7 +33,7 @@ class RunLog:
             self._log.info("%s", line)
 
     def _step(self, event: Event) -> None:
-        line = step_line(event, *self._rate.update(event))
+        line = step_line(event, *self._rates[event.get("trial", "")].update(event))
         if time.monotonic() - self._told_s >= STEP_EVERY_S or event["step"] == event.get("max_steps"):
             self._log.info("%s", line)
             self._told_s = time.monotonic()

@@ -22,7 +22,7 @@ from flows.environment import project_folder
 from flows.failure_card import failure_card
 from flows.orphan import ended_with_worker
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
-from flows.request import RetrainRequest
+from flows.request import TrainingRequest
 from flows.run_log import run_log
 from tasks.context import RunContext
 from tasks.current_run import on_record
@@ -39,7 +39,7 @@ WORKER_LOST = "the worker that started this flow is gone; what was finished is k
 
 
 @contextlib.contextmanager
-def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]]:
+def session(request: TrainingRequest) -> Iterator[tuple[RunContext, PipelineSpec]]:
     """Everything a flow run needs, from its request.
 
     Raises:
@@ -87,7 +87,7 @@ def session(request: RetrainRequest) -> Iterator[tuple[RunContext, PipelineSpec]
 
 @contextlib.contextmanager
 def _ledger(
-    request: RetrainRequest, stop: StopBound, pipeline: PipelineSpec, workspace: Workspace, began_unix_s: float
+    request: TrainingRequest, stop: StopBound, pipeline: PipelineSpec, workspace: Workspace, began_unix_s: float
 ) -> Iterator[tuple[str, Ledger]]:
     """The flow run's identity and its ledger, from the first event to the last."""
     identity = str(flow_run.id or uuid.uuid4())

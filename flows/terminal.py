@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import defaultdict
 from typing import TextIO
 
 from rich.console import Console
@@ -25,6 +26,7 @@ STAGE_WIDTH = 10
 NOTICES = {
     "batch": "batch",
     "learning_rate": "rates",
+    "trial": "trial",
     "start_from": "start",
     "reproduce.begin": "reproduce",
     "reproduce.disk": "disk",
@@ -62,9 +64,9 @@ STOPPED = frozenset({"RunStopped", "KeyboardInterrupt", "Terminated", "Terminati
 def step_line(event: Event, rate_per_s: float, remaining_s: float) -> str:
     """One step, fixed columns, units."""
     what = "ex/s" if event.get("targets") == "examples" else "tok/s"
-    step, last = int(event["step"]), int(event.get("max_steps", 0))
+    name, step, last = event.get("trial", "step"), int(event["step"]), int(event.get("max_steps", 0))
     return (
-        f"{'step':<{STAGE_WIDTH}} {step:>5}/{last:<6} loss {event['loss']:.4f}   lr {event['lr']:.1e}   "
+        f"{name:<{STAGE_WIDTH}} {step:>5}/{last:<6} loss {event['loss']:.4f}   lr {event['lr']:.1e}   "
         f"{what:<5} {rate_per_s:>9,.0f}   sync {100 * event['sync_s'] / max(event['duration_s'], 1e-9):>3.0f} %   "
         f"ETA {remaining_s:>4.0f} s"
     )
@@ -109,7 +111,7 @@ class Terminal:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stdout  # what it is now, not when this module was imported
-        self._live, self._rate = self._stream.isatty(), Rate()
+        self._live, self._rates = self._stream.isatty(), defaultdict[str, Rate](Rate)
         self._printed_s, self._open_line = 0.0, False
 
     def __call__(self, event: Event) -> None:
@@ -122,7 +124,7 @@ class Terminal:
             self._line(line)
 
     def _step(self, event: Event) -> None:
-        line = step_line(event, *self._rate.update(event))
+        line = step_line(event, *self._rates[event.get("trial", "")].update(event))
         if self._live:
             self._stream.write(f"\r\x1b[K{line}")
             self._stream.flush()

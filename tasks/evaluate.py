@@ -23,7 +23,7 @@ from tasks.context import RunContext
 from tasks.evaluation_report import Standing, render_html, render_markdown
 from tasks.pages import evaluation_page
 from tasks.register import RegistrySpec, registered_before
-from tasks.scoring import Bench
+from tasks.scoring import Bench, only
 from tasks.slices import OTHERS, SliceBy
 from tasks.stage import Made, find_or_make, stage_task
 from training.checkpoint.inexactness import inexactness
@@ -57,6 +57,14 @@ class EvaluationSpec(Frozen):
     bootstrap_resamples: int = Field(2000, ge=100, description="Resamples of documents behind every interval.")
     confidence: float = Field(0.95, gt=0.5, lt=1, description="Width of the intervals.")
     seed: int = Field(0, description="Seed of the resampling.")
+    ranking_share: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        exclude_if=operator.not_,
+        description="Share of the held-out examples on which `trials` are ranked, and which no report and no gate "
+        "judges by: what was chosen on examples looks too good on them. 0: none, and no trials.",
+    )
     xz_baseline: bool = Field(True, description="Also compress the held-out documents with `xz -9`, for scale.")
     slices: tuple[SliceBy, ...] = Field(
         default=(),
@@ -156,8 +164,12 @@ def _evaluate(
     candidate = read_candidate(workspace, checkpoint)
     yardstick = bench.yardstick(candidate.run)
     measure = yardstick.decisive
-    own = bench.score(candidate)
+    scored = bench.score(candidate)
+    parts = bench.parted(spec.ranking_share, candidate.run, scored.examples)
+    own = only(scored, parts.judging)
     theirs = None if champion is None else bench.score_champion(champion, candidate.run)
+    if isinstance(theirs, Scores) and theirs.examples == scored.examples:
+        theirs = only(theirs, parts.judging)
     baselines = {name: measure.value(sums) for name, sums in own.baselines.items()}
     if spec.xz_baseline and bench.examples_are_files:
         with context.ledger.span("evaluate.xz"):
@@ -167,14 +179,16 @@ def _evaluate(
                 context.ledger.event("evaluate.no_xz", message=f"left out: {error}")
     weights = measure.denominators(own.sums).tolist()
     slices = slices_of(own.slices, weights)
-    for by, labels in bench.slices_by(spec.slices, candidate.run, own.examples).items():
-        slices |= slices_of(labels, weights, others=f"{by.prefix}{OTHERS}")
+    for by, labels in bench.slices_by(spec.slices, candidate.run, scored.examples).items():
+        judged = [labels[number] for number in parts.judging]
+        slices |= slices_of(judged, weights, others=f"{by.prefix}{OTHERS}")
     report = EvaluationReport(
         checkpoint=checkpoint,
         manifest=candidate.run.manifest,
         split=HELDOUT,
         examples_sha256=bench.examples_sha256(candidate.run, own.examples),
         num_examples=len(own.examples),
+        num_ranking_examples=len(parts.ranking),
         metric=measure.name,
         greater_is_better=measure.greater_is_better,
         metrics={

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from data_contracts.documents import RunSpec
+from data_contracts.errors import HeadwayError
 from data_contracts.places import LOCAL
 from tasks.context import RunContext
-from training.launch.follow import follow
+from training.launch.follow import Ended, Watched, follow, follow_all
 from training.launch.launchers import scheduler_for
 from training.launch.spec import Gang, LaunchSpec, for_quiet_work
 from training.launch.supervisor import supervise
@@ -60,6 +61,28 @@ def run_to_its_end(context: RunContext, spec: LaunchSpec, gang: Gang, poll: Call
         follow(scheduler, spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=poll)
     else:
         supervise(spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=poll)
+
+
+def run_all_to_their_ends(
+    context: RunContext,
+    spec: LaunchSpec,
+    watched: Sequence[Watched],
+    *,
+    at_once: int,
+    bearable: tuple[type[HeadwayError], ...],
+    ended: Ended,
+) -> None:
+    """Watch the jobs of several runs, of a detached launcher; see `follow_all`."""
+    follow_all(
+        scheduler_for(spec),
+        spec,
+        watched,
+        ledger=context.ledger,
+        budget_scope=context.budget_scope,
+        at_once=at_once,
+        bearable=bearable,
+        ended=ended,
+    )
 
 
 def run_quietly(

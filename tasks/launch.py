@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,24 +16,24 @@ from data_contracts.documents import CheckpointManifest, FittedState, Link, RunS
 from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
 from tasks import current_run
-from tasks.artifacts import ProgressBar, artifact_key
 from tasks.checkpoint_carrier import CheckpointCarrier
 from tasks.context import RunContext
 from tasks.gangs import gang_for, run_to_its_end
 from tasks.slow_ranks import showing_slow_ranks
 from tasks.stage import Made, find_or_make, stage_task
 from tasks.starting_point import Settled, settle_start, write_down_start
-from tasks.track import SUMMARY, SeriesShipper
+from tasks.track import SeriesShipper
+from tasks.training_watch import TrainingWatch
 from training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder, stored_files
 from training.code_archive import freeze_code, freeze_environment
 from training.config import TrainingSpec, batch_line, can_share
 from training.data.shapes import TokenShape
 from training.launch.retry_budget import AttemptRecords
-from training.launch.spec import LaunchSpec
-from training.ledger import Event, SpoolTail, read_events
+from training.launch.spec import Gang, LaunchSpec
 from training.optimizers.spec import learning_rate_line
 from training.run_documents import data_shape, mixed_manifests
-from training.step_summary import summarise_steps
+
+Poll = Callable[[], int | None]
 
 
 @stage_task(name="launch", task_run_name="train {context.pipeline}")
@@ -76,13 +76,47 @@ def carry_on(context: RunContext, spec: LaunchSpec, cut: Link, tracking_uri: str
 def _trained(
     context: RunContext, training: TrainingSpec, spec: LaunchSpec, settled: Settled, tracking_uri: str
 ) -> Link:
-    inputs = {"run": settled.run.sha256}
     with current_run.giving_up(context):
-        return find_or_make(context, "launch", inputs, lambda: _train(context, training, spec, settled, tracking_uri))
+        return train(context, training, spec, settled, tracking_uri)
 
 
-def describe_run(context: RunContext, training: TrainingSpec, manifest: Link) -> Settled:
+def train(
+    context: RunContext, training: TrainingSpec, spec: LaunchSpec, settled: Settled, tracking_uri: str, name: str = ""
+) -> Link:
+    """The run, trained to its end now or before.
+
+    Args:
+        name: what people are told that its steps are of; empty where the flow run trains one run alone.
+    """
+    return find_or_make(
+        context,
+        "launch",
+        launch_inputs(settled.run),
+        lambda: _train(context, training, spec, settled, tracking_uri, name),
+        shown=name,
+    )
+
+
+def record_trained(context: RunContext, run: RunSpec, name: str) -> Link:
+    """The stage of a run that came to its end beside others."""
+    records = AttemptRecords(context.workspace.local_path(run_folder(run.link))).in_scope(context.budget_scope)
+    took_s = sum(record.end_unix_s - record.begin_unix_s for record in records if record.end_unix_s is not None)
+
+    def made() -> Made:
+        return Made(document=run, files=result_files(context, run.link), duration_s=took_s)
+
+    return find_or_make(context, "launch", launch_inputs(run), made, shown=name)
+
+
+def launch_inputs(run: RunSpec) -> dict[str, str]:
+    return {"run": run.sha256}
+
+
+def describe_run(context: RunContext, training: TrainingSpec, manifest: Link, beside: RunSpec | None = None) -> Settled:
     """Freeze code and environment, and write down everything that decides the weights.
+
+    Args:
+        beside: a run that was described just now, and whose code and environment this one is to have.
 
     Raises:
         ConfigError: the recipe, or the model to start from.
@@ -95,13 +129,27 @@ def describe_run(context: RunContext, training: TrainingSpec, manifest: Link) ->
         manifest=manifest,
         receipt=shards.receipt,
         fitted=shards.fitted,
-        code=freeze_code(context.workspace, training.recipe.name, (str(context.base),)),
-        environment=freeze_environment(context.workspace),
+        code=freeze_code(context.workspace, training.recipe.name, (str(context.base),))
+        if beside is None or beside.config["recipe"]["name"] != training.recipe.name
+        else beside.code,
+        environment=freeze_environment(context.workspace) if beside is None else beside.environment,
     )
     return Settled(run, "") if training.start_from is None else settle_start(context, run, training.start_from)
 
 
-def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, settled: Settled, tracking_uri: str) -> Made:
+def _train(
+    context: RunContext, training: TrainingSpec, spec: LaunchSpec, settled: Settled, tracking_uri: str, name: str
+) -> Made:
+    with watched_training(context, training, spec, settled, tracking_uri, name) as (gang, poll):
+        run_to_its_end(context, spec, gang, poll)
+    return Made(document=settled.run, files=result_files(context, settled.run.link))
+
+
+@contextlib.contextmanager
+def watched_training(
+    context: RunContext, training: TrainingSpec, spec: LaunchSpec, settled: Settled, tracking_uri: str, name: str
+) -> Iterator[tuple[Gang, Poll]]:
+    """The gang of a run, and what is to be called a few times a second while it trains; at the end all is told."""
     workspace, run = context.workspace, settled.run
     run_dir = workspace.local_path(run_folder(run.link))
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -126,7 +174,8 @@ def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, settle
         possible_nodes=possible_nodes(training, spec),
     )
     shipper = SeriesShipper(workspace, tracking_uri, context.pipeline, run)
-    watch = TrainingWatch(context, run_dir, step_facts(context, run, training), shipper.add, joins_in=spec.is_detached)
+    facts = step_facts(context, run, training) | ({"trial": name} if name else {})
+    watch = TrainingWatch(context, run_dir, facts, shipper.add, joins_in=spec.is_detached)
     carrier = CheckpointCarrier(workspace, run_folder(run.link), run.link, context.ledger)
     with shipper, carrier, showing_slow_ranks(context):
 
@@ -134,10 +183,9 @@ def _train(context: RunContext, training: TrainingSpec, spec: LaunchSpec, settle
             carrier.tell()
             return watch.poll()
 
-        run_to_its_end(context, spec, gang, poll)
+        yield gang, poll
         poll()
         watch.sum_up()
-    return Made(document=run, files=result_files(context, run.link))
 
 
 def possible_nodes(training: TrainingSpec, spec: LaunchSpec) -> frozenset[int]:
@@ -218,51 +266,3 @@ def result_files(context: RunContext, run: Link) -> tuple[StoredFile, ...]:
     data = context.workspace.read(result_path(run))
     result = StoredFile(path=result_path(run), size_bytes=len(data), sha256=sha256_bytes(data))
     return (*stored_files(folder, manifest), result)
-
-
-class TrainingWatch:
-    """Tails the ranks' ledgers: the newest step for the supervisor, rank 0's records for people and MLflow."""
-
-    def __init__(
-        self,
-        context: RunContext,
-        run_dir: Path,
-        facts: Mapping[str, Any],
-        ship: Callable[[Event], object],
-        *,
-        joins_in: bool = False,
-    ) -> None:
-        """Args:
-        joins_in: whether an attempt that has not ended goes on, and is told from its first step.
-        """
-        self._context, self._attempts, self._facts, self._ship = context, run_dir / "attempts", facts, ship
-        self._tails: dict[Path, SpoolTail] = {}
-        self._bar = ProgressBar(artifact_key(context.pipeline, "training"), "Training steps, in percent")
-        ended = {record.attempt for record in AttemptRecords(run_dir).all() if record.end_unix_s is not None}
-        self._old = {spool for spool in self._spools() if not joins_in or int(spool.parent.parent.name) in ended}
-        self._step: int | None = None
-
-    def _spools(self) -> list[Path]:
-        return sorted(self._attempts.glob("*/ledger/rank-0.jsonl"))
-
-    def poll(self) -> int | None:
-        for spool in self._spools():
-            if spool in self._old:
-                continue
-            for event in self._tails.setdefault(spool, SpoolTail(spool)).poll():
-                self._observe(event)
-        return self._step
-
-    def sum_up(self) -> None:
-        """Tell the ledger and MLflow what the steps of this flow run came to, where there were any."""
-        steps = summarise_steps(event for spool in self._tails for event in read_events(spool))
-        if steps is not None:
-            self._ship(self._context.ledger.event(SUMMARY, **steps.model_dump()))
-
-    def _observe(self, event: Event) -> None:
-        self._context.ledger.relay({**event, "relayed": True, **self._facts})
-        if event["event"] != "step":
-            return
-        self._step = int(event["step"])
-        self._ship(event)
-        self._bar.move(100 * self._step / self._facts["max_steps"], time.monotonic())

@@ -31,8 +31,9 @@ from data_contracts.publication import Workspace
 from tasks.candidate import Candidate, read_candidate, require_files
 from tasks.context import RunContext
 from tasks.gangs import gang_for
-from tasks.launch import TrainingWatch, bring_start, checkpoint_here, step_facts
+from tasks.launch import bring_start, checkpoint_here, step_facts
 from tasks.scoring import run_evaluation
+from tasks.training_watch import TrainingWatch
 from tasks.what_stays import REPRODUCTIONS
 from training.checkpoint.inexactness import inexactness
 from training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, TensorDifference, directory_name, run_folder

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from data_contracts.digests import canonical_json, sha256_of
 from data_contracts.documents import (
@@ -17,7 +19,7 @@ from data_contracts.documents import (
     SourceFile,
     StoredFile,
 )
-from data_contracts.errors import ConfigError, EncodingRefused, IntegrityError
+from data_contracts.errors import ConfigError, DataError, EncodingRefused, IntegrityError
 from data_contracts.sources import SourceSpec, read_file
 from tasks.candidate import Candidate, read_candidate, require_files
 from tasks.context import RunContext
@@ -29,8 +31,9 @@ from tasks.shard_group import source_rows
 from tasks.slices import SliceBy, labels_of
 from training.checkpoint.layout import run_folder
 from training.data.encoder_specs import ENCODER_SPEC, EncoderSpec
-from training.data.source_values import values_of_split
+from training.data.source_values import heldout_by_less, values_of_split
 from training.data.spec import HELDOUT, ShardSpec, SkewLimits
+from training.data.splits import SourceRows
 from training.evaluation import EvaluationRequest, Scores, merge
 from training.launch.spec import LaunchSpec
 from training.measures import Yardstick, target_of, yardstick_of
@@ -38,6 +41,29 @@ from training.scorers import places_of_examples
 
 CHAMPION_SHARDS = "evaluate.champion_shards"
 """In the ledger, today's documents under a champion's encoder are no stage of this run."""
+
+
+class Parts(NamedTuple):
+    """Held-out examples, by their numbers in the order of their names."""
+
+    ranking: list[int]
+    """Trials are ranked on these."""
+    judging: list[int]
+    """Reports and the gate go by these."""
+
+
+def only(scores: Scores, chosen: Sequence[int]) -> Scores:
+    """Of some of the examples."""
+
+    def some(values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(values[number] for number in chosen)
+
+    return Scores(
+        examples=some(scores.examples),
+        slices=some(scores.slices),
+        sums={name: values[chosen] for name, values in scores.sums.items()},
+        baselines={name: {each: its[chosen] for each, its in sums.items()} for name, sums in scores.baselines.items()},
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,14 +75,14 @@ class Bench:
     shards: ShardSpec
     source: SourceSpec
 
-    def score(self, candidate: Candidate) -> Scores:
+    def score(self, candidate: Candidate, *, baselines: bool = True) -> Scores:
         """A candidate on its own run's shards, and the baselines beside it.
 
         Raises:
             IntegrityError: its checkpoint is not what was verified.
         """
         require_files(self.context, candidate)
-        return self._run_ranks(candidate, candidate.run.manifest, baselines=True)
+        return self._run_ranks(candidate, candidate.run.manifest, baselines=baselines)
 
     def score_champion(self, champion: Link, today: RunSpec) -> Scores | Incomparable:
         """The champion on today's documents, under its own encoder where that differs.
@@ -150,16 +176,51 @@ class Bench:
         """
         if not slices:
             return {}
+        manifest, sources = self._sources(today)
+        packed = self.yardstick(today).predicts == "tokens"
+        columns = sorted({by.column for by in slices})
+        with self.context.ledger.span("evaluate.slices"):
+            found = values_of_split(sources, manifest, HELDOUT, columns, in_row_order=not packed)
+            places = places_of_examples(manifest, HELDOUT, examples) if packed else range(len(examples))
+            return {by: labels_of(by, found[by.column].take(list(places))) for by in slices}
+
+    def parted(self, share: float, today: RunSpec, examples: tuple[str, ...]) -> Parts:
+        """Which held-out examples rank trials, and which judge: none does both.
+
+        Args:
+            share: of the examples, to rank on; 0: all judge.
+
+        Raises:
+            DataError: one of the two has none; or a file of the source is gone or changed since the snapshot.
+        """
+        if not share:
+            return Parts(ranking=[], judging=list(range(len(examples))))
+        manifest, sources = self._sources(today)
+        packed = self.yardstick(today).predicts == "tokens"
+        with self.context.ledger.span("evaluate.parts"):
+            found = heldout_by_less(sources, manifest, share, in_row_order=not packed)
+            places = places_of_examples(manifest, HELDOUT, examples) if packed else range(len(examples))
+            ranks = [bool(found[place]) for place in places]
+        parts = Parts(
+            ranking=[number for number, is_so in enumerate(ranks) if is_so],
+            judging=[number for number, is_so in enumerate(ranks) if not is_so],
+        )
+        if not parts.ranking or not parts.judging:
+            raise DataError(
+                f"of {len(examples):,} held-out examples, {len(parts.ranking):,} rank trials and "
+                f"{len(parts.judging):,} judge; both take one at least.",
+                where="evaluation.ranking_share",
+                advice="Add data, raise shards.heldout_fraction, or change the share.",
+            )
+        return parts
+
+    def _sources(self, today: RunSpec) -> tuple[ShardManifest, list[SourceRows]]:
+        """The run's shards, and the rows that they were made of."""
         context, manifest = self.context, self.context.workspace.load(today.manifest, ShardManifest)
         sources = source_rows(
             context.workspace, context.base, self.source, manifest.snapshot, today.receipt, context.digests
         )
-        packed = self.yardstick(today).predicts == "tokens"
-        columns = sorted({by.column for by in slices})
-        with context.ledger.span("evaluate.slices"):
-            found = values_of_split(sources, manifest, HELDOUT, columns, in_row_order=not packed)
-            places = places_of_examples(manifest, HELDOUT, examples) if packed else range(len(examples))
-            return {by: labels_of(by, found[by.column].take(list(places))) for by in slices}
+        return manifest, sources
 
     def examples_sha256(self, today: RunSpec, examples: tuple[str, ...]) -> str:
         """Which examples these are, and their bytes."""

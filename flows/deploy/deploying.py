@@ -23,11 +23,12 @@ from flows.deploy.difference import Change, difference
 from flows.deploy.profiles import PLAIN, load_profile
 from flows.deploy.rendering import WHERE_CALLED, render
 from flows.deploy.server import connected
-from flows.deploy.wanted import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, WATCH, Wanted
+from flows.deploy.wanted import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, TRIALS, WATCH, Wanted
 from flows.housekeeping_flow import housekeeping
 from flows.pipeline_spec import PipelineSpec, load_pipeline, pipeline_files
 from flows.retrain import retrain
 from flows.tables import print_table
+from flows.trials.search import trials
 from flows.triggers.look import require_measured
 from flows.triggers.watch import watch
 
@@ -114,6 +115,7 @@ def _wanted(folder: Path, profile_name: str, project_folder: str = "") -> Wanted
         project_folder=project_folder or str(folder),
         forms={
             RETRAIN: _form(retrain),
+            TRIALS: _form(trials),
             MOVE_CHAMPION: _form(move_champion),
             WATCH: _form(watch),
             HOUSEKEEPING: _form(housekeeping),

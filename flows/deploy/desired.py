@@ -10,7 +10,7 @@ from data_contracts.errors import ConfigError
 from flows.deploy import automations
 from flows.deploy.profiles import HousekeepingSpec
 from flows.deploy.resources import Resource
-from flows.deploy.wanted import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, WATCH, Wanted
+from flows.deploy.wanted import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, TRIALS, WATCH, Wanted
 from flows.devices import LIMITS, queue_name
 from flows.pipeline_spec import PipelineSpec
 from flows.triggers.spec import TriggersSpec
@@ -18,6 +18,7 @@ from flows.windows.schedules import schedules
 
 ENTRYPOINTS = {
     RETRAIN: "flows.retrain.retrain",
+    TRIALS: "flows.trials.search.trials",
     MOVE_CHAMPION: "flows.champion_flow.move_champion",
     WATCH: "flows.triggers.watch.watch",
     HOUSEKEEPING: "flows.housekeeping_flow.housekeeping",
@@ -46,6 +47,7 @@ def desired(wanted: Wanted) -> tuple[Resource, ...]:
             for name, value in profile.variables.items()
         ),
         *(_retrain(wanted, name, spec) for name, spec in wanted.pipelines.items()),
+        *(_trials(wanted, name, spec) for name, spec in wanted.pipelines.items() if spec.trials),
         _move_champion(wanted),
         *(() if profile.housekeeping is None else [_housekeeping(wanted, profile.housekeeping)]),
         *(_watch(wanted, name, spec.triggers) for name, spec in wanted.pipelines.items() if spec.triggers),
@@ -104,8 +106,22 @@ def _retrain(wanted: Wanted, name: str, spec: PipelineSpec) -> Resource:
         for each in sorted(planned, key=lambda each: each.slug)
     ]
     is_watched, usual = spec.triggers is not None, {"request": {"pipeline": name}}
-    env = {LIMITS: wanted.mark} if spec.occupies else {}
+    env = _counted(wanted, spec)
     return _deployment(wanted, RETRAIN, name, description, usual, timetable, is_watched=is_watched, env=env)
+
+
+def _trials(wanted: Wanted, name: str, spec: PipelineSpec) -> Resource:
+    description = (
+        f"Train **{name}** with each setting that its file's `trials` says, rank them, and go on with the best as a "
+        "retrain does. A trial that was trained before is found. Cancelling keeps checkpoints; the next run continues."
+    )
+    usual: dict[str, Json] = {"request": {"pipeline": name}}
+    return _deployment(wanted, TRIALS, name, description, usual, [], env=_counted(wanted, spec))
+
+
+def _counted(wanted: Wanted, spec: PipelineSpec) -> dict[str, str]:
+    """By whom the devices that its ranks occupy are counted."""
+    return {LIMITS: wanted.mark} if spec.occupies else {}
 
 
 def _watch(wanted: Wanted, name: str, spec: TriggersSpec) -> Resource:

@@ -12,6 +12,7 @@ from flows.deploy.resources import mark_of
 from flows.pipeline_spec import PipelineSpec
 
 RETRAIN = "retrain"
+TRIALS = "trials"
 MOVE_CHAMPION = "move-champion"
 HOUSEKEEPING = "housekeeping"
 WATCH = "watch"

@@ -85,7 +85,11 @@ def smaller(pipeline: PipelineSpec, subset: Subset, steps: int = STEPS) -> Pipel
                     "order": order.model_copy(update={"mix": ()}),
                 }
             ),
-            "evaluation": pipeline.evaluation.model_copy(update={"bootstrap_resamples": 100, "xz_baseline": False}),
+            "evaluation": pipeline.evaluation.model_copy(
+                # Of a part of the data all that is held out judges: half of it may be nothing.
+                update={"bootstrap_resamples": 100, "xz_baseline": False, "ranking_share": 0.0}
+            ),
+            "trials": None,
             "registry": pipeline.registry.model_copy(update={"tracking_uri": ""}),
             "windows": None,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -20,7 +21,7 @@ from flows.commands import release_command
 from flows.environment import project_folder
 from flows.holds import Hold, standing_hold
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
-from flows.request import RetrainRequest
+from flows.request import TrainingRequest
 from flows.windows.gate import Run, Skip, SkipState, decide, opens_next
 from flows.windows.openings import UTC, Timetable
 from flows.windows.overrides import read_overrides
@@ -29,6 +30,7 @@ from flows.windows.spec import WindowsSpec
 from tasks import current_run
 
 R = TypeVar("R")
+Q = TypeVar("Q", bound=TrainingRequest)
 STOPPED, WINDOW_CLOSED, STARVING, HELD = "Stopped", "WindowClosed", "Starving", "Held"
 INFRASTRUCTURE = "Infrastructure"
 """The name under which a flow run fails by no fault of its data, its code or its model: another may well succeed."""
@@ -39,7 +41,7 @@ LOST: tuple[SkipState, ...] = ("WindowTooShort", "Missed")
 ENDED_BY_NAME = (STOPPED, WINDOW_CLOSED, STARVING, HELD, INFRASTRUCTURE, *get_args(SkipState))
 """Names under which a flow run ends that trained less than it might have. Prefect's events go by them."""
 STARVES = "Its windows do not do for it: `headway windows` says what it needs; open longer, or train less."
-entered: ContextVar[RetrainRequest | None] = ContextVar("entered", default=None)
+entered: ContextVar[TrainingRequest | None] = ContextVar("entered", default=None)
 """What a command has brought through the gate itself: it is not asked again, and its end is the command's exit code."""
 
 
@@ -47,13 +49,13 @@ entered: ContextVar[RetrainRequest | None] = ContextVar("entered", default=None)
 class Pipeline:
     """A pipeline that has windows, as it is asked for."""
 
-    request: RetrainRequest
+    request: TrainingRequest
     spec: PipelineSpec
     windows: WindowsSpec
     timetable: Timetable
 
 
-def open_pipeline(request: RetrainRequest) -> Pipeline:
+def open_pipeline(request: TrainingRequest) -> Pipeline:
     """Read its file, and what people decided about its windows.
 
     Raises:
@@ -73,7 +75,7 @@ def open_pipeline(request: RetrainRequest) -> Pipeline:
     return Pipeline(request=request, spec=spec, windows=spec.windows, timetable=timetable)
 
 
-def admit(request: RetrainRequest, now: datetime.datetime | None = None) -> RetrainRequest | Skip:
+def admit(request: Q, now: datetime.datetime | None = None) -> Q | Skip:
     """The request with its window's end as deadline, or why it is skipped; unchanged if it does not keep to windows."""
     if not request.in_window:
         return request
@@ -84,7 +86,7 @@ def admit(request: RetrainRequest, now: datetime.datetime | None = None) -> Retr
     return decision if isinstance(decision, Skip) else bounded(request, decision)
 
 
-def bounded(request: RetrainRequest, run: Run) -> RetrainRequest:
+def bounded(request: Q, run: Run) -> Q:
     """The request, admitted: it ends by the window's deadline if not before by its own."""
     own = request.stop_at if request.stop_at is not None and request.stop_at <= run.deadline else None
     stop = {} if own is not None else {"stop_at": run.deadline, "stop_because": "window closed"}
@@ -99,7 +101,7 @@ def scheduled_start() -> datetime.datetime | None:
     return datetime.datetime.fromtimestamp(flow_run.scheduled_start_time.timestamp(), UTC)
 
 
-def keeping_to_windows(retrain: Callable[[RetrainRequest], R]) -> Callable[[RetrainRequest], R | State[None]]:
+def keeping_to_windows(retrain: Callable[[Q], R]) -> Callable[[Q], R | State[None]]:
     """A flow that completes under a name of its own where its windows are closed or close, or where it is stopped.
 
     None of that is a failure, and none spends a retry. What fails for want of machines or servers is named as well.
@@ -107,7 +109,7 @@ def keeping_to_windows(retrain: Callable[[RetrainRequest], R]) -> Callable[[Retr
     """
 
     @functools.wraps(retrain)
-    def kept(request: RetrainRequest) -> R | State[None]:
+    def kept(request: Q) -> R | State[None]:
         if request == entered.get():
             return retrain(request)
         if (hold := held(request)) is not None:
@@ -125,10 +127,12 @@ def keeping_to_windows(retrain: Callable[[RetrainRequest], R]) -> Callable[[Retr
                 raise
             return Failed(name=INFRASTRUCTURE, message=str(error), data=error)
 
+    # Prefect makes the form of it, and would look for the names of types here, not where the flow is.
+    kept.__signature__ = inspect.signature(retrain, eval_str=True)  # type: ignore[attr-defined]
     return kept
 
 
-def _ended(name: str, message: str, request: RetrainRequest, *, is_lost: bool = False) -> State[None]:
+def _ended(name: str, message: str, request: TrainingRequest, *, is_lost: bool = False) -> State[None]:
     """Under this name, or as starving where that was one window too many.
 
     Args:
@@ -146,13 +150,13 @@ def _ended(name: str, message: str, request: RetrainRequest, *, is_lost: bool = 
     return Completed(name=STARVING, message=f"{now}. {name}: {message} {STARVES}")
 
 
-def held(request: RetrainRequest) -> Hold | None:
+def held(request: TrainingRequest) -> Hold | None:
     """Who holds the pipeline, where somebody does."""
     pipeline = load_pipeline(find_pipeline_file(request.pipeline, project_folder())).pipeline
     return standing_hold(Workspace(request.workspace), pipeline)
 
 
-def enter(request: RetrainRequest) -> RetrainRequest:
+def enter(request: Q) -> Q:
     """`admit` for a command. Who retrains by hand outside of the windows is told so, and goes on.
 
     Raises:
@@ -171,7 +175,7 @@ def enter(request: RetrainRequest) -> RetrainRequest:
     return admitted
 
 
-def remark(request: RetrainRequest) -> str:
+def remark(request: TrainingRequest) -> str:
     """What a person who retrains by hand is told where a schedule would wait; empty otherwise."""
     path = find_pipeline_file(request.pipeline, project_folder())
     if request.in_window or load_pipeline(path).windows is None:

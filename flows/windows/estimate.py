@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from data_contracts.publication import Workspace
 from flows.plan import Plan, StagePlan, make_plan
-from flows.request import RetrainRequest
+from flows.request import TrainingRequest
 from flows.status import read_status
 from flows.windows.forecast import Work
 from training.ledger import Event, read_events
@@ -22,7 +22,7 @@ class Estimate(NamedTuple):
     """Seconds of one training step, with what checkpoints kept it waiting; None where no step is on record."""
 
 
-def estimate(request: RetrainRequest, max_steps: int) -> Estimate:
+def estimate(request: TrainingRequest, max_steps: int) -> Estimate:
     """Raises what would refuse the retrain."""
     plan = make_plan(request)
     step_s = measured_step_s(Workspace(request.workspace), plan.pipeline)

@@ -87,6 +87,26 @@ def retrain_here(prefect_here: None) -> Callable[..., tuple[Any, list[Event]]]:
     return run
 
 
+@pytest.fixture(scope="session")
+def trials_here(prefect_here: None) -> Callable[..., tuple[Any, list[Event]]]:
+    """As `retrain_here`, of the trials that the project's pipeline file asks for."""
+    from flows.request import TrialsRequest
+    from flows.session import watchers
+    from flows.trials.search import trials
+
+    def run(project: Project, hear: Callable[[Event], object] = lambda _: None, **options: Any) -> tuple[Any, Any]:
+        events: list[Event] = []
+        token = watchers.set((events.append, hear))
+        request = TrialsRequest(pipeline=str(project.pipeline), workspace=str(project.workspace), **options)
+        try:
+            with forked_gangs():
+                return trials(request, return_state=True), events
+        finally:
+            watchers.reset(token)
+
+    return run
+
+
 @pytest.fixture
 def train_here() -> Callable[..., list[Event]]:
     """The flow's stages up to training, in this process and without Prefect: the events. Ranks as in `retrain_here`."""

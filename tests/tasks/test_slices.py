@@ -23,7 +23,7 @@ from tasks.shard_group import source_rows
 from tasks.slices import MAX_NUMBERS, MAX_VALUES, SliceBy, labels_of, require_columns
 from training.data.loader import ShardReader
 from training.data.sharding import fit, write_shards
-from training.data.source_values import values_of_split
+from training.data.source_values import heldout_by_less, values_of_split
 from training.data.spec import HELDOUT, ShardSpec
 from training.scorers import documents_of, places_of_examples
 
@@ -117,6 +117,41 @@ def test_each_row_of_the_shards_gets_the_values_of_its_own_row_of_the_source(
         assert region == ("north", "south", None)[each % 3]
         assert (month, path) == (f"{each // 1000 % 2}", f"month={each // 1000 % 2}/{each // 1000}.parquet")
         assert each % 1000 not in left_out.get(path, ())
+
+
+@pytest.mark.parametrize("split_by", ["row", "file", "key"])
+def test_what_the_split_keeps_together_ranks_trials_or_judges_together_and_stays_there_as_data_grow(
+    source: Source, split_by: str
+) -> None:
+    spec = ShardSpec.model_validate(
+        {
+            "encoder": {"kind": "tabular", "numeric": ["x"], "label": "id", "label_kind": "number"},
+            **{"num_groups": 3, "split_by": split_by, "heldout_fraction": 0.6, "split_salt": "some"},
+            **({"split_key": "group"} if split_by == "key" else {}),
+        }
+    )
+    ranks: list[dict[int, bool]] = []
+    for num_files in (9, 14):
+        for number in range(num_files):
+            ids = [100 * number + row for row in range(20)]
+            path = source.folder / "data" / f"{number}.parquet"
+            path.parent.mkdir(exist_ok=True)
+            columns = {"id": ids, "x": [0.5 * each for each in ids], "group": [each % 30 for each in ids]}
+            pq.write_table(pa.table(columns), path)
+        manifest = source.shards(TABLES, spec, {})
+        values = values_of_split(source.rows(), manifest, HELDOUT, ["id", "group", "path"], in_row_order=True)
+        found = heldout_by_less(source.rows(), manifest, 0.5, in_row_order=True)
+        units = {"row": "id", "file": "path", "key": "group"}[split_by]
+        by_unit: dict[Any, set[bool]] = {}
+        for unit, is_ranking in zip(values[units].to_pylist(), found.tolist(), strict=True):
+            by_unit.setdefault(unit, set()).add(is_ranking)
+        assert all(len(sides) == 1 for sides in by_unit.values()), "none is on both sides"
+        assert {side for sides in by_unit.values() for side in sides} == {True, False}
+        ranks.append(dict(zip(values["id"].to_pylist(), found.tolist(), strict=True)))
+    before, after = ranks
+    assert len(after) > len(before) and {each: after[each] for each in before} == before
+    if split_by == "row":
+        assert 0.35 < sum(after.values()) / len(after) < 0.65, "the share that was asked for"
 
 
 def test_each_document_of_packed_tokens_gets_the_values_of_its_own_row(source: Source) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.launch import TrainingWatch
+from tasks.training_watch import TrainingWatch
 from training.launch.protocol import AttemptFiles
 from training.launch.retry_budget import AttemptRecord, AttemptRecords
 from training.launch.spec import attempt_folder

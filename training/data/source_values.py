@@ -6,25 +6,30 @@ which row of a shard was which of theirs, and any column of theirs can be had wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_contracts.documents import ShardGroup, ShardManifest
 from data_contracts.errors import IntegrityError
+from training.data.blocks import SourceBlock
 from training.data.bucket_shuffle import sorting_order
 from training.data.row_blocks import blocks_of
 from training.data.source_columns import column_of, plain
-from training.data.spec import ShardSpec
+from training.data.spec import HELDOUT, ShardSpec
 from training.data.splitmix import splitmix64
-from training.data.splits import GroupTask, SourceRows, plan_groups
+from training.data.splits import GroupTask, SourceRows, heldout_rows, plan_groups, split_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 PATH = "path"
 """A column that every source has: of one that brings none, the path of a row's file."""
+Tell = Callable[[SourceRows, SourceBlock], Any]
+"""One value for each row of a file's block, as an Arrow array."""
 
 
 def values_of_split(
@@ -41,36 +46,73 @@ def values_of_split(
         DataError: a file is gone or changed since the snapshot, or lacks a column.
         IntegrityError: the files do not make up the manifest's groups.
     """
+    tells = {name: partial(_column, name=name) for name in columns}
+    return _told_of_split(sources, manifest, split, tells, in_row_order)
+
+
+def heldout_by_less(
+    sources: Iterable[SourceRows], manifest: ShardManifest, share: float, *, in_row_order: bool
+) -> NDArray[np.bool_]:
+    """Which held-out samples a `heldout_fraction` of only this share of the shards' own would hold out as well.
+
+    So what the split keeps together, such as all rows of one key, stays together, and none changes sides as data grow.
+
+    Args: and what is raised: as `values_of_split`.
+    """
+    spec = ShardSpec.model_validate(manifest.spec)
+    less = spec.model_copy(update={"heldout_fraction": spec.heldout_fraction * share})
+    told = _told_of_split(sources, manifest, HELDOUT, {"": partial(_held_out, spec=less)}, in_row_order)[""]
+    found: NDArray[np.bool_] = told.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _told_of_split(
+    sources: Iterable[SourceRows], manifest: ShardManifest, split: str, tells: Mapping[str, Tell], in_row_order: bool
+) -> dict[str, pa.Array]:
     import pyarrow as pa
 
     spec = ShardSpec.model_validate(manifest.spec)
     tasks = {task.group: task for task in plan_groups(sources, spec) if split in task.splits}
-    found: dict[str, list[pa.Array]] = {name: [] for name in columns}
+    found: dict[str, list[pa.Array]] = {name: [] for name in tells}
     for group in (group for group in manifest.groups if group.split == split):
         task = tasks.get(group.group)
         if task is None or tuple(member.path for member in task.members) != group.documents:
             raise IntegrityError("the source's files are not those of the shards.", where=manifest.link.short)
-        for name, values in _values_of_group(task, group, spec, columns, in_row_order).items():
+        for name, values in _told_of_group(task, group, spec, tells, in_row_order).items():
             found[name].append(values)
     return {name: pa.concat_arrays(parts) for name, parts in found.items()}
 
 
-def _values_of_group(
-    task: GroupTask, group: ShardGroup, spec: ShardSpec, columns: Sequence[str], in_row_order: bool
+def _column(member: SourceRows, block: SourceBlock, name: str) -> Any:
+    import pyarrow as pa
+
+    if name == PATH and block.batch.schema.get_field_index(PATH) < 0:
+        return pa.repeat(block.path, len(block.ids))
+    return plain(column_of(block.batch, name, block.path))
+
+
+def _held_out(member: SourceRows, block: SourceBlock, spec: ShardSpec) -> Any:
+    import pyarrow as pa
+
+    if spec.split_by == "file":
+        return pa.repeat(split_of(member.path, spec) == HELDOUT, len(block.ids))
+    return pa.array(heldout_rows(member, block.batch, block.row_numbers, spec))
+
+
+def _told_of_group(
+    task: GroupTask, group: ShardGroup, spec: ShardSpec, tells: Mapping[str, Tell], in_row_order: bool
 ) -> dict[str, pa.Array]:
     import pyarrow as pa
 
     ids: list[Any] = []
-    parts: dict[str, list[pa.Array]] = {name: [] for name in columns}
+    parts: dict[str, list[pa.Array]] = {name: [] for name in tells}
     for member in task.members:
         for split, block in blocks_of(member, task, spec):
             if split != group.split:
                 continue
             ids.append(block.ids)
-            for name in columns:
-                has_none = name == PATH and block.batch.schema.get_field_index(PATH) < 0
-                whole = pa.repeat(block.path, len(block.ids)) if has_none else None
-                parts[name].append(plain(column_of(block.batch, name, block.path)) if whole is None else whole)
+            for name, tell in tells.items():
+                parts[name].append(tell(member, block))
     keys = splitmix64(np.concatenate(ids)) if ids else np.zeros(0, np.uint64)
     if len(keys) != group.num_samples:
         raise IntegrityError(f"the source yields {len(keys):,} of its {group.num_samples:,} rows.", where=group.name)

@@ -183,3 +183,14 @@ def test_a_notification_is_sent_where_a_block_is_named(make_wanted: Make) -> Non
 def test_a_worker_finds_each_flow_under_its_name(name: str) -> None:
     module, _, attribute = ENTRYPOINTS[name].rpartition(".")
     assert getattr(importlib.import_module(module), attribute).name == name
+
+
+def test_a_pipeline_with_trials_has_a_form_for_them_and_no_schedule(make_wanted: Make) -> None:
+    asked = "evaluation: {ranking_share: 0.5}\ntrials: {vary: {optimizer.lr: [0.1, 0.2]}}\noccupies: {gpus: 2}\n"
+    pipelines = {"nightly": pipeline("nightly", WINDOWS + asked), "by-hand": pipeline("by-hand")}
+    made = by_name(make_wanted(pipelines=pipelines, profile={"limits": {"gpus": 8}}))
+    trials = made["trials/nightly"].fields
+    assert "trials/by-hand" not in made and trials["schedules"] == []
+    assert trials["parameters"] == {"request": {"pipeline": "nightly"}}
+    assert trials["job_variables"]["env"]["HEADWAY_LIMITS"] == "headway:acme:production", "its devices are counted"
+    assert "headway:acme:production:unwatched" in trials["tags"], "a start that is lost is told of"

@@ -1,0 +1,86 @@
+"""`headway trials`. Heavy imports happen when the request is known to be good."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from flows.command_signals import hear_of_the_end
+from flows.environment import default_workspace
+from flows.options import AsJson, Pipeline, Promote, Register, StopAfter, StopAt, WorkspaceUri
+from flows.request import TrialsRequest
+from flows.stop_options import stop_time
+from flows.windows.command import InWindow
+
+
+def trials(
+    pipeline: Pipeline,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the settings, and train nothing.")] = False,
+    workspace: WorkspaceUri = "",
+    promote: Promote = True,
+    register: Register = True,
+    note: Annotated[str, typer.Option(help="Why; kept in the ledger.")] = "",
+    stop_at: StopAt = "",
+    stop_after: StopAfter = "",
+    in_window: InWindow = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train with each setting that the pipeline file's `trials` says, rank them, and go on with the best."""
+    import psutil
+
+    began_unix_s = psutil.Process().create_time()
+    stop = stop_time(stop_at, stop_after, began_unix_s)
+    request = TrialsRequest(
+        pipeline=pipeline,
+        workspace=workspace or default_workspace(),
+        may_promote=promote,
+        may_register=register,
+        note=note,
+        in_window=in_window,
+        **({} if stop is None else {"stop_at": stop.at, "stop_because": stop.because}),
+    )
+    from flows.preflight import check_request
+    from flows.trials.wanted import wanted_trials
+
+    # A user's mistake should cost a moment, not the start of a server.
+    spec, _, _ = check_request(request)
+    wanted, _ = wanted_trials(spec)
+    if dry_run:
+        from rich.console import Console
+
+        from flows.trials.report import print_wanted
+
+        if as_json:
+            print(json.dumps([{"trial": each.number, "settings": each.settings} for each in wanted]))
+        else:
+            print_wanted(wanted, Console(highlight=False, emoji=False))
+        return
+    _run(request, began_unix_s, as_json=as_json)
+
+
+def _run(request: TrialsRequest, began_unix_s: float, *, as_json: bool) -> None:
+    from flows.windows.admission import enter
+
+    request = enter(request)  # no server either where windows are closed
+    from rich.console import Console
+
+    from flows.own_server import prefect_api
+    from flows.session import command_began_unix_s, watchers
+    from flows.terminal import JsonLines, Terminal
+    from flows.trials.report import TrialsSummary, print_ranking
+    from flows.trials.search import trials as trials_flow
+
+    hear_of_the_end()
+    view = JsonLines() if as_json else Terminal()
+    watchers.set((view,))
+    command_began_unix_s.set(began_unix_s)
+    with prefect_api():
+        made = trials_flow(request)
+        assert isinstance(made, TrialsSummary)  # the gate is not asked again
+        if isinstance(view, JsonLines):
+            view({"event": "trials", **made.model_dump(mode="json")})
+        else:
+            print_ranking(made, Console(highlight=False, emoji=False, soft_wrap=True))
+            view.summary(made.best)

@@ -1,0 +1,127 @@
+"""What trials came to: a row for each, the best first, and what became of that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import yaml
+from prefect import State
+from pydantic import BaseModel
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from data_contracts.errors import Cause
+from flows.summary import RetrainSummary
+from flows.summary import as_state as state_of
+from flows.tables import print_table
+from tasks.artifacts import artifact_key, show_table
+from tasks.context import RunContext
+from tasks.trials import Tried
+from tasks.trials_spec import Settings, Trial, shown
+
+
+class TrialRow(BaseModel):
+    trial: int
+    settings: Settings
+    run: str
+    value: float | None = None
+    """On the examples that rank; None: it failed."""
+    low: float | None = None
+    high: float | None = None
+    cause: Cause | None = None
+    what: str = ""
+    """Why it failed."""
+
+
+class TrialsSummary(BaseModel):
+    pipeline: str
+    metric: str
+    greater_is_better: bool
+    num_ranking_examples: int
+    trials: list[TrialRow]
+    """Best first, and those that failed last."""
+    keep: str
+    """What to write into the pipeline file, so that every retrain takes the best one's settings."""
+    best: RetrainSummary
+    """What became of the first, judged on other examples."""
+
+
+def report(context: RunContext, ranked: Sequence[Tried], best: RetrainSummary) -> TrialsSummary:
+    """Kept beside the flow run's ledger, and shown in the Prefect UI."""
+    first = ranked[0].score
+    assert first is not None  # else ranking had failed
+    summary = TrialsSummary(
+        pipeline=context.pipeline,
+        metric=first.metric,
+        greater_is_better=first.greater_is_better,
+        num_ranking_examples=first.num_examples,
+        trials=[_row(tried) for tried in ranked],
+        keep=as_yaml(ranked[0].trial.settings),
+        best=best,
+    )
+    context.workspace.publish_json(f"ledger/{context.budget_scope}/trials.json", summary.model_dump(mode="json"))
+    rows = [
+        row.settings | {summary.metric: row.value, "trial": row.trial, "failed": row.what} for row in summary.trials
+    ]
+    show_table(artifact_key(context.pipeline, "trials"), rows, "Trials, best first")
+    return summary
+
+
+def _row(tried: Tried) -> TrialRow:
+    row = TrialRow(trial=tried.trial.number, settings=tried.trial.settings, run=tried.run.sha256[:16])
+    if tried.score is not None:
+        figure = tried.score.figure
+        return row.model_copy(update={"value": figure.value, "low": figure.low, "high": figure.high})
+    assert tried.error is not None
+    return row.model_copy(update={"cause": tried.error.cause, "what": tried.error.what})
+
+
+def as_yaml(settings: Settings) -> str:
+    """Of a pipeline file, in one line."""
+    training: dict[str, object] = {}
+    for name, value in settings.items():
+        *branches, leaf = name.split(".")
+        branch = training
+        for part in branches:
+            branch = branch.setdefault(part, {})  # type: ignore[assignment]
+        branch[leaf] = value
+    text: str = yaml.safe_dump({"training": training}, default_flow_style=True, sort_keys=False, width=10_000)
+    return text.strip()[1:-1]
+
+
+def as_state(summary: TrialsSummary) -> TrialsSummary | State[TrialsSummary]:
+    """What the flow returns: where a person has to decide about the best, a state whose name says so."""
+    state = state_of(summary.best)
+    if not isinstance(state, State):
+        return summary
+    return cast("State[TrialsSummary]", state.model_copy(update={"data": summary}))
+
+
+def print_ranking(summary: TrialsSummary, console: Console) -> None:
+    direction = "higher" if summary.greater_is_better else "lower"
+    console.print(
+        f"\n[bold]{len(summary.trials)} trials[/bold] by {summary.metric}, {direction} is better, on "
+        f"{summary.num_ranking_examples:,} held-out examples that judge nothing else"
+    )
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for name in ("", "trial", *summary.trials[0].settings, summary.metric, "run"):
+        table.add_column(name, no_wrap=True)
+    for place, row in enumerate(summary.trials, start=1):
+        figure = f"failed ({row.cause}): {row.what}"
+        if row.value is not None:
+            figure = f"{row.value:.4f} [{row.low:.4f}, {row.high:.4f}]"
+        cells = ["-" if row.value is None else str(place), str(row.trial), *map(shown, row.settings.values())]
+        table.add_row(*(escape(cell) for cell in (*cells, figure, row.run)))
+    print_table(console, table)
+    console.print(f"  keep it    {escape(summary.keep)}", soft_wrap=True)
+
+
+def print_wanted(trials: Sequence[Trial], console: Console) -> None:
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    for name in ("trial", *trials[0].settings):
+        table.add_column(name, no_wrap=True)
+    for trial in trials:
+        table.add_row(str(trial.number), *(escape(shown(value)) for value in trial.settings.values()))
+    print_table(console, table)

@@ -1,0 +1,44 @@
+"""Trials over the pipeline, the best one kept:
+
+snapshot ─► validate ─► shard ─► train each ─► rank ─► verify ─► evaluate ─► register
+"""
+
+from __future__ import annotations
+
+from prefect import State, flow
+
+from flows.request import TrialsRequest
+from flows.retrain import judge_and_register
+from flows.session import session
+from flows.summary import summarise
+from flows.trials.report import TrialsSummary, as_state, report
+from flows.trials.wanted import wanted_trials
+from flows.windows.admission import keeping_to_windows
+from tasks.register import tracking_uri
+from tasks.shard import shard
+from tasks.slices import require_columns
+from tasks.snapshot import snapshot
+from tasks.trials import rank_trials, train_trials
+from tasks.validate import validate
+
+
+@flow(name="trials", flow_run_name="trials of {request.pipeline}", persist_result=False)
+@keeping_to_windows
+def trials(request: TrialsRequest) -> TrialsSummary | State[TrialsSummary]:
+    """Train a model with each of several settings, rank them, and go on with the best as a retrain does.
+
+    Args:
+        request: Whose training to try settings of, and what may come of it.
+    """
+    with session(request) as (run, pipeline):
+        wanted, at_once = wanted_trials(pipeline)
+        files = snapshot(run, pipeline.source)
+        require_columns(run.workspace, pipeline.evaluation.slices, files)
+        receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
+        manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
+        # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
+        tried = train_trials(run, wanted, pipeline.launch, manifest, tracking_uri(run, pipeline.registry), at_once)
+        ranked = rank_trials(run, pipeline, tried)
+        best = pipeline.model_copy(update={"training": ranked[0].trial.training})
+        evaluation, outcome = judge_and_register(run, best, ranked[0].run)
+        return as_state(report(run, ranked, summarise(run, best, receipt, evaluation, outcome)))

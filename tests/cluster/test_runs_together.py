@@ -1,0 +1,225 @@
+"""Several detached runs watched by one flow: one array of a real Slurm's, or so many jobs of an emulated Kubernetes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from data_contracts.digest_cache import DigestCache
+from data_contracts.errors import HeadwayError, RunStopped, TrainingFailed
+from data_contracts.publication import Workspace
+from tasks.context import RunContext
+from tasks.launch import final_checkpoint
+from tasks.trials import Tried, train_trials
+from tasks.trials_spec import TrialsSpec
+from tests.cluster.conftest import delete_all, kubernetes_spec
+from tests.cluster.detached_run import LONG, REPOSITORY, DetachedRun
+from tests.cluster.kubernetes_recorder import KubernetesRecorder
+from tests.cluster.slurm import SlurmCluster
+from tests.cluster.test_slurm import SPEC, Run
+from tests.training.conftest import make_project
+from tests.waiting import DEADLINE_S, wait_until
+from training.config import TrainingSpec
+from training.launch.follow import follow_all
+from training.launch.jobs import JobState
+from training.launch.launchers import scheduler_for
+from training.launch.slurm_array import array_name
+from training.launch.stop_request import request_stop
+from training.ledger import Ledger, read_events
+
+pytestmark = pytest.mark.slow
+ONE_NODE = SPEC.model_copy(update={"nodes": 1, "max_attempts": 1})
+
+
+@pytest.fixture
+def runs(slurm: SlurmCluster, tmp_path: Path) -> Iterator[list[Run]]:
+    folders = [tmp_path / "runs of 100%" / f"{number}123456789abcdef" for number in range(3)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    made = [Run(folder, ONE_NODE, cluster=slurm) for folder in folders]
+    yield made
+    for flow in made[0].flows:
+        flow.kill()
+        flow.wait()
+    slurm.cancel_all()
+    assert [run.survivors() for run in made] == [[], [], []]
+
+
+def follow(runs: Sequence[DetachedRun], *arguments: tuple[str, ...], at_once: int = 2) -> list[HeadwayError | None]:
+    """As a flow does that has so many trials to train."""
+    spec = runs[0].spec
+    watched = [(run.gang(*given, nodes=1), lambda: None) for run, given in zip(runs, arguments, strict=True)]
+    ends: dict[int, HeadwayError | None] = {}
+    follow_all(
+        scheduler_for(spec),
+        spec,
+        watched,
+        ledger=Ledger(runs[0].folder / "owner.jsonl"),
+        budget_scope="one",
+        at_once=at_once,
+        bearable=(TrainingFailed,),
+        ended=ends.__setitem__,
+    )
+    return [ends[number] for number in range(len(runs))]
+
+
+def start_flow(runs: Sequence[Run], *arguments: str) -> subprocess.Popen[bytes]:
+    """The same in a process of its own, to be killed."""
+    folders = json.dumps([str(run.folder) for run in runs])
+    with (runs[0].folder / "flows.log").open("ab") as log:
+        flow = subprocess.Popen(
+            [sys.executable, "-m", "tests.cluster.watching_runs", ONE_NODE.model_dump_json(), folders, *arguments],
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            stdout=log,
+            stderr=log,
+        )
+    runs[0].flows.append(flow)
+    return flow
+
+
+def array_of(runs: Sequence[Run]) -> str:
+    """The number of the one array of these runs."""
+    shown = runs[0].cluster.command("scontrol", "--oneliner", "show", "job").splitlines()
+    name = array_name([run.folder for run in runs])
+    numbers = {line.partition("ArrayJobId=")[2].split()[0] for line in shown if f"JobName={name} " in line}
+    (number,) = numbers
+    return number
+
+
+def test_runs_of_an_array_come_to_their_own_ends_so_many_at_a_time(runs: list[Run]) -> None:
+    trouble = ("--trouble", json.dumps({"kind": "kill", "step": 3}), *LONG)
+    ends = follow(runs, ("--steps", "6"), trouble, ("--steps", "9"), at_once=1)
+
+    assert ends[0] is None and ends[2] is None and isinstance(ends[1], TrainingFailed)
+    assert [run.records() for run in runs] == [["done"], ["failed"], ["done"]]
+    assert [run.handle().job for run in runs] == [f"{array_of(runs)}_{index}" for index in range(3)]
+    assert [run.newest_step(1) for run in runs][::2] == [6, 9]
+    spans = sorted((event["unix_s"], event["unix_s"] + event["duration_s"]) for event in runs[0].events("attempt"))
+    assert len(spans) == 3 and all(ended <= begun for (_, ended), (begun, _) in pairwise(spans))
+    for run in runs:
+        assert run.files.log(run.handle().job).exists()
+        assert len(list(run.files.folder.glob("job-*.jsonl"))) == 1
+
+
+def test_a_flow_that_dies_finds_its_array_again_and_so_does_one_that_watches_a_single_run_of_it(
+    runs: list[Run],
+) -> None:
+    enough = runs[0].folder / "enough"
+    flow = start_flow(runs, "--until", str(enough))
+    for run in runs[:2]:
+        run.wait_for_step()
+    flow.kill()
+    flow.wait()
+    # As if it had died before it could write down what was queued.
+    for run in runs:
+        left = run.handle()
+        left.model_copy(update={"job": "", "log": ""}).save(run.files)
+
+    alone = runs[0].start_flow(ONE_NODE, "--until", str(enough))
+    wait_until(lambda: runs[0].handle().job == f"{array_of(runs)}_0", what="the element, found by its run alone")
+    alone.kill()
+    alone.wait()
+    enough.touch()
+    ends = follow(runs, *[("--until", str(enough))] * 3)
+
+    assert ends == [None, None, None]
+    assert [run.records() for run in runs] == [["done"]] * 3, "one attempt each"
+    assert [run.handle().job for run in runs] == [f"{array_of(runs)}_{index}" for index in range(3)]
+    assert len(runs[0].events("job.submitted")) == 3, "by the first flow alone"
+
+
+def test_a_stop_of_one_keeps_checkpoints_of_all_and_what_waits_leaves_the_queue(runs: list[Run]) -> None:
+    flow = start_flow(runs, *LONG)
+    for run in runs[:2]:
+        run.wait_for_step()
+
+    request_stop(runs[1].folder, "enough")
+
+    assert flow.wait(DEADLINE_S) == RunStopped.exit_code, (runs[0].folder / "flows.log").read_text()
+    assert [run.checkpoint() >= 3 for run in runs] == [True, True, False]
+    assert [run.records() for run in runs] == [["stopped"], ["stopped"], []]
+    wait_until(lambda: all(run.state().has_ended for run in runs), what="the array's end")
+    assert runs[2].state() is JobState.CANCELLED
+
+
+def test_notice_to_an_element_puts_it_alone_back_into_the_queue(runs: list[Run]) -> None:
+    enough = runs[0].folder / "enough"
+    flow = start_flow(runs[:2], "--until", str(enough))
+    for run in runs[:2]:
+        run.wait_for_step()
+
+    scheduler_for(ONE_NODE).signal(runs[1].handle())
+
+    runs[1].wait_for_step(attempt=2)
+    assert runs[1].first_step(2) == runs[1].checkpoint() + 1 or runs[1].first_step(2) > 3
+    enough.touch()
+    assert flow.wait(DEADLINE_S) == 0, (runs[0].folder / "flows.log").read_text()
+    assert [run.records() for run in runs[:2]] == [["done"], ["stopped", "done"]]
+    begun = [event for event in runs[0].events("job.begin") if event["job"].endswith("_1")]
+    assert [event["restarts"] for event in begun] == [0, 1]
+
+
+def test_on_kubernetes_runs_are_jobs_of_which_so_many_are_there_at_a_time(
+    kubernetes: KubernetesRecorder, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(lambda: delete_all(kubernetes))
+    spec = kubernetes_spec(tmp_path, nodes=1, max_attempts=1)
+    runs = [DetachedRun(tmp_path / f"{number}123456789abcdef", spec) for number in range(3)]
+    for run in runs:
+        run.folder.mkdir()
+    trouble = ("--trouble", json.dumps({"kind": "kill", "step": 3}), *LONG)
+
+    ends = follow(runs, ("--steps", "6"), trouble, ("--steps", "9"), at_once=1)
+
+    assert ends[0] is None and ends[2] is None and isinstance(ends[1], TrainingFailed)
+    assert [run.records() for run in runs] == [["done"], ["failed"], ["done"]]
+    assert len({run.handle().job for run in runs}) == 3
+    spans = sorted((event["unix_s"], event["unix_s"] + event["duration_s"]) for event in runs[0].events("attempt"))
+    assert len(spans) == 3 and all(ended <= begun for (_, ended), (begun, _) in pairwise(spans))
+
+
+def stages_of(workspace: Workspace) -> list[Path]:
+    return sorted((workspace.local_root / "stages" / "launch").glob("*.json"))
+
+
+def test_trials_of_a_pipeline_are_one_array_and_each_is_on_record_as_soon_as_it_ends(
+    slurm: SlurmCluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """The real workers and stages; without Prefect, which has no part in it."""
+    request.addfinalizer(slurm.cancel_all)
+    project = make_project(tmp_path / "workspace")
+    run, workspace = project.publish_run(), project.workspace
+    spec = TrainingSpec.model_validate(run.config).model_copy(update={"max_steps": 3})
+    trials = TrialsSpec.model_validate({"vary": {"optimizer.lr": [0.01, 0.02, 0.03]}}).trials(spec)
+    with contextlib.closing(Ledger(tmp_path / "flow.jsonl")) as ledger:
+        context = RunContext(
+            pipeline="tiny",
+            workspace=workspace,
+            base=tmp_path,
+            ledger=ledger,
+            digests=DigestCache(tmp_path / "digests.json"),
+            scratch=tmp_path,
+            budget_scope="one",
+        )
+
+        def train() -> list[Tried]:
+            return train_trials.fn(context, trials, ONE_NODE, run.manifest, f"sqlite:///{tmp_path}/mlflow.db", 2)
+
+        tried = train()
+        assert [each.error for each in tried] == [None, None, None]
+        submitted = [event for event in read_events(tmp_path / "flow.jsonl") if event["event"] == "job.submitted"]
+        assert [event["job"].partition("_")[2] for event in submitted] == ["0", "1", "2"]
+        assert len({final_checkpoint(context, each.run)[1].sha256 for each in tried}) == 3
+        took_s = [json.loads(path.read_bytes())["provenance"]["duration_s"] for path in stages_of(workspace)]
+        assert len(took_s) == 3 and min(took_s) > 0.5, "what `headway plan` expects of the next"
+        assert train() == tried
+    after = [event for event in read_events(tmp_path / "flow.jsonl") if event["event"] == "job.submitted"]
+    assert after == submitted, "found, and nothing queued"

@@ -1,0 +1,121 @@
+"""Which settings are tried, before anything is spent on one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from data_contracts.errors import ConfigError
+from tasks.trials_spec import Range, TrialsSpec
+from training.config import RecipeSpec, TrainingSpec
+
+TRAINING = TrainingSpec(recipe=RecipeSpec(model={"width": 16}), max_steps=50)
+LR = {"log_uniform": [1e-4, 1e-1]}
+
+
+def spec(vary: dict[str, Any], **fields: Any) -> TrialsSpec:
+    return TrialsSpec.model_validate({"vary": vary, **fields})
+
+
+def settings(vary: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+    return [trial.settings for trial in spec(vary, **fields).trials(TRAINING)]
+
+
+def test_lists_are_tried_in_every_combination_and_all_else_is_the_pipeline_files() -> None:
+    trials = spec({"optimizer.lr": [0.1, 0.2], "recipe.model.width": [16, 32]}).trials(TRAINING)
+    assert [(trial.number, *trial.settings.values()) for trial in trials] == [
+        *((1, 0.1, 16), (2, 0.1, 32), (3, 0.2, 16), (4, 0.2, 32))
+    ]
+    for trial in trials:
+        lr, width = trial.settings.values()
+        assert (trial.training.optimizer.lr, trial.training.recipe.model) == (lr, {"width": width})
+        changed = {"optimizer": TRAINING.optimizer, "recipe": TRAINING.recipe}
+        assert trial.training.model_copy(update=changed) == TRAINING
+
+
+def test_a_number_with_an_exponent_is_one() -> None:
+    assert settings({"optimizer.lr": ["1e-3", "2.5E+2"]}) == [{"optimizer.lr": 0.001}, {"optimizer.lr": 250.0}]
+    assert settings({"recipe.model.norm": ["layer", "1e-3x"]})[1] == {"recipe.model.norm": "1e-3x"}
+
+
+def test_a_grid_is_of_different_settings() -> None:
+    assert len(settings({"optimizer.lr": [0.1, 0.1, 0.2]})) == 2
+    assert len(settings({"max_steps": [50, 50]})) == 1, "as the file has it"
+
+
+@given(st.integers(0, 2**40), st.integers(3, 20))
+def test_more_draws_keep_the_first_ones_and_another_seed_has_others(seed: int, draws: int) -> None:
+    vary = {"optimizer.lr": LR, "recipe.model.width": [16, 32, 64]}
+    fewer, more = (settings(vary, draws=number, seed=seed) for number in (draws, draws + 5))
+    assert more[: len(fewer)] == fewer
+    assert settings(vary, draws=draws, seed=seed + 1) != fewer
+
+
+def test_a_setting_that_is_added_leaves_the_draws_of_the_others_alone() -> None:
+    alone = settings({"optimizer.lr": LR}, draws=5)
+    both = settings({"optimizer.lr": LR, "recipe.model.width": [16, 32]}, draws=5)
+    assert [each["optimizer.lr"] for each in both] == [each["optimizer.lr"] for each in alone]
+
+
+def test_draws_are_the_same_on_every_machine() -> None:
+    assert settings({"optimizer.lr": LR, "recipe.model.width": [16, 32]}, draws=3, seed=7) == EXPECTED
+
+
+@given(st.integers(0, 2**40))
+def test_draws_lie_in_their_ranges(seed: int) -> None:
+    vary = {"optimizer.lr": LR, "optimizer.beta2": {"uniform": [0.9, 0.99]}, "max_steps": {"integer": [3, 5]}}
+    for drawn in settings(vary, draws=8, seed=seed):
+        assert 1e-4 <= drawn["optimizer.lr"] <= 1e-1 and 0.9 <= drawn["optimizer.beta2"] <= 0.99
+        assert drawn["max_steps"] in (3, 4, 5) and type(drawn["max_steps"]) is int
+
+
+def test_a_logarithms_draws_are_as_many_in_each_decade() -> None:
+    drawn = [each["optimizer.lr"] for each in settings({"optimizer.lr": LR}, draws=900, max_trials=900)]
+    decades = [math.floor(math.log10(each)) for each in drawn]
+    assert all(250 < decades.count(decade) < 350 for decade in (-4, -3, -2))
+
+
+def test_an_integer_range_reaches_both_its_ends() -> None:
+    assert {each["max_steps"] for each in settings({"max_steps": {"integer": [3, 5]}}, draws=40)} == {3, 4, 5}
+
+
+@pytest.mark.parametrize(
+    ("vary", "fields", "words"),
+    [
+        ({"optimizer.lrr": [0.1]}, {}, r"`training` has no setting `optimizer\.lrr`.*`lr`"),
+        ({"optimiser.lr": [0.1]}, {}, "`optimizer`"),
+        ({"optimizer.lr": LR}, {}, r"trials\.vary\.optimizer\.lr: a range has no end.*draws: 16"),
+        ({"optimizer.lr": [-0.1]}, {}, r"optimizer\.lr: Input should be greater than 0.*lr -0\.1"),
+        ({"global_batch_sequences": [12]}, {}, "power of two.*It is so with global_batch_sequences 12"),
+        ({"max_steps.more": [1]}, {}, "`max_steps` is not said in `training`"),
+        ({"profile.first_step": [1]}, {}, "`profile` is not said in `training`"),
+        ({"optimizer.lr": [0.1, 0.2], "max_steps": [1, 2]}, {"max_trials": 3}, "4 combinations are more than"),
+        ({"optimizer.lr": LR}, {"draws": 65}, "65 draws are more than max_trials, 64"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused_with_the_way_out(
+    vary: dict[str, Any], fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        spec(vary, **fields).trials(TRAINING)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"uniform": [1, 1]}, {"log_uniform": [0, 1]}, {"uniform": [0, 1], "integer": [0, 1]}, {"integer": [0.5, 2]}],
+)
+def test_what_is_no_range_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Range.model_validate(given)
+
+
+EXPECTED: list[dict[str, Any]] = [
+    {"optimizer.lr": 0.002683, "recipe.model.width": 32},
+    {"optimizer.lr": 0.01739, "recipe.model.width": 32},
+    {"optimizer.lr": 0.007469, "recipe.model.width": 16},
+]
