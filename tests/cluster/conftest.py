@@ -91,7 +91,7 @@ class OwnedRun:
     @property
     def number(self) -> int:
         """Of the newest attempt."""
-        return max((int(path.name) for path in (self.folder / "attempts").glob("*")), default=0)
+        return max((int(path.name) for path in (self.folder / "attempts").glob("[0-9]*")), default=0)
 
     @property
     def files(self) -> AttemptFiles:

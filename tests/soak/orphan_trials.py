@@ -62,7 +62,7 @@ def measure_end(trial: Trial, left: Callable[[], list[int]], began_s: float) -> 
 
 
 def newest_attempt(folder: Path) -> int:
-    return max((int(path.name) for path in (folder / "attempts").glob("*")), default=0)
+    return max((int(path.name) for path in (folder / "attempts").glob("[0-9]*")), default=0)
 
 
 def first_step_unix_s(folder: Path, attempt: int) -> float | None:
