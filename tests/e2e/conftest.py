@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from data_contracts.documents import EvaluationReport
 from tests.e2e.project import Finished, Project
 from tests.prefect_tables import new_prefect_home
 from tests.training.forked_gangs import forked_gangs
@@ -87,26 +88,6 @@ def retrain_here(prefect_here: None) -> Callable[..., tuple[Any, list[Event]]]:
     return run
 
 
-@pytest.fixture(scope="session")
-def trials_here(prefect_here: None) -> Callable[..., tuple[Any, list[Event]]]:
-    """As `retrain_here`, of the trials that the project's pipeline file asks for."""
-    from flows.request import TrialsRequest
-    from flows.session import watchers
-    from flows.trials.search import trials
-
-    def run(project: Project, hear: Callable[[Event], object] = lambda _: None, **options: Any) -> tuple[Any, Any]:
-        events: list[Event] = []
-        token = watchers.set((events.append, hear))
-        request = TrialsRequest(pipeline=str(project.pipeline), workspace=str(project.workspace), **options)
-        try:
-            with forked_gangs():
-                return trials(request, return_state=True), events
-        finally:
-            watchers.reset(token)
-
-    return run
-
-
 @pytest.fixture
 def train_here() -> Callable[..., list[Event]]:
     """The flow's stages up to training, in this process and without Prefect: the events. Ranks as in `retrain_here`."""
@@ -134,6 +115,44 @@ def train_here() -> Callable[..., list[Event]]:
         finally:
             watchers.reset(token)
         return events
+
+    return run
+
+
+@pytest.fixture
+def try_here() -> Callable[..., tuple[Any, Any, list[Event]]]:
+    """The flow `trials` up to the best one's evaluation, as `train_here`: the ranking, the evaluation, the events."""
+    from flows.environment import prepare
+
+    prepare()
+    from flows.request import TrialsRequest
+    from flows.session import session, watchers
+    from flows.trials.wanted import wanted_trials
+    from tasks.evaluate import evaluate
+    from tasks.register import tracking_uri
+    from tasks.shard import shard
+    from tasks.snapshot import snapshot
+    from tasks.trials import rank_trials, train_trials
+    from tasks.validate import validate
+    from tasks.verify import verify
+
+    def run(project: Project, *hear: Callable[[Event], object]) -> tuple[Any, Any, list[Event]]:
+        events: list[Event] = []
+        token = watchers.set((events.append, *hear))
+        request = TrialsRequest(pipeline=str(project.pipeline), workspace=str(project.workspace))
+        try:
+            with forked_gangs(), session(request) as (run, spec):
+                files = snapshot.fn(run, spec.source)
+                receipt = validate.fn(run, spec.contract, spec.source, files)
+                manifest = shard.fn(run, spec.shards, spec.source, files, receipt)
+                trials, at_once = wanted_trials(spec)
+                uri = tracking_uri(run, spec.registry)
+                ranked = rank_trials.fn(run, spec, train_trials.fn(run, trials, spec.launch, manifest, uri, at_once))
+                checkpoint = verify.fn(run, spec.launch, ranked[0].run)
+                report = run.workspace.load(evaluate.fn(run, spec, checkpoint), EvaluationReport)
+        finally:
+            watchers.reset(token)
+        return ranked, report, events
 
     return run
 
