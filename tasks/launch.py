@@ -138,7 +138,7 @@ def describe_run(context: RunContext, training: TrainingSpec, manifest: Link, be
 
 
 def _train(
-    context: RunContext, training: TrainingSpec, spec: LaunchSpec, settled: Settled, tracking_uri: str, name: str
+    context: RunContext, training: TrainingSpec, spec: LaunchSpec, settled: Settled, tracking_uri: str, name: str = ""
 ) -> Made:
     with watched_training(context, training, spec, settled, tracking_uri, name) as (gang, poll):
         run_to_its_end(context, spec, gang, poll)
