@@ -22,7 +22,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.cluster.namespaces import namespace_hosts, why_not
+from tests.cluster.namespaces import namespace_hosts
+from tests.cluster.prerequisites import why_no_hosts
 from tests.soak.hang_table import HangEvidence, HangTrial, table, totals
 from tests.soak.hang_trials import GANGS, cut_trials, hang_plans, local_trials, slow_plans
 from tests.soak.orphans import machine
@@ -73,7 +74,7 @@ class Soak:
         chance = random.Random(self._chance.random())
 
         def cuts() -> Iterator[HangTrial]:
-            if reason := why_not():
+            if reason := why_no_hosts():
                 raise RuntimeError(reason)
             with namespace_hosts(4) as hosts:
                 yield from cut_trials(self._folder / CUTS, hosts, times, chance)

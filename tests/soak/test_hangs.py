@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.soak import hangs
 from tests.soak.forks import PythonCommand
 from tests.soak.hang_table import HangEvidence, HangTrial, section, summarise, table, totals
 from tests.soak.hang_trials import GANGS, hang_plans, local_trials, slow_plans
@@ -95,6 +96,22 @@ def test_what_runs_guards_agents_and_ranks_is_forked_and_nothing_else_is() -> No
     assert PythonCommand.of(rank) == ("training.worker", ("--run-dir", "x"), {})
     for other in (("sh", "-c", "true"), (sys.executable, "-m", "training.launch.reaper", "1"), ("env", "A=b", "true")):
         assert PythonCommand.of(other) is None
+
+
+def test_a_run_that_goes_wrong_is_told_and_the_others_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(_folder: Path, _project: object, gang: str, plans: list[Plan], _chance: object):
+        yield trial(gang=gang, named=(1,), seen_s=6.0)
+        if gang == "4 replicas":
+            raise RuntimeError("no more processes")
+        yield from (trial(gang=gang, named=(1,), seen_s=6.0) for _ in plans[1:])
+
+    monkeypatch.setattr(hangs, "local_trials", made)
+    monkeypatch.setattr(hangs, "make_project", lambda _folder: None)
+    kept: list[HangEvidence] = []
+    nothing = HangEvidence(command="", machine="", began="", seed=0)
+    evidence = hangs.Soak(tmp_path, nothing, kept.append).run(["hangs"], times=12, parallel=2)
+    assert [each.problem for each in evidence.trials if each.problem] == ["RuntimeError: no more processes"]
+    assert len([each for each in evidence.trials if each.held]) == 11 and len(kept) == len(evidence.trials) == 12
 
 
 def test_the_evidence_of_hangs_is_what_its_trials_came_to() -> None:
