@@ -184,8 +184,9 @@ def late_ranks(ranks: list[RankPosition]) -> tuple[int, ...]:
     halted = tuple(rank.rank for rank in unfinished if rank.state and rank.state in "XTZ")
     if halted:
         return halted
-    # Who is somewhere else, or has not even said where it is, while others wait is the one that they wait for.
-    elsewhere = [rank for rank in unfinished if not rank.waits] or unfinished
+    # Who is somewhere else while others wait is the one that they wait for; or who has not even said where it is.
+    seen = [rank for rank in unfinished if (rank.doing and not rank.waits) or rank.state == "D"]
+    elsewhere = seen or [rank for rank in unfinished if not rank.waits] or unfinished
     steps = [-1 if rank.step is None else rank.step for rank in elsewhere]
     return tuple(rank.rank for rank, step in zip(elsewhere, steps, strict=True) if step == min(steps))
 

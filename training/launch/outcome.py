@@ -166,14 +166,19 @@ def _lost_owner_below(evidence: Evidence) -> AttemptOutcome | None:
 
 def _taken_along(evidence: Evidence, node: NodeReport) -> str:
     """Whom the end of a node's guard or agent took along."""
-    ranks = [str(rank) for rank, marker in sorted(evidence.markers.items()) if marker.node == node.node]
+    ranks = ", ".join(map(str, _unfinished_of(evidence, node.node)))
     where = f" on {node.host}" if node.host else ""
-    return f", and with it rank {', '.join(ranks)}{where}" if ranks else where
+    return f", and with it rank {ranks}{where}" if ranks else where
+
+
+def _unfinished_of(evidence: Evidence, node: int) -> list[int]:
+    markers = sorted(evidence.markers.items())
+    return [rank for rank, marker in markers if marker.node == node and not marker.has_ended]
 
 
 def _lost(evidence: Evidence, what: str, *, node: int, rank: int | None = None) -> AttemptOutcome:
     if rank is None:
-        rank = min((rank for rank, marker in evidence.markers.items() if marker.node == node), default=None)
+        rank = min(_unfinished_of(evidence, node), default=None)
     return AttemptOutcome(
         state="failed",
         cause="infrastructure",

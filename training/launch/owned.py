@@ -66,7 +66,10 @@ class OwnedLauncher:
         here = look(gang.run_dir, "")
         environ = {**os.environ, **gang.environment}
         links = {} if self._transport.is_here else self._links(found.members)
-        require_no_fault(find_faults(spec, here=here, seen=seen, links=links, environ=environ))
+        faults = find_faults(
+            spec, here=here, seen=seen, links=links, environ=environ, ranks_per_node=gang.ranks_per_node
+        )
+        require_no_fault(faults)
 
     def _links(self, members: Sequence[Member]) -> dict[tuple[str, str], Link | str]:
         """Each host's way to the next, in a ring."""

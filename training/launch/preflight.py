@@ -47,6 +47,7 @@ def find_faults(
     seen: Sequence[Seen],
     links: Mapping[tuple[str, str], Link | str],
     environ: Mapping[str, str],
+    ranks_per_node: int,
 ) -> list[str]:
     """Everything that is wrong, a sentence each; empty where all is well.
 
@@ -59,7 +60,7 @@ def find_faults(
     faults = [f"{name} is not set, and ranks need it" for name in missing]
     for each in seen:
         faults += [f"{each.host}: {fault}" for fault in _of_host(spec, here, each)]
-    faults += _unlike(seen)
+    faults += _unlike(seen, ranks_per_node)
     for (one, other), link in links.items():
         faults += [f"{one} to {other}: {fault}" for fault in _of_link(spec, link)]
     return faults
@@ -97,15 +98,18 @@ def _of_host(spec: PreflightSpec, here: HostFacts, seen: Seen) -> list[str]:
     return faults
 
 
-def _unlike(seen: Sequence[Seen]) -> list[str]:
-    """Ranks on GPUs and ranks on processors would wait for each other for ever."""
+def _unlike(seen: Sequence[Seen], ranks_per_node: int) -> list[str]:
+    """A host with a GPU for each rank trains on them, any other on processors; both would wait for ever."""
     working = [each for each in seen if not each.facts.gpu_problem]
-    numbers = [each.facts.num_gpus for each in working]
-    usual = max(numbers, key=numbers.count, default=0)
+    enough = [each.facts.num_gpus >= ranks_per_node for each in working]
+    if len(set(enough)) < 2:
+        return []
+    usual = enough.count(True) >= enough.count(False)
+    others = "have one for each" if usual else "have too few"
     return [
-        f"{each.host}: it has {each.facts.num_gpus} GPUs, and other hosts have {usual}"
-        for each in working
-        if each.facts.num_gpus != usual
+        f"{each.host}: it has {each.facts.num_gpus} GPUs for {ranks_per_node} ranks, and most hosts {others}"
+        for each, has_enough in zip(working, enough, strict=True)
+        if has_enough != usual
     ]
 
 

@@ -14,10 +14,15 @@ _WATCHES = {"_stand_watch", "_watch_mandate"}
 _BETWEEN = re.compile(r"-packages/torch/(?!distributed/).+\.py$|/contextlib\.py$")
 """What stands between an operation and whoever asked for it."""
 _MEETING = re.compile(
-    r"/torch/distributed/.+\.py$"
+    r"/torch/distributed/(?!tensor/).+\.py$"  # but not where a split tensor's operations are worked out
     r"|/training/(communication|distributed|traffic|parallel/(exact_shards|replica_sum|stage_link|metered_\w+))\.py$"
 )
 """Files whose frames are innermost where a rank waits for its peers: `Work.wait` has no frame of its own."""
+_MEETING_CALLS = (
+    ("exchange", "/training/exact_replicas.py"),
+    ("_gather", "/training/parallel/mesh_arrangement.py"),
+)
+"""Where a rank with a GPU takes what its peers were to send: a collective there keeps no thread, only its stream."""
 _OWN_WRITING = ("_end_of", "/training/checkpoint/save.py")
 _OTHERS_WRITING = ("_parts_of_others", "/training/checkpoint/commit.py")
 
@@ -52,7 +57,9 @@ def waits_for_peers(text: str) -> bool:
         return False
     calls = (frame for frame in threads[0] if not _BETWEEN.search(frame.file))
     innermost = next(calls, None)
-    if innermost is not None and _MEETING.search(innermost.file):
+    if innermost is not None and (
+        _MEETING.search(innermost.file) or any(innermost.is_in(call) for call in _MEETING_CALLS)
+    ):
         return True
     waits_for_writing = any(frame.is_in(_OWN_WRITING) for frame in threads[0])
     return waits_for_writing and any(frame.is_in(_OTHERS_WRITING) for stack in threads for frame in stack)

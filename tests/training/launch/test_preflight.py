@@ -30,7 +30,7 @@ FAST = Link(latency_s=1e-4, bytes_per_s=1e9)
 def faults(facts: HostFacts = GOOD, link: Link | str = FAST, environ: dict[str, str] | None = None, **asked: object):
     seen = Seen(host="b", facts=facts, asked_unix_s=999.5, answered_unix_s=1000.5)
     spec = PreflightSpec.model_validate(asked)
-    return find_faults(spec, here=GOOD, seen=[seen], links={("a", "b"): link}, environ=environ or {})
+    return find_faults(spec, here=GOOD, seen=[seen], links={("a", "b"): link}, environ=environ or {}, ranks_per_node=1)
 
 
 def test_hosts_that_are_as_the_launching_one_have_no_fault() -> None:
@@ -64,18 +64,19 @@ def test_each_fault_is_found_and_named_with_its_host(found: list[str], told: str
     assert fault.startswith(told)
 
 
-def test_hosts_with_other_numbers_of_gpus_than_the_rest_are_named() -> None:
-    """Some ranks would take GPUs, and others none, and wait for each other for ever."""
+def test_hosts_whose_ranks_would_take_gpus_among_hosts_whose_would_not_are_named() -> None:
+    """They would wait for each other for ever."""
 
-    def found(*numbers: int, problem: str = "") -> list[str]:
+    def found(*numbers: int, problem: str = "", ranks: int = 4) -> list[str]:
         facts = [replace(GOOD, num_gpus=number) for number in numbers]
         facts[0] = replace(facts[0], gpu_problem=problem)
         seen = [Seen(f"host-{number}", each, 999.5, 1000.5) for number, each in enumerate(facts)]
-        return find_faults(PreflightSpec(), here=GOOD, seen=seen, links={}, environ={})
+        return find_faults(PreflightSpec(), here=GOOD, seen=seen, links={}, environ={}, ranks_per_node=ranks)
 
-    assert found(8, 8, 8) == found(0, 0) == []
-    assert found(8, 0, 8) == ["host-1: it has 0 GPUs, and other hosts have 8"]
-    assert found(1, 2) == ["host-1: it has 2 GPUs, and other hosts have 1"]
+    assert found(8, 8, 8) == found(0, 0) == found(8, 4) == found(3, 0, 1) == []
+    assert found(8, 0, 8) == ["host-1: it has 0 GPUs for 4 ranks, and most hosts have one for each"]
+    assert found(1, 8, 2) == ["host-1: it has 8 GPUs for 4 ranks, and most hosts have too few"]
+    assert found(1, 2, ranks=2) == ["host-0: it has 1 GPUs for 2 ranks, and most hosts have one for each"]
     assert found(0, 8, problem="no answer") == ["host-0: no answer"], "how many it has is not known"
 
 

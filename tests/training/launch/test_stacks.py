@@ -57,6 +57,9 @@ def test_stacks_are_whole_when_the_bottom_of_the_main_thread_is_written() -> Non
         "/run/code.zip/training/parallel/replica_sum.py finish",
         "/run/code.zip/training/parallel/stage_link.py _receive",
         "/run/code.zip/training/traffic.py ends_with",
+        "/run/code.zip/training/exact_replicas.py exchange",
+        "/run/code.zip/training/parallel/mesh_arrangement.py _gather",
+        "/site-packages/torch/distributed/_functional_collectives.py wait_tensor",
     ],
 )
 def test_a_rank_waits_where_the_engine_meets_its_peers(innermost: str) -> None:
@@ -67,7 +70,15 @@ def test_a_rank_waits_where_the_engine_meets_its_peers(innermost: str) -> None:
     assert not waits_for_peers(main_thread("/home/me/recipe.py oversleep", innermost))
 
 
-@pytest.mark.parametrize("innermost", ["/home/me/communication.py finish", "/run/code.zip/training/learner.py update"])
+@pytest.mark.parametrize(
+    "innermost",
+    [
+        "/home/me/communication.py finish",
+        "/run/code.zip/training/learner.py update",
+        "/run/code.zip/training/exact_replicas.py backward",
+        "/site-packages/torch/distributed/tensor/_dispatch.py wrap",
+    ],
+)
 def test_a_rank_that_is_anywhere_else_does_not_wait_for_its_peers(innermost: str) -> None:
     assert not waits_for_peers(main_thread(innermost))
     assert not waits_for_peers("")
@@ -92,6 +103,8 @@ def test_a_rank_that_waits_for_its_own_writing_waits_for_peers_when_that_does() 
 def test_the_places_where_a_rank_waits_are_there() -> None:
     """Else a change of names would let every rank be called late."""
     training = Path(__file__).parents[3] / "training"
+    assert "def exchange(" in (training / "exact_replicas.py").read_text()
+    assert "def _gather(" in (training / "parallel" / "mesh_arrangement.py").read_text()
     assert "def _end_of(" in (training / "checkpoint" / "save.py").read_text()
     assert "def _parts_of_others(" in (training / "checkpoint" / "commit.py").read_text()
     engine = [path for path in training.rglob("*.py") if "launch" not in path.parts]
