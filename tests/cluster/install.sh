@@ -26,5 +26,12 @@ fetch() { timeout --kill-after=10 "$FETCH_S" "${apt[@]}" "$@"; }
 fetch update || echo "tests/cluster/install.sh: the lists of packages could not be renewed" >&2
 fetch install --no-install-recommends --download-only "${missing[@]}" ||
     cannot "the packages could not be fetched within $FETCH_S s" "Run it again where their archive can be reached."
+# The tests start their own servers: none of the system's is to begin with its package.
+POLICY=/usr/sbin/policy-rc.d
+if [[ ! -e $POLICY ]]; then
+    printf '#!/bin/sh\nexit 101\n' >"$POLICY"
+    chmod +x "$POLICY"
+    trap 'rm -f "$POLICY"' EXIT
+fi
 "${apt[@]}" install --no-install-recommends "${missing[@]}" ||
     cannot "the packages could not be installed" "What apt-get said above names the cause."

@@ -41,7 +41,8 @@ def _not_installed(programs: tuple[str, ...]) -> str:
 
 @functools.cache
 def _not_done(probe: str) -> str:
-    done = subprocess.run([*FRESH_NAMESPACES, "sh", "-c", probe], capture_output=True, text=True)
+    environment = {**os.environ, "PATH": SYSTEM_PATH}
+    done = subprocess.run([*FRESH_NAMESPACES, "sh", "-c", probe], capture_output=True, text=True, env=environment)
     if done.returncode == 0:
         return ""
     said = " ".join(done.stderr.split())

@@ -105,9 +105,10 @@ def _unlike(seen: Sequence[Seen], ranks_per_node: int) -> list[str]:
     if len(set(enough)) < 2:
         return []
     usual = enough.count(True) >= enough.count(False)
-    others = "have one for each" if usual else "have too few"
+    rest = working[enough.index(usual)]
     return [
-        f"{each.host}: it has {each.facts.num_gpus} GPUs for {ranks_per_node} ranks, and most hosts {others}"
+        f"{each.host}: {each.facts.num_gpus} GPUs for its {ranks_per_node} ranks, where {rest.host} has "
+        f"{rest.facts.num_gpus}"
         for each, has_enough in zip(working, enough, strict=True)
         if has_enough != usual
     ]

@@ -74,9 +74,9 @@ def test_hosts_whose_ranks_would_take_gpus_among_hosts_whose_would_not_are_named
         return find_faults(PreflightSpec(), here=GOOD, seen=seen, links={}, environ={}, ranks_per_node=ranks)
 
     assert found(8, 8, 8) == found(0, 0) == found(8, 4) == found(3, 0, 1) == []
-    assert found(8, 0, 8) == ["host-1: it has 0 GPUs for 4 ranks, and most hosts have one for each"]
-    assert found(1, 8, 2) == ["host-1: it has 8 GPUs for 4 ranks, and most hosts have too few"]
-    assert found(1, 2, ranks=2) == ["host-0: it has 1 GPUs for 2 ranks, and most hosts have one for each"]
+    assert found(8, 0, 8) == ["host-1: 0 GPUs for its 4 ranks, where host-0 has 8"]
+    assert found(1, 8, 2) == ["host-1: 8 GPUs for its 4 ranks, where host-0 has 1"]
+    assert found(1, 2, ranks=2) == ["host-0: 1 GPUs for its 2 ranks, where host-1 has 2"]
     assert found(0, 8, problem="no answer") == ["host-0: no answer"], "how many it has is not known"
 
 
