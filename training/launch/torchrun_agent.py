@@ -35,6 +35,7 @@ gc.freeze()
 gc.enable()
 
 HEARD_BY_AGENT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+CUDA_IS_AVAILABLE = torch.cuda.is_available
 
 
 class ForkedRank:
@@ -71,9 +72,17 @@ class ForkingHandler(SubprocessHandler):
         _python, _unbuffered, _as_module, module, *arguments = args
         sys.stdout.flush()
         sys.stderr.flush()
+        reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
+            os.setsid()
+            os.close(reading)
+            os.close(writing)
             _become_rank(module, arguments, env, self._stdout, self._stderr)
+        os.close(writing)
+        # Until it leads a process group: torchrun ends ranks by their groups, and takes none for an error.
+        os.read(reading, 1)
+        os.close(reading)
         return ForkedRank(pid)
 
 
@@ -82,7 +91,7 @@ def _become_rank(
 ) -> NoReturn:
     code = 1
     try:
-        os.setsid()
+        torch.cuda.is_available = CUDA_IS_AVAILABLE
         for number in HEARD_BY_AGENT:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         for stream, descriptor in ((out, 1), (err, 2)):
@@ -122,8 +131,14 @@ def _let_go_of_sockets() -> None:
     os.close(nowhere)
 
 
+def _not_asked() -> bool:
+    return False
+
+
 def main(arguments: Sequence[str]) -> int:
     """Returns: torchrun's exit code."""
+    # torchrun asks in order to bind ranks to memory. To answer starts CUDA here, and no fork could use a device then.
+    torch.cuda.is_available = _not_asked
     setattr(starting, "get_subprocess_handler", ForkingHandler)  # noqa: B010  # a name that torch does not export
     try:
         torch.distributed.run.main(list(arguments))

@@ -17,6 +17,16 @@ from training.launch.spec import TORCHRUN_AGENT
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
+WITH_GPUS = """
+import json, sys, torch
+from training.launch import torchrun_agent
+asked = []
+torch.cuda._is_compiled = lambda: True
+torch._C._cuda_getDeviceCount = lambda: asked.append(True) or 2
+code = torchrun_agent.main(sys.argv[1:])
+print(json.dumps({"code": code, "asked": len(asked)}))
+"""
+"""An agent on what seems to be a machine with two GPUs; whoever asks for their number starts CUDA."""
 FACTS = """
 import json, os, signal, stat, sys
 held = sys.modules.get("torch") is not None
@@ -73,6 +83,18 @@ def test_a_rank_finds_what_torchrun_would_give_it_with_torch_imported_already(tm
         facts["file"], facts["path"] = Path(facts["file"]).name, facts["path"][1:]
     assert ours == theirs
     assert ours[0]["argv"] == ["--word", "abc"] and ours[0]["sockets"] == [] and ours[0]["leads"]
+
+
+def test_an_agent_leaves_cuda_to_its_ranks(tmp_path: Path) -> None:
+    """In a fork of a process that has started CUDA no device can be used."""
+    (tmp_path / "facts.py").write_text("import torch; print(torch.cuda.is_available())")
+    command = [sys.executable, "-c", WITH_GPUS, "--standalone", "--nproc-per-node=2", "--redirects=3"]
+    path = os.pathsep.join((str(REPOSITORY), str(tmp_path)))
+    told = subprocess.check_output(
+        [*command, f"--log-dir={tmp_path / 'logs'}", *MODULE], env=os.environ | {"PYTHONPATH": path}, timeout=DEADLINE_S
+    )
+    assert json.loads(told) == {"code": 0, "asked": 0}
+    assert [path.read_text() for path in (tmp_path / "logs").glob("*/*/*/stdout.log")] == ["True\n"] * 2
 
 
 ENDS = {
