@@ -12,7 +12,7 @@ from training.step_summary import quantile
 SEEN_WITHIN_S = 5.0
 """Beyond the deadline."""
 SLOW_S = 0.1
-"""What a slow rank takes longer in each step."""
+"""What a slow rank takes longer in each step, at the least: half of the last one, where steps are long."""
 SLOW, HEALTHY, CUT = "slow", "nothing", "cut link"
 PAGE = """\
 
@@ -21,8 +21,8 @@ PAGE = """\
 Each row is a way in which one rank, drawn at random, came to a halt in a gang of 2 or 4 real ranks, by the place in a
 step where it did. *Seen* is the time from the last word of any rank until the attempt was found overdue and the late
 rank named, stacks of all ranks included; a cut link is seen by the host's silence. *In time* is within the deadline
-and {beyond:g} s; *right* are the trials that named that rank and no other. A slow rank takes {slow_ms:g} ms longer in
-each step; where nothing happens, and in all other trials, nobody is to be called slow.
+and {beyond:g} s; *right* are the trials that named that rank and no other. A slow rank takes {slow_ms:g} ms
+longer or more in each step; where nothing happens, and in all other trials, nobody is to be called slow.
 
 {table}
 

@@ -56,8 +56,13 @@ class Planted:
         self._first_step: int | None = None
         self._steps_done = -1
         self._slept_at = -1
+        self._began_s, self._last_step_s = time.monotonic(), 0.0
 
     def at_step(self, step: int) -> None:
+        now_s = time.monotonic()
+        if self._first_step is not None:
+            self._last_step_s = now_s - self._began_s
+        self._began_s = now_s
         if self._first_step is None:
             self._first_step = step
         self._steps_done = step - self._first_step
@@ -70,7 +75,7 @@ class Planted:
         if plan.how == SLOW:
             if self._slept_at != self._steps_done:
                 self._slept_at = self._steps_done
-                time.sleep(SLOW_S)
+                time.sleep(max(SLOW_S, self._last_step_s / 2))
             return
         write_json(self._folder / PLANTED, {"unix_s": time.time()})
         if plan.how == "SIGSTOP":
