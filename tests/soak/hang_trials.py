@@ -65,6 +65,8 @@ GANGS = {
     "4 HSDP": GangShape(ParallelSpec(**FAST, replicate=2, shard=2), 2, 2),
     "4 in stages": GangShape(ParallelSpec(**FAST, pipeline=2, tensor=2), 2, 2),
 }
+REPLICATED = ("2 replicas", "4 replicas", "2 DDP")
+"""In which a slow rank is named: where ranks wait for each other within a pass, nobody can be."""
 
 
 def hang_plans(chance: random.Random, world_size: int, count: int) -> list[Plan]:

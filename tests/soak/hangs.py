@@ -25,11 +25,12 @@ from pathlib import Path
 from tests.cluster.namespaces import namespace_hosts
 from tests.cluster.prerequisites import why_no_hosts
 from tests.soak.hang_table import HangEvidence, HangTrial, table, totals
-from tests.soak.hang_trials import GANGS, cut_trials, hang_plans, local_trials, slow_plans
+from tests.soak.hang_trials import GANGS, REPLICATED, cut_trials, hang_plans, local_trials, slow_plans
 from tests.soak.orphans import machine
 from tests.training.conftest import make_project
 
-KINDS = {"hangs": hang_plans, "slow": slow_plans}
+KINDS = {"hangs": (hang_plans, tuple(GANGS)), "slow": (slow_plans, REPLICATED)}
+"""What is planned, for gangs of which shapes."""
 CUTS = "cuts"
 TRIALS_A_RUN = 10
 TRIALS_A_CUT = 5
@@ -61,12 +62,13 @@ class Soak:
         return self.evidence
 
     def _runs(self, kind: str, times: int) -> Iterator[Trials]:
-        """Of one kind, in gangs of every shape in turn."""
-        gangs = itertools.cycle(GANGS)
-        a_run = min(TRIALS_A_RUN, -(-times // len(GANGS)))
+        """Of one kind, in gangs of one shape after another."""
+        plans_for, shapes = KINDS[kind]
+        gangs = itertools.cycle(shapes)
+        a_run = min(TRIALS_A_RUN, -(-times // len(shapes)))
         for number, first in enumerate(range(0, times, a_run)):
             gang, chance = next(gangs), random.Random(self._chance.random())
-            plans = KINDS[kind](chance, GANGS[gang].world_size, min(a_run, times - first))
+            plans = plans_for(chance, GANGS[gang].world_size, min(a_run, times - first))
             folder = self._folder / f"{kind}-{number}"
             yield lambda a=(folder, self._project, gang, plans, chance): local_trials(*a)  # type: ignore[misc]
 
