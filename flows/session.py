@@ -22,7 +22,7 @@ from flows.environment import project_folder
 from flows.failure_card import failure_card
 from flows.orphan import ended_with_worker
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
-from flows.request import TrainingRequest
+from flows.request import RetrainRequest, TrainingRequest
 from flows.run_log import run_log
 from tasks.context import RunContext
 from tasks.current_run import on_record
@@ -78,7 +78,10 @@ def session(request: TrainingRequest) -> Iterator[tuple[RunContext, PipelineSpec
             continued_by=request.command,
         )
         starving_after = None if pipeline.windows is None else pipeline.windows.starving_after
-        with on_record(context, starving_after), failure_card(context, request, pipeline):
+        # Trials are nobody's current run: what a retrain left to go on with is not for them to end.
+        is_retrain = isinstance(request, RetrainRequest)
+        recording = on_record(context, starving_after) if is_retrain else contextlib.nullcontext()
+        with recording, failure_card(context, request, pipeline):
             try:
                 yield context, pipeline
             finally:

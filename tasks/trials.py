@@ -14,6 +14,7 @@ from data_contracts.errors import HeadwayError, IntegrityError, TrainingFailed
 from tasks.candidate import read_candidate
 from tasks.code_version import code_version
 from tasks.context import RunContext
+from tasks.current_run import is_hopeless
 from tasks.evaluate import CODE as JUDGING
 from tasks.evaluate import EvaluationSpec, Judged
 from tasks.gangs import run_all_to_their_ends
@@ -33,8 +34,6 @@ from training.launch.spec import LaunchSpec
 from training.statistics import ratio_interval
 
 CODE = (*JUDGING, "tasks.trials")
-FOR_GOOD = (TrainingFailed, IntegrityError)
-"""What ends a trial, and not the others: it diverged, found no memory, or left a checkpoint that is none."""
 
 
 class TrialScore(Document):
@@ -90,7 +89,9 @@ def _train_one(context: RunContext, each: Described, spec: LaunchSpec, tracking_
     tried = Tried(trial=each.trial, run=each.run)
     try:
         train(context, each.trial.training, spec, each.settled, tracking_uri, each.trial.name)
-    except FOR_GOOD as error:
+    except HeadwayError as error:
+        if not is_hopeless(error):
+            raise
         return _failed(context, tried, error)
     return tried
 
@@ -120,10 +121,13 @@ def _train_together(
             if error is not None:
                 tried[each.trial.number] = _failed(context, tried[each.trial.number], error)
                 return
-            record_trained(context, each.settled.run, each.trial.name)
+            try:
+                record_trained(context, each.settled.run, each.trial.name)
+            except IntegrityError as damage:
+                tried[each.trial.number] = _failed(context, tried[each.trial.number], damage)
 
         if new:
-            run_all_to_their_ends(context, spec, watched, at_once=at_once, bearable=FOR_GOOD, ended=ended)
+            run_all_to_their_ends(context, spec, watched, at_once=at_once, bearable=is_hopeless, ended=ended)
     return list(tried.values())
 
 
@@ -191,7 +195,9 @@ def _scored(bench: Bench, pipeline: Judged, tried: Tried) -> Tried:
         link = find_or_make(
             context, "score", inputs, lambda: _score(bench, pipeline.evaluation, checkpoint), shown=name
         )
-    except FOR_GOOD as error:
+    except (TrainingFailed, IntegrityError) as error:
+        if not is_hopeless(error):
+            raise
         return _failed(context, tried, error)
     return replace(tried, score=context.workspace.load(link, TrialScore))
 

@@ -121,11 +121,13 @@ class TrialsSpec(Frozen):
         """
         for name in self.vary:
             _require_setting(name)
-        found = [(settings, with_settings(training, settings)) for settings in self._settings()]
-        distinct = {wanted.model_dump_json(): (settings, wanted) for settings, wanted in reversed(found)}
+        distinct: dict[str, tuple[Settings, TrainingSpec]] = {}
+        for settings in self._settings():
+            wanted = with_settings(training, settings)
+            distinct.setdefault(wanted.model_dump_json(), (settings, wanted))
         return tuple(
             Trial(number=number, settings=settings, training=wanted)
-            for number, (settings, wanted) in enumerate(reversed(distinct.values()), start=1)
+            for number, (settings, wanted) in enumerate(distinct.values(), start=1)
         )
 
     def _settings(self) -> Iterator[Settings]:

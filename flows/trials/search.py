@@ -39,6 +39,7 @@ def trials(request: TrialsRequest) -> TrialsSummary | State[TrialsSummary]:
         # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
         tried = train_trials(run, wanted, pipeline.launch, manifest, tracking_uri(run, pipeline.registry), at_once)
         ranked = rank_trials(run, pipeline, tried)
+        run.at.run = ranked[0].run.sha256[:16]
         best = pipeline.model_copy(update={"training": ranked[0].trial.training})
         evaluation, outcome = judge_and_register(run, best, ranked[0].run)
         return as_state(report(run, ranked, summarise(run, best, receipt, evaluation, outcome)))

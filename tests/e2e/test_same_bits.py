@@ -46,7 +46,8 @@ def test_a_run_whose_rank_is_killed_on_the_way_gives_the_same_bits(project, retr
     killer.start()
     summary, events = retrain_here(project, guarded=True)
     killer.join()
-    assert "rank.lost" in {event["event"] for event in events}
+    (retry,) = (event for event in events if event["event"] == "attempt.retry")
+    assert "rank 1 was killed" in retry["what"]
     assert len(project.attempts()) == 2, "the kill came in mid-training"
     (restored,) = (event for event in project.rank_events(project.attempts()[1]) if event["event"] == "restore")
     assert restored["step"] >= 20, "it went on from a checkpoint"

@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from data_contracts.errors import RunStopped
 from data_contracts.leftovers import MACHINE
+from flows.request import RetrainRequest, TrainingRequest, TrialsRequest
+from flows.session import session
+from tasks import current_run
 
 DEPLOYMENTS = Path(__file__).resolve().parents[2] / "deployments"
 SESSION = """
@@ -55,3 +59,14 @@ def test_a_killed_flow_leaves_nothing_to_the_next_but_its_ledger(tmp_path: Path)
     left = sorted(path.name for path in workspace.rglob("*") if path.is_file())
     assert left == ["flow.jsonl", "flow.jsonl"]
     assert not [name for name in left if MACHINE in name]
+
+
+@pytest.mark.parametrize(("asked", "found"), [(RetrainRequest, "stopped"), (TrialsRequest, None)])
+def test_trials_that_stop_leave_what_a_window_cut_to_the_next(
+    tmp_path: Path, asked: type[TrainingRequest], found: str | None
+) -> None:
+    request = asked(pipeline=str(DEPLOYMENTS / "stdlib-lm.yaml"), workspace=str(tmp_path))
+    with pytest.raises(RunStopped), session(request) as (run, _):
+        raise RunStopped("asked")
+    now = current_run.read(run.workspace, "stdlib-lm")
+    assert (None if now is None else now.state) == found

@@ -48,6 +48,12 @@ def test_a_grid_is_of_different_settings() -> None:
     assert len(settings({"max_steps": [50, 50]})) == 1, "as the file has it"
 
 
+@given(st.integers(0, 2**40), st.integers(1, 8))
+def test_more_draws_keep_the_numbers_of_the_first_ones_though_settings_are_drawn_twice(seed: int, draws: int) -> None:
+    fewer, more = (settings({"max_steps": [10, 20, 30]}, draws=number, seed=seed) for number in (draws, draws + 3))
+    assert more[: len(fewer)] == fewer
+
+
 @given(st.integers(0, 2**40), st.integers(3, 20))
 def test_more_draws_keep_the_first_ones_and_another_seed_has_others(seed: int, draws: int) -> None:
     vary = {"optimizer.lr": LR, "recipe.model.width": [16, 32, 64]}

@@ -31,7 +31,8 @@ def test_peers_blocked_in_a_collective_are_freed_and_the_next_attempt_finishes(t
     assert outcome.state == "done"
     first, _ = toy_run.events("attempt")
     assert "rank 1 was killed" in str(first["what"]), "the victim is named, not the peer whose connection broke"
-    assert float(str(toy_run.events("attempt.ending")[0]["duration_s"])) < LaunchSpec().stop_grace_s
+    # None where all had ended before anybody was to be told.
+    assert sum(float(str(each["duration_s"])) for each in toy_run.events("attempt.ending")) < LaunchSpec().stop_grace_s
     assert toy_run.survivors() == []
 
 
