@@ -10,6 +10,7 @@ bounds, and goes out with the first event that finds space again. Who must have 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import threading
@@ -38,6 +39,7 @@ class Ledger:
     def __init__(self, spool: Path, **common: Any) -> None:
         self._spool, self._common = spool, common
         self._descriptor: int | None = None
+        self._closed = False
         self._writing = threading.Lock()
         self._waiting, self._num_dropped = b"", 0
         self._refusal: OSError | None = None
@@ -92,6 +94,9 @@ class Ledger:
     def _write_waiting(self) -> None:
         """Write what waits, as far as there is space: a write may end short, in the middle of a line."""
         try:
+            if self._closed:
+                # Its descriptor's number may be another file's by now.
+                raise OSError(errno.EBADF, "it is closed")
             if self._descriptor is None:
                 self._descriptor = self._open()
             while self._waiting:
@@ -137,10 +142,12 @@ class Ledger:
                 self.listeners.remove(listener)
 
     def close(self) -> None:
+        """What is recorded later is shown to listeners, and written nowhere."""
         with self._writing:
             self._write_waiting()
             if self._descriptor is not None:
                 os.close(self._descriptor)
+            self._descriptor, self._closed = None, True
 
 
 def _line(event: Event) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,3 +103,23 @@ def test_events_that_found_no_space_are_shown_to_listeners_all_the_same() -> Non
     with ledger.span("work"):
         pass
     assert seen == ["work.begin", "work"]
+
+
+def test_what_is_recorded_after_the_end_is_written_into_no_other_file(tmp_path: Path) -> None:
+    ledger, seen = Ledger(tmp_path / "spool.jsonl"), []
+    ledger.event("one")
+    links = {path.name: path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+    (number,) = (int(name) for name, file in links.items() if file == tmp_path / "spool.jsonl")
+    ledger.listeners.append(lambda event: seen.append(event["event"]))
+    with (tmp_path / "another").open("wb") as other:
+        ledger.close()
+        os.dup2(other.fileno(), number)
+        try:
+            ledger.event("late")
+            with pytest.raises(EnvironmentProblem, match="closed"):
+                ledger.require_written()
+            ledger.close()
+        finally:
+            os.close(number)
+    assert (tmp_path / "another").read_bytes() == b""
+    assert names(tmp_path / "spool.jsonl") == ["one"] and seen == ["late"]

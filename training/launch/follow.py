@@ -11,10 +11,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from data_contracts.errors import HeadwayError, RunStopped
-from training.launch.follower import POLL_S, Follower
+from training.launch.follower import POLL_S, Follower, Steps
 from training.launch.jobs import ArrayScheduler, Scheduler
 from training.launch.order import DetachedFiles
 from training.launch.run_lock import owning
@@ -111,7 +111,7 @@ class _Together:
         self._followers, self._ledger, self._at_once = followers, ledger, at_once
         self._bearable, self._ended = bearable, ended
         self._waiting = deque(range(len(followers)))
-        self._going: dict[int, Iterator[None]] = {}
+        self._going: dict[int, Steps[None]] = {}
         self._worker_is_lost = False
 
     def run(self, array: ArrayScheduler | None) -> None:
@@ -141,6 +141,9 @@ class _Together:
                 self._stop_in_order()
             raise
         finally:
+            # Left suspended, they would write the ends of their spans whenever they are collected.
+            for each in self._going.values():
+                each.close()
             self._ledger.listeners.remove(self._listen)
 
     def _listen(self, event: Event) -> None:

@@ -74,7 +74,7 @@ class Follower:
         self._known = to_its_end(self._reattach())
         return self._known is not None
 
-    def run(self) -> Iterator[None]:
+    def run(self) -> Steps[None]:
         """Raises as `follow` does."""
         while not (yield from self._one_job()):
             self._ledger.event("job.again", message="the job made room for another; it is queued again")

@@ -1,0 +1,117 @@
+"""What a flow does with the jobs it watches when one of them, or somebody, ends it: on a scheduler of this process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from training.launch import follow as following
+from training.launch.follow import follow_all
+from training.launch.jobs import JobReport, JobState, Scheduler, run_key
+from training.launch.order import DetachedFiles, JobHandle, Order, Outcome
+from training.launch.spec import DetachedSpec, Gang, LaunchSpec
+from training.launch.stop_request import requested_stop
+from training.ledger import Event, Ledger, read_events
+
+SPEC = LaunchSpec(launcher="slurm", stop_grace_s=1.0, detached=DetachedSpec(unreachable_s=1.0))
+
+
+class Desk(Scheduler):
+    """Every job runs until it is asked to stop, or until a test ends it."""
+
+    name = "desk"
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, str] = {}
+        self.asked: list[str] = []
+        """Keys, in the order in which jobs were looked for."""
+
+    def key(self, run_dir: Path) -> str:
+        return run_key(run_dir)
+
+    def find(self, key: str) -> str | None:
+        self.asked.append(key)
+        return self.jobs.get(key)
+
+    def submit(self, order: Order) -> JobHandle:
+        key = self.key(order.to_gang().run_dir)
+        job = self.jobs[key] = f"{len(self.jobs) + 1}"
+        return JobHandle(launcher=self.name, job=job, key=key, order=order.order, log="")
+
+    def poll(self, handle: JobHandle) -> JobReport:
+        (run_dir,) = (run_dir for run_dir in self.run_dirs if self.key(run_dir) == handle.key)
+        if requested_stop(run_dir) is not None:
+            end(run_dir, "stopped")
+        return JobReport(state=JobState.RUNNING)
+
+    run_dirs: Sequence[Path] = ()
+
+
+def end(run_dir: Path, state: str) -> None:
+    files = DetachedFiles(run_dir)
+    Outcome.model_validate({"order": Order.load(files).order, "state": state}).save(files)
+
+
+def state_of(run_dir: Path) -> str | None:
+    files = DetachedFiles(run_dir)
+    outcome = Outcome.load(files, Order.load(files).order)
+    return None if outcome is None else outcome.state
+
+
+@pytest.fixture
+def run_dirs(tmp_path: Path) -> list[Path]:
+    made = [tmp_path / f"{number}123456789abcdef" for number in range(3)]
+    for run_dir in made:
+        run_dir.mkdir()
+    return made
+
+
+@pytest.fixture
+def desk(run_dirs: list[Path], monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.setattr(following, "POLL_S", 0.01)
+    desk = Desk()
+    desk.run_dirs = run_dirs
+    return desk
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with contextlib.closing(Ledger(tmp_path / "flow.jsonl")) as ledger:
+        yield ledger
+
+
+def events(ledger_folder: Path, name: str) -> list[Event]:
+    return [event for event in read_events(ledger_folder / "flow.jsonl") if event["event"] == name]
+
+
+def watch(desk: Desk, ledger: Ledger, polls: Sequence[Callable[[], None]], **how: object) -> None:
+    watched = [
+        (Gang(module="none", arguments=(), nodes=1, ranks_per_node=1, import_path=(), run_dir=run_dir), poll)
+        for run_dir, poll in zip(desk.run_dirs, polls, strict=True)
+    ]
+    follow_all(desk, SPEC, watched, ledger=ledger, budget_scope="one", at_once=3, **how)  # type: ignore[arg-type]
+
+
+def fail_with(error: BaseException) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def go_on() -> None:
+    return None
+
+
+@pytest.mark.parametrize("why", [KeyboardInterrupt(), RuntimeError("a defect")])
+def test_the_time_of_every_run_is_accounted_for_when_one_ends_the_flow(
+    tmp_path: Path, desk: Desk, ledger: Ledger, why: BaseException
+) -> None:
+    with pytest.raises(type(why)) as ended:
+        watch(desk, ledger, [go_on, go_on, fail_with(why)])
+
+    assert len(events(tmp_path, "launch.follow.begin")) == len(events(tmp_path, "launch.follow")) == 3
+    assert ended.tb is not None, "what the generators stand in is still alive"
