@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from data_contracts.errors import EnvironmentProblem, HeadwayError, RunStopped
+from data_contracts.errors import EnvironmentProblem, RunStopped
 from training.launch.jobs import JobReport, JobState, Scheduler, SchedulerSilent
 from training.launch.lease import Lease
 from training.launch.order import DetachedFiles, JobHandle, Order, Outcome
@@ -118,11 +118,15 @@ class Follower:
 
     def _find(self, known: JobHandle | None) -> Steps[tuple[str, str | None]]:
         """The key under which the run's job lives, and the job; the run's own key where none does."""
-        own = self._scheduler.key(self._gang.run_dir)
-        for key in dict.fromkeys((own, own if known is None else known.key)):
+        for key in (keys := self._keys(known)):
             if (job := (yield from self._patiently(key))) is not None:
                 return key, job
-        return own, None
+        return keys[0], None
+
+    def _keys(self, known: JobHandle | None) -> list[str]:
+        """Under which the run's job may live, its own first."""
+        own = self._scheduler.key(self._gang.run_dir)
+        return list(dict.fromkeys((own, own if known is None else known.key)))
 
     def _submit(self) -> JobHandle:
         order = self.write_order("")
@@ -243,17 +247,17 @@ class Follower:
                 yield from self._stop(handle)
         except EnvironmentProblem as problem:
             # What interrupted the flow is what is told; the lease ends the job.
-            self._tell_problem(problem)
+            self._ledger.event("job.unknown", message=str(problem))
 
     def _living(self) -> JobHandle | None:
         known = JobHandle.load(self._files)
         if known is not None and known.job and not self._scheduler.poll(known).state.has_ended:
             return known
-        # The interrupt may have come before a job that was just queued was written down.
-        key, job = to_its_end(self._find(known))
-        if job is None:
-            return None
-        return JobHandle(launcher=self._scheduler.name, job=job, key=key, order="", log="")
+        # The interrupt may have come before a job that was just queued was written down. Asked once: the others wait.
+        for key in self._keys(known):
+            if (job := self._scheduler.find(key)) is not None:
+                return JobHandle(launcher=self._scheduler.name, job=job, key=key, order="", log="")
+        return None
 
     def _stop(self, handle: JobHandle) -> Iterator[None]:
         request_stop(self._gang.run_dir, "the flow was interrupted")
@@ -277,12 +281,9 @@ class Follower:
             except SchedulerSilent as problem:
                 if time.monotonic() > deadline_s:
                     raise
-                self._tell_problem(problem)
+                self._ledger.event("job.unknown", message=str(problem))
             for _ in range(round(ASK_S / POLL_S)):
                 yield
-
-    def _tell_problem(self, problem: HeadwayError) -> None:
-        self._ledger.event("job.unknown", message=str(problem))
 
 
 def _stopped(gang: Gang, what: str, wish: StopWish | None = None) -> RunStopped:

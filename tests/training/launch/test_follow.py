@@ -10,7 +10,7 @@ import pytest
 
 from training.launch import follow as following
 from training.launch.follow import follow_all
-from training.launch.jobs import JobReport, JobState, Scheduler, run_key
+from training.launch.jobs import JobReport, JobState, Scheduler, SchedulerSilent, run_key
 from training.launch.order import DetachedFiles, JobHandle, Order, Outcome
 from training.launch.spec import DetachedSpec, Gang, LaunchSpec
 from training.launch.stop_request import requested_stop
@@ -26,14 +26,17 @@ class Desk(Scheduler):
 
     def __init__(self) -> None:
         self.jobs: dict[str, str] = {}
+        self.is_silent = False
         self.asked: list[str] = []
-        """Keys, in the order in which jobs were looked for."""
+        """Under which keys a job was looked for, in vain: it was silent."""
 
     def key(self, run_dir: Path) -> str:
         return run_key(run_dir)
 
     def find(self, key: str) -> str | None:
-        self.asked.append(key)
+        if self.is_silent:
+            self.asked.append(key)
+            raise SchedulerSilent("nobody is at the desk.")
         return self.jobs.get(key)
 
     def submit(self, order: Order) -> JobHandle:
@@ -115,3 +118,20 @@ def test_the_time_of_every_run_is_accounted_for_when_one_ends_the_flow(
 
     assert len(events(tmp_path, "launch.follow.begin")) == len(events(tmp_path, "launch.follow")) == 3
     assert ended.tb is not None, "what the generators stand in is still alive"
+
+
+def test_a_scheduler_that_is_silent_is_asked_once_for_a_job_and_holds_up_no_other_runs_stop(
+    tmp_path: Path, desk: Desk, ledger: Ledger
+) -> None:
+    def be_interrupted_at_the_desk() -> None:
+        DetachedFiles(desk.run_dirs[0]).job.unlink()
+        desk.is_silent = True
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        watch(desk, ledger, [go_on, go_on, be_interrupted_at_the_desk])
+
+    assert desk.asked == [desk.key(desk.run_dirs[0])]
+    assert [state_of(run_dir) for run_dir in desk.run_dirs] == [None, "stopped", "stopped"]
+    (told,) = events(tmp_path, "job.unknown")
+    assert "nobody is at the desk" in told["message"]
