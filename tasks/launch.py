@@ -140,7 +140,8 @@ def describe_run(context: RunContext, training: TrainingSpec, manifest: Link, be
 def _train(
     context: RunContext, training: TrainingSpec, spec: LaunchSpec, settled: Settled, tracking_uri: str, name: str = ""
 ) -> Made:
-    with watched_training(context, training, spec, settled, tracking_uri, name) as (gang, poll):
+    watched = watched_training(context, training, spec, settled, tracking_uri, name)
+    with showing_slow_ranks(context), watched as (gang, poll):
         run_to_its_end(context, spec, gang, poll)
     return Made(document=settled.run, files=result_files(context, settled.run.link))
 
@@ -149,7 +150,10 @@ def _train(
 def watched_training(
     context: RunContext, training: TrainingSpec, spec: LaunchSpec, settled: Settled, tracking_uri: str, name: str
 ) -> Iterator[tuple[Gang, Poll]]:
-    """The gang of a run, and what is to be called a few times a second while it trains; at the end all is told."""
+    """The gang of a run, and what is to be called a few times a second while it trains; at the end all is told.
+
+    Slow ranks are not: they are shown once for all runs that train at a time, by who trains them.
+    """
     workspace, run = context.workspace, settled.run
     run_dir = workspace.local_path(run_folder(run.link))
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -177,7 +181,7 @@ def watched_training(
     facts = step_facts(context, run, training) | ({"trial": name} if name else {})
     watch = TrainingWatch(context, run_dir, facts, shipper.add, joins_in=spec.is_detached)
     carrier = CheckpointCarrier(workspace, run_folder(run.link), run.link, context.ledger)
-    with shipper, carrier, showing_slow_ranks(context):
+    with shipper, carrier:
 
         def poll() -> int | None:
             carrier.tell()

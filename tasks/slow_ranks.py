@@ -15,16 +15,17 @@ REPORTED, LEFT_OUT = "reported", "its host is left out from the next attempt on"
 
 @contextlib.contextmanager
 def showing_slow_ranks(context: RunContext) -> Iterator[None]:
-    """While the body trains, whoever its supervisor names."""
+    """While the body trains, whoever its supervisors name: enter it once, for however many runs train at a time."""
     table = GrowingTable(artifact_key(context.pipeline, "slow-ranks"), "Ranks that the others wait for")
     rows: list[dict[str, Any]] = []
 
     def listen(event: Event) -> None:
         if event["event"] == "rank.slow":
-            rows.append(_row(event))
+            rows.append(_row({"run": context.at.run, **event}))
         elif event["event"] == "host.left_out" and rows:
+            left_out = (event.get("run", context.at.run), event["attempt"], event["host"])
             for row in rows:
-                if (row["attempt"], row["host"]) == (event["attempt"], event["host"]):
+                if (row["run"], row["attempt"], row["host"]) == left_out:
                     row["what came of it"] = LEFT_OUT
         else:
             return
@@ -40,6 +41,7 @@ def showing_slow_ranks(context: RunContext) -> Iterator[None]:
 
 def _row(event: Event) -> dict[str, Any]:
     return {
+        "run": event["run"],
         "attempt": event["attempt"],
         "rank": event["rank"],
         "host": event["host"],

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from prefect.context import FlowRunContext
 
 from data_contracts.digest_cache import DigestCache
 from data_contracts.digests import sha256_bytes
@@ -26,6 +28,7 @@ from data_contracts.documents import (
     StoredFile,
 )
 from data_contracts.publication import Workspace
+from tasks import artifacts
 from tasks.context import RunContext
 from training.checkpoint.inexactness import inexactness
 from training.ledger import Ledger
@@ -169,3 +172,12 @@ def register(workspace: Workspace) -> Register:
         return workspace.publish_document(registration), evaluation.link
 
     return made
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What Prefect is told, as in a flow run."""
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(FlowRunContext, "get", classmethod(lambda _cls: object()))
+    monkeypatch.setattr(artifacts, "create_table_artifact", lambda **fields: told.append(fields))
+    return told

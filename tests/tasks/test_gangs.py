@@ -13,6 +13,7 @@ from tasks.gangs import gang_for
 from tasks.model_export import export_graph
 from tasks.scoring import Bench
 from tasks.starting_point import Settled
+from tests.tasks.test_slow_ranks import SLOW
 from training.config import TrainingSpec
 from training.data.loader_spec import LoaderSpec, loader_spec
 from training.launch.spec import Gang, LaunchSpec
@@ -91,3 +92,18 @@ def test_ranks_import_the_frozen_code_first(context, candidate: Candidate) -> No
     assert gang.import_path == (str(context.workspace.local_path("code/none.zip")),)
     assert gang.arguments[:4] == ("--workspace", context.workspace.uri, "--run-spec", candidate.run.sha256)
     assert (gang.arguments[-2:], gang.world_size) == (("--more", "x"), 2)
+
+
+def test_a_slow_rank_is_shown_once_however_many_runs_train_at_a_time(
+    context, candidate: Candidate, started: list[Gang], shown: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def be_slow(*_: Any, **__: Any) -> None:
+        context.ledger.event("rank.slow", **SLOW)
+
+    monkeypatch.setattr(gangs, "supervise", be_slow)
+    monkeypatch.setattr(launch, "result_files", lambda *_: ())
+    settled = Settled(candidate.run, "")
+    beside = launch.watched_training(context, TrainingSpec(max_steps=10), LAUNCH, settled, "", "another")
+    with beside:
+        train(context, candidate)
+    assert len(shown) == 1

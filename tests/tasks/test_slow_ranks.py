@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from prefect.context import FlowRunContext
 
 from tasks import artifacts
 from tasks.context import RunContext
@@ -15,15 +14,6 @@ SLOW = {
     **{"attempt": 1, "rank": 3, "host": "b", "part": "forward", "excess_s": 0.25, "step_s": 1.0},
     **{"own_s": 0.5, "others_s": 0.25, "score": 9.0, "what": "rank 3 on b is slow: ..."},
 }
-
-
-@pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What Prefect is told, as in a flow run."""
-    told: list[dict[str, Any]] = []
-    monkeypatch.setattr(FlowRunContext, "get", classmethod(lambda _cls: object()))
-    monkeypatch.setattr(artifacts, "create_table_artifact", lambda **fields: told.append(fields))
-    return told
 
 
 def test_each_rank_that_is_named_is_a_row_with_what_it_costs_and_what_came_of_it(
@@ -40,6 +30,19 @@ def test_each_rank_that_is_named_is_a_row_with_what_it_costs_and_what_came_of_it
     assert (row["takes it"], row["takes the others"], row["costs"]) == ("0.5 s", "0.25 s", "0.25 of 1 s a step")
     assert row["what came of it"].startswith("its host is left out") and other["what came of it"] == "reported"
     assert {each["key"] for each in shown} == {f"{artifacts.artifact_key(context.pipeline)}-slow-ranks"}
+
+
+def test_a_host_that_one_run_leaves_out_is_left_out_of_no_other(
+    context: RunContext, shown: list[dict[str, Any]]
+) -> None:
+    context.at.run = "b"
+    with showing_slow_ranks(context):
+        for run in ({"run": "a"}, {}):
+            context.ledger.event("rank.slow", **SLOW, **run)
+        context.ledger.event("host.left_out", attempt=1, host="b", run="a", what="...")
+    one, other = shown[-1]["table"]
+    assert (one["run"], other["run"]) == ("a", "b"), "what names no run is of the one that is trained"
+    assert one["what came of it"].startswith("its host is left out") and other["what came of it"] == "reported"
 
 
 def test_nothing_is_shown_where_nobody_is_slow_nor_after_training(

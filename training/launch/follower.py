@@ -221,7 +221,7 @@ class Follower:
         """Into the flow's ledger what the job's supervisor has written down."""
         for spool in self._files.spools(handle.job):
             for event in self._tails.setdefault(spool, SpoolTail(spool)).poll():
-                self._ledger.take_over(event)
+                self._ledger.take_over({"run": self.run_dir.name, **event})
 
     def _stop_wish(self) -> StopWish | None:
         asked = requested_stop(self._gang.run_dir)

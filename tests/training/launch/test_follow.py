@@ -135,3 +135,24 @@ def test_a_scheduler_that_is_silent_is_asked_once_for_a_job_and_holds_up_no_othe
     assert [state_of(run_dir) for run_dir in desk.run_dirs] == [None, "stopped", "stopped"]
     (told,) = events(tmp_path, "job.unknown")
     assert "nobody is at the desk" in told["message"]
+
+
+def test_what_a_jobs_supervisor_records_is_taken_over_under_the_name_of_its_run(
+    tmp_path: Path, desk: Desk, ledger: Ledger
+) -> None:
+    def finish(run_dir: Path, **fields: str) -> Callable[[], None]:
+        def record_and_end() -> None:
+            if state_of(run_dir) is None:
+                files = DetachedFiles(run_dir)
+                job = JobHandle.load(files)
+                assert job is not None
+                with contextlib.closing(Ledger(files.spool(job.job, 0))) as spool:
+                    spool.event("rank.slow", **fields)
+                end(run_dir, "done")
+
+        return record_and_end
+
+    first, second, third = desk.run_dirs
+    watch(desk, ledger, [finish(first), finish(second), finish(third, run="its own word")])
+
+    assert [event["run"] for event in events(tmp_path, "rank.slow")] == [first.name, second.name, "its own word"]
