@@ -28,14 +28,16 @@ class TrainingWatch:
         joins_in: bool = False,
     ) -> None:
         """Args:
-        joins_in: whether an attempt that has not ended goes on, and is told from its first step.
+        joins_in: whether the newest attempt, if it has not ended, goes on, and is told from its first step.
         """
         self._context, self._attempts, self._facts, self._ship = context, run_dir / "attempts", facts, ship
         self._tails: dict[Path, SpoolTail] = {}
         key = artifact_key(context.pipeline, "training", str(facts.get("trial", "")))
         self._bar = ProgressBar(key, "Training steps, in percent")
-        ended = {record.attempt for record in AttemptRecords(run_dir).all() if record.end_unix_s is not None}
-        self._old = {spool for spool in self._spools() if not joins_in or int(spool.parent.parent.name) in ended}
+        # One whose supervisor was killed never ends on record: of those that have not, only the newest can go on.
+        newest = AttemptRecords(run_dir).all()[-1:] if joins_in else []
+        goes_on = {record.attempt for record in newest if record.end_unix_s is None}
+        self._old = {spool for spool in self._spools() if int(spool.parent.parent.name) not in goes_on}
         self._step: int | None = None
 
     def _spools(self) -> list[Path]:

@@ -13,9 +13,12 @@ from training.launch.spec import attempt_folder
 from training.ledger import Ledger
 
 
-@pytest.mark.parametrize(("joins_in", "told"), [(True, [3, 4]), (False, [])])
-def test_who_joins_a_detached_run_tells_the_attempt_that_goes_on_and_no_earlier_one(
-    context, tmp_path: Path, joins_in: bool, told: list[int]
+@pytest.mark.parametrize(
+    ("joins_in", "ended", "told"),
+    [(True, [1], [3, 4]), (False, [1], []), (True, [], [3, 4]), (True, [2], []), (True, [1, 2], [])],
+)
+def test_who_joins_a_detached_run_tells_the_attempt_that_goes_on_and_none_that_has_ended_or_lost_its_owner(
+    context, tmp_path: Path, joins_in: bool, ended: list[int], told: list[int]
 ) -> None:
     records = AttemptRecords(tmp_path)
     for number, steps in ((1, (1, 2)), (2, (3, 4))):
@@ -23,7 +26,8 @@ def test_who_joins_a_detached_run_tells_the_attempt_that_goes_on_and_no_earlier_
         spool = Ledger(AttemptFiles(attempt_folder(tmp_path, number)).rank_spool(0))
         for step in steps:
             spool.event("step", step=step)
-    records.end(AttemptRecord(attempt=1, scope="one", end_unix_s=1.0))
+    for number in ended:
+        records.end(AttemptRecord(attempt=number, scope="one", end_unix_s=1.0))
     shipped: list[int] = []
 
     watch = TrainingWatch(
