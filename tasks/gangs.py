@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from data_contracts.documents import RunSpec
-from data_contracts.errors import HeadwayError
 from data_contracts.places import LOCAL
 from tasks.context import RunContext
-from training.launch.follow import Ended, Watched, follow, follow_all
+from training.launch.follow import Bearable, Ended, Watched, follow, follow_all
 from training.launch.launchers import scheduler_for
 from training.launch.spec import Gang, LaunchSpec, for_quiet_work
 from training.launch.supervisor import supervise
@@ -69,7 +68,7 @@ def run_all_to_their_ends(
     watched: Sequence[Watched],
     *,
     at_once: int,
-    bearable: tuple[type[HeadwayError], ...],
+    bearable: Bearable,
     ended: Ended,
 ) -> None:
     """Watch the jobs of several runs, of a detached launcher; see `follow_all`."""

@@ -27,6 +27,7 @@ from tasks.launch import (
     watched_training,
 )
 from tasks.scoring import Bench, only
+from tasks.slow_ranks import showing_slow_ranks
 from tasks.stage import Made, find_intact, find_or_make, stage_task
 from tasks.starting_point import Settled
 from tasks.trials_spec import Trial
@@ -107,7 +108,7 @@ def _train_together(
             new.append(each)
         else:
             train(context, each.trial.training, spec, each.settled, tracking_uri, each.trial.name)
-    with contextlib.ExitStack() as all_of_them:
+    with showing_slow_ranks(context), contextlib.ExitStack() as all_of_them:
         stacks, watched = [], []
         for each in new:
             _tell(context, each, len(described))

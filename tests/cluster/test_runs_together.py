@@ -65,7 +65,7 @@ def follow(runs: Sequence[DetachedRun], *arguments: tuple[str, ...], at_once: in
         ledger=Ledger(runs[0].folder / "owner.jsonl"),
         budget_scope="one",
         at_once=at_once,
-        bearable=(TrainingFailed,),
+        bearable=lambda error: isinstance(error, TrainingFailed),
         ended=ends.__setitem__,
     )
     return [ends[number] for number in range(len(runs))]

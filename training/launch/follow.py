@@ -25,6 +25,8 @@ WORKER_LOST = "worker.lost"
 """The event that says that the flow is ended because its worker died, and by nobody's wish."""
 Watched = tuple[Gang, Callable[[], int | None]]
 """A run, and what is to be called twice a second, so that people see how it goes."""
+Bearable = Callable[[HeadwayError], bool]
+"""Whether what ended one run ends no other."""
 Ended = Callable[[int, HeadwayError | None], object]
 """Told of a run, by its number from 0, and of what ended it; None: it is done."""
 
@@ -60,15 +62,16 @@ def follow_all(
     ledger: Ledger,
     budget_scope: str,
     at_once: int = 1,
-    bearable: tuple[type[HeadwayError], ...] = (),
+    bearable: Bearable = lambda error: False,
     ended: Ended = lambda number, error: None,
 ) -> None:
     """Have several gangs of one shape run to their ends, as one array of jobs where the scheduler has such.
 
     Args:
         at_once: how many run at a time.
-        bearable: what ends one run and not the others.
-        ended: called as soon as a run is at its end.
+        bearable: asked of what ended a run.
+        ended: called as soon as a run is at its end, done or for a reason that is bearable; whatever it raises stops
+            the others, in order, and is raised.
 
     Raises:
         RunStopped: one was stopped, and so are all.
@@ -105,7 +108,7 @@ class _Together:
         followers: Sequence[Follower],
         ledger: Ledger,
         at_once: int,
-        bearable: tuple[type[HeadwayError], ...],
+        bearable: Bearable,
         ended: Ended,
     ) -> None:
         self._followers, self._ledger, self._at_once = followers, ledger, at_once
@@ -113,6 +116,7 @@ class _Together:
         self._waiting = deque(range(len(followers)))
         self._going: dict[int, Steps[None]] = {}
         self._worker_is_lost = False
+        self._is_telling = False
 
     def run(self, array: ArrayScheduler | None) -> None:
         """Args:
@@ -131,10 +135,9 @@ class _Together:
                     self._turn(number)
                 if self._going:
                     time.sleep(POLL_S)
-        except RunStopped:
-            self._stop_in_order()
-            raise
-        except Exception:
+        except Exception as failure:
+            if self._is_telling or isinstance(failure, RunStopped):
+                self._stop_in_order()
             raise
         except BaseException as interrupt:
             if not self._worker_is_lost and not getattr(interrupt, "spares_detached_runs", False):
@@ -156,14 +159,16 @@ class _Together:
             return
         except StopIteration:
             error = None
-        except self._bearable as failure:
+        except Exception as failure:
+            if not isinstance(failure, HeadwayError) or not self._bearable(failure):
+                # What has ended is not stopped; what was interrupted is.
+                del self._going[number]
+                raise
             error = failure
-        except Exception:
-            # What has ended is not stopped; what was interrupted is.
-            del self._going[number]
-            raise
         del self._going[number]
+        self._is_telling = True
         self._ended(number, error)
+        self._is_telling = False
 
     def _stop_in_order(self) -> None:
         """All at once: a cancelled flow has little time."""

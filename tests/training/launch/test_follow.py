@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from data_contracts.errors import HeadwayError, IntegrityError, RunStopped, TrainingFailed
 from training.launch import follow as following
+from training.launch.failure import describe
 from training.launch.follow import follow_all
 from training.launch.jobs import JobReport, JobState, Scheduler, SchedulerSilent, run_key
 from training.launch.order import DetachedFiles, JobHandle, Order, Outcome
@@ -53,9 +55,10 @@ class Desk(Scheduler):
     run_dirs: Sequence[Path] = ()
 
 
-def end(run_dir: Path, state: str) -> None:
+def end(run_dir: Path, state: str, error: HeadwayError | None = None) -> None:
     files = DetachedFiles(run_dir)
-    Outcome.model_validate({"order": Order.load(files).order, "state": state}).save(files)
+    told = {} if error is None else describe(error, "")
+    Outcome.model_validate({"order": Order.load(files).order, "state": state, "error": told}).save(files)
 
 
 def state_of(run_dir: Path) -> str | None:
@@ -137,10 +140,18 @@ def test_a_scheduler_that_is_silent_is_asked_once_for_a_job_and_holds_up_no_othe
     assert "nobody is at the desk" in told["message"]
 
 
+def finish(run_dir: Path, state: str = "done", error: HeadwayError | None = None) -> Callable[[], None]:
+    def end_once() -> None:
+        if state_of(run_dir) is None:
+            end(run_dir, state, error)
+
+    return end_once
+
+
 def test_what_a_jobs_supervisor_records_is_taken_over_under_the_name_of_its_run(
     tmp_path: Path, desk: Desk, ledger: Ledger
 ) -> None:
-    def finish(run_dir: Path, **fields: str) -> Callable[[], None]:
+    def record(run_dir: Path, **fields: str) -> Callable[[], None]:
         def record_and_end() -> None:
             if state_of(run_dir) is None:
                 files = DetachedFiles(run_dir)
@@ -153,6 +164,48 @@ def test_what_a_jobs_supervisor_records_is_taken_over_under_the_name_of_its_run(
         return record_and_end
 
     first, second, third = desk.run_dirs
-    watch(desk, ledger, [finish(first), finish(second), finish(third, run="its own word")])
+    watch(desk, ledger, [record(first), record(second), record(third, run="its own word")])
 
     assert [event["run"] for event in events(tmp_path, "rank.slow")] == [first.name, second.name, "its own word"]
+
+
+@pytest.mark.parametrize(
+    "why", [IntegrityError("a checkpoint that is none"), RunStopped("no time"), OSError("no disk")]
+)
+def test_what_goes_wrong_with_one_runs_end_stops_the_others_in_order(
+    desk: Desk, ledger: Ledger, why: Exception
+) -> None:
+    first, *others = desk.run_dirs
+
+    with pytest.raises(type(why)):
+        watch(desk, ledger, [finish(first), go_on, go_on], ended=lambda *_: fail_with(why)())
+
+    assert [state_of(run_dir) for run_dir in others] == ["stopped", "stopped"]
+
+
+def test_a_stop_of_one_run_stops_all(desk: Desk, ledger: Ledger) -> None:
+    first, *others = desk.run_dirs
+    with pytest.raises(RunStopped, match="enough"):
+        watch(desk, ledger, [finish(first, "stopped", RunStopped("enough")), go_on, go_on])
+    assert [state_of(run_dir) for run_dir in others] == ["stopped", "stopped"]
+
+
+@pytest.mark.parametrize("is_bearable", [True, False])
+def test_what_ends_a_run_ends_no_watching_of_the_others_where_it_is_bearable(
+    desk: Desk, ledger: Ledger, is_bearable: bool
+) -> None:
+    """Where it is not, their jobs are left alone, and the next flow finds them; so it is with a defect."""
+    first, _, third = desk.run_dirs
+    ends: dict[int, HeadwayError | None] = {}
+    reason = TrainingFailed("it diverged.")
+
+    def meet_a_defect_once_the_first_is_told() -> None:
+        if ends:
+            raise RuntimeError("a defect")
+
+    polls = [finish(first, "failed", reason), meet_a_defect_once_the_first_is_told, go_on]
+    with pytest.raises(RuntimeError if is_bearable else TrainingFailed):
+        watch(desk, ledger, polls, bearable=lambda error: is_bearable, ended=ends.__setitem__)
+
+    assert [type(error) for error in ends.values()] == ([TrainingFailed] if is_bearable else [])
+    assert state_of(third) is None
