@@ -31,6 +31,7 @@ from training.config import TrainingSpec
 from training.launch.follow import follow_all
 from training.launch.jobs import JobState
 from training.launch.launchers import scheduler_for
+from training.launch.slurm import run_command
 from training.launch.slurm_array import array_name
 from training.launch.stop_request import request_stop
 from training.ledger import Ledger, read_events
@@ -140,6 +141,8 @@ def test_a_stop_of_one_keeps_checkpoints_of_all_and_what_waits_leaves_the_queue(
     flow = start_flow(runs, *LONG)
     for run in runs[:2]:
         run.wait_for_step()
+    # It would begin in the place of the one that is stopped, before anybody can take it out of the queue.
+    run_command("scontrol", "hold", runs[2].handle().job)
 
     request_stop(runs[1].folder, "enough")
 
