@@ -73,12 +73,15 @@ class ForkingHandler(SubprocessHandler):
         sys.stdout.flush()
         sys.stderr.flush()
         reading, writing = os.pipe()
+        # Till the rank hears by itself: what the agent does at a signal, its fork must not do once more.
+        signal.pthread_sigmask(signal.SIG_BLOCK, HEARD_BY_AGENT)
         pid = os.fork()
         if pid == 0:
             os.setsid()
             os.close(reading)
             os.close(writing)
             _become_rank(module, arguments, env, self._stdout, self._stderr)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD_BY_AGENT)
         os.close(writing)
         # Until it leads a process group: torchrun ends ranks by their groups, and takes none for an error.
         os.read(reading, 1)
@@ -94,6 +97,7 @@ def _become_rank(
         torch.cuda.is_available = CUDA_IS_AVAILABLE
         for number in HEARD_BY_AGENT:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD_BY_AGENT)
         for stream, descriptor in ((out, 1), (err, 2)):
             if stream is not None:
                 os.dup2(stream.fileno(), descriptor)

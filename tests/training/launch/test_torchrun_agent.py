@@ -97,6 +97,26 @@ def test_an_agent_leaves_cuda_to_its_ranks(tmp_path: Path) -> None:
     assert [path.read_text() for path in (tmp_path / "logs").glob("*/*/*/stdout.log")] == ["True\n"] * 2
 
 
+SIGNALLED = """
+import os, signal, sys
+from pathlib import Path
+from training.launch.torchrun_agent import ForkingHandler
+Path("rank_module.py").write_text("Path('began').touch()")
+signal.signal(signal.SIGTERM, lambda number, frame: Path("heard").touch())
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+rank = ForkingHandler(sys.executable, ("-u", "-m", "rank_module"), {"RANK": "0"}, "out", "err", 0, None)
+print(rank.proc.wait(60), Path("heard").exists(), signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+"""
+"""An agent whose rank is told to end before it can hear by itself."""
+
+
+def test_a_signal_to_a_rank_that_is_being_made_ends_it_and_is_not_taken_for_the_agents(tmp_path: Path) -> None:
+    path = os.pathsep.join((str(REPOSITORY), str(tmp_path)))
+    command, environment = [sys.executable, "-c", SIGNALLED], os.environ | {"PYTHONPATH": path}
+    told = subprocess.check_output(command, cwd=tmp_path, env=environment, text=True, timeout=DEADLINE_S)
+    assert told == f"{-signal.SIGTERM} False set()\n"
+
+
 ENDS = {
     "well": ("print('well')", 0, ""),
     "stopped": ("import sys; sys.exit(75)", 75, ""),
