@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from flows.command_signals import hear_of_the_end
 from flows.environment import default_workspace
 from flows.options import AsJson, Pipeline, Promote, Register, StopAfter, StopAt, StopAtStep, WorkspaceUri
 from flows.request import RetrainRequest
-from flows.stop_options import stop_time
+from flows.stop_options import stop_fields
 from flows.windows.command import InWindow
 
 
@@ -38,7 +37,7 @@ def retrain(
         note=note,
         in_window=in_window,
         stop_at_step=stop_at_step,
-        **_stop(stop_at, stop_after, began_unix_s),
+        **stop_fields(stop_at, stop_after, began_unix_s),
     )
     _run(request, began_unix_s, as_json=as_json)
 
@@ -80,15 +79,9 @@ def resume(
         run=link.sha256[:16],
         from_step=from_step,
         stop_at_step=stop_at_step,
-        **_stop(stop_at, stop_after, began_unix_s),
+        **stop_fields(stop_at, stop_after, began_unix_s),
     )
     _run(request, began_unix_s, as_json=as_json)
-
-
-def _stop(at: str, after: str, began_unix_s: float) -> dict[str, Any]:
-    """Of a request, by when it ends and why; empty where no time is given."""
-    stop = stop_time(at, after, began_unix_s)
-    return {} if stop is None else {"stop_at": stop.at, "stop_because": stop.because}
 
 
 def _run(request: RetrainRequest, began_unix_s: float, *, as_json: bool) -> None:
@@ -99,17 +92,11 @@ def _run(request: RetrainRequest, began_unix_s: float, *, as_json: bool) -> None
     from flows.windows.admission import enter
 
     request = enter(request)  # no server either where windows are closed
-    from flows.own_server import prefect_api
     from flows.retrain import retrain as retrain_flow
-    from flows.session import command_began_unix_s, watchers
     from flows.summary import RetrainSummary
-    from flows.terminal import JsonLines, Terminal
+    from flows.watched_flow import watched_flow
 
-    hear_of_the_end()
-    view = JsonLines() if as_json else Terminal()
-    watchers.set((view,))
-    command_began_unix_s.set(began_unix_s)
-    with prefect_api():
+    with watched_flow(began_unix_s, as_json=as_json) as view:
         made = retrain_flow(request)
         assert isinstance(made, RetrainSummary)  # the gate is not asked again
         view.summary(made)

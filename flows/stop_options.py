@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from data_contracts.errors import ConfigError, StopReason
 
@@ -37,6 +37,12 @@ def stop_time(at: str, after: str, began_unix_s: float) -> StopTime | None:
         ),
     ]
     return min(given, default=None)
+
+
+def stop_fields(at: str, after: str, began_unix_s: float) -> dict[str, Any]:
+    """Of a request, by when it ends and why; empty where no time is given. Arguments and errors as `stop_time`."""
+    stop = stop_time(at, after, began_unix_s)
+    return {} if stop is None else {"stop_at": stop.at, "stop_because": stop.because}
 
 
 def _moment(text: str) -> datetime:

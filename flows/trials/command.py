@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from flows.command_signals import hear_of_the_end
 from flows.environment import default_workspace
 from flows.options import AsJson, Pipeline, Promote, Register, StopAfter, StopAt, WorkspaceUri
 from flows.request import TrialsRequest
-from flows.stop_options import stop_time
+from flows.stop_options import stop_fields
 from flows.windows.command import InWindow
 
 
@@ -31,7 +30,6 @@ def trials(
     import psutil
 
     began_unix_s = psutil.Process().create_time()
-    stop = stop_time(stop_at, stop_after, began_unix_s)
     request = TrialsRequest(
         pipeline=pipeline,
         workspace=workspace or default_workspace(),
@@ -39,7 +37,7 @@ def trials(
         may_register=register,
         note=note,
         in_window=in_window,
-        **({} if stop is None else {"stop_at": stop.at, "stop_because": stop.because}),
+        **stop_fields(stop_at, stop_after, began_unix_s),
     )
     from flows.preflight import check_request
     from flows.trials.wanted import wanted_trials
@@ -66,17 +64,12 @@ def _run(request: TrialsRequest, began_unix_s: float, *, as_json: bool) -> None:
     request = enter(request)  # no server either where windows are closed
     from rich.console import Console
 
-    from flows.own_server import prefect_api
-    from flows.session import command_began_unix_s, watchers
-    from flows.terminal import JsonLines, Terminal
+    from flows.terminal import JsonLines
     from flows.trials.report import TrialsSummary, print_ranking
     from flows.trials.search import trials as trials_flow
+    from flows.watched_flow import watched_flow
 
-    hear_of_the_end()
-    view = JsonLines() if as_json else Terminal()
-    watchers.set((view,))
-    command_began_unix_s.set(began_unix_s)
-    with prefect_api():
+    with watched_flow(began_unix_s, as_json=as_json) as view:
         made = trials_flow(request)
         assert isinstance(made, TrialsSummary)  # the gate is not asked again
         if isinstance(view, JsonLines):
