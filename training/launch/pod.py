@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from training.launch.manifests import EXIT_LEAVING
 from training.launch.order import DetachedFiles
-from training.launch.pods import CONNECT_S, END_MARK, PodPlace, notice_silence, places_of, read_line
+from training.launch.pods import CONNECT_S, END_MARK, SILENT_S, PodPlace, notice_silence, places_of, read_line
 from training.launch.protocol import JOB, POD, POD_ADDRESS, PODS
 from training.launch.spec import inherited_environment
 
@@ -141,6 +141,7 @@ class Pod:
                 with self._lock:
                     self._num_started -= 1
             connection.sendall(END_MARK + str(status).encode() + b"\n")
+            _part(connection)
 
     def _run(self, argv: list[str], connection: socket.socket) -> int:
         end = connection.fileno()
@@ -169,6 +170,14 @@ def _read_wish(line: bytes) -> _Wish | None:
             case {"argv": [*argv], "proof": str(proof)}:
                 return _Wish(argv, proof.encode())
     return None
+
+
+def _part(connection: socket.socket) -> None:
+    """Close once the other end has: one that is closed with its words unread is reset, and loses what it was told."""
+    connection.shutdown(socket.SHUT_WR)
+    connection.settimeout(SILENT_S)
+    while connection.recv(1 << 12):
+        pass
 
 
 def _exit_status(code: int) -> int:

@@ -73,6 +73,12 @@ def test_what_is_started_in_a_pod_has_its_stdin_output_status_and_secrets(run_di
     assert ask(run_dir, host, "sh", "-c", "kill -9 $$").returncode == 137
 
 
+def test_words_to_a_process_that_has_ended_do_not_cut_off_its_own_last_ones(run_dir: Path, start: Start) -> None:
+    start("pod-b", 1)
+    deaf = ask(run_dir, Host(name="pod-b"), "sh", "-c", "echo as it ends; exit 3", stdin=b"a beat" * 1000)
+    assert (deaf.returncode, deaf.stderr) == (3, b"as it ends\n")
+
+
 def test_without_the_pods_key_nothing_is_started_and_the_key_is_its_users_alone(run_dir: Path, start: Start) -> None:
     start("pod-b", 1)
     path = DetachedFiles(run_dir).pods / "pod-b.json"
