@@ -179,10 +179,10 @@ class Follower:
                 asked_s, report = now_s, self._scheduler.poll(handle)
                 self._tell(handle, report)
                 heard_s = heard_s if report.state is JobState.UNKNOWN else now_s
+                if report.state is JobState.PENDING:
+                    self._take_out_of_the_queue_if_stopped(handle)
             if now_s - heard_s > self._spec.detached.unreachable_s:
                 raise _unreachable(handle, report)
-            if report.state is JobState.PENDING:
-                self._take_out_of_the_queue_if_stopped(handle)
             if report.state.has_ended:
                 ended_s = ended_s or now_s
                 if now_s - ended_s > OUTCOME_LATE_S:
@@ -233,11 +233,17 @@ class Follower:
 
     def _take_out_of_the_queue_if_stopped(self, handle: JobHandle) -> None:
         """A job that runs is stopped by its supervisor; in the queue there is none yet."""
-        if (wish := self._stop_wish()) is not None:
-            self._scheduler.cancel(handle)
+        if (wish := self._stop_wish()) is not None and self._is_out_of_the_queue(handle):
             clear_stop(self._gang.run_dir)
             self._ledger.event("run.stopped", reason=wish.reason, message=str(wish))
             raise _stopped(self._gang, f"{wish}: job {handle.job} was taken out of the queue.", wish)
+
+    def _is_out_of_the_queue(self, handle: JobHandle) -> bool:
+        """Takes out a job that waits there; False where it has begun, however it was last seen."""
+        state = self._scheduler.poll(handle, anew=True).state
+        if state is JobState.PENDING:
+            self._scheduler.cancel(handle)
+        return state is JobState.PENDING or state.has_ended
 
     def stop(self) -> Iterator[None]:
         """Wait for a checkpoint as long as a cancelled flow may live; then the job is cancelled, stopped or not."""
@@ -262,14 +268,16 @@ class Follower:
     def _stop(self, handle: JobHandle) -> Iterator[None]:
         request_stop(self._gang.run_dir, "the flow was interrupted")
         deadline_s = time.monotonic() + self._spec.stop_grace_s + STOP_MARGIN_S
-        state = self._scheduler.poll(handle).state
-        while state in (JobState.RUNNING, JobState.UNKNOWN) and time.monotonic() < deadline_s:
+        yield  # others, which run, are asked before the scheduler is
+        has_ended = self._is_out_of_the_queue(handle)
+        while not has_ended:
             if self._files.outcome.exists():
                 return
+            if time.monotonic() > deadline_s:
+                self._scheduler.cancel(handle)
+                break
             yield
-            state = self._scheduler.poll(handle).state
-        if not state.has_ended:
-            self._scheduler.cancel(handle)
+            has_ended = self._scheduler.poll(handle).state.has_ended
         clear_stop(self._gang.run_dir)
 
     def _patiently(self, key: str) -> Steps[str | None]:

@@ -70,8 +70,12 @@ class Scheduler(Protocol):
     def submit(self, order: Order) -> JobHandle:
         """Queue a job, unless a living one is found under the run's key: then that."""
 
-    def poll(self, handle: JobHandle) -> JobReport:
-        """Raises nothing: no answer is `UNKNOWN`."""
+    def poll(self, handle: JobHandle, *, anew: bool = False) -> JobReport:
+        """How the job fares; raises nothing: no answer is `UNKNOWN`.
+
+        Args:
+            anew: and not by what the scheduler said some moments ago of this job and others together.
+        """
 
     def last_words(self, handle: JobHandle, lines: int) -> list[str]:
         """What the job's own process wrote last, or what else is known of why it wrote nothing."""

@@ -115,7 +115,7 @@ class Slurm:
         script = batch_script(spec, gang, self.key(gang.run_dir), time.time())
         run_command("sbatch", "--test-only", f"--chdir={gang.run_dir}", stdin=script)
 
-    def poll(self, handle: JobHandle) -> JobReport:
+    def poll(self, handle: JobHandle, *, anew: bool = False) -> JobReport:
         try:
             return read_job(run_command("scontrol", "--oneliner", "show", "job", handle.job))
         except EnvironmentProblem as problem:

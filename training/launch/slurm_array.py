@@ -73,19 +73,19 @@ class SlurmArrays(Slurm):
         jobs = listed_jobs(found["name"])
         return {job: word for job, word in jobs.items() if job.endswith(f"_{found['index']}")}
 
-    def poll(self, handle: JobHandle) -> JobReport:
+    def poll(self, handle: JobHandle, *, anew: bool = False) -> JobReport:
         array, _, index = handle.job.partition("_")
         if not index:
             return super().poll(handle)
         try:
-            return read_job(line_of(self._whole(array), int(index), handle.job))
+            return read_job(line_of(self._whole(array, 0.0 if anew else ASK_S), int(index), handle.job))
         except EnvironmentProblem as problem:
             return report_of_failure(problem)
 
-    def _whole(self, array: str) -> str:
+    def _whole(self, array: str, max_age_s: float) -> str:
         """What Slurm shows of all elements, asked once for all who follow one."""
         asked_s, shown = self._shown.get(array, (-ASK_S, ""))
-        if time.monotonic() - asked_s >= ASK_S:
+        if time.monotonic() - asked_s >= max_age_s:
             try:
                 shown = run_command("scontrol", "--oneliner", "show", "job", array)
             except EnvironmentProblem as problem:

@@ -46,7 +46,7 @@ class Desk(Scheduler):
         job = self.jobs[key] = f"{len(self.jobs) + 1}"
         return JobHandle(launcher=self.name, job=job, key=key, order=order.order, log="")
 
-    def poll(self, handle: JobHandle) -> JobReport:
+    def poll(self, handle: JobHandle, *, anew: bool = False) -> JobReport:
         (run_dir,) = (run_dir for run_dir in self.run_dirs if self.key(run_dir) == handle.key)
         if requested_stop(run_dir) is not None:
             end(run_dir, "stopped")
@@ -188,6 +188,27 @@ def test_a_stop_of_one_run_stops_all(desk: Desk, ledger: Ledger) -> None:
     with pytest.raises(RunStopped, match="enough"):
         watch(desk, ledger, [finish(first, "stopped", RunStopped("enough")), go_on, go_on])
     assert [state_of(run_dir) for run_dir in others] == ["stopped", "stopped"]
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_job_that_was_last_seen_in_the_queue_is_taken_out_unless_it_has_begun_since(
+    desk: Desk, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, has_begun: bool
+) -> None:
+    cancelled, asked = list[str](), set[str]()
+
+    def seen_late(handle: JobHandle, *, anew: bool = False) -> JobReport:
+        asked.update([handle.job] if anew else [])
+        if has_begun and handle.job in asked:
+            return Desk.poll(desk, handle)
+        return JobReport(state=JobState.PENDING)
+
+    monkeypatch.setattr(desk, "poll", seen_late)
+    monkeypatch.setattr(desk, "cancel", lambda handle: cancelled.append(handle.job))
+    first, *others = desk.run_dirs
+    with pytest.raises(RunStopped, match="enough"):
+        watch(desk, ledger, [finish(first, "stopped", RunStopped("enough")), go_on, go_on])
+    assert cancelled == ([] if has_begun else ["2", "3"])
+    assert [state_of(run_dir) for run_dir in others] == ["stopped" if has_begun else None] * 2
 
 
 @pytest.mark.parametrize("is_bearable", [True, False])

@@ -93,7 +93,10 @@ def test_what_slurm_shows_of_an_element_is_asked_once_for_all(tmp_path: Path, mo
     assert {index: report(index)[0] for index in states} == states
     assert report(1)[1] == 2
     assert report(4)[0] is JobState.FORGOTTEN
-    assert (tmp_path / "asked").read_text() == "--oneliner show job 12\n"
+    asked = "--oneliner show job 12\n"
+    assert (tmp_path / "asked").read_text() == asked
+    slurm.poll(JobHandle(launcher="slurm", job="12_0", key="k", order="x", log=""), anew=True)
+    assert (tmp_path / "asked").read_text() == asked * 2
 
 
 def test_no_answer_about_an_array_is_none_about_each_element(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
