@@ -59,6 +59,7 @@ class Guard:
         self._stopping_since = 0.0
         self._childless_since: float | None = None
         self._is_childless = False
+        self._ranks: set[int] = set()
         self._swept: set[int] = set()
         self._signals: list[int] = []
         self._heard_s = time.monotonic()
@@ -199,9 +200,15 @@ class Guard:
             self._stop(f"rank {failed[0]} failed", self._plan.peer_grace_s)
 
     def _own_ranks(self) -> list[RankMarker]:
+        # Which they are is the rendezvous' choice. Once it is known, a large gang's other markers, which may lie on a
+        # file system far away, are left unread.
+        known = self._ranks if len(self._ranks) == self._plan.num_ranks else None
         # Two hosts may give one number to two processes.
         mine = (self._plan.node, self._status.agent_pid)
-        return [marker for marker in self._files.read_markers().values() if (marker.node, marker.parent_pid) == mine]
+        markers = self._files.read_markers(known).values()
+        own = [marker for marker in markers if (marker.node, marker.parent_pid) == mine]
+        self._ranks.update(marker.rank for marker in own)
+        return own
 
     def _note_vitals(self) -> None:
         if time.monotonic() - self._looked_s < LOOK_EVERY_S:

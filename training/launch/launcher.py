@@ -41,6 +41,7 @@ class NodeCommand:
 
     node: int
     agent_argv: tuple[str, ...]
+    num_ranks: int
     environment: dict[str, str]
     rank_python_path: str
 

@@ -87,6 +87,7 @@ class OwnedLauncher:
             NodeCommand(
                 node=node,
                 agent_argv=agent_argv(gang, attempt, self._spec, node, self._transport.python),
+                num_ranks=gang.ranks_per_node,
                 environment=rank_environment(gang, attempt, self._spec, node, carried, is_here=is_here),
                 rank_python_path=rank_python_path(gang, os.environ),
             )
@@ -118,6 +119,7 @@ class OwnedLauncher:
             attempt_dir=str(attempt.folder),
             owner_pid=attempt.owner_pid if is_here else None,
             argv=command.agent_argv,
+            num_ranks=command.num_ranks,
             rank_python_path=command.rank_python_path,
             stop_grace_s=self._spec.stop_grace_s,
             lost_grace_s=self._spec.lost_grace_s,

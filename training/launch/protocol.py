@@ -21,7 +21,7 @@ import contextlib
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from pathlib import Path
@@ -174,6 +174,8 @@ class NodePlan(_Record):
     """The guard's parent; None where another host has the owner."""
     argv: tuple[str, ...]
     """The torchrun agent's command."""
+    num_ranks: int
+    """Of this node."""
     rank_python_path: str
     stop_grace_s: float
     lost_grace_s: float
@@ -251,9 +253,10 @@ class AttemptFiles:
     def node_spool(self, node: int) -> Path:
         return self.folder / "ledger" / f"node-{node}.jsonl"
 
-    def read_markers(self) -> dict[int, RankMarker]:
-        """Markers of all ranks that have come up, by rank."""
-        found = [read_json(path) for path in sorted(self.folder.glob("rank-*.json"))]
+    def read_markers(self, ranks: Collection[int] | None = None) -> dict[int, RankMarker]:
+        """Markers of the ranks that have come up, by rank: of those given, without a look at any other's, or of all."""
+        paths = sorted(self.folder.glob("rank-*.json")) if ranks is None else map(self.marker, sorted(ranks))
+        found = [read_json(path) for path in paths]
         markers = [RankMarker.from_json(value) for value in found if value is not None]
         return {marker.rank: marker for marker in markers}
 

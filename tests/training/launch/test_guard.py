@@ -44,7 +44,7 @@ class GuardedAgent:
         self.token = secrets.token_hex(8)
         graces = dict.fromkeys(("stop_grace_s", "lost_grace_s", "peer_grace_s"), ENDLESS_S)
         values = {"owner_pid": os.getpid(), "node": 0, "attempt": 1, "attempt_dir": str(folder)}
-        values |= {"argv": ("sh", "-c", script), "rank_python_path": "for ranks"}
+        values |= {"argv": ("sh", "-c", script), "num_ranks": 1, "rank_python_path": "for ranks"}
         order = NodeOrder(plan=NodePlan(**values | graces | plan), environment={TOKEN: self.token})
         self.log = self.files.node_log(0)
         with self.log.open("wb") as log:
@@ -253,6 +253,22 @@ def test_a_rank_of_another_node_is_not_this_guards_business(
     assert agent.ended.lost_ranks == ()
 
 
+def test_a_guard_that_knows_its_ranks_reads_what_no_other_writes(
+    start: Callable[..., GuardedAgent], wait_until: Callable[..., object], tmp_path: Path
+) -> None:
+    number = tmp_path / "number"
+    agent = start(f"sleep 6000 & echo $! > {number}; {OBEDIENT}")
+    write_json(agent.files.marker(3), asdict(_marker(agent, pid=int(number.read_text()))))
+    wait_until(lambda: 3 in agent.files.read_vitals())
+    os.mkfifo(agent.files.marker(4))  # who reads it waits for ever
+    seen = agent.files.vitals(0).stat().st_mtime_ns
+    wait_until(lambda: agent.files.vitals(0).stat().st_mtime_ns > seen)
+    agent.files.marker(4).unlink()
+    write_json(agent.files.marker(3), asdict(_marker(agent, state="failed")))
+    agent.guard.wait(DEADLINE_S)
+    assert agent.ended.why == "rank 3 failed"
+
+
 def test_an_owner_on_another_host_that_falls_silent_is_taken_for_gone(
     start: Callable[..., GuardedAgent], wait_until: Callable[..., object]
 ) -> None:
@@ -290,7 +306,14 @@ def test_a_rank_that_begins_while_the_guard_looks_is_not_lost(tmp_path: Path, mo
     """Its marker may be read after a look at the processes that came too early for it."""
     graces = dict.fromkeys(("stop_grace_s", "lost_grace_s", "peer_grace_s"), ENDLESS_S)
     plan = NodePlan(
-        node=0, attempt=1, attempt_dir=str(tmp_path), owner_pid=None, argv=(), rank_python_path="", **graces
+        node=0,
+        attempt=1,
+        attempt_dir=str(tmp_path),
+        owner_pid=None,
+        argv=(),
+        num_ranks=1,
+        rank_python_path="",
+        **graces,
     )
     looking = guard.Guard(NodeOrder(plan=plan, environment={}))
     looking._status = NodeStatus(node=0, guard_pid=os.getpid(), agent_pid=os.getpid(), state="running")
