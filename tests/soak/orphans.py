@@ -16,6 +16,7 @@ import contextlib
 import datetime
 import os
 import platform
+import signal
 import sys
 import tempfile
 import time
@@ -147,6 +148,9 @@ def main() -> int:
         hangs = None if arguments.hangs is None else HangEvidence.model_validate_json(arguments.hangs.read_bytes())
         print(page(Evidence.model_validate_json(arguments.table.read_bytes()), hangs), end="")
         return 0
+
+    # Jobs in a shell's background ignore the interrupt, and so would all that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def keep(evidence: Evidence) -> None:
         if arguments.json is not None:
