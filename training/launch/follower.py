@@ -251,7 +251,7 @@ class Follower:
             if (handle := self._living()) is not None:
                 self._ledger.event("job.stop", message=f"job {handle.job} is asked to keep a checkpoint and end")
                 yield from self._stop(handle)
-        except EnvironmentProblem as problem:
+        except (EnvironmentProblem, OSError) as problem:
             # What interrupted the flow is what is told; the lease ends the job.
             self._ledger.event("job.unknown", message=str(problem))
 
@@ -266,7 +266,14 @@ class Follower:
         return None
 
     def _stop(self, handle: JobHandle) -> Iterator[None]:
-        request_stop(self._gang.run_dir, "the flow was interrupted")
+        try:
+            request_stop(self._gang.run_dir, "the flow was interrupted")
+        except OSError as error:
+            # On a full disk: the scheduler's own word reaches the job all the same, and keeps the last checkpoint.
+            message = f"job {handle.job} is cancelled, for it cannot be asked to stop ({error})"
+            self._ledger.event("job.stop", message=message)
+            self._scheduler.cancel(handle)
+            return
         deadline_s = time.monotonic() + self._spec.stop_grace_s + STOP_MARGIN_S
         yield  # others, which run, are asked before the scheduler is
         has_ended = self._is_out_of_the_queue(handle)

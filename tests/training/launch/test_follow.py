@@ -15,7 +15,7 @@ from training.launch.follow import follow_all
 from training.launch.jobs import JobReport, JobState, Scheduler, SchedulerSilent, run_key
 from training.launch.order import DetachedFiles, JobHandle, Order, Outcome
 from training.launch.spec import DetachedSpec, Gang, LaunchSpec
-from training.launch.stop_request import requested_stop
+from training.launch.stop_request import NAME, requested_stop
 from training.ledger import Event, Ledger, read_events
 
 SPEC = LaunchSpec(launcher="slurm", stop_grace_s=1.0, detached=DetachedSpec(unreachable_s=1.0))
@@ -31,6 +31,8 @@ class Desk(Scheduler):
         self.is_silent = False
         self.asked: list[str] = []
         """Under which keys a job was looked for, in vain: it was silent."""
+        self.cancelled: list[str] = []
+        """Under which keys."""
 
     def key(self, run_dir: Path) -> str:
         return run_key(run_dir)
@@ -51,6 +53,9 @@ class Desk(Scheduler):
         if requested_stop(run_dir) is not None:
             end(run_dir, "stopped")
         return JobReport(state=JobState.RUNNING)
+
+    def cancel(self, handle: JobHandle) -> None:
+        self.cancelled.append(handle.key)
 
     run_dirs: Sequence[Path] = ()
 
@@ -138,6 +143,22 @@ def test_a_scheduler_that_is_silent_is_asked_once_for_a_job_and_holds_up_no_othe
     assert [state_of(run_dir) for run_dir in desk.run_dirs] == [None, "stopped", "stopped"]
     (told,) = events(tmp_path, "job.unknown")
     assert "nobody is at the desk" in told["message"]
+
+
+def test_a_run_whose_stop_cannot_be_written_is_cancelled_and_the_others_stop_in_order(
+    desk: Desk, ledger: Ledger
+) -> None:
+    first = desk.run_dirs[0]
+
+    def be_interrupted_where_nothing_can_be_written() -> None:
+        (first / NAME / "in the way").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        watch(desk, ledger, [go_on, go_on, be_interrupted_where_nothing_can_be_written])
+
+    assert desk.cancelled == [desk.key(first)]
+    assert [state_of(run_dir) for run_dir in desk.run_dirs] == [None, "stopped", "stopped"]
 
 
 def finish(run_dir: Path, state: str = "done", error: HeadwayError | None = None) -> Callable[[], None]:
