@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextvars
 import json
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,8 @@ from tests.e2e.project import Project
 from training.launch.stop_request import request_stop
 
 pytestmark = pytest.mark.slow
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
 
 LR, BETTER_LR, BAD_LR = 0.002, 0.03, 1e30
 
@@ -91,3 +96,39 @@ def test_where_every_trial_fails_nothing_is_chosen_and_each_cause_is_told(new_pr
     ask_for_trials(new_project, BAD_LR, 2 * BAD_LR)
     with pytest.raises(TrainingFailed, match=r"(?s)all 2 trials failed.*trial 1 \(optimizer\.lr 1e\+30\).*trial 2"):
         try_here(new_project)
+
+
+@pytest.fixture
+def trials_command(new_project: Project, here: Command, prefect_here: None, forked_gangs: None) -> Command:
+    """`headway trials` in this process, against a Prefect server that is started once."""
+
+    def call(*options: str) -> subprocess.CompletedProcess[str]:
+        arguments = ("trials", str(new_project.pipeline), "--workspace", str(new_project.workspace), *options)
+        # What the command sets for its flow is no business of the tests after it.
+        return contextvars.copy_context().run(here, *arguments)
+
+    return call
+
+
+def test_the_best_of_trials_goes_through_the_gate_into_the_registry_and_a_repeat_finds_everything(
+    new_project: Project, trials_command: Command
+) -> None:
+    ask_for_trials(new_project, LR, BETTER_LR)
+    first = trials_command("--json")
+    assert first.returncode == 0, first.stderr
+    events = [json.loads(line) for line in first.stdout.splitlines()]
+    summary = events[-1]
+    assert summary["event"] == "trials" and [row["trial"] for row in summary["trials"]] == [2, 1]
+    assert summary["trials"][0]["settings"] == {"optimizer.lr": BETTER_LR}
+    assert summary["keep"] == f"training: {{optimizer: {{lr: {BETTER_LR}}}}}"
+    best = summary["best"]
+    assert best["version"] == "1" and best["is_champion"] and best["promoted"]
+    assert made(events, "register") == [True] and made(events, "launch") == [True, True]
+
+    again = trials_command()
+    assert again.returncode == 0, again.stderr
+    stages = [line.split()[:2] for line in again.stdout.splitlines() if line.split()[1:2] in (["made"], ["found"])]
+    assert {name for name, _ in stages} >= {"shard", "launch", "score", "verify", "evaluate", "register"}
+    assert [each for each in stages if each[1] == "made"] == []
+    assert "2 trials by bits_per_byte, lower is better" in again.stdout
+    assert "tiny version 1: champion since" in again.stdout
