@@ -19,6 +19,7 @@ from tasks.champion import Outcome
 from tasks.context import RunContext
 from tasks.current_run import begin, cut_run, finish, giving_up
 from tasks.evaluate import evaluate
+from tasks.heldout_parts import require_parts
 from tasks.launch import carry_on, launch
 from tasks.register import register, tracking_uri
 from tasks.resumed_run import go_back, named_run
@@ -48,6 +49,7 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
         require_columns(run.workspace, pipeline.evaluation.slices, files)
         receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
         manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
+        require_parts(run, pipeline.evaluation.ranking_share, pipeline.source, manifest)
         # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
         training = launch(run, pipeline.training, pipeline.launch, manifest, tracking_uri(run, pipeline.registry))
         evaluation, outcome = judge_and_register(run, pipeline, training)

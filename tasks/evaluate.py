@@ -35,7 +35,7 @@ from training.statistics import paired_difference, ratio_interval
 
 CODE = (
     *("training.evaluation", "training.statistics", "tasks.evaluate", "tasks.scoring", "tasks.evaluation_report"),
-    *("tasks.slices", "training.data.source_values"),
+    *("tasks.slices", "tasks.heldout_parts", "training.data.source_values"),
     *(
         "training.data.sharding",
         "training.data.encoder_host",

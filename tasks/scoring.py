@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from data_contracts.digests import canonical_json, sha256_of
 from data_contracts.documents import (
@@ -19,11 +18,12 @@ from data_contracts.documents import (
     SourceFile,
     StoredFile,
 )
-from data_contracts.errors import ConfigError, DataError, EncodingRefused, IntegrityError
+from data_contracts.errors import ConfigError, EncodingRefused, IntegrityError
 from data_contracts.sources import SourceSpec, read_file
 from tasks.candidate import Candidate, read_candidate, require_files
 from tasks.context import RunContext
 from tasks.gangs import run_quietly
+from tasks.heldout_parts import Parts, parts_of
 from tasks.launch import checkpoint_here
 from tasks.model_export import registered_graph
 from tasks.shard import accepted_files, shards_under
@@ -31,7 +31,7 @@ from tasks.shard_group import source_rows
 from tasks.slices import SliceBy, labels_of
 from training.checkpoint.layout import run_folder
 from training.data.encoder_specs import ENCODER_SPEC, EncoderSpec
-from training.data.source_values import heldout_by_less, values_of_split
+from training.data.source_values import values_of_split
 from training.data.spec import HELDOUT, ShardSpec, SkewLimits
 from training.data.splits import SourceRows
 from training.evaluation import EvaluationRequest, Scores, merge
@@ -41,15 +41,6 @@ from training.scorers import places_of_examples
 
 CHAMPION_SHARDS = "evaluate.champion_shards"
 """In the ledger, today's documents under a champion's encoder are no stage of this run."""
-
-
-class Parts(NamedTuple):
-    """Held-out examples, by their numbers in the order of their names."""
-
-    ranking: list[int]
-    """Trials are ranked on these."""
-    judging: list[int]
-    """Reports and the gate go by these."""
 
 
 def only(scores: Scores, chosen: Sequence[int]) -> Scores:
@@ -185,34 +176,16 @@ class Bench:
             return {by: labels_of(by, found[by.column].take(list(places))) for by in slices}
 
     def parted(self, share: float, today: RunSpec, examples: tuple[str, ...]) -> Parts:
-        """Which held-out examples rank trials, and which judge: none does both.
+        """Which held-out examples rank trials, and which judge; raises as `parts_of`.
 
         Args:
-            share: of the examples, to rank on; 0: all judge.
-
-        Raises:
-            DataError: one of the two has none; or a file of the source is gone or changed since the snapshot.
+            share: of the examples, to rank on; 0: none.
         """
         if not share:
             return Parts(ranking=[], judging=list(range(len(examples))))
-        manifest, sources = self._sources(today)
-        packed = self.yardstick(today).predicts == "tokens"
+        shards = self.context.workspace.load(today.manifest, ShardManifest)
         with self.context.ledger.span("evaluate.parts"):
-            found = heldout_by_less(sources, manifest, share, in_row_order=not packed)
-            places = places_of_examples(manifest, HELDOUT, examples) if packed else range(len(examples))
-            ranks = [bool(found[place]) for place in places]
-        parts = Parts(
-            ranking=[number for number, is_so in enumerate(ranks) if is_so],
-            judging=[number for number, is_so in enumerate(ranks) if not is_so],
-        )
-        if not parts.ranking or not parts.judging:
-            raise DataError(
-                f"of {len(examples):,} held-out examples, {len(parts.ranking):,} rank trials and "
-                f"{len(parts.judging):,} judge; both take one at least.",
-                where="evaluation.ranking_share",
-                advice="Add data, raise shards.heldout_fraction, or change the share.",
-            )
-        return parts
+            return parts_of(self.context, share, self.source, shards, examples)
 
     def _sources(self, today: RunSpec) -> tuple[ShardManifest, list[SourceRows]]:
         """The run's shards, and the rows that they were made of."""

@@ -14,6 +14,7 @@ from flows.summary import summarise
 from flows.trials.report import TrialsSummary, as_state, report
 from flows.trials.wanted import wanted_trials
 from flows.windows.admission import keeping_to_windows
+from tasks.heldout_parts import require_parts
 from tasks.register import tracking_uri
 from tasks.shard import shard
 from tasks.slices import require_columns
@@ -36,6 +37,7 @@ def trials(request: TrialsRequest) -> TrialsSummary | State[TrialsSummary]:
         require_columns(run.workspace, pipeline.evaluation.slices, files)
         receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
         manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
+        require_parts(run, pipeline.evaluation.ranking_share, pipeline.source, manifest)
         # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
         tried = train_trials(run, wanted, pipeline.launch, manifest, tracking_uri(run, pipeline.registry), at_once)
         ranked = rank_trials(run, pipeline, tried)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import RunStopped, TrainingFailed
+from data_contracts.errors import DataError, RunStopped, TrainingFailed
 from data_contracts.publication import Workspace
 from tasks.current_run import read
 from tests.e2e.project import Project
@@ -132,3 +132,15 @@ def test_the_best_of_trials_goes_through_the_gate_into_the_registry_and_a_repeat
     assert [each for each in stages if each[1] == "made"] == []
     assert "2 trials by bits_per_byte, lower is better" in again.stdout
     assert "tiny version 1: champion since" in again.stdout
+
+
+def test_held_out_examples_too_few_to_rank_and_to_judge_are_refused_before_a_model_is_trained(
+    new_project: Project, trials_command: Command, retrain_here: Any
+) -> None:
+    ask_for_trials(new_project, LR, BETTER_LR)
+    new_project.edit("tiny.yaml", "ranking_share: 0.5", "ranking_share: 0.001")
+    refused = trials_command()
+    assert refused.returncode == 3 and "0 rank trials and" in refused.stderr
+    with pytest.raises(DataError, match="0 rank trials and"):
+        retrain_here(new_project)
+    assert new_project.files("documents/manifest/*.json") and not new_project.files("runs/*")

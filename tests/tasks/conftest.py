@@ -30,6 +30,7 @@ from data_contracts.documents import (
 from data_contracts.publication import Workspace
 from tasks import artifacts
 from tasks.context import RunContext
+from tests.tasks.days import Days
 from training.checkpoint.inexactness import inexactness
 from training.ledger import Ledger
 
@@ -172,6 +173,11 @@ def register(workspace: Workspace) -> Register:
         return workspace.publish_document(registration), evaluation.link
 
     return made
+
+
+@pytest.fixture
+def days(context: RunContext, register: Register) -> Days:
+    return Days(context, register)
 
 
 @pytest.fixture

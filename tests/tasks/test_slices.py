@@ -140,7 +140,7 @@ def test_what_the_split_keeps_together_ranks_trials_or_judges_together_and_stays
             pq.write_table(pa.table(columns), path)
         manifest = source.shards(TABLES, spec, {})
         values = values_of_split(source.rows(), manifest, HELDOUT, ["id", "group", "path"], in_row_order=True)
-        found = heldout_by_less(source.rows(), manifest, 0.5, in_row_order=True)
+        found = heldout_by_less(source.rows(), manifest, 0.3, in_row_order=True)
         units = {"row": "id", "file": "path", "key": "group"}[split_by]
         by_unit: dict[Any, set[bool]] = {}
         for unit, is_ranking in zip(values[units].to_pylist(), found.tolist(), strict=True):
@@ -151,7 +151,7 @@ def test_what_the_split_keeps_together_ranks_trials_or_judges_together_and_stays
     before, after = ranks
     assert len(after) > len(before) and {each: after[each] for each in before} == before
     if split_by == "row":
-        assert 0.35 < sum(after.values()) / len(after) < 0.65, "the share that was asked for"
+        assert 0.35 < sum(after.values()) / len(after) < 0.65, "half of what is held out"
 
 
 def test_each_document_of_packed_tokens_gets_the_values_of_its_own_row(source: Source) -> None:

@@ -51,16 +51,16 @@ def values_of_split(
 
 
 def heldout_by_less(
-    sources: Iterable[SourceRows], manifest: ShardManifest, share: float, *, in_row_order: bool
+    sources: Iterable[SourceRows], manifest: ShardManifest, fraction: float, *, in_row_order: bool
 ) -> NDArray[np.bool_]:
-    """Which held-out samples a `heldout_fraction` of only this share of the shards' own would hold out as well.
+    """Which held-out samples a `heldout_fraction` of only this would hold out as well.
 
     So what the split keeps together, such as all rows of one key, stays together, and none changes sides as data grow.
 
     Args: and what is raised: as `values_of_split`.
     """
     spec = ShardSpec.model_validate(manifest.spec)
-    less = spec.model_copy(update={"heldout_fraction": spec.heldout_fraction * share})
+    less = spec.model_copy(update={"heldout_fraction": fraction})
     told = _told_of_split(sources, manifest, HELDOUT, {"": partial(_held_out, spec=less)}, in_row_order)[""]
     found: NDArray[np.bool_] = told.to_numpy(zero_copy_only=False)
     return found
