@@ -388,7 +388,7 @@ class EvaluationReport(Document):
     examples_sha256: Sha256
     num_examples: int
     num_ranking_examples: int = Field(default=0, exclude_if=operator.not_)
-    """Further examples of the split, which rank trials and judge nothing."""
+    """Further examples of the split, which rank trials, or ever did, and judge nothing."""
     metric: str
     greater_is_better: bool
     metrics: dict[str, Interval]

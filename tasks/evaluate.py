@@ -12,7 +12,16 @@ from typing import Protocol, TypedDict
 
 from pydantic import Field
 
-from data_contracts.documents import Comparison, EvaluationReport, Frozen, Incomparable, Interval, Link, Registration
+from data_contracts.documents import (
+    Comparison,
+    EvaluationReport,
+    Frozen,
+    Incomparable,
+    Interval,
+    Link,
+    Registration,
+    ShardManifest,
+)
 from data_contracts.errors import DataError, IntegrityError
 from data_contracts.sources import SourceSpec
 from tasks import model_refs
@@ -21,6 +30,7 @@ from tasks.candidate import read_candidate
 from tasks.code_version import code_version
 from tasks.context import RunContext
 from tasks.evaluation_report import Standing, render_html, render_markdown
+from tasks.heldout_parts import fraction_set_apart
 from tasks.pages import evaluation_page
 from tasks.register import RegistrySpec, registered_before
 from tasks.scoring import Bench, only
@@ -63,7 +73,8 @@ class EvaluationSpec(Frozen):
         lt=1,
         exclude_if=operator.not_,
         description="Share of the held-out examples on which `trials` are ranked, and which no report and no gate "
-        "judges by: what was chosen on examples looks too good on them. 0: none, and no trials.",
+        "judges by: what was chosen on examples looks too good on them, so that those which ranked once judge no more, "
+        "also where the share is lower later. 0: none, and no trials.",
     )
     xz_baseline: bool = Field(True, description="Also compress the held-out documents with `xz -9`, for scale.")
     slices: tuple[SliceBy, ...] = Field(
@@ -104,10 +115,12 @@ def evaluate(context: RunContext, pipeline: Judged, checkpoint: Link) -> Link:
         with context.ledger.span("stage.evaluate", found=True):
             return registered.evaluation
     bench = Bench(context=context, launch=pipeline.launch, shards=pipeline.shards, source=pipeline.source)
+    manifest = workspace.load(read_candidate(workspace, checkpoint).run.manifest, ShardManifest)
     inputs = {
         "checkpoint": checkpoint.sha256,
         "champion": None if champion is None else champion.sha256,
         "spec": pipeline.evaluation.model_dump(mode="json"),
+        "set_apart": fraction_set_apart(context, pipeline.evaluation.ranking_share, manifest),
         "code": code_version(*CODE),
         "libraries": {name: version(name) for name in ("numpy", "torch")},
     }
@@ -188,7 +201,7 @@ def _evaluate(
         split=HELDOUT,
         examples_sha256=bench.examples_sha256(candidate.run, own.examples),
         num_examples=len(own.examples),
-        num_ranking_examples=len(parts.ranking),
+        num_ranking_examples=len(scored.examples) - len(own.examples),
         metric=measure.name,
         greater_is_better=measure.greater_is_better,
         metrics={

@@ -1,4 +1,9 @@
-"""Which held-out examples rank trials, and which judge: none does both."""
+"""Which held-out examples rank trials, and which judge: none does both, whenever.
+
+A row's place among the held-out ones is a hash, and the first of them rank. How far in they do is a fraction of all
+data, and the furthest that a pipeline's trials ever went is on record: settings that were chosen there are kept in
+later models, which would look too good on those examples.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,11 @@ from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from data_contracts.documents import Document, Link, ShardManifest
-from data_contracts.errors import DataError
+from data_contracts import refs
+from data_contracts.documents import Document, Json, Link, ShardManifest
+from data_contracts.errors import DataError, RefConflict
 from data_contracts.sources import SourceSpec
 from tasks.code_version import code_version
 from tasks.context import RunContext
@@ -20,6 +27,17 @@ from training.measures import yardstick_for
 from training.scorers import places_of_examples
 
 CODE = ("tasks.heldout_parts", "training.data.source_values")
+
+
+class Ranked(Document):
+    """How far into the data a pipeline's trials were ranked."""
+
+    kind: ClassVar[str] = "ranked"
+    pipeline: str
+    splitting: Json
+    """How rows are told apart; under another rule other rows are held out."""
+    fraction: float
+    """Of all data: those that a split of this `heldout_fraction` would hold out."""
 
 
 class PartSizes(Document):
@@ -40,6 +58,47 @@ class Parts(NamedTuple):
     """Reports and the gate go by these."""
 
 
+def ref_of(pipeline: str) -> str:
+    return f"ranked/{pipeline}"
+
+
+def remember_ranking(context: RunContext, share: float, shards: ShardSpec) -> None:
+    """Write down, before trials are ranked, on which examples they are.
+
+    Args:
+        share: of the held-out examples.
+    """
+    fraction = shards.heldout_fraction * share
+    while _furthest(context, shards) < fraction:
+        entry = refs.current(context.workspace, ref_of(context.pipeline))
+        ranked = Ranked(pipeline=context.pipeline, splitting=_splitting(shards), fraction=fraction)
+        link = context.workspace.publish_document(ranked)
+        try:
+            refs.move(context.workspace, ref_of(context.pipeline), link, expected=entry, reason="trials are ranked")
+        except RefConflict:
+            continue
+
+
+def fraction_set_apart(context: RunContext, share: float, manifest: ShardManifest) -> float:
+    """Of all data: what ranks, or has ranked, and does not judge.
+
+    Args:
+        share: of the held-out examples, that rank now.
+    """
+    shards = ShardSpec.model_validate(manifest.spec)
+    return max(shards.heldout_fraction * share, _furthest(context, shards))
+
+
+def _furthest(context: RunContext, shards: ShardSpec) -> float:
+    entries = refs.history(context.workspace, ref_of(context.pipeline))
+    ranked = (context.workspace.load(entry.target, Ranked) for entry in entries)
+    return max((each.fraction for each in ranked if each.splitting == _splitting(shards)), default=0.0)
+
+
+def _splitting(shards: ShardSpec) -> dict[str, Json]:
+    return {name: value for name, value in shards.splitting.items() if name != "heldout_fraction"}
+
+
 def require_parts(context: RunContext, share: float, source: SourceSpec, manifest: Link) -> None:
     """Before anything is spent on models that could not be ranked or judged.
 
@@ -49,9 +108,10 @@ def require_parts(context: RunContext, share: float, source: SourceSpec, manifes
     Raises:
         DataError: as `parts_of`.
     """
-    if not share:
-        return
     shards = context.workspace.load(manifest, ShardManifest)
+    apart = fraction_set_apart(context, share, shards)
+    if not apart:
+        return
 
     def made() -> Made:
         parts = parts_of(context, share, source, shards)
@@ -59,7 +119,7 @@ def require_parts(context: RunContext, share: float, source: SourceSpec, manifes
             document=PartSizes(manifest=manifest, num_ranking=len(parts.ranking), num_judging=len(parts.judging))
         )
 
-    inputs = {"manifest": manifest.sha256, "share": share, "code": code_version(*CODE)}
+    inputs = {"manifest": manifest.sha256, "share": share, "set_apart": apart, "code": code_version(*CODE)}
     find_or_make(context, "parts", inputs, made, span="evaluate.parts")
 
 
@@ -77,19 +137,26 @@ def parts_of(
         examples: their names, as scores have them; None: all that are held out.
 
     Raises:
-        DataError: nothing ranks, or nothing judges; or a file of the source is gone or changed since the snapshot.
+        DataError: nothing is left to judge by, or to rank by where a share is to; or a file of the source is gone or
+            changed since the snapshot.
     """
-    less = ShardSpec.model_validate(shards.spec).heldout_fraction * share
+    fraction = ShardSpec.model_validate(shards.spec).heldout_fraction * share
+    apart = fraction_set_apart(context, share, shards)
     rows = source_rows(context.workspace, context.base, source, shards.snapshot, shards.receipt, context.digests)
     packed = yardstick_for(context.workspace, shards).predicts == "tokens"
-    ranks = heldout_by_less(rows, shards, less, in_row_order=not packed)
-    if packed and examples is not None:
-        ranks = ranks[places_of_examples(shards, HELDOUT, examples)]
-    parts = Parts(ranking=np.flatnonzero(ranks).tolist(), judging=np.flatnonzero(~ranks).tolist())
-    if not parts.ranking or not parts.judging:
+
+    def within(limit: float) -> NDArray[np.bool_]:
+        found = heldout_by_less(rows, shards, limit, in_row_order=not packed)
+        return found[places_of_examples(shards, HELDOUT, examples)] if packed and examples is not None else found
+
+    is_apart = within(apart)
+    ranks = is_apart if fraction == apart else within(fraction)
+    parts = Parts(ranking=np.flatnonzero(ranks).tolist(), judging=np.flatnonzero(~is_apart).tolist())
+    if not parts.judging or (share and not parts.ranking):
+        before = int(np.count_nonzero(is_apart & ~ranks))
         raise DataError(
-            f"of {len(ranks):,} held-out examples, {len(parts.ranking):,} rank trials and "
-            f"{len(parts.judging):,} judge.",
+            f"of {len(ranks):,} held-out examples, {len(parts.ranking):,} rank trials and {len(parts.judging):,} judge"
+            f"{f'; {before:,} ranked trials before, and judge no more' if before else ''}.",
             where="evaluation.ranking_share",
             advice="Add data, raise shards.heldout_fraction, or change the share, so that there are some of both.",
         )

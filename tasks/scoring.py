@@ -23,7 +23,7 @@ from data_contracts.sources import SourceSpec, read_file
 from tasks.candidate import Candidate, read_candidate, require_files
 from tasks.context import RunContext
 from tasks.gangs import run_quietly
-from tasks.heldout_parts import Parts, parts_of
+from tasks.heldout_parts import Parts, fraction_set_apart, parts_of
 from tasks.launch import checkpoint_here
 from tasks.model_export import registered_graph
 from tasks.shard import accepted_files, shards_under
@@ -181,9 +181,9 @@ class Bench:
         Args:
             share: of the examples, to rank on; 0: none.
         """
-        if not share:
-            return Parts(ranking=[], judging=list(range(len(examples))))
         shards = self.context.workspace.load(today.manifest, ShardManifest)
+        if not fraction_set_apart(self.context, share, shards):
+            return Parts(ranking=[], judging=list(range(len(examples))))
         with self.context.ledger.span("evaluate.parts"):
             return parts_of(self.context, share, self.source, shards, examples)
 

@@ -18,6 +18,7 @@ from tasks.current_run import is_hopeless
 from tasks.evaluate import CODE as JUDGING
 from tasks.evaluate import EvaluationSpec, Judged
 from tasks.gangs import run_all_to_their_ends
+from tasks.heldout_parts import remember_ranking
 from tasks.launch import (
     describe_run,
     final_checkpoint,
@@ -161,6 +162,7 @@ def rank_trials(context: RunContext, pipeline: Judged, tried: Sequence[Tried]) -
     Raises:
         TrainingFailed: all failed.
     """
+    remember_ranking(context, pipeline.evaluation.ranking_share, pipeline.shards)
     bench = Bench(context=context, launch=pipeline.launch, shards=pipeline.shards, source=pipeline.source)
     scored = [_scored(bench, pipeline, each) for each in tried]
     if all(each.score is None for each in scored):

@@ -70,6 +70,12 @@ def test_the_best_comes_first_and_a_bad_one_is_a_row_and_none_is_judged_by_what_
     assert [each.score for each in again] == [each.score for each in ranked]
     assert made(events, "launch") == [False, False] and made(events, "score") == [False, False]
 
+    # Whoever asks for less later gets none of it back.
+    new_project.edit("tiny.yaml", "ranking_share: 0.5", "ranking_share: 0.25")
+    fewer, later, _ = try_here(new_project)
+    assert fewer[0].score.num_examples < good[0].score.num_examples
+    assert later.examples_sha256 == report.examples_sha256
+
 
 def test_trials_that_are_stopped_go_on_where_they_were(new_project: Project, try_here: Any) -> None:
     ask_for_trials(new_project, LR, BETTER_LR, max_steps=400)

@@ -1,4 +1,4 @@
-"""Which held-out examples rank and which judge: told before a model is trained, and none does both."""
+"""Which held-out examples rank and which judge: told before a model is trained, and none does both, whenever."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from data_contracts.documents import Link, ShardManifest
 from data_contracts.errors import DataError
-from tasks.heldout_parts import parts_of, require_parts
+from tasks.heldout_parts import Parts, parts_of, remember_ranking, require_parts
 from tests.tasks.days import SOURCE, TABLE, Days, columns, shards_spec
 
 SHARE = 0.5
@@ -15,6 +15,38 @@ SHARE = 0.5
 def shards_of(days: Days, **fields: object) -> tuple[Link, ShardManifest]:
     manifest = days.run(shards_spec(TABLE, **fields)).manifest
     return manifest, days.workspace.load(manifest, ShardManifest)
+
+
+def parts(days: Days, share: float, shards: ShardManifest) -> Parts:
+    return parts_of(days.context, share, SOURCE, shards)
+
+
+def test_what_ranked_trials_judges_no_more_when_the_share_is_lowered(days: Days) -> None:
+    days.write(**columns())
+    _, shards = shards_of(days)
+    before = parts(days, SHARE, shards)
+    assert before.ranking and before.judging and not set(before.ranking) & set(before.judging)
+    assert len(parts(days, SHARE / 2, shards).judging) > len(before.judging), "nothing has ranked yet"
+
+    remember_ranking(days.context, SHARE, shards_spec(TABLE))
+    remember_ranking(days.context, SHARE / 2, shards_spec(TABLE))
+    assert parts(days, SHARE, shards) == before
+    fewer, none, more = (parts(days, share, shards) for share in (SHARE / 2, 0.0, 1.5 * SHARE))
+    assert set(fewer.ranking) < set(before.ranking) and fewer.judging == before.judging
+    assert none == Parts(ranking=[], judging=before.judging)
+    assert set(more.ranking) > set(before.ranking) and set(more.judging) < set(before.judging)
+
+
+def test_a_smaller_split_gives_back_nothing_that_ranked_and_another_split_begins_anew(days: Days) -> None:
+    days.write(**columns())
+    remember_ranking(days.context, SHARE, shards_spec(TABLE))
+    _, smaller = shards_of(days, heldout_fraction=0.3 * SHARE)
+    with pytest.raises(DataError, match=r"0 rank trials and 0 judge; [1-9]\d* ranked trials before"):
+        parts(days, 0.0, smaller)
+    _, other = shards_of(days, split_salt="another")
+    assert not parts(days, 0.0, other).ranking
+    num_heldout = sum(group.num_samples for group in other.groups if group.split == "heldout")
+    assert len(parts(days, 0.0, other).judging) == num_heldout
 
 
 def test_parts_are_asked_for_before_training_and_read_from_the_source_once(days: Days) -> None:
@@ -27,4 +59,4 @@ def test_parts_are_asked_for_before_training_and_read_from_the_source_once(days:
     require_parts(days.context, SHARE, SOURCE, manifest)  # found
     require_parts(days.context, 0.0, SOURCE, manifest)  # nothing to tell apart
     with pytest.raises(DataError, match=r"a\.csv"):
-        parts_of(days.context, SHARE, SOURCE, shards)
+        parts(days, SHARE, shards)
