@@ -31,6 +31,8 @@ from training.launch.spec import inherited_environment
 LOOK_S = 0.2
 OVER_LOOK_S = 1.0
 """How often the first pod's word is looked for: it may lie on a file system far away."""
+DEAF_S = 1.0
+"""How long no connection is taken after one could not be."""
 INDEX = "JOB_COMPLETION_INDEX"
 """Set by Kubernetes in every pod of an Indexed Job."""
 
@@ -84,8 +86,10 @@ class Pod:
         if time.monotonic() - self._looked_s < OVER_LOOK_S:
             return None
         self._looked_s = time.monotonic()
-        first = [place for place in places_of(self._files.pods, self._place.job) if place.index == 0]
-        return 0 if any(place.state == "over" for place in first) else None
+        with contextlib.suppress(OSError):  # what cannot be listed now is looked at again
+            first = [place for place in places_of(self._files.pods, self._place.job) if place.index == 0]
+            return 0 if any(place.state == "over" for place in first) else None
+        return None
 
     def _leave(self) -> None:
         print("told to end", flush=True)
@@ -116,8 +120,13 @@ class Pod:
 
     def _listen(self) -> None:
         while True:
-            connection, _ = self._listener.accept()
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            try:
+                connection, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            except (OSError, RuntimeError) as error:
+                # Too many files or threads are open, which passes; a pod that is deaf for good would only look alive.
+                print(f"no connection can be taken now: {error}", flush=True)
+                time.sleep(DEAF_S)
 
     def _serve(self, connection: socket.socket) -> None:
         """Start one process for whoever has the key; the connection is its stdin, stdout and stderr."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -77,6 +78,21 @@ def test_words_to_a_process_that_has_ended_do_not_cut_off_its_own_last_ones(run_
     start("pod-b", 1)
     deaf = ask(run_dir, Host(name="pod-b"), "sh", "-c", "echo as it ends; exit 3", stdin=b"a beat" * 1000)
     assert (deaf.returncode, deaf.stderr) == (3, b"as it ends\n")
+
+
+def test_a_pod_that_could_open_no_more_files_takes_connections_again_once_it_can(
+    run_dir: Path, start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pod = start("pod-b", 1)
+    (host,) = transport(run_dir).hosts(2)
+    usual = resource.prlimit(pod.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pod.pid, resource.RLIMIT_NOFILE, (3, usual[1]))
+    place = read_place(DetachedFiles(run_dir).pods / "pod-b.json")
+    assert place is not None
+    with socket.create_connection((place.address, place.port)):
+        wait_until(lambda: "Too many open files" in capfd.readouterr().out, what="no file left")
+    resource.prlimit(pod.pid, resource.RLIMIT_NOFILE, usual)
+    assert ask(run_dir, host, "echo", "heard").stdout == b"heard\n"
 
 
 def test_without_the_pods_key_nothing_is_started_and_the_key_is_its_users_alone(run_dir: Path, start: Start) -> None:
