@@ -62,6 +62,12 @@ CREDENTIALS = {
     "AWS_DEFAULT_REGION": "us-east-1",
 }
 
+UNASKED_SERVICES = (
+    *("SCHEDULER", "LATE_RUNS", "PAUSE_EXPIRATIONS", "CANCELLATION_CLEANUP", "FOREMAN", "REPOSSESSOR", "DB_VACUUM"),
+    *("EVENT_LOGGER", "EVENT_PERSISTER", "TRIGGERS"),
+)
+"""Of a Prefect server that only has flows of a test's own process: they look around, and at every event, for nobody."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: unit(item.nodeid))
@@ -145,8 +151,9 @@ def prefect_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("prefect-here")
     server = prefect_server(free_port())
     home = {"PREFECT_HOME": str(new_prefect_home(folder / "home"))}
+    idle = {f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false" for service in UNASKED_SERVICES}
     server = dataclasses.replace(
-        server, command=(*server.command, "--no-ui"), environment={**server.environment, **home}
+        server, command=(*server.command, "--no-ui"), environment={**server.environment, **home, **idle}
     )
     keeping = contextlib.ExitStack()
     atexit.register(keeping.close)  # Prefect sends its last events while the interpreter ends
