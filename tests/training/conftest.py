@@ -28,7 +28,7 @@ from data_contracts.documents import (
     StoredFile,
 )
 from data_contracts.publication import Workspace
-from tests.training.nursery import ForkedRank, session_nursery
+from tests.training.nursery import FOR_SLICES, ForkedRank, session_nursery
 from tests.waiting import DEADLINE_S, wait_until
 from training.checkpoint.spec import CheckpointSpec
 from training.config import RecipeSpec, ScheduleSpec, TrainingSpec
@@ -125,8 +125,16 @@ class TinyProject:
     ) -> list[Started]:
         """Start the ranks of one attempt, each a `python -m training.worker`; `fresh` without its imports."""
         arguments = ["--workspace", self.workspace.uri, "--run-spec", run.sha256, "--run-dir", str(run_dir)]
+        parallel = run.config["parallel"]
+        imports = FOR_SLICES if any(parallel[part] != 1 for part in ("pipeline", "shard", "tensor")) else ()
         return self.start_ranks(
-            "training.worker", arguments, run_dir, world_size=world_size, fresh=fresh, **environment
+            "training.worker",
+            arguments,
+            run_dir,
+            world_size=world_size,
+            fresh=fresh,
+            imports=imports,
+            **environment,
         )
 
     def start_ranks(
@@ -137,6 +145,7 @@ class TinyProject:
         *,
         world_size: int,
         fresh: bool = False,
+        imports: Sequence[str] = (),
         **environment: str,
     ) -> list[Started]:
         attempt_dir = run_dir / "attempts" / f"{len(list(run_dir.glob('attempts/*'))):03d}"
@@ -149,7 +158,9 @@ class TinyProject:
             ranks.append(
                 start_fresh(module, arguments, run_dir, log, ours)
                 if fresh
-                else session_nursery().start(module, arguments, folder=run_dir, log=log, environment=ours)
+                else session_nursery().start(
+                    module, arguments, folder=run_dir, log=log, environment=ours, imports=imports
+                )
             )
         self.started += ranks
         return ranks

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json
 import os
 import runpy
@@ -25,6 +26,13 @@ from typing import Any, NoReturn
 from tests.waiting import DEADLINE_S
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+FOR_SLICES = (
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+)
+"""What ranks import besides once they share a model: two seconds of a core for each."""
 
 
 class Nursery:
@@ -44,12 +52,21 @@ class Nursery:
             )
 
     def start(
-        self, module: str, arguments: Sequence[str], *, folder: Path, log: Path, environment: Mapping[str, str]
+        self,
+        module: str,
+        arguments: Sequence[str],
+        *,
+        folder: Path,
+        log: Path,
+        environment: Mapping[str, str],
+        imports: Sequence[str] = (),
     ) -> ForkedRank:
         """Args:
         environment: all of it; of the path, what `python -m` would take from there.
+        imports: what the rank needs that most do without; there from now on.
         """
         told = {"module": module, "arguments": list(arguments), "folder": str(folder), "log": str(log)}
+        told |= {"imports": list(imports)}
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({**told, "environment": dict(environment)}) + "\n")
         self._process.stdin.flush()
@@ -137,6 +154,8 @@ def main() -> None:
         told = json.loads(line)
         if told["module"] == "training.export":
             import torch.export._trace  # noqa: F401  # as `torch.export.export` would, in seconds, for every graph
+        for name in told["imports"]:
+            importlib.import_module(name)
         # So that no rank is said to have ended before it is said to have begun.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         pid = os.fork()

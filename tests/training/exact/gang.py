@@ -1,7 +1,8 @@
 """Gangs of real processes that train small models, for tests of exact elasticity: `python gang.py ROUNDS.json`.
 
 A round is a gang of some size that takes cases from one step to another, from the state that an earlier round left
-and to one of its own. torch is imported once; ranks are forks. What became of each case is written beside the rounds.
+and to one of its own. torch is imported once, with what FSDP2 would import at its first use, which costs more than a
+round does; ranks are forks. What became of each case is written beside the rounds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
+import torch._dynamo
 import torch.distributed as dist
+import torch.distributed.fsdp
 
 import training.gradients
 from tests.training.exact.cases import CASES, batch
