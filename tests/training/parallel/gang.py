@@ -49,7 +49,7 @@ SHAPES: dict[str, DataShape] = {
     "image-classifier": ImageShape(channels=1, height=8, width=8, num_classes=4),
     "tabular-classifier": TabularShape(num_numeric=3, cardinalities=(5, 4), num_classes=3),
 }
-STEPS = 4
+STEPS = 3
 RUN = Link(kind="run", sha256="0" * 64)
 
 
