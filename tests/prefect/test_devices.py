@@ -82,7 +82,9 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_of_those_who_wait_the_highest_priority_goes_first(devices: Make, limits: Callable[[str], int]) -> None:
+def test_of_those_who_wait_the_highest_priority_goes_first(
+    devices: Make, limits: Callable[[str], int], tmp_path: Path
+) -> None:
     first, order = devices(gpus=4), []
     first.take()
 
@@ -91,11 +93,11 @@ def test_of_those_who_wait_the_highest_priority_goes_first(devices: Make, limits
         order.append(name)
         each.give_back()
 
-    usual, urgent = devices(0, gpus=1), devices(5, gpus=4)
+    usual, urgent = devices(0, gpus=1, name="usual"), devices(5, gpus=4)
     threads = [in_thread(lambda: compete("usual", usual))]
     wait_until(lambda: limits("gpus:waiting:0") == 1, 60, "the usual one waits")
     threads.append(in_thread(lambda: compete("urgent", urgent)))
-    wait_until(lambda: limits("gpus:waiting:5") == 1, 60, "the urgent one waits")
+    wait_until(lambda: "a higher priority" in (tmp_path / "usual.jsonl").read_text(), 60, "the usual one knows of it")
     first.give_back()
     for thread in threads:
         thread.join(120)

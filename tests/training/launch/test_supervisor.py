@@ -221,7 +221,7 @@ def test_at_the_end_of_the_time_checkpoints_are_kept_no_retry_is_spent_and_the_n
     gang = replace(toy_run.gang("--steps", "9999"), stop=FAR, continued_by="headway retrain toys")
 
     with pytest.raises(RunStopped) as stopped:
-        run(toy_run, gang, act=lambda step: end_the_time() if step >= 3 else None)
+        run(toy_run, gang, PATIENT, act=lambda step: end_the_time() if step >= 3 else None)
 
     monkeypatch.undo()
     assert stopped.value.reason == "window closed"
