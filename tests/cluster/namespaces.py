@@ -169,7 +169,9 @@ def namespace_hosts(count: int) -> Iterator[NamespaceHosts]:
     sweep_stale()
     folder = tempfile.TemporaryDirectory(prefix=f"{FOLDERS}{os.getpid()}-")
     switch, *names = (f"hw{os.getpid()}-{number}" for number in range(count + 1))
-    left = [("ip", "netns", "delete", name) for name in (switch, *names)]
+    # The reaper has the path of whoever started the tests, which may lack `/sbin`.
+    program = shutil.which("ip", path=SYSTEM_PATH) or "ip"
+    left = [(program, "netns", "delete", name) for name in (switch, *names)]
     left.append(("rm", "--recursive", "--force", folder.name))
     with folder, reaped(TOKEN, folder.name, 0.0, elsewhere=left), _hosts_in(Path(folder.name), switch, names) as made:
         yield made

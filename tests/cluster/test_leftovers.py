@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,12 +40,22 @@ with slurm_cluster(Path(sys.argv[1])) as cluster:
 """
 
 
+OF_EVERY_USER = ("sh", "mount", "hostname", "rm", "ssh-keygen", "ss", "nsenter", "unshare")
+"""On any path; what is the administrator's, such as `ip`, a user's may lack."""
+
+
 @contextmanager
-def holder(program: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+def holder(program: str, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """A process that holds what the program makes, once it has said that it does."""
     command = [sys.executable, "-c", f"import signal, sys\nfrom pathlib import Path\n{program}", *words]
     process = subprocess.Popen(
-        command, cwd=HEADWAY_HOME, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        command,
+        cwd=HEADWAY_HOME,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
     )
     try:
         yield process
@@ -53,10 +65,12 @@ def holder(program: str, *words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @ENDINGS
-def test_of_hosts_neither_process_nor_network_nor_file_is_left(ending: signal.Signals) -> None:
+def test_of_hosts_neither_process_nor_network_nor_file_is_left(ending: signal.Signals, tmp_path: Path) -> None:
     if reason := why_no_hosts():
         pytest.skip(reason)
-    with holder(HOSTS) as process:
+    for name in OF_EVERY_USER:
+        (tmp_path / name).symlink_to(shutil.which(name) or name)
+    with holder(HOSTS, PATH=str(tmp_path)) as process:
         assert process.stdout is not None
         folder = Path(process.stdout.readline().strip())
 
