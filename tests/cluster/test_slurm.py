@@ -27,6 +27,7 @@ from training.launch.launcher import Handle
 from training.launch.order import Outcome
 from training.launch.process_tree import processes_with
 from training.launch.protocol import TOKEN as RUN_TOKEN
+from training.launch.retry_budget import AttemptRecords
 from training.launch.slurm import Slurm
 from training.launch.spec import DetachedSpec, LaunchSpec
 from training.launch.stop_request import request_stop
@@ -234,6 +235,37 @@ def test_a_stop_asked_for_while_the_job_waits_takes_it_out_of_the_queue(run: Run
         run.follow(run.gang(*LONG), SPEC.model_copy(update={"slurm": hold}), stop)
     wait_until(lambda: run.state() is JobState.CANCELLED, what="the job's end")
     assert run.records() == []
+
+
+SLOW = ("--steps", "150", "--in-step", "--step-s", "0.02", "--slow-on", "n2", "--slow-by-s", "0.5")
+EXCLUDE = SPEC.model_copy(update={"stragglers": "exclude", "max_attempts": 1})
+
+
+def test_a_slow_node_is_left_out_where_another_is_free_by_another_job_that_goes_on_at_the_same_step(run: Run) -> None:
+    run.follow(run.gang(*SLOW), EXCLUDE)
+
+    (told,) = run.events("rank.slow")
+    assert (told["rank"], told["host"], told["part"]) == (1, "n2", "forward")
+    (left_out,) = run.events("host.left_out")
+    assert left_out["host"] == "n2" and "The run goes on without n2." in left_out["what"]
+    assert len(run.events("job.again")) == 1
+    records = AttemptRecords(run.folder).all()
+    assert [(record.state, record.left_out) for record in records] == [("stopped", "n2"), ("done", "")]
+    assert run.first_step(2) == run.newest_step(1) + 1, "what was done is kept"
+    first, second = sorted(run.cluster.job_ids(run.handle().key), key=int)
+    assert "NodeList=n[1-2]" in run.cluster.command("scontrol", "--oneliner", "show", "job", first)
+    shown = run.cluster.command("scontrol", "--oneliner", "show", "job", second)
+    assert "ExcNodeList=n2" in shown and "NodeList=n[1,3]" in shown
+
+
+def test_a_slow_node_is_better_than_a_place_in_the_queue(run: Run) -> None:
+    run.cluster.command("sbatch", "--nodelist=n3", "--exclusive", "--wrap=sleep 600", "--output=/dev/null")
+    wait_until(lambda: "R" in run.cluster.command("squeue", "--noheader", "--format=%t"), what="n3 to be taken")
+
+    run.follow(run.gang(*SLOW), EXCLUDE)
+
+    assert len(run.events("rank.slow")) == 1 and run.events("host.left_out") == []
+    assert run.records() == ["done"] and len(run.cluster.job_ids(run.handle().key)) == 1
 
 
 @pytest.mark.usefixtures("real_agents")

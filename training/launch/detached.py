@@ -28,7 +28,7 @@ from training.launch.run_lock import owner_of
 from training.launch.slurm_start import SlurmStart
 from training.launch.stop_bound import StopWish
 from training.launch.stop_request import clear_stop, requested_stop
-from training.launch.supervisor import supervise
+from training.launch.supervisor import GoesElsewhere, supervise
 from training.ledger import Event, Ledger, SpoolTail
 
 NOTICE = "the scheduler gave notice"
@@ -71,9 +71,10 @@ class Detached:
         except BaseException as error:
             if not self._is_ours():
                 return self._here.left_status
-            if isinstance(error, RunStopped) and self._why == NOTICE:
-                if self._has_made_room():
-                    return self._here.left_status
+            has_notice = isinstance(error, RunStopped) and self._why == NOTICE
+            if has_notice and self._has_made_room():
+                return self._here.left_status
+            if has_notice or isinstance(error, GoesElsewhere):
                 outcome = Outcome(order=order_id, state="preempted", job=self._job)
             else:
                 outcome = Outcome.of_error(order_id, self._job, error, str(self._run_dir))

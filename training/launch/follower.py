@@ -145,7 +145,8 @@ class Follower:
             RunStopped: the run's time is over.
         """
         self._raise_if_stopped()
-        order = Order.of(secrets.token_hex(16), self._spec, self._gang, self._scope)
+        without = self._records.left_out() if self._spec.stragglers == "exclude" else ()
+        order = Order.of(secrets.token_hex(16), self._spec, self._gang, self._scope, without)
         self._files.outcome.unlink(missing_ok=True)
         clear_stop(self._gang.run_dir)
         self._attempts_before = len(self._records.all())

@@ -78,6 +78,9 @@ class Launcher(Protocol):
     def muster(self, gang: Gang, without: Collection[str] = ()) -> Muster:
         """Which hosts can take the gang's nodes now, as many as it has at the most, but for those named."""
 
+    def has_room_beside(self, gang: Gang, hosts: Collection[str]) -> bool:
+        """Whether another job of the gang's could have a host beside those at once; False where there are no jobs."""
+
     def preflight(self, gang: Gang, found: Muster) -> None:
         """The last look before ranks are started on these hosts.
 

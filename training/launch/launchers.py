@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 from training.launch.hosts import Here
@@ -13,6 +14,7 @@ from training.launch.manifests import spec_of
 from training.launch.owned import OwnedLauncher
 from training.launch.pods import Pods
 from training.launch.protocol import JOB, PODS
+from training.launch.slurm import has_room_beside
 from training.launch.slurm_array import SlurmArrays
 from training.launch.spec import LaunchSpec
 from training.launch.srun import Srun
@@ -22,7 +24,7 @@ from training.launch.ssh import Ssh
 def launcher_for(spec: LaunchSpec) -> Launcher:
     """Of a detached run: in its job, where the supervisor is."""
     if spec.launcher == "slurm":
-        return OwnedLauncher(spec, Srun())
+        return OwnedLauncher(spec, Srun(), partial(has_room_beside, spec))
     if spec.launcher == "kubernetes":
         return OwnedLauncher(spec, Pods(Path(os.environ[PODS]), os.environ[JOB], spec_of(spec).gather_s))
     return OwnedLauncher(spec, Here() if spec.ssh is None or spec.launcher == "local" else Ssh(spec.ssh))

@@ -23,6 +23,8 @@ class Membership:
     ) -> None:
         self._spec, self._gang, self._launcher, self._ledger, self._records = spec, gang, launcher, ledger, records
         self._looked_at: set[str] = set()
+        self.goes_elsewhere = False
+        """Whether the run is better off in another job of its scheduler's, without the host of a slow rank."""
 
     def is_gathered(self) -> bool:
         """Whether no host that is still to come need be waited for."""
@@ -34,7 +36,7 @@ class Membership:
 
     def muster(self, number: int) -> tuple[Muster, AttemptOutcome | None]:
         """Hosts for an attempt, and what speaks against it; without those that are left out, if the others will do."""
-        for without in dict.fromkeys((self._left_out(), frozenset[str]())):
+        for without in dict.fromkeys((self._records.left_out(), frozenset[str]())):
             with self._ledger.span("attempt.muster"):
                 found = self._launcher.muster(self._gang, without)
             if found.missing:
@@ -47,13 +49,16 @@ class Membership:
                 break
         return found, problem
 
-    def _left_out(self) -> frozenset[str]:
-        return frozenset(record.left_out for record in self._records.all() if record.left_out)
-
     def goes_without(self, found: Muster, slow: Straggler, host: str) -> bool:
         """Whether the run is better off without the host of a slow rank."""
-        if self._spec.stragglers != "exclude" or host in self._left_out():
+        left_out = self._records.left_out()
+        if self._spec.stragglers != "exclude" or host in left_out:
             return False
+        if (slow.step_s - slow.excess_s) * LEAST_GAIN < slow.step_s:
+            taken = {member.host for member in found.members} | {*found.spares, *found.missing, *left_out}
+            self.goes_elsewhere = self._launcher.has_room_beside(self._gang, taken)
+            if self.goes_elsewhere:
+                return True
         nodes = self._gang.most_nodes(len(found.members))
         others = [member.host for member in found.members[:nodes] if member.host != host]
         left = self._gang.most_nodes(len(others) + len(found.spares) + len(found.members[nodes:]))

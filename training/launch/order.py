@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -63,10 +63,14 @@ class Order(Frozen):
     spec: LaunchSpec
     gang: dict[str, Any]
     budget_scope: str
+    without: tuple[str, ...] = ()
+    """Machines that the job is to do without, for a rank on them was slow."""
 
     @classmethod
-    def of(cls, order: str, spec: LaunchSpec, gang: Gang, budget_scope: str) -> Self:
-        return cls(order=order, spec=spec, gang=_as_json(gang), budget_scope=budget_scope)
+    def of(cls, order: str, spec: LaunchSpec, gang: Gang, budget_scope: str, without: Collection[str] = ()) -> Self:
+        return cls(
+            order=order, spec=spec, gang=_as_json(gang), budget_scope=budget_scope, without=tuple(sorted(without))
+        )
 
     def to_gang(self) -> Gang:
         fields = self.gang | {name: tuple(self.gang[name]) for name in ("arguments", "import_path")}
@@ -112,7 +116,8 @@ class Outcome(Frozen):
 
     order: str
     state: Literal["done", "stopped", "preempted", "failed"]
-    """`preempted`: it was told to make room, kept a checkpoint, and could not be queued again by itself."""
+    """`preempted`: another job is to go on from the checkpoint that it kept. It was told to make room, and could not be
+    queued again by itself; or it goes on without a slow machine."""
     job: str = ""
     error: dict[str, Any] = Field(default_factory=dict)
     """As a rank's marker describes one; empty when it is done."""

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from training.launch.host_facts import look
@@ -45,9 +45,22 @@ ANSWER_S = 30.0
 """How long a busy host may take to say whether it can take a node; one that is gone the transport gives up sooner."""
 
 
+def _no_room(_gang: Gang, _hosts: Collection[str]) -> bool:
+    return False
+
+
 class OwnedLauncher:
-    def __init__(self, spec: LaunchSpec, transport: Transport) -> None:
-        self._spec, self._transport = spec, transport
+    """Args:
+    has_room_beside: whether the scheduler, in whose job the owner is, has another host at once.
+    """
+
+    def __init__(
+        self,
+        spec: LaunchSpec,
+        transport: Transport,
+        has_room_beside: Callable[[Gang, Collection[str]], bool] = _no_room,
+    ) -> None:
+        self._spec, self._transport, self.has_room_beside = spec, transport, has_room_beside
         self._guards: list[subprocess.Popen[bytes]] = []
         """Or the transport's clients, by which guards on other hosts are held."""
         self._files = AttemptFiles(Path())

@@ -126,6 +126,10 @@ class AttemptRecords:
                 lines.setdefault(line["attempt"], {}).update({k: v for k, v in line.items() if k in known})
         return [AttemptRecord(**lines[attempt]) for attempt in sorted(lines)]
 
+    def left_out(self) -> frozenset[str]:
+        """Hosts that the run does without."""
+        return frozenset(record.left_out for record in self.all() if record.left_out)
+
     def in_scope(self, scope: str) -> list[AttemptRecord]:
         return [record for record in self.all() if record.scope == scope]
 

@@ -7,6 +7,7 @@ user and name run at once.
 
 from __future__ import annotations
 
+import datetime
 import math
 import os
 import re
@@ -14,7 +15,8 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from data_contracts.errors import EnvironmentProblem
@@ -31,6 +33,8 @@ SUBMIT_S = 60.0
 SETTLE_S = 180.0
 """How long a job may take from its end, or from being requeued, until it is gone or pending."""
 TRY_AGAIN_S = 2.0
+NOW_S = 60.0
+"""What a scheduler starts so soon, it starts now: it looks at its queue from time to time."""
 NOTICE_MARGIN_S = 30.0
 """Beyond the ranks' grace: for their supervisor to hear of the notice, and to queue the job again."""
 
@@ -39,6 +43,7 @@ _TRANSIENT = re.compile(
     r"resource temporarily unavailable|transport endpoint|zero bytes",
     re.IGNORECASE,
 )
+_STARTS = re.compile(r"\bto start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\b")
 _FORGOTTEN = re.compile(r"invalid job id", re.IGNORECASE)
 _STATES = {
     JobState.PENDING: "PENDING CONFIGURING REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT RESV_DEL_HOLD",
@@ -59,7 +64,8 @@ class Slurm:
         return run_key(run_dir)
 
     def render(self, order: Order, now_unix_s: float) -> str:
-        return batch_script(order.spec, order.to_gang(), self.key(Path(order.gang["run_dir"])), now_unix_s)
+        key = self.key(Path(order.gang["run_dir"]))
+        return batch_script(order.spec, order.to_gang(), key, now_unix_s, order.without)
 
     def find(self, key: str) -> str | None:
         """Raises:
@@ -89,22 +95,32 @@ class Slurm:
         """Raises `EnvironmentProblem`: Slurm refused, in its own words, or cannot be asked."""
         run_dir = Path(order.gang["run_dir"])
         key = self.key(run_dir)
-        job = self._submitted(key, lambda: self.render(order, time.time()), run_dir)
+
+        def rendered(without: Sequence[str]) -> str:
+            return self.render(order.model_copy(update={"without": tuple(without)}), time.time())
+
+        job = self._submitted(key, rendered, order.without, run_dir)
         return JobHandle(
             launcher=self.name, job=job, key=key, order=order.order, log=str(DetachedFiles(run_dir).log(job))
         )
 
-    def _submitted(self, key: str, rendered: Callable[[], str], run_dir: Path) -> str:
-        """The job under the key, queued now unless it is there."""
+    def _submitted(
+        self, key: str, rendered: Callable[[Sequence[str]], str], without: Sequence[str], run_dir: Path
+    ) -> str:
+        """The job under the key, queued now unless it is there; without those machines, if the others will do."""
         deadline_s = time.monotonic() + SUBMIT_S
         while True:
             try:
                 # Before each try: one that got no answer may have been heard all the same.
-                return self.find(key) or sbatch(rendered(), run_dir)
+                return self.find(key) or sbatch(rendered(without), run_dir)
             except SchedulerSilent:
                 if time.monotonic() > deadline_s:
                     raise
                 time.sleep(TRY_AGAIN_S)
+            except EnvironmentProblem:
+                if not without:
+                    raise
+                without = ()
 
     def dry_run(self, spec: LaunchSpec, gang: Gang) -> None:
         """Have Slurm look at the run's job without queueing it.
@@ -142,7 +158,7 @@ def number_of(job: str) -> tuple[int, ...]:
     return tuple(int(part) for part in job.split("_"))
 
 
-def batch_script(spec: LaunchSpec, gang: Gang, key: str, now_unix_s: float) -> str:
+def batch_script(spec: LaunchSpec, gang: Gang, key: str, now_unix_s: float, without: Sequence[str] = ()) -> str:
     """The job of a run: one task a node, and the supervisor as its batch step."""
     options = {
         "job-name": key,
@@ -151,7 +167,7 @@ def batch_script(spec: LaunchSpec, gang: Gang, key: str, now_unix_s: float) -> s
         "dependency": "singleton",
         "open-mode": "append",
         "output": log_pattern(gang.run_dir, "job-%j.log"),
-        **place_options(spec),
+        **place_options(spec, without),
     }
     return script(spec, options, (f"exec {supervisor_command(shlex.quote(str(gang.run_dir)))}",))
 
@@ -169,10 +185,14 @@ def shape_options(spec: LaunchSpec, gang: Gang, now_unix_s: float) -> dict[str, 
     }
 
 
-def place_options(spec: LaunchSpec) -> dict[str, object]:
+def place_options(spec: LaunchSpec, without: Collection[str]) -> dict[str, object]:
     slurm = spec.slurm
     named = {"partition": slurm.partition, "account": slurm.account, "qos": slurm.qos}
-    return {name: value for name, value in named.items() if value is not None}
+    return {name: value for name, value in named.items() if value is not None} | _exclude(without)
+
+
+def _exclude(machines: Collection[str]) -> dict[str, object]:
+    return {"exclude": ",".join(sorted(machines))} if machines else {}
 
 
 def log_pattern(run_dir: Path, name: str) -> str:
@@ -193,12 +213,29 @@ def script(spec: LaunchSpec, options: Mapping[str, object], commands: Sequence[s
             "#!/bin/sh",
             *lines,
             "#SBATCH --requeue",
-            *(f"#SBATCH {option}" for option in spec.slurm.sbatch_options),
+            *(f"#SBATCH {_joined(option, options)}" for option in spec.slurm.sbatch_options),
             f"export PYTHONPATH={shlex.quote(HEADWAY_HOME)} PYTHONSAFEPATH=1",
             *commands,
             "",
         )
     )
+
+
+def _joined(option: str, options: Mapping[str, object]) -> str:
+    """An option of the pipeline file's; of two `--exclude`, sbatch would take the last alone."""
+    return f"{option},{options['exclude']}" if option.startswith("--exclude=") and "exclude" in options else option
+
+
+def has_room_beside(spec: LaunchSpec, gang: Gang, hosts: Collection[str]) -> bool:
+    """Whether Slurm would start one more node of the gang's now, on none of those hosts."""
+    options = {**shape_options(spec, replace(gang, nodes=1), time.time()), **place_options(spec, hosts)}
+    try:
+        said = _completed("sbatch", "--test-only", stdin=script(spec, options, ("true",))).stderr
+    except EnvironmentProblem:
+        return False
+    found = _STARTS.search(said)
+    soon = datetime.datetime.now() + datetime.timedelta(seconds=NOW_S)  # as Slurm tells it, in the time of this place
+    return found is not None and datetime.datetime.fromisoformat(found[1]) < soon
 
 
 def limit_s_of(spec: LaunchSpec, gang: Gang, now_unix_s: float) -> float | None:
@@ -255,6 +292,10 @@ def run_command(*words: str, stdin: str | None = None) -> str:
         SchedulerSilent: Slurm's controller could not be reached, or gave no answer in time.
         EnvironmentProblem: it is not there, or it failed; with its own words.
     """
+    return _completed(*words, stdin=stdin).stdout
+
+
+def _completed(*words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     try:
         done = subprocess.run(
             words,
@@ -279,7 +320,7 @@ def run_command(*words: str, stdin: str | None = None) -> str:
         said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
         error_class = SchedulerSilent if _TRANSIENT.search(said) else EnvironmentProblem
         raise error_class(f"`{words[0]}` refused: {said[:500]}", where="Slurm")
-    return done.stdout
+    return done
 
 
 def _environment(program: str, environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:

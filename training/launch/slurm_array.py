@@ -51,10 +51,11 @@ class SlurmArrays(Slurm):
         run_dirs = [gang.run_dir for gang in gangs]
         keys = self.array_keys(run_dirs)
 
-        def rendered() -> str:
-            return array_script(orders[0].spec, gangs, array_name(run_dirs), at_once, time.time())
+        def rendered(without: Sequence[str]) -> str:
+            return array_script(orders[0].spec, gangs, array_name(run_dirs), at_once, time.time(), without)
 
-        array = self._submitted(array_name(run_dirs), rendered, run_dirs[0]).partition("_")[0]
+        without = sorted({host for order in orders for host in order.without})
+        array = self._submitted(array_name(run_dirs), rendered, without, run_dirs[0]).partition("_")[0]
         return [
             JobHandle(
                 launcher=self.name,
@@ -100,7 +101,14 @@ def array_name(run_dirs: Sequence[Path]) -> str:
     return f"headway-trials-{sha256_bytes(chr(10).join(str(each.resolve()) for each in run_dirs).encode())[:16]}"
 
 
-def array_script(spec: LaunchSpec, gangs: Sequence[Gang], name: str, at_once: int, now_unix_s: float) -> str:
+def array_script(
+    spec: LaunchSpec,
+    gangs: Sequence[Gang],
+    name: str,
+    at_once: int,
+    now_unix_s: float,
+    without: Sequence[str] = (),
+) -> str:
     """The array of several runs of one shape; an element finds its run by its index."""
     folders = [shlex.quote(str(gang.run_dir)) for gang in gangs]
     options = {
@@ -111,7 +119,7 @@ def array_script(spec: LaunchSpec, gangs: Sequence[Gang], name: str, at_once: in
         "open-mode": "append",
         # Until an element knows which run it is of; then each writes in its own folder.
         "output": log_pattern(gangs[0].run_dir, "array-%A_%a.log"),
-        **place_options(spec),
+        **place_options(spec, without),
     }
     log = f"{DetachedFiles(Path('$run')).folder}/job-${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID.log"
     commands = (

@@ -64,6 +64,7 @@ def supervise(
 
     Raises:
         RunStopped: the gang's bound was reached, `request_stop` was called, or the ranks stopped by themselves.
+        GoesElsewhere: another job of the run's scheduler is to go on with it; none does on other launchers.
         TrainingFailed: the budget is spent, or a rank failed for good.
         HeadwayError: a rank raised it and no retry can help: the same class, words and exit code.
         EnvironmentProblem: another process owns the run.
@@ -77,6 +78,10 @@ def supervise(
         token = secrets.token_hex(16)
         with reaped(TOKEN, token, spec.lost_grace_s + GUARD_LATE_S, elsewhere=launcher.sweeps(token)):
             return _Supervisor(spec, gang, launcher, ledger, budget_scope, token, poll, asked).run()
+
+
+class GoesElsewhere(RunStopped):
+    """The run is to go on in another job, without the host of a slow rank."""
 
 
 class _Supervisor:
@@ -108,6 +113,9 @@ class _Supervisor:
             outcome = self._run(number, folder)
             if outcome.state == "done":
                 return outcome
+            if outcome.left_out and self._membership.goes_elsewhere:
+                self._raise_if_stopped()
+                raise GoesElsewhere(outcome.what, where=str(self._gang.run_dir))
             if outcome.left_out:
                 continue
             if outcome.state == "stopped":

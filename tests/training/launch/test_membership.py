@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from training.launch.membership import Membership
 from training.launch.owned import OwnedLauncher
 from training.launch.ports import LOOPBACK
 from training.launch.retry_budget import AttemptRecord, AttemptRecords
-from training.launch.spec import LaunchSpec
+from training.launch.spec import Gang, LaunchSpec
 from training.launch.stragglers import Straggler
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toy_agents")]
@@ -134,6 +134,23 @@ def test_a_host_that_was_left_out_is_better_than_none_and_is_not_left_out_again(
     transport.unreachable = "c"
     assert run(transport, attempts=3, reports=2) == ["a", "b"], "by a later owner"
     assert [record.left_out for record in records(toy_run.folder)] == ["b", "", ""]
+
+
+def test_where_a_scheduler_has_room_the_run_goes_on_in_another_job_of_full_size(toy_run) -> None:
+    spec, gang, asked = LaunchSpec(stragglers="exclude", min_nodes=1), toy_run.gang(), []
+
+    def has_room(_gang: Gang, hosts: Collection[str]) -> bool:
+        asked.append(set(hosts))
+        return True
+
+    own = AttemptRecords(toy_run.folder)
+    own.end(AttemptRecord(attempt=1, scope="one", state="stopped", left_out="d"))
+    membership = Membership(spec, gang, OwnedLauncher(spec, Pretended("ab"), has_room), toy_run.ledger, own)
+    members = tuple(Member(host=name, address=LOOPBACK, interface="lo", port=1) for name in "ab")
+    slow = Straggler(rank=1, part="data", excess_s=0.5, step_s=1.0, own_s=0.6, others_s=0.1, score=9.0)
+    assert membership.goes_without(Muster(members=members, missing={"c": "gone"}), slow, "b")
+    assert membership.goes_elsewhere
+    assert asked == [set("abcd")], "and none of those is offered again"
 
 
 def test_no_host_is_left_out_twice_though_there_were_others(toy_run) -> None:

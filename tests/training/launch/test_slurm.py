@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from training.launch.failure import describe, rebuilt
 from training.launch.jobs import JobState, SchedulerSilent
 from training.launch.lease import Lease, LeaseWatch
 from training.launch.order import DetachedFiles, JobHandle, Order, Outcome
-from training.launch.slurm import Slurm, batch_script, read_job
+from training.launch.slurm import Slurm, batch_script, has_room_beside, read_job
 from training.launch.slurm_spec import SlurmSpec
 from training.launch.spec import Gang, LaunchSpec, for_quiet_work
 from training.launch.srun import parse_hosts
@@ -68,6 +69,15 @@ def test_the_job_of_a_run_is_what_its_spec_says(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("training.launch.slurm.sys.executable", "/opt/python")
     bound = StopBound(at_unix_s=NOW_S + 1700, reason="window closed")
     assert batch_script(SPEC, gang(bound), "headway-0123456789abcdef-0a1b", NOW_S) == SCRIPT
+
+
+def test_a_job_does_without_the_machines_that_are_left_out_and_those_that_the_pipeline_file_names() -> None:
+    def lines(*options: str) -> list[str]:
+        spec = SPEC.model_copy(update={"slurm": SlurmSpec(sbatch_options=options)})
+        return [line for line in batch_script(spec, gang(), "key", NOW_S, ("b", "a")).splitlines() if "exclude" in line]
+
+    assert lines() == ["#SBATCH --exclude=a,b"]
+    assert lines("--exclude=c[1-3]")[-1] == "#SBATCH --exclude=c[1-3],a,b", "sbatch takes the last"
 
 
 @pytest.mark.parametrize(
@@ -167,6 +177,35 @@ def test_what_sbatch_says_instead_of_a_job_is_quoted(tmp_path: Path, monkeypatch
 def test_a_job_that_lives_is_not_submitted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say(tmp_path, monkeypatch, squeue="echo '41 COMPLETING'; echo '43 PENDING'", sbatch="echo 44")
     assert Slurm().submit(Order.of("x", SPEC, gang(run_dir=tmp_path), "one")).job == "43"
+
+
+def test_machines_that_are_left_out_are_better_than_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    say(
+        tmp_path,
+        monkeypatch,
+        squeue="exit 0",
+        sbatch="grep -q exclude && { echo 'not available' >&2; exit 1; }; echo 7",
+    )
+    assert Slurm().submit(Order.of("x", SPEC, gang(run_dir=tmp_path), "one", {"n2"})).job == "7"
+
+
+@pytest.mark.parametrize(
+    ("later_s", "has_room"),
+    [
+        pytest.param(5, True, id="now"),
+        pytest.param(3600, False, id="when somebody else has done"),
+        pytest.param(None, False, id="never"),
+    ],
+)
+def test_there_is_room_beside_a_job_where_slurm_would_start_a_node_now(
+    later_s: int | None, has_room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = datetime.datetime.now() + datetime.timedelta(seconds=later_s or 0)
+    words = f"sbatch: Job 3 to start at {starts:%Y-%m-%dT%H:%M:%S} using 1 processors on nodes n3 in partition train"
+    failed = "echo 'allocation failure: Requested node configuration is not available' >&2; exit 1"
+    say(tmp_path, monkeypatch, sbatch=f"cat > '{tmp_path}/script'; " + (f"echo '{words}' >&2" if later_s else failed))
+    assert has_room_beside(SPEC, gang(), {"n2", "n1"}) is has_room
+    assert {"#SBATCH --nodes=1", "#SBATCH --exclude=n1,n2"} <= set((tmp_path / "script").read_text().splitlines())
 
 
 def test_no_answer_says_nothing_about_the_job_and_its_absence_does(

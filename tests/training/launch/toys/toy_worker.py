@@ -89,7 +89,8 @@ def parts_of_a_step(slow_on: str, slow_by_s: float) -> dict[str, float]:
     """What a real worker writes down, where some host is to be slow."""
     if not slow_on:
         return {}
-    waited_s = 0.0 if os.environ.get("TOY_HOST", socket.gethostname()) == slow_on else slow_by_s
+    here = os.environ.get("TOY_HOST") or os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    waited_s = 0.0 if here == slow_on else slow_by_s
     forward_s = 0.2 + slow_by_s - waited_s
     return {"data_s": 0.1, "forward_s": forward_s, "backward_s": 0.2, "sync_s": waited_s, "optimizer_s": 0.0}
 
