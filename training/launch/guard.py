@@ -5,8 +5,9 @@
 The first line down the lifeline, its stdin, is the guard's order; single bytes follow. When the owner goes, the
 lifeline ends and the pidfd fires; on another host than the guard's, where a link may be cut and no pidfd reaches, the
 owner's beat stays out instead. When the guard or the agent goes, the kernel kills what is
-below; what a rank started for itself comes to the guard as an orphan and is killed at the end. Single-threaded and
-standard library only. The guard stands in a session of its own, so that no terminal or process group reaches it.
+below; what a rank started for itself comes to the guard as an orphan and is killed at the end. Standard library only,
+and one thread, but for one that waits for the case that a file system never answers. The guard stands in a session of
+its own, so that no terminal or process group reaches it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -42,6 +44,9 @@ TICK_S = 0.1
 CHILDLESS_S = 1.0
 """While stopping: how long an agent without ranks may linger in its own teardown."""
 LIFELINE = 0
+STUCK_S = 2.0
+"""How long a round may take before something holds it up: a file system that does not answer."""
+EXIT_STUCK = 3
 LOOK_EVERY_S = 0.5
 """How often the ranks' processes are looked at for who watches from afar."""
 
@@ -64,6 +69,7 @@ class Guard:
         self._signals: list[int] = []
         self._heard_s = time.monotonic()
         self._looked_s = 0.0
+        self._began_round_s = time.monotonic()
 
     def run(self) -> int:
         """Start the agent, watch it to its end, leave nobody behind.
@@ -82,9 +88,11 @@ class Guard:
             agent_pid=agent.pid,
             state="running",
         )
+        threading.Thread(target=self._stand_by, name="stand-by", daemon=True).start()
         self._publish()
         self._ledger.event("agent.begin", pid=agent.pid)
         while not self._is_childless:
+            self._began_round_s = time.monotonic()
             self._hear()
             self._reap()
             self._watch_ranks()
@@ -265,6 +273,25 @@ class Guard:
             self._childless_since = self._childless_since or now
             if now - self._childless_since > CHILDLESS_S:
                 self._deadline = now
+
+    def _stand_by(self) -> None:
+        """In a thread of its own: where files hold up all that the guard does, nobody outlives the owner by it."""
+        ends = select.POLLRDHUP | select.POLLHUP
+        gone_since_s: float | None = None
+        lifeline = select.poll()
+        lifeline.register(LIFELINE, select.POLLIN | ends)
+        while True:
+            time.sleep(STUCK_S / 4)
+            now_s = time.monotonic()
+            stuck_s = now_s - self._began_round_s
+            seen = next((event for _, event in lifeline.poll(0)), 0)
+            is_silent = self._plan.lease_s is not None and stuck_s > self._plan.lease_s and not seen
+            is_gone = stuck_s > STUCK_S and (seen & ends or is_silent)
+            gone_since_s = (gone_since_s or now_s) if is_gone else None
+            if gone_since_s is not None and now_s - gone_since_s > self._plan.lost_grace_s:
+                # What ranks started for themselves would not fall with the guard.
+                self._kill_descendants()
+                os._exit(EXIT_STUCK)
 
     def _is_over_deadline(self) -> bool:
         return self._deadline is not None and time.monotonic() >= self._deadline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import secrets
@@ -282,6 +283,29 @@ def test_an_owner_on_another_host_that_falls_silent_is_taken_for_gone(
     agent.guard.wait(DEADLINE_S)
     assert agent.ended.why == OWNER_SILENT
     assert agent.survivors() == []
+
+
+@pytest.mark.parametrize("how", ["lets go", "is silent"])
+def test_nobody_outlives_the_owner_by_a_file_system_that_never_answers(
+    start: Callable[..., GuardedAgent], wait_until: Callable[..., object], how: str
+) -> None:
+    told = {"owner_pid": None, "lease_s": 1.0} if how == "is silent" else {}
+    agent = start(f"setsid sleep 6000 & {DEAF}", lost_grace_s=0.3, **told)
+    os.mkfifo(agent.files.marker(4))
+
+    def is_held_up() -> int | None:
+        with contextlib.suppress(OSError):
+            return os.open(agent.files.marker(4), os.O_WRONLY | os.O_NONBLOCK)
+        return None
+
+    held = wait_until(is_held_up)
+    assert isinstance(held, int)
+    assert agent.guard.stdin is not None and agent.guard.poll() is None
+    if how == "lets go":
+        agent.guard.stdin.close()
+    assert agent.guard.wait(DEADLINE_S) == guard.EXIT_STUCK
+    wait_until(lambda: not agent.survivors())
+    os.close(held)
 
 
 def test_a_guard_without_an_order_starts_nothing(tmp_path: Path) -> None:
