@@ -6,15 +6,16 @@ INSTALLED := .venv/.installed
 # Whoever sets it has every process compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: retrain test test-cluster cluster-packages soak lint clean
+.PHONY: retrain test test-cluster cluster-packages soak lint compiled clean
 .DEFAULT_GOAL := retrain
 
 retrain: $(INSTALLED)
 	$(BIN)/headway retrain deployments/stdlib-lm.yaml
 
-# Three processes on two cores: a good part of what is tested waits for servers and deadlines.
-test: lint
-	$(BIN)/python -m pytest -n 3 --dist loadfile --ignore=tests/cluster
+# Four processes on two cores: a good part of what is tested waits for servers and deadlines.
+test: $(INSTALLED)
+	@$(MAKE) --no-print-directory -j 2 lint compiled
+	$(BIN)/python -m pytest -n 4 --dist loadfile --ignore=tests/cluster
 
 # Hosts of namespaces with sshd, a Slurm of three nodes, an emulated Kubernetes, a PostgreSQL: as root, with the packages
 # of tests/cluster/install.sh.
@@ -37,6 +38,10 @@ soak: $(INSTALLED)
 	$(BIN)/python -m tests.soak.orphans --times 50 --only connections --json soak-connections.json
 	$(BIN)/python -m tests.soak.hangs --times 100 --only hangs slow --json soak-hangs.json
 	$(BIN)/python -m pytest -q -m soak
+
+# All that tests import, on the core that mypy leaves idle: each of their processes would compile it for itself.
+compiled: $(INSTALLED)
+	-@$(BIN)/python -m pytest --collect-only -qq --ignore=tests/cluster > /dev/null 2>&1
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

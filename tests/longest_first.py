@@ -12,7 +12,15 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 LONGEST_FIRST: tuple[tuple[str, ...], ...] = (
-    ("tests/e2e/",),  # a project that was retrained once, for all of them but the next
+    ("tests/e2e/",),  # a project that was retrained once, for all of them but these
+    (  # and once more: one process would be at it when all others are done
+        "tests/e2e/test_cancel.py",
+        "tests/e2e/test_ci.py",
+        "tests/e2e/test_rehearse.py",
+        "tests/e2e/test_resume.py",
+        "tests/e2e/test_same_bits.py",
+        "tests/e2e/test_trials.py",
+    ),
     (
         "tests/e2e/test_own_recipe.py",  # a Prefect server for flows in the test process
         "tests/e2e/test_own_encoder.py",
