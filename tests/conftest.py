@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import dataclasses
 import gc
 import os
 import shutil
@@ -22,7 +19,6 @@ from hypothesis import HealthCheck, settings
 from s3fs import S3FileSystem
 
 from tests.longest_first import LongestFirst, unit
-from tests.prefect_tables import new_prefect_home
 
 # Tests of remote workspaces leave nothing in anybody's cache.
 os.environ["HEADWAY_LOCAL"] = tempfile.mkdtemp(prefix="headway-tests-")
@@ -32,6 +28,7 @@ SHARED = "HEADWAY_TESTS_SHARED"
 is_first = SHARED not in os.environ
 if is_first:
     os.environ[SHARED] = tempfile.mkdtemp(prefix="headway-tests-")
+    os.environ["HEADWAY_TESTS_FIRST"] = str(os.getpid())
 
 # SQLite and MLflow wait for the disk at every commit. What has to survive here are killed processes, not cut power.
 IN_MEMORY, WANTED_BYTES = Path("/dev/shm"), 4 << 30
@@ -61,12 +58,6 @@ CREDENTIALS = {
     "AWS_SECRET_ACCESS_KEY": "test-secret",
     "AWS_DEFAULT_REGION": "us-east-1",
 }
-
-UNASKED_SERVICES = (
-    *("SCHEDULER", "LATE_RUNS", "PAUSE_EXPIRATIONS", "CANCELLATION_CLEANUP", "FOREMAN", "REPOSSESSOR", "DB_VACUUM"),
-    *("EVENT_LOGGER", "EVENT_PERSISTER", "TRIGGERS"),
-)
-"""Of a Prefect server that only has flows of a test's own process: they look around, and at every event, for nobody."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -138,27 +129,16 @@ def new_bucket(s3_environment: dict[str, str], s3_port: int) -> Callable[[], str
 
 
 @pytest.fixture(scope="session")
-def prefect_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def prefect_here() -> Iterator[None]:
     """A Prefect server for flows that run in this process: one, because Prefect's client stays with its first."""
     from flows.environment import prepare
 
     prepare()
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    from flows.serve import prefect_server, running, wait_until_ready
-    from training.launch.ports import free_port
+    from tests import shared_prefect
 
-    folder = tmp_path_factory.mktemp("prefect-here")
-    server = prefect_server(free_port())
-    home = {"PREFECT_HOME": str(new_prefect_home(folder / "home"))}
-    idle = {f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false" for service in UNASKED_SERVICES}
-    server = dataclasses.replace(
-        server, command=(*server.command, "--no-ui"), environment={**server.environment, **home, **idle}
-    )
-    keeping = contextlib.ExitStack()
-    atexit.register(keeping.close)  # Prefect sends its last events while the interpreter ends
-    wait_until_ready(server, keeping.enter_context(running(server, folder)), folder)
-    with temporary_settings({PREFECT_API_URL: f"{server.url}/api"}):
+    with temporary_settings({PREFECT_API_URL: shared_prefect.api_url()}):
         yield
 
 
