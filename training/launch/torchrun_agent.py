@@ -15,6 +15,7 @@ import os
 import runpy
 import select
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -30,12 +31,15 @@ from torch.distributed.elastic.multiprocessing import api as starting  # noqa: E
 from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import (  # noqa: E402
     SubprocessHandler,
 )
+from torch.distributed.elastic.rendezvous import api as rendezvous  # noqa: E402
 
 gc.freeze()
 gc.enable()
 
 HEARD_BY_AGENT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 CUDA_IS_AVAILABLE = torch.cuda.is_available
+HELD: list[socket.socket] = []
+"""Ports, by the sockets that hold them."""
 
 
 class ForkedRank:
@@ -135,6 +139,25 @@ def _let_go_of_sockets() -> None:
     os.close(nowhere)
 
 
+def hold_port() -> int:
+    """A port for the ranks to meet at, which no other is given before rank 0 listens there, nor while this agent lives.
+
+    torchrun only looks for one that is free: a connection that begins before rank 0 does may be given the same. What is
+    bound and not listened at is given to nobody, and yet taken by who asks for reuse, as torch's store does.
+    """
+    for family in (socket.AF_INET6, socket.AF_INET):
+        with contextlib.suppress(OSError):
+            holder = socket.socket(family)
+            HELD.append(holder)
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            holder.bind(("", 0))
+            port: int = holder.getsockname()[1]
+            return port
+    raise OSError("no port can be had for the ranks to meet at")
+
+
 def _not_asked() -> bool:
     return False
 
@@ -144,6 +167,7 @@ def main(arguments: Sequence[str]) -> int:
     # torchrun asks in order to bind ranks to memory. To answer starts CUDA here, and no fork could use a device then.
     torch.cuda.is_available = _not_asked
     setattr(starting, "get_subprocess_handler", ForkingHandler)  # noqa: B010  # a name that torch does not export
+    setattr(rendezvous, "get_free_port", hold_port)  # noqa: B010
     try:
         torch.distributed.run.main(list(arguments))
     except SystemExit as end:
