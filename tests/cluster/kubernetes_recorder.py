@@ -31,7 +31,7 @@ TOKEN, POD_TOKEN = "TEST_KUBERNETES_CLUSTER", "TEST_KUBERNETES_POD"
 BACKOFF_S, TICK_S = 0.2, 0.05
 RUNTIME = Path(__file__).parents[2] / "deployments" / "kubernetes" / "training-runtime.yaml"
 INDEX = "batch.kubernetes.io/job-completion-index"
-ROUTE = re.compile(r"/apis?/[\w./]+?/namespaces/([^/]+)/(\w+)/?([^/]*)/?(\w*)")
+ROUTE = re.compile(r"/apis?/[\w./]+?/namespaces/([^/]+)/(\w+)/?([^/]*)/?\w*")
 
 
 class Refused(Exception):
@@ -149,9 +149,9 @@ class KubernetesRecorder:
             return {**body, "status": {"allowed": f"{asked['verb']} {what}" not in self.denied}}
         if (match := ROUTE.fullmatch(path)) is None:
             raise Refused(404, "NotFound", "the server could not find the requested resource")
-        space, plural, name, sub = match.groups()
+        space, plural, name = match.groups()
         if plural == "pods":
-            return self._answer_of_pods(method, name, sub, query)
+            return self._answer_of_pods(name, query)
         if method == "POST":
             return self._create(space, plural, body or {}, is_kept="dryRun" not in query)
         if (found := self.objects.get((plural, name))) is None:
@@ -178,16 +178,12 @@ class KubernetesRecorder:
             self.objects[plural, name] = made
         return made
 
-    def _answer_of_pods(self, method: str, name: str, sub: str, query: Json) -> Any:
+    def _answer_of_pods(self, name: str, query: Json) -> Any:
+        """A list of them, or the log of one."""
         if not name:
             wanted = dict(each.split("=") for each in query.get("labelSelector", [""])[0].split(",") if each)
             return {"items": [pod.shown() for pod in self.pods if wanted.items() <= pod.meta["labels"].items()]}
-        pod = next(pod for pod in self.pods if pod.name == name)
-        if sub == "log":
-            return pod.log.read_bytes()
-        if sub == "eviction" and method == "POST":
-            self.evict(pod)
-        return {"kind": "Status", "status": "Success"}
+        return next(pod for pod in self.pods if pod.name == name).log.read_bytes()
 
     def evict(self, pod: Pod) -> None:
         pod.is_evicted = True

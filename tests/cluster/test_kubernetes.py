@@ -101,10 +101,7 @@ def test_notice_to_a_pod_costs_no_attempt_and_no_step(
     flow = run.start_flow(spec, "--until", str(run.folder / "enough"))
     run.wait_for_step()
     evicted = _there(cluster, index)
-    if index == 0:
-        run.scheduler.signal(run.handle()) if runtime is None else cluster.evict(evicted)
-    else:
-        cluster.evict(evicted)
+    cluster.evict(evicted)
     run.wait_for_step(attempt=2)
     kept = run.checkpoint()
     assert kept >= 3 and evicted.exit_code == 143

@@ -24,7 +24,7 @@ from tests.cluster.conftest import delete_all, kubernetes_spec
 from tests.cluster.detached_run import LONG, REPOSITORY, DetachedRun
 from tests.cluster.kubernetes_recorder import KubernetesRecorder
 from tests.cluster.slurm import SlurmCluster
-from tests.cluster.test_slurm import SPEC, Run
+from tests.cluster.test_slurm import SPEC, Run, give_notice
 from tests.training.conftest import make_project
 from tests.waiting import DEADLINE_S, wait_until
 from training.config import TrainingSpec
@@ -159,7 +159,7 @@ def test_notice_to_an_element_puts_it_alone_back_into_the_queue(runs: list[Run])
     for run in runs[:2]:
         run.wait_for_step()
 
-    scheduler_for(ONE_NODE).signal(runs[1].handle())
+    give_notice(runs[1].handle())
 
     runs[1].wait_for_step(attempt=2)
     assert runs[1].first_step(2) == runs[1].checkpoint() + 1 or runs[1].first_step(2) > 3

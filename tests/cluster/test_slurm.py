@@ -24,11 +24,11 @@ from training.launch.follow import WORKER_LOST
 from training.launch.hosts import HEADWAY_HOME
 from training.launch.jobs import JobState
 from training.launch.launcher import Handle
-from training.launch.order import Outcome
+from training.launch.order import JobHandle, Outcome
 from training.launch.process_tree import processes_with
 from training.launch.protocol import TOKEN as RUN_TOKEN
 from training.launch.retry_budget import AttemptRecords
-from training.launch.slurm import Slurm
+from training.launch.slurm import Slurm, run_command
 from training.launch.spec import DetachedSpec, LaunchSpec
 from training.launch.stop_request import request_stop
 from training.ledger import read_events
@@ -52,6 +52,11 @@ class Run(DetachedRun):
 
 
 SPEC = LaunchSpec(launcher="slurm", **QUICK, **PATIENT)
+
+
+def give_notice(handle: JobHandle) -> None:
+    """As Slurm does before it ends a job."""
+    run_command("scancel", "--signal=TERM", "--batch", handle.job)
 
 
 @pytest.fixture
@@ -143,7 +148,7 @@ def test_notice_before_the_job_is_pre_empted_costs_no_attempt_and_no_step(run: R
     flow = run.start_flow(SPEC.model_copy(update={"max_attempts": 1}), "--until", str(run.folder / "enough"))
     run.wait_for_step()
 
-    Slurm().signal(run.handle())
+    give_notice(run.handle())
 
     run.wait_for_step(attempt=2)
     kept = run.checkpoint()

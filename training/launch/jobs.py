@@ -87,9 +87,6 @@ class Scheduler(Protocol):
             EnvironmentProblem: it would be refused, in the scheduler's words, or the scheduler cannot be asked.
         """
 
-    def signal(self, handle: JobHandle) -> None:
-        """Give the job notice, as the scheduler does before it ends one."""
-
     def cancel(self, handle: JobHandle) -> None:
         """End the job, in whatever state."""
 

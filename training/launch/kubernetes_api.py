@@ -117,18 +117,6 @@ class KubernetesApi:
             )
             return [line for line in said.data.decode(errors="replace").splitlines() if line.strip()]
 
-    def evict(self, namespace: str, pod: str) -> None:
-        """As a node that is drained does: the pod has notice, and another comes in its place."""
-        eviction = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": pod, "namespace": namespace},
-        }
-        with _asking(f"evict {pod}"):
-            self._core.create_namespaced_pod_eviction(
-                pod, namespace, eviction, _request_timeout=_TIMEOUT, _preload_content=False
-            )
-
     def may(self, namespace: str, verb: str, group: str, resource: str) -> bool:
         name, _, below = resource.partition("/")
         asked = {"namespace": namespace, "verb": verb, "group": group, "resource": name, "subresource": below}

@@ -27,11 +27,7 @@ SETTLE_MARGIN_S = 130.0
 """Beyond their grace: how long a job that was deleted may take to be gone, with its pods."""
 TRY_AGAIN_S = 1.0
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
-NEEDED = (
-    ("list", "", "pods"),
-    ("get", "", "pods/log"),
-    ("create", "", "pods/eviction"),
-)
+NEEDED = (("list", "", "pods"), ("get", "", "pods/log"))
 """Rights beyond those on the job itself; see deployments/kubernetes/access.yaml."""
 NEEDED_FOR_SERVICE = (("create", "", "services"), ("update", "batch", "jobs/finalizers"))
 """And where a service belongs to the job, which is not gone before it."""
@@ -156,12 +152,6 @@ class Kubernetes:
             if words := self._api.log(self._spec.namespace, pod["metadata"]["name"], lines):
                 return words
         return [why] if (why := _why(pod)) else []
-
-    def signal(self, handle: JobHandle) -> None:
-        """Evicts the supervisor's pod."""
-        for pod in self._api.pods(self._spec.namespace, f"{KEY_LABEL}={handle.key},{INDEX_LABEL}=0"):
-            if pod["status"].get("phase") == "Running":
-                self._api.evict(self._spec.namespace, pod["metadata"]["name"])
 
     def cancel(self, handle: JobHandle) -> None:
         self._api.delete(self._job(handle.key))

@@ -140,9 +140,6 @@ class Slurm:
     def last_words(self, handle: JobHandle, lines: int) -> list[str]:
         return last_lines(Path(handle.log), lines)
 
-    def signal(self, handle: JobHandle) -> None:
-        run_command("scancel", "--signal=TERM", "--batch", handle.job)
-
     def cancel(self, handle: JobHandle) -> None:
         run_command("scancel", handle.job)
 
