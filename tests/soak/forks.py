@@ -14,11 +14,12 @@ import runpy
 import signal
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
+
+from tests.program_ends import end_with, run_module
 
 SPARED = re.compile(r"training\.(worker|launch\.guard)$|toy_agent\.py$")
 """What is not executed."""
@@ -63,7 +64,9 @@ class ForkingPopen(subprocess.Popen[Any]):
         **others: Any,
     ) -> None:
         if (command := PythonCommand.of(args)) is not None:
-            preexec_fn = partial(_become, command, dict(os.environ if env is None else env), preexec_fn)
+            # Where a new process would call it, and whence this one never comes back.
+            given = dict(os.environ if env is None else env)
+            preexec_fn = partial(end_with, partial(_run, command, given, preexec_fn))
         super().__init__(args, env=env, preexec_fn=preexec_fn, **others)
 
 
@@ -73,35 +76,22 @@ def fork_from_here() -> None:
     subprocess.Popen = ForkingPopen  # type: ignore[misc]
 
 
-def _become(command: PythonCommand, environment: dict[str, str], prepare: Callable[[], object] | None) -> NoReturn:
-    """Runs where a new process would call `preexec_fn`, and never comes back from there."""
-    code = 1
-    try:
-        if prepare is not None:
-            prepare()
-        # Nothing of before is finalised any more: what it had open is closed, and others get the numbers.
-        gc.freeze()
-        gc.enable()
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.environ.clear()
-        os.environ.update(environment | command.assigned)
-        sys.stdout, sys.stderr = (os.fdopen(descriptor, "w", closefd=False) for descriptor in (1, 2))
-        sys.argv[:] = [command.program, *command.arguments]
-        if command.program.endswith(".py"):
-            runpy.run_path(command.program, run_name="__main__")
-        else:
-            sys.modules.pop(command.program, None)  # as `python -m`, which runs it under another name
-            runpy.run_module(command.program, run_name="__main__", alter_sys=True)
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+def _run(command: PythonCommand, environment: dict[str, str], prepare: Callable[[], object] | None) -> None:
+    if prepare is not None:
+        prepare()
+    # Nothing of before is finalised any more: what it had open is closed, and others get the numbers.
+    gc.freeze()
+    gc.enable()
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(environment | command.assigned)
+    sys.stdout, sys.stderr = (os.fdopen(descriptor, "w", closefd=False) for descriptor in (1, 2))
+    sys.argv[:] = [command.program, *command.arguments]
+    if command.program.endswith(".py"):
+        runpy.run_path(command.program, run_name="__main__")
+    else:
+        run_module(command.program)

@@ -12,17 +12,17 @@ import functools
 import importlib
 import json
 import os
-import runpy
 import select
 import signal
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from tests.program_ends import end_with, run_module
 from tests.waiting import DEADLINE_S
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -161,7 +161,7 @@ def main() -> None:
         pid = os.fork()
         if pid == 0:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-            _become_rank(told)
+            end_with(partial(_run_rank, told))
         os.write(1, f"began {pid}\n".encode())
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
@@ -172,32 +172,20 @@ def _tell_of_ends(*_signal: object) -> None:
             os.write(1, f"ended {ended[0]} {os.waitstatus_to_exitcode(ended[1])}\n".encode())
 
 
-def _become_rank(told: dict[str, Any]) -> NoReturn:
+def _run_rank(told: dict[str, Any]) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    code = 1
-    try:
-        os.setsid()
-        os.chdir(told["folder"])
-        log = os.open(told["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        for descriptor in (1, 2):
-            os.dup2(log, descriptor)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.environ.clear()
-        os.environ.update(told["environment"])
-        here = [] if os.environ.get("PYTHONSAFEPATH") else [told["folder"]]
-        sys.path[:] = [*here, *os.environ["PYTHONPATH"].split(os.pathsep), *sys.path[2:]]
-        sys.argv[1:] = told["arguments"]
-        sys.modules.pop(told["module"], None)  # as `python -m`, which runs it under another name
-        runpy.run_module(told["module"], run_name="__main__", alter_sys=True)
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    os.setsid()
+    os.chdir(told["folder"])
+    log = os.open(told["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for descriptor in (1, 2):
+        os.dup2(log, descriptor)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.clear()
+    os.environ.update(told["environment"])
+    here = [] if os.environ.get("PYTHONSAFEPATH") else [told["folder"]]
+    sys.path[:] = [*here, *os.environ["PYTHONPATH"].split(os.pathsep), *sys.path[2:]]
+    sys.argv[1:] = told["arguments"]
+    run_module(told["module"])
 
 
 if __name__ == "__main__":
