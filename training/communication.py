@@ -54,12 +54,16 @@ class Collectives:
             lambda: dist.all_gather_single(gathered, tensor, group=self._group, async_op=True),
         )
 
+    def wait(self, pending: dist.Work) -> None:
+        """For one that was begun, where nothing else is left to do."""
+        self._meter.wait(pending)
+
     def gather(self, rows: Tensor) -> Tensor:
         """The rows (n, ...) of all ranks, (ranks * n, ...), in rank order; on the gang's device, as the rows are."""
         if self.num_ranks == 1:
             return rows
         gathered = rows.new_empty((self.num_ranks * rows.shape[0], *rows.shape[1:]))
-        self.all_gather(gathered, rows).wait()
+        self.wait(self.all_gather(gathered, rows))
         return gathered
 
     def _sent_bytes(self, whole: Tensor) -> int:
@@ -135,7 +139,7 @@ class TreeExchange:
 
     def _hand_out(self, number: int) -> None:
         bucket, pending = self._handing_in[number]
-        pending.wait()
+        self._collectives.wait(pending)
         own = tree_sum(self._received[number].view(self._collectives.num_ranks, -1))
         self._handing_out.append(self._collectives.all_gather(bucket, own))
 

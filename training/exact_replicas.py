@@ -36,7 +36,7 @@ class ExactReplicas(WholeModel):
 
     def __init__(self, recipe: Recipe, spec: TrainingSpec, gang: Gang) -> None:
         self._recipe, self._spec, self._gang = recipe, spec, gang
-        self.share, self.clock = Share(gang.rank, gang.world_size), PartClock(gang.device)
+        self.share, self.clock = Share(gang.rank, gang.world_size), PartClock(gang.device, gang.traffic)
         seed_everything(derive(spec.seed, "weights"))
         self.model = recipe.build().to(gang.device)
         self._is_sharded = spec.parallel.shard != 1

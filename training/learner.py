@@ -48,6 +48,7 @@ class Learner:
     def __init__(self, recipe: Recipe, spec: TrainingSpec, gang: Gang) -> None:
         self._spec = spec
         self._arrangement = arrange(recipe, spec, gang)
+        self.traffic = gang.traffic
         self.model = self._arrangement.model
         self._buffers = [value for value in model_tensors(self.model).values() if not isinstance(value, nn.Parameter)]
         self._optimizer = ScheduledOptimizer(self._arrangement, recipe, spec)

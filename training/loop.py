@@ -52,7 +52,7 @@ def train(
         RollBack: the guard wants the steps after an earlier one done again, on other windows.
         TrainingFailed: the guard stops the run.
     """
-    watch, done = Stopwatch(), first_step
+    watch, done = Stopwatch(learner.traffic), first_step
     while done < max_steps:
         window, micro_batches = next(batches)
         watch.lap("data")

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import torch
 
-from training.traffic import Traffic, as_fields
+from training.traffic import Traffic, TrafficMeter, as_fields
 
 LAPS = ("data", "compute", "sync", "staging", "optimizer")
 Outcome = Literal["taken", "overflowed", "left out"]
@@ -44,8 +44,8 @@ class StepRecord:
     backward_s: float
     """What communication runs beside it does not show."""
     sync_s: float
-    """What the step waited for its peers: exposed communication, and the bubble of a pipeline. What FSDP2 and
-    tensor-parallel layers wait for inside a pass is part of that pass."""
+    """What the step waited for its peers: exposed communication, inside of passes too, and the bubble of a pipeline. On
+    CUDA, what FSDP2 and tensor-parallel layers wait for inside a pass is part of that pass."""
     staging_s: float
     """What the update waited for a checkpoint that was still copied."""
     optimizer_s: float
@@ -69,11 +69,15 @@ class StepRecord:
 
 
 class Stopwatch:
-    """Laps without gaps: each begins where the last one ended."""
+    """Laps without gaps: each begins where the last one ended.
 
-    def __init__(self) -> None:
-        self._last_s, self._last_unix_s = time.perf_counter(), time.time()
-        self.restart()
+    Args:
+        traffic: knows what this process stood still for, which is `sync` in whatever lap it was.
+    """
+
+    def __init__(self, traffic: TrafficMeter) -> None:
+        self._traffic = traffic
+        self.skip()
 
     def restart(self) -> None:
         """Begin a step where the last lap ended."""
@@ -82,6 +86,7 @@ class Stopwatch:
     def skip(self) -> None:
         """Leave out what happened since the last lap, which somebody else accounts for."""
         self._last_s, self._last_unix_s = time.perf_counter(), time.time()
+        self._stood_still_s = self._traffic.stood_still_s
         self.restart()
 
     def lap(self, part: str) -> None:
@@ -89,32 +94,39 @@ class Stopwatch:
         lap_s = time.perf_counter() - self._last_s
         self._last_s += lap_s
         self._last_unix_s += lap_s
-        self.laps_s[part] += lap_s
+        waited_s = self._traffic.stood_still_s - self._stood_still_s
+        self._stood_still_s += waited_s
+        self.laps_s[part] += lap_s - waited_s
+        self.laps_s["sync"] += waited_s
 
 
 class PartClock:
     """Times what the host only asks a device for: forward passes, and waits for the ranks that share a model.
 
     On CUDA by events, which are read once the device has passed them.
+
+    Args:
+        traffic: knows what this process stood still for, which the stopwatch has already.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, traffic: TrafficMeter) -> None:
         self._read: Callable[[], _Reading] = _cuda_reading if device.type == "cuda" else time.perf_counter
-        self._spans: list[tuple[str, _Reading, _Reading]] = []
+        self._traffic = traffic
+        self._spans: list[tuple[str, _Reading, _Reading, float]] = []
 
     @contextlib.contextmanager
     def part(self, name: Literal["forward", "sync"]) -> Iterator[None]:
         """Not one within another."""
-        began = self._read()
+        began, stood_still_s = self._read(), self._traffic.stood_still_s
         yield
-        self._spans.append((name, began, self._read()))
+        self._spans.append((name, began, self._read(), self._traffic.stood_still_s - stood_still_s))
 
     def take_s(self) -> dict[str, float]:
-        """Seconds since the last call, by name; of work that the device has finished."""
+        """Seconds since the last call, by name, of work that the device has finished, beside waits on the host."""
         spans, self._spans = self._spans, []
         taken_s = {"forward": 0.0, "sync": 0.0}
-        for name, began, ended in spans:
-            taken_s[name] += _between_s(began, ended)
+        for name, began, ended, waited_s in spans:
+            taken_s[name] += _between_s(began, ended) - waited_s
         return taken_s
 
 

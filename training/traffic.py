@@ -56,7 +56,10 @@ class TrafficMeter:
     """
 
     def __init__(self, device: torch.device = torch.device("cpu")) -> None:  # noqa: B008 - it never changes
-        self._moment: Callable[[], _Moment] = _CudaMoment if device.type == "cuda" else _HostMoment
+        self._is_cuda = device.type == "cuda"
+        self._moment: Callable[[], _Moment] = _CudaMoment if self._is_cuda else _HostMoment
+        self.stood_still_s = 0.0
+        """How long this process has stood still in exchanges so far; 0 on CUDA, where streams do."""
         self._traffic: dict[str, Traffic] = {}
         self._unfinished: deque[tuple[_Moment, Traffic]] = deque(maxlen=MAX_UNTAKEN)
 
@@ -74,8 +77,22 @@ class TrafficMeter:
     def within(self, kind: str, sent_bytes: int) -> Iterator[None]:
         """Around a whole exchange that this rank, or on CUDA its stream, stands still for."""
         ended = self.begin(kind, sent_bytes)
-        yield
+        with self.standing_still():
+            yield
         ended()
+
+    def wait(self, work: dist.Work) -> None:
+        """For a collective that was started."""
+        with self.standing_still():
+            work.wait()
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Around nothing but a wait for an exchange to end."""
+        began_s = time.perf_counter()
+        yield
+        if not self._is_cuda:
+            self.stood_still_s += time.perf_counter() - began_s
 
     def begin(self, kind: str, sent_bytes: int) -> Callable[[], None]:
         """Just before an exchange whose end the caller sees. Returns what to call then, on CUDA in the stream of it."""

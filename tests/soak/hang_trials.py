@@ -43,6 +43,7 @@ SLOW_STEPS = 120
 FOREACH = OptimizerSpec(implementation="foreach")
 """The one that exact shards take."""
 FOREVER = {"max_attempts": 10_000, "max_cycles_without_progress": 10_000, "backoff_s": 0.0}
+HANGING = {"progress_deadline_s": DEADLINE_S, "start_deadline_s": START_DEADLINE_S}
 QUICK = {**FOREVER, "peer_grace_s": 0.5, "lost_grace_s": 1.0}
 
 
@@ -65,8 +66,6 @@ GANGS = {
     "4 HSDP": GangShape(ParallelSpec(**FAST, replicate=2, shard=2), 2, 2),
     "4 in stages": GangShape(ParallelSpec(**FAST, pipeline=2, tensor=2), 2, 2),
 }
-REPLICATED = ("2 replicas", "4 replicas", "2 DDP")
-"""In which a slow rank is named: where ranks wait for each other within a pass, nobody can be."""
 
 
 def hang_plans(chance: random.Random, world_size: int, count: int) -> list[Plan]:
@@ -98,8 +97,7 @@ def local_trials(
     spec = LaunchSpec(
         nodes=shape.nodes,
         ranks_per_node=shape.ranks_per_node,
-        progress_deadline_s=DEADLINE_S,
-        start_deadline_s=START_DEADLINE_S,
+        **(HANGING if any(_new_trial(gang, plan).is_hang for plan in plans) else {}),  # type: ignore[arg-type]
         **QUICK,  # type: ignore[arg-type]
     )
     with owned(folder, spec, owner="tests.soak.hang_owner", agents="toys") as run:

@@ -25,11 +25,11 @@ from pathlib import Path
 from tests.cluster.namespaces import namespace_hosts
 from tests.cluster.prerequisites import why_no_hosts
 from tests.soak.hang_table import HangEvidence, HangTrial, table, totals
-from tests.soak.hang_trials import GANGS, REPLICATED, cut_trials, hang_plans, local_trials, slow_plans
+from tests.soak.hang_trials import GANGS, cut_trials, hang_plans, local_trials, slow_plans
 from tests.soak.orphans import machine
 from tests.training.conftest import make_project
 
-KINDS = {"hangs": (hang_plans, tuple(GANGS)), "slow": (slow_plans, REPLICATED)}
+KINDS = {"hangs": (hang_plans, tuple(GANGS)), "slow": (slow_plans, tuple(GANGS))}
 """What is planned, for gangs of which shapes."""
 CUTS = "cuts"
 TRIALS_A_RUN = 10

@@ -13,6 +13,7 @@ from training.guards.guard import Guard
 from training.guards.spec import GuardSpec, NonFinitePolicy
 from training.learner import Sums
 from training.loop import train
+from training.traffic import TrafficMeter
 
 
 class Recorder:
@@ -33,6 +34,7 @@ class Recorder:
         self.saved: list[int] = []
         self.asked: list[int] = []
         self.records, self.laps = [], []
+        self.traffic = TrafficMeter()
         self._stop_at = stop_at
 
     def backward(self, step, window):

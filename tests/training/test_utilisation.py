@@ -62,7 +62,7 @@ def test_utilisation_is_the_models_flops_over_the_peak_of_all_ranks(monkeypatch,
     learner = Learner(recipe, tiny_training, gang)
     for num_devices in (1, 4):
         four = Gang(rank=0, world_size=num_devices, device=gang.device)
-        recorder, watch = StepRecorder(rank, recipe, tiny_training, four, learner), Stopwatch()
+        recorder, watch = StepRecorder(rank, recipe, tiny_training, four, learner), Stopwatch(four.traffic)
         watch.lap("compute")
         recorder(Step(1, 0, "taken", Sums(nats=1.0, num_tokens=64, stop=False), 1.0, 0.1), watch)
     (alone, spread) = (event for event in events if event["event"] == "step")

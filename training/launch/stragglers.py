@@ -4,8 +4,9 @@ Ranks meet in every step, so all their steps take equally long. The slow one wor
 as the others wait for it: two clocks that must agree. Single steps are noise on a machine that others use, so medians
 over windows of steps are looked at, and a rank is named that stays behind.
 
-Ranks of a pipeline are held against those of their own stage alone. Where ranks wait for each other within a pass, as
-FSDP2 and tensor-parallel layers do, that wait counts as work on all of them, and nobody is found.
+Ranks of a pipeline are held against those of their own stage alone. What FSDP2 and tensor-parallel layers wait for
+within a pass counts as waiting where the host stands still for it; on CUDA it counts as work on all ranks, and nobody
+is found there.
 """
 
 from __future__ import annotations

@@ -70,7 +70,9 @@ class ExactShards(MeshArrangement):
         gradients = {name: gradient(value.local) for name, value in self._trained.items()}
         first_rows = {name: places[name] + (value.offsets or (0,))[0] for name, value in self._trained.items()}
         squares = row_squares(gradients, first_rows, length)
-        self._among_shards.all_reduce(squares).wait()  # each row is one rank's, and zero on all others
+        self._among_shards.wait(
+            self._among_shards.all_reduce(squares)
+        )  # each row is one rank's, and zero on all others
         return math.sqrt(float(squares.sum()))
 
     def scale_gradients(self, factor: float) -> None:
@@ -114,5 +116,5 @@ class TreeReduceScatter:
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> None:
         received = torch.empty_like(input_tensor)
-        self._collectives.all_to_all(received, input_tensor).wait()
+        self._collectives.wait(self._collectives.all_to_all(received, input_tensor))
         output_tensor.copy_(tree_sum(received.view(self._collectives.num_ranks, -1)))

@@ -47,7 +47,7 @@ class MeshArrangement:
         self._recipe, self._spec, self._gang = recipe, spec, gang
         shape = mesh_shape(spec.parallel, gang.world_size)
         self._mesh = make_mesh(shape, gang)
-        self.share, self.clock = Share(self._mesh.share, shape.num_shares), PartClock(gang.device)
+        self.share, self.clock = Share(self._mesh.share, shape.num_shares), PartClock(gang.device, gang.traffic)
         model, draw = undrawn(recipe, spec)
         self.num_parameters = parameters_of(model)
         self.model = lay_out(recipe, self._part(model), spec, gang, self._mesh)

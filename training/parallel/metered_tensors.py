@@ -60,7 +60,8 @@ class _MeteredTensors:
         return metered
 
     def _wait(self, tensor: Tensor) -> Any:
-        result = self._wait_tensor(tensor)
+        with self.meter.standing_still():
+            result = self._wait_tensor(tensor)
         if ended := self._under_way.pop(tensor.untyped_storage().data_ptr(), None):
             ended()
         return result

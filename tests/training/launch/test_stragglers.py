@@ -1,7 +1,7 @@
 """Who is slow is named among the noise of a machine that others use, and nobody where nobody is.
 
-The noise is real: all ranks' steps of a small language model on two busy cores, two ranks and four. Trials draw blocks
-of them, and whose were whose.
+The noise is real: all ranks' steps of a small language model on two busy cores, two replicas, four, and four that hold
+slices of one (FSDP2). Trials draw blocks of them, and whose were whose.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def typical_step_s(trace: list[Step]) -> float:
     return statistics.median(sum(step[0].values()) for step in trace)
 
 
-@pytest.mark.parametrize("name", ["two_ranks", "four_ranks"])
+@pytest.mark.parametrize("name", ["two_ranks", "four_ranks", "four_shards"])
 def test_at_most_one_healthy_run_of_a_hundred_has_a_rank_called_slow(name: str) -> None:
     trace, chance = recorded(name), random.Random(1)
     assert first_found(trace) is None
@@ -80,7 +80,7 @@ def test_at_most_one_healthy_run_of_a_hundred_has_a_rank_called_slow(name: str) 
     assert len([alarm for alarm in alarms if alarm is not None]) <= NUM_TRIALS / 100
 
 
-@pytest.mark.parametrize("name", ["two_ranks", "four_ranks"])
+@pytest.mark.parametrize("name", ["two_ranks", "four_ranks", "four_shards"])
 @pytest.mark.parametrize(("share", "within"), [(0.15, 2 * LONG), (0.4, LONG), (1.0, 2 * SHORT)])
 def test_a_slow_rank_and_the_part_it_is_slow_in_are_named_in_99_of_100_runs(
     name: str, share: float, within: int

@@ -154,8 +154,10 @@ def collectives(step: Callable[[], object]) -> dict[str, int]:
 def cost(step: Callable[[], object], learner: Learner, gang: Gang) -> dict[str, Any]:
     """What this rank's collectives cost in a step, and which parts of it were forward passes and waiting."""
     gang.traffic.take()
+    stood_still_s = gang.traffic.stood_still_s
     step()
     return {
+        "local_stood_still_s": gang.traffic.stood_still_s - stood_still_s,
         "local_traffic": {kind: dataclasses.asdict(each) for kind, each in gang.traffic.take().items()},
         "local_parts_s": learner.parts_s(),
     }

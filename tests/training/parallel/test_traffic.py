@@ -80,12 +80,18 @@ def test_every_byte_that_the_engine_sends_in_a_step_is_counted_by_kind(train, na
 
 def test_the_first_stage_of_a_pipeline_computes_and_waits(train):
     """Its own passes count as forward, though the loss is another rank's; the bubble counts as waiting."""
-    parts_s = train(2, micro=8, steps=1, measure=True, parallel={"mode": "fast", "pipeline": 2})["local_parts_s"]
-    assert parts_s["forward"] > 0
-    assert parts_s["sync"] > 0
+    answer = train(2, micro=8, steps=1, measure=True, parallel={"mode": "fast", "pipeline": 2})
+    assert answer["local_parts_s"]["forward"] > 0
+    assert answer["local_stood_still_s"] > 0
 
 
-def test_ranks_without_stages_wait_only_where_they_meet(train):
-    parts_s = train(2, micro=8, steps=1, measure=True, parallel={"mode": "fast"})["local_parts_s"]
-    assert parts_s["forward"] > 0
-    assert parts_s["sync"] == 0
+def test_ranks_that_each_have_the_whole_model_wait_only_where_they_meet(train):
+    answer = train(2, micro=8, steps=1, measure=True, parallel={"mode": "fast"})
+    assert answer["local_parts_s"]["forward"] > 0
+    assert answer["local_parts_s"]["sync"] == 0
+
+
+@pytest.mark.parametrize("split", ["shard", "tensor"])
+def test_what_ranks_that_share_layers_wait_for_within_a_pass_is_no_part_of_it(train, split):
+    answer = train(2, micro=4, steps=1, measure=True, parallel={"mode": "fast", split: 2})
+    assert answer["local_parts_s"]["forward"] > 0 and answer["local_stood_still_s"] > 0
