@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import select
 import signal
@@ -34,6 +35,9 @@ def ended_with_worker(on_lost: Callable[[], object]) -> Iterator[None]:
         thread.join()
         os.close(done)
         os.close(worker)
+        # The process ends with its flow. What Prefect and MLflow have loaded is looked through for garbage once more
+        # then, which takes seconds on a busy machine.
+        gc.freeze()
 
 
 def _watch(worker: int, done: int, on_lost: Callable[[], object]) -> None:

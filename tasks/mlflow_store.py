@@ -92,11 +92,29 @@ def connect(tracking_uri: str, *, must_exist: bool = False) -> MlflowClient:
     return client
 
 
-def _one_migration_at_a_time(tracking_uri: str) -> contextlib.AbstractContextManager[None]:
-    """Whoever opens an SQLite store first makes its tables; two at once spoil it for each other."""
+@contextlib.contextmanager
+def _one_migration_at_a_time(tracking_uri: str) -> Iterator[None]:
+    """Whoever opens an SQLite store first makes its tables; two at once spoil it for each other, and so does an end in
+    the midst of it: a new one has its name only when it has all of them."""
     if not tracking_uri.startswith(SQLITE):
-        return contextlib.nullcontext()
-    return holding(Path(f"{tracking_uri.removeprefix(SQLITE)}.lock"), within_s=MIGRATION_WITHIN_S)
+        yield
+        return
+    database = Path(tracking_uri.removeprefix(SQLITE))
+    with holding(Path(f"{database}.lock"), within_s=MIGRATION_WITHIN_S):
+        if not database.exists():
+            _make_tables(database)
+        yield
+
+
+def _make_tables(database: Path) -> None:
+    from mlflow.store.db.utils import _initialize_tables
+    from sqlalchemy import create_engine
+    from sqlalchemy.pool import NullPool
+
+    unfinished = database.with_name(f".{database.name}.unfinished")
+    unfinished.unlink(missing_ok=True)
+    _initialize_tables(create_engine(f"{SQLITE}{unfinished}", poolclass=NullPool))
+    unfinished.rename(database)
 
 
 def model_page(tracking_uri: str, model: str, version: str) -> str:

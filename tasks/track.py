@@ -25,8 +25,11 @@ SERIES = (
 )
 FLUSH_EVERY_S = 5.0
 CLOSE_WITHIN_S = 30.0
+INTERRUPTED_WITHIN_S = 2.0
+"""The same where the flow is to end at once: nothing of it may be there for long."""
 SUMMARY = "steps"
 """The event that tells what all steps came to."""
+THREAD = "mlflow-series"
 MAX_METRICS_PER_BATCH = 1000
 """MLflow's own limit on `log_batch`."""
 
@@ -42,7 +45,7 @@ class SeriesShipper:
         self._workspace, self._tracking_uri, self._pipeline, self._run = workspace, tracking_uri, pipeline, run
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._ends_as = ""
-        self._thread = threading.Thread(target=self._ship, name="mlflow-series", daemon=True)
+        self._thread = threading.Thread(target=self._ship, name=THREAD, daemon=True)
 
     def add(self, event: Event) -> None:
         """A step's record, or what all came to: `SUMMARY`."""
@@ -57,7 +60,8 @@ class SeriesShipper:
     ) -> None:
         self._ends_as = tracked_runs.ended_as(kind)
         self._queue.put(None)
-        self._thread.join(CLOSE_WITHIN_S)
+        is_interrupted = kind is not None and not issubclass(kind, Exception)
+        self._thread.join(INTERRUPTED_WITHIN_S if is_interrupted else CLOSE_WITHIN_S)
 
     def _ship(self) -> None:
         try:

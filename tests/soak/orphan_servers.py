@@ -22,7 +22,7 @@ from tests.prefect.conftest import (
     write_project,
 )
 from tests.soak.orphan_table import Trial
-from tests.soak.orphan_trials import measure_end
+from tests.soak.orphan_trials import measure_end, measure_whole_end
 from tests.waiting import wait_until
 from training.launch.launcher import Handle
 from training.launch.process_tree import processes_with, sweep
@@ -54,8 +54,7 @@ def one_trial(service: Service, victim: str, how: str) -> Trial:
             wait_until(lambda: steps_in(service.folder / "workspace") > before, what="steps", every_s=LOOK_EVERY_S)
             began_s = _end(service, worker, flow_run, how)
             measure_end(trial, lambda: living(service.folder / "workspace"), began_s)
-            wait_until(lambda: not service.processes() - others, what="the flow's end", every_s=0.02)
-            trial.all_gone_s = round(time.monotonic() - began_s, 3)
+            measure_whole_end(trial, lambda: service.processes() - others, began_s)
         finally:
             # One whose worker was killed would keep the only place of its deployment.
             service.api(f"flow_runs/{flow_run}/set_state", {"state": {"type": "CRASHED"}, "force": True})

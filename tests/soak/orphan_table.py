@@ -18,8 +18,9 @@ PAGE = """\
 
 Each row is a way in which part of a run was ended in mid-training, tried again and again on real processes. *Gone* is
 the time from there until no rank, agent or guard of what was ended is alive on any host, nor anything they started,
-found by the token that all of them carry in their environment; *left* are those alive past the bound. *Flow gone* is
-the same for the flow and its own servers, which say their last words in good order. *Next step* is the time until the
+found by the token that all of them carry in their environment. *Flow gone* is the same for the flow and its own
+servers, which say their last words in good order. *Left* are those of either alive past the bound. *Next step* is the
+time until the
 next attempt has made its first step, imports, rendezvous and restore included; *connected* says in how many trials
 that very attempt did, and *same bits* whether the run's last weights are those of a run that nobody disturbed.
 

@@ -9,7 +9,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +51,23 @@ def measure_end(trial: Trial, left: Callable[[], list[int]], began_s: float) -> 
     Args:
         began_s: when the ending began, by the monotonic clock.
     """
+    trial.gone_s = _gone_s(trial, left, began_s)
+
+
+def measure_whole_end(trial: Trial, left: Callable[[], Collection[int]], began_s: float) -> None:
+    """The same for all of a run, its flow included."""
+    trial.all_gone_s = _gone_s(trial, left, began_s)
+
+
+def _gone_s(trial: Trial, left: Callable[[], Collection[int]], began_s: float) -> float | None:
     while now_left := left():
         waited_s = time.monotonic() - began_s
         if waited_s > trial.bound_s:
             trial.num_left = max(trial.num_left, len(now_left))
         if waited_s > PATIENCE_S:
-            return
+            return None
         time.sleep(0.02)
-    trial.gone_s = round(time.monotonic() - began_s, 3)
+    return round(time.monotonic() - began_s, 3)
 
 
 def newest_attempt(folder: Path) -> int:
@@ -238,8 +247,7 @@ def end_a_command(project: Project, how: str) -> Trial:
         # A command that asks takes its own time to start; what was asked for by it counts from its answer on.
         began_s = time.monotonic() if how == STOP else asked_s
         measure_end(trial, project.living, began_s)
-        wait_until(lambda: flow.poll() is not None and not project.everybody(), within_s=PATIENCE_S, every_s=0.02)
-        trial.all_gone_s = round(time.monotonic() - began_s, 3)
+        measure_whole_end(trial, lambda: [*project.everybody(), *([flow.pid] if flow.poll() is None else [])], began_s)
     finally:
         project.clean_up()
         shutil.rmtree(project.workspace / "runs", ignore_errors=True)

@@ -23,7 +23,7 @@ from tasks import mlflow_store, model_refs
 from tasks.context import RunContext
 from tasks.file_lock import holding
 from tasks.model_versions import REGISTRATION_TAG, ModelVersions, lineage, model_versions
-from tests.waiting import DEADLINE_S
+from tests.waiting import DEADLINE_S, wait_until
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -163,6 +163,24 @@ def test_processes_that_open_a_new_store_at_once_do_not_spoil_it_for_each_other(
     go(opening, tmp_path)
     said = [process.communicate(timeout=DEADLINE_S) for process in opening]
     assert [process.returncode for process in opening] == [0] * 2, said
+
+
+def test_a_store_whose_maker_is_killed_in_the_midst_of_it_is_made_anew(tmp_path: Path) -> None:
+    database, unfinished = tmp_path / "new.db", tmp_path / ".new.db.unfinished"
+    (tmp_path / "go").touch()
+    making = subprocess.Popen(
+        [sys.executable, "-c", OPEN, f"sqlite:///{database}", str(tmp_path / "go")],
+        cwd=REPOSITORY,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: unfinished.exists() and unfinished.stat().st_size > 0, what="the first tables")
+    finally:
+        making.kill()
+        making.wait()
+    assert not database.exists()
+    assert mlflow_store.connect(f"sqlite:///{database}").search_runs(["0"]) == []
+    assert not unfinished.exists()
 
 
 def test_where_the_lock_does_not_reach_the_second_to_write_down_withdraws(context: RunContext, register) -> None:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +16,10 @@ import pytest
 from data_contracts.documents import Link, RunSpec, StoredFile
 from data_contracts.errors import RunStopped, TrainingFailed
 from data_contracts.publication import Workspace
-from tasks import mlflow_store, tracked_runs
+from tasks import mlflow_store, track, tracked_runs
+from tasks.file_lock import holding
 from tasks.track import SeriesShipper
+from tests.waiting import DEADLINE_S
 from training.checkpoint.layout import run_folder
 from training.launch import run_lock
 
@@ -157,3 +160,16 @@ def test_the_lock_of_a_run_says_who_trains_it(workspace: Workspace) -> None:
     with run_lock.owning(folder):
         assert run_lock.owner_of(folder) == f"pid {os.getpid()} on {os.uname().nodename}"
     assert run_lock.owner_of(folder) is None
+
+
+def test_a_flow_that_is_interrupted_does_not_wait_for_a_store_that_gives_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(track, "CLOSE_WITHIN_S", None)  # for ever
+    database = tmp_path / "mlflow.db"
+    shipper = SeriesShipper(Workspace.create(str(tmp_path)), f"{mlflow_store.SQLITE}{database}", "tiny", run_of(1))
+    with holding(Path(f"{database}.lock"), within_s=DEADLINE_S):
+        with pytest.raises(KeyboardInterrupt), shipper:
+            raise KeyboardInterrupt
+        (thread,) = (each for each in threading.enumerate() if each.name == track.THREAD)
+    thread.join()
