@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tests.waiting import wait_until
 from training.launch.follow import follow
@@ -35,6 +35,8 @@ class DetachedRun:
     spec: LaunchSpec
     """By which its job is asked for."""
     flows: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    agents: Literal["real", "toys"] = "toys"
+    """Of jobs that its flows queue."""
 
     @functools.cached_property
     def ledger(self) -> Ledger:
@@ -70,7 +72,14 @@ class DetachedRun:
         gang = fields | {"run_dir": str(self.folder), "arguments": ["--run-dir", str(self.folder), *arguments]}
         with (self.folder / "flows.log").open("ab") as log:
             flow = subprocess.Popen(
-                [sys.executable, "-m", "tests.cluster.watching_flow", spec.model_dump_json(), json.dumps(gang)],
+                [
+                    sys.executable,
+                    "-m",
+                    "tests.cluster.watching_flow",
+                    spec.model_dump_json(),
+                    json.dumps(gang),
+                    self.agents,
+                ],
                 env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
                 stdout=log,
                 stderr=log,

@@ -13,8 +13,9 @@ from training.launch.spec import Gang, LaunchSpec
 from training.ledger import Ledger
 
 
-def main(spec: str, gang: str) -> None:
-    start_toy_agents()
+def main(spec: str, gang: str, agents: str) -> None:
+    if agents == "toys":
+        start_toy_agents()
     fields = json.loads(gang)
     run_dir = Path(fields["run_dir"])
     launch = LaunchSpec.model_validate_json(spec)

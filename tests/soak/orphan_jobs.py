@@ -35,8 +35,8 @@ def job_trials(folder: Path) -> Iterator[list[Trial]]:
 def one_run(cluster: SlurmCluster, folder: Path) -> list[Trial]:
     """A job whose rank, agent, guard and supervisor are killed in turn."""
     folder.mkdir()
-    run, enough = Run(cluster, folder), folder / "enough"
     spec: LaunchSpec = SPEC.model_copy(update=FOREVER)
+    run, enough = Run(folder, spec, agents="real", cluster=cluster), folder / "enough"
     flow = run.start_flow(spec, "--children", "--until", str(enough))
     try:
         trials = [kill_one(run, victim) for victim in (*GANG, SUPERVISOR)]
