@@ -12,14 +12,17 @@ its own, so that no terminal or process group reaches it.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import dataclasses
+import fcntl
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 from pathlib import Path
@@ -276,22 +279,32 @@ class Guard:
 
     def _stand_by(self) -> None:
         """In a thread of its own: where files hold up all that the guard does, nobody outlives the owner by it."""
-        ends = select.POLLRDHUP | select.POLLHUP
-        gone_since_s: float | None = None
         lifeline = select.poll()
-        lifeline.register(LIFELINE, select.POLLIN | ends)
+        lifeline.register(LIFELINE, select.POLLRDHUP | select.POLLHUP)
+        num_unread, heard_s = 0, time.monotonic()
+        gone_since_s: float | None = None
         while True:
             time.sleep(STUCK_S / 4)
-            now_s = time.monotonic()
-            stuck_s = now_s - self._began_round_s
-            seen = next((event for _, event in lifeline.poll(0)), 0)
-            is_silent = self._plan.lease_s is not None and stuck_s > self._plan.lease_s and not seen
-            is_gone = stuck_s > STUCK_S and (seen & ends or is_silent)
+            now_s, round_s = time.monotonic(), self._began_round_s
+            # Nobody reads what the owner says meanwhile, but that there is more of it is a word too.
+            before, num_unread = num_unread, _num_unread(LIFELINE)
+            heard_s = max(round_s, now_s if num_unread != before else heard_s)
+            is_silent = self._plan.lease_s is not None and now_s - heard_s > self._plan.lease_s
+            is_gone = now_s - round_s > STUCK_S and (bool(lifeline.poll(0)) or is_silent)
             gone_since_s = (gone_since_s or now_s) if is_gone else None
             if gone_since_s is not None and now_s - gone_since_s > self._plan.lost_grace_s:
-                # What ranks started for themselves would not fall with the guard.
+                self._fall(now_s + STUCK_S)
+
+    def _fall(self, until_s: float) -> None:
+        """With all that is below; what ranks started for themselves would not fall with the guard alone."""
+        try:
+            while descendants(os.getpid()) and time.monotonic() < until_s:
                 self._kill_descendants()
-                os._exit(EXIT_STUCK)
+                with contextlib.suppress(ChildProcessError):
+                    while os.waitpid(-1, os.WNOHANG)[0]:
+                        pass
+        finally:
+            os._exit(EXIT_STUCK)
 
     def _is_over_deadline(self) -> bool:
         return self._deadline is not None and time.monotonic() >= self._deadline
@@ -318,6 +331,12 @@ class Guard:
         self._ledger.event(
             "agent.end", exit=self._status.agent_exit, why=self._status.why, swept=len(self._swept), stop_s=stop_s
         )
+
+
+def _num_unread(descriptor: int) -> int:
+    number = array.array("i", [0])
+    fcntl.ioctl(descriptor, termios.FIONREAD, number)
+    return number[0]
 
 
 def _watch_parent(pid: int) -> int | None:

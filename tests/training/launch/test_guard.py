@@ -300,6 +300,7 @@ def test_nobody_outlives_the_owner_by_a_file_system_that_never_answers(
 
     held = wait_until(is_held_up)
     assert isinstance(held, int)
+    agent.tell(Command.BEAT)  # which nobody reads
     assert agent.guard.stdin is not None and agent.guard.poll() is None
     if how == "lets go":
         agent.guard.stdin.close()
