@@ -82,24 +82,30 @@ def connect(tracking_uri: str, *, must_exist: bool = False) -> MlflowClient:
         RegistryError: the store does not answer; retryable.
     """
     be_quiet()
-    if must_exist and tracking_uri.startswith(SQLITE) and not Path(tracking_uri.removeprefix(SQLITE)).is_file():
+    database = _database_of(tracking_uri)
+    if must_exist and database is not None and not database.is_file():
         raise RegistryError("MLflow's database is gone.", where=tracking_uri)
     from mlflow import MlflowClient
 
-    with talking_to(tracking_uri), _one_migration_at_a_time(tracking_uri):
+    with talking_to(tracking_uri), _one_migration_at_a_time(database):
         client = MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
         client.search_experiments(max_results=1)
     return client
 
 
+def _database_of(tracking_uri: str) -> Path | None:
+    """The file of an SQLite store; None where there is none."""
+    name = tracking_uri.removeprefix(SQLITE).partition("?")[0]
+    return Path(name) if tracking_uri.startswith(SQLITE) and name not in ("", ":memory:") else None
+
+
 @contextlib.contextmanager
-def _one_migration_at_a_time(tracking_uri: str) -> Iterator[None]:
+def _one_migration_at_a_time(database: Path | None) -> Iterator[None]:
     """Whoever opens an SQLite store first makes its tables; two at once spoil it for each other, and so does an end in
     the midst of it: a new one has its name only when it has all of them."""
-    if not tracking_uri.startswith(SQLITE):
+    if database is None:
         yield
         return
-    database = Path(tracking_uri.removeprefix(SQLITE))
     with holding(Path(f"{database}.lock"), within_s=MIGRATION_WITHIN_S):
         if not database.exists():
             _make_tables(database)
@@ -114,7 +120,10 @@ def _make_tables(database: Path) -> None:
     unfinished = database.with_name(f".{database.name}.unfinished")
     unfinished.unlink(missing_ok=True)
     _initialize_tables(create_engine(f"{SQLITE}{unfinished}", poolclass=NullPool))
-    unfinished.rename(database)
+    # Not in the place of one that a server has made meanwhile, whose journal would be taken for this one's.
+    with contextlib.suppress(FileExistsError):
+        os.link(unfinished, database)
+    unfinished.unlink()
 
 
 def model_page(tracking_uri: str, model: str, version: str) -> str:
