@@ -77,7 +77,7 @@ class Follower:
     def run(self) -> Steps[None]:
         """Raises as `follow` does."""
         while not (yield from self._one_job()):
-            self._ledger.event("job.again", message="the job made room for another; it is queued again")
+            self._ledger.event("job.again", message="another job goes on with the run")
 
     def _one_job(self) -> Steps[bool]:
         """Whether the run is done; if not, another job may go on with it."""
@@ -234,14 +234,14 @@ class Follower:
 
     def _take_out_of_the_queue_if_stopped(self, handle: JobHandle) -> None:
         """A job that runs is stopped by its supervisor; in the queue there is none yet."""
-        if (wish := self._stop_wish()) is not None and self._is_out_of_the_queue(handle):
+        if (wish := self._stop_wish()) is not None and self._is_out_of_the_queue(handle, time.monotonic()):
             clear_stop(self._gang.run_dir)
             self._ledger.event("run.stopped", reason=wish.reason, message=str(wish))
             raise _stopped(self._gang, f"{wish}: job {handle.job} was taken out of the queue.", wish)
 
-    def _is_out_of_the_queue(self, handle: JobHandle) -> bool:
-        """Takes out a job that waits there; False where it has begun, however it was last seen."""
-        state = self._scheduler.poll(handle, anew=True).state
+    def _is_out_of_the_queue(self, handle: JobHandle, since_s: float) -> bool:
+        """Takes out a job that waits there; False where it has begun, however it was last seen before that moment."""
+        state = self._scheduler.poll(handle, since_s=since_s).state
         if state is JobState.PENDING:
             self._scheduler.cancel(handle)
         return state is JobState.PENDING or state.has_ended
@@ -275,9 +275,10 @@ class Follower:
             self._ledger.event("job.stop", message=message)
             self._scheduler.cancel(handle)
             return
-        deadline_s = time.monotonic() + self._spec.stop_grace_s + STOP_MARGIN_S
+        asked_s = time.monotonic()
+        deadline_s = asked_s + self._spec.stop_grace_s + STOP_MARGIN_S
         yield  # others, which run, are asked before the scheduler is
-        has_ended = self._is_out_of_the_queue(handle)
+        has_ended = self._is_out_of_the_queue(handle, asked_s)
         while not has_ended:
             if self._files.outcome.exists():
                 return

@@ -70,11 +70,11 @@ class Scheduler(Protocol):
     def submit(self, order: Order) -> JobHandle:
         """Queue a job, unless a living one is found under the run's key: then that."""
 
-    def poll(self, handle: JobHandle, *, anew: bool = False) -> JobReport:
+    def poll(self, handle: JobHandle, *, since_s: float = 0.0) -> JobReport:
         """How the job fares; raises nothing: no answer is `UNKNOWN`.
 
         Args:
-            anew: and not by what the scheduler said some moments ago of this job and others together.
+            since_s: by the monotonic clock; what the scheduler said before of this job and others together is too old.
         """
 
     def last_words(self, handle: JobHandle, lines: int) -> list[str]:

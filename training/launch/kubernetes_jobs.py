@@ -125,7 +125,7 @@ class Kubernetes:
                 advice="Ask for the rights in deployments/kubernetes/access.yaml.",
             )
 
-    def poll(self, handle: JobHandle, *, anew: bool = False) -> JobReport:
+    def poll(self, handle: JobHandle, *, since_s: float = 0.0) -> JobReport:
         try:
             job = self._api.get(self._job(handle.key))
             if job is None or _name(job) != handle.job:

@@ -33,6 +33,9 @@ SUBMIT_S = 60.0
 SETTLE_S = 180.0
 """How long a job may take from its end, or from being requeued, until it is gone or pending."""
 TRY_AGAIN_S = 2.0
+GLANCE_S = 5.0
+"""The same where something else is not seen meanwhile."""
+EXCLUDE = "--exclude="
 NOW_S = 60.0
 """What a scheduler starts so soon, it starts now: it looks at its queue from time to time."""
 NOTICE_MARGIN_S = 30.0
@@ -112,15 +115,21 @@ class Slurm:
         while True:
             try:
                 # Before each try: one that got no answer may have been heard all the same.
-                return self.find(key) or sbatch(rendered(without), run_dir)
+                return self.find(key) or self._queued(rendered, without, run_dir)
             except SchedulerSilent:
                 if time.monotonic() > deadline_s:
                     raise
                 time.sleep(TRY_AGAIN_S)
-            except EnvironmentProblem:
-                if not without:
-                    raise
-                without = ()
+
+    def _queued(self, rendered: Callable[[Sequence[str]], str], without: Sequence[str], run_dir: Path) -> str:
+        try:
+            return sbatch(rendered(without), run_dir)
+        except SchedulerSilent:
+            raise
+        except EnvironmentProblem:
+            if not without:
+                raise
+            return sbatch(rendered(()), run_dir)
 
     def dry_run(self, spec: LaunchSpec, gang: Gang) -> None:
         """Have Slurm look at the run's job without queueing it.
@@ -131,7 +140,7 @@ class Slurm:
         script = batch_script(spec, gang, self.key(gang.run_dir), time.time())
         run_command("sbatch", "--test-only", f"--chdir={gang.run_dir}", stdin=script)
 
-    def poll(self, handle: JobHandle, *, anew: bool = False) -> JobReport:
+    def poll(self, handle: JobHandle, *, since_s: float = 0.0) -> JobReport:
         try:
             return read_job(run_command("scontrol", "--oneliner", "show", "job", handle.job))
         except EnvironmentProblem as problem:
@@ -220,14 +229,24 @@ def script(spec: LaunchSpec, options: Mapping[str, object], commands: Sequence[s
 
 def _joined(option: str, options: Mapping[str, object]) -> str:
     """An option of the pipeline file's; of two `--exclude`, sbatch would take the last alone."""
-    return f"{option},{options['exclude']}" if option.startswith("--exclude=") and "exclude" in options else option
+    is_list = option.startswith(EXCLUDE) and "/" not in option  # else the name of a file that has one
+    return f"{option},{options['exclude']}" if is_list and "exclude" in options else option
 
 
 def has_room_beside(spec: LaunchSpec, gang: Gang, hosts: Collection[str]) -> bool:
-    """Whether Slurm would start one more node of the gang's now, on none of those hosts."""
+    """Whether Slurm would start one more node of the gang's now, on none of those hosts, and nobody waits in its queue.
+
+    Asked where a gang is watched meanwhile: no answer within some seconds is a No.
+    """
+    if any(option.startswith(EXCLUDE) and "/" in option for option in spec.slurm.sbatch_options):
+        return False
     options = {**shape_options(spec, replace(gang, nodes=1), time.time()), **place_options(spec, hosts)}
     try:
-        said = _completed("sbatch", "--test-only", stdin=script(spec, options, ("true",))).stderr
+        # Which looks at what runs, and past what waits.
+        said = _completed("sbatch", "--test-only", stdin=script(spec, options, ("true",)), within_s=GLANCE_S).stderr
+        among = () if spec.slurm.partition is None else (f"--partition={spec.slurm.partition}",)
+        if _completed("squeue", "--noheader", "--states=PENDING", *among, within_s=GLANCE_S).stdout.strip():
+            return False
     except EnvironmentProblem:
         return False
     found = _STARTS.search(said)
@@ -292,7 +311,7 @@ def run_command(*words: str, stdin: str | None = None) -> str:
     return _completed(*words, stdin=stdin).stdout
 
 
-def _completed(*words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+def _completed(*words: str, stdin: str | None = None, within_s: float = COMMAND_S) -> subprocess.CompletedProcess[str]:
     try:
         done = subprocess.run(
             words,
@@ -300,7 +319,7 @@ def _completed(*words: str, stdin: str | None = None) -> subprocess.CompletedPro
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
             text=True,
-            timeout=COMMAND_S,
+            timeout=within_s,
             env=_environment(words[0], os.environ),
             # An interrupt that a terminal sends to all is ours to answer.
             start_new_session=True,
@@ -312,7 +331,7 @@ def _completed(*words: str, stdin: str | None = None) -> subprocess.CompletedPro
             advice="Retrain from a machine that can submit jobs to Slurm.",
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise SchedulerSilent(f"`{words[0]}` gave no answer within {COMMAND_S:g} s.", where="Slurm") from error
+        raise SchedulerSilent(f"`{words[0]}` gave no answer within {within_s:g} s.", where="Slurm") from error
     if done.returncode != 0:
         said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
         error_class = SchedulerSilent if _TRANSIENT.search(said) else EnvironmentProblem

@@ -39,7 +39,8 @@ class SlurmArrays(Slurm):
     """Slurm, single jobs and elements of arrays alike."""
 
     def __init__(self) -> None:
-        self._shown: dict[str, tuple[float, str | EnvironmentProblem]] = {}
+        self._shown: dict[str, tuple[float, float, str | EnvironmentProblem]] = {}
+        """By array: when it was asked for, when the answer was there, and the answer."""
 
     def array_keys(self, run_dirs: Sequence[Path]) -> list[str]:
         name = array_name(run_dirs)
@@ -74,24 +75,25 @@ class SlurmArrays(Slurm):
         jobs = listed_jobs(found["name"])
         return {job: word for job, word in jobs.items() if job.endswith(f"_{found['index']}")}
 
-    def poll(self, handle: JobHandle, *, anew: bool = False) -> JobReport:
+    def poll(self, handle: JobHandle, *, since_s: float = 0.0) -> JobReport:
         array, _, index = handle.job.partition("_")
         if not index:
             return super().poll(handle)
         try:
-            return read_job(line_of(self._whole(array, 0.0 if anew else ASK_S), int(index), handle.job))
+            return read_job(line_of(self._whole(array, since_s), int(index), handle.job))
         except EnvironmentProblem as problem:
             return report_of_failure(problem)
 
-    def _whole(self, array: str, max_age_s: float) -> str:
+    def _whole(self, array: str, since_s: float) -> str:
         """What Slurm shows of all elements, asked once for all who follow one."""
-        asked_s, shown = self._shown.get(array, (-ASK_S, ""))
-        if time.monotonic() - asked_s >= max_age_s:
+        asked_s, heard_s, shown = self._shown.get(array, (-1.0, -ASK_S, ""))
+        if asked_s < since_s or time.monotonic() - heard_s >= ASK_S:
+            asked_s = time.monotonic()
             try:
                 shown = run_command("scontrol", "--oneliner", "show", "job", array)
             except EnvironmentProblem as problem:
                 shown = problem
-            self._shown[array] = time.monotonic(), shown
+            self._shown[array] = asked_s, time.monotonic(), shown
         if isinstance(shown, EnvironmentProblem):
             raise shown
         return shown

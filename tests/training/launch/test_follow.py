@@ -48,7 +48,7 @@ class Desk(Scheduler):
         job = self.jobs[key] = f"{len(self.jobs) + 1}"
         return JobHandle(launcher=self.name, job=job, key=key, order=order.order, log="")
 
-    def poll(self, handle: JobHandle, *, anew: bool = False) -> JobReport:
+    def poll(self, handle: JobHandle, *, since_s: float = 0.0) -> JobReport:
         (run_dir,) = (run_dir for run_dir in self.run_dirs if self.key(run_dir) == handle.key)
         if requested_stop(run_dir) is not None:
             end(run_dir, "stopped")
@@ -217,8 +217,8 @@ def test_a_job_that_was_last_seen_in_the_queue_is_taken_out_unless_it_has_begun_
 ) -> None:
     cancelled, asked = list[str](), set[str]()
 
-    def seen_late(handle: JobHandle, *, anew: bool = False) -> JobReport:
-        asked.update([handle.job] if anew else [])
+    def seen_late(handle: JobHandle, *, since_s: float = 0.0) -> JobReport:
+        asked.update([handle.job] if since_s else [])
         if has_begun and handle.job in asked:
             return Desk.poll(desk, handle)
         return JobReport(state=JobState.PENDING)

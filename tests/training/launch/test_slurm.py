@@ -190,20 +190,26 @@ def test_machines_that_are_left_out_are_better_than_no_job(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("later_s", "has_room"),
+    ("later_s", "waiting", "has_room"),
     [
-        pytest.param(5, True, id="now"),
-        pytest.param(3600, False, id="when somebody else has done"),
-        pytest.param(None, False, id="never"),
+        pytest.param(5, "", True, id="now"),
+        pytest.param(5, "12", False, id="now, with somebody before us"),
+        pytest.param(3600, "", False, id="when somebody else has done"),
+        pytest.param(None, "", False, id="never"),
     ],
 )
 def test_there_is_room_beside_a_job_where_slurm_would_start_a_node_now(
-    later_s: int | None, has_room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    later_s: int | None, waiting: str, has_room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts = datetime.datetime.now() + datetime.timedelta(seconds=later_s or 0)
     words = f"sbatch: Job 3 to start at {starts:%Y-%m-%dT%H:%M:%S} using 1 processors on nodes n3 in partition train"
     failed = "echo 'allocation failure: Requested node configuration is not available' >&2; exit 1"
-    say(tmp_path, monkeypatch, sbatch=f"cat > '{tmp_path}/script'; " + (f"echo '{words}' >&2" if later_s else failed))
+    say(
+        tmp_path,
+        monkeypatch,
+        sbatch=f"cat > '{tmp_path}/script'; " + (f"echo '{words}' >&2" if later_s else failed),
+        squeue=f"echo {waiting}",
+    )
     assert has_room_beside(SPEC, gang(), {"n2", "n1"}) is has_room
     assert {"#SBATCH --nodes=1", "#SBATCH --exclude=n1,n2"} <= set((tmp_path / "script").read_text().splitlines())
 

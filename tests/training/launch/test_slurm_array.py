@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -95,8 +96,9 @@ def test_what_slurm_shows_of_an_element_is_asked_once_for_all(tmp_path: Path, mo
     assert report(4)[0] is JobState.FORGOTTEN
     asked = "--oneliner show job 12\n"
     assert (tmp_path / "asked").read_text() == asked
-    slurm.poll(JobHandle(launcher="slurm", job="12_0", key="k", order="x", log=""), anew=True)
-    assert (tmp_path / "asked").read_text() == asked * 2
+    slurm.poll(JobHandle(launcher="slurm", job="12_0", key="k", order="x", log=""), since_s=(now_s := time.monotonic()))
+    slurm.poll(JobHandle(launcher="slurm", job="12_1", key="k", order="x", log=""), since_s=now_s)
+    assert (tmp_path / "asked").read_text() == asked * 2, "once more for all who ask from the same moment on"
 
 
 def test_no_answer_about_an_array_is_none_about_each_element(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
