@@ -109,6 +109,7 @@ def test_what_runs_beyond_a_cut_link_ends_by_itself_and_the_run_goes_on_elsewher
         run.until_it_steps(attempt + 1)
         unreachable = [event for event in run.events("host.unreachable") if event["attempt"] == attempt]
         assert [event["host"] for event in unreachable] == [lost.address]
+        assert "and with it rank 1 on " in next(each["what"] for each in run.records() if each["attempt"] == attempt)
         assert lost.name not in {host_of(hosts, run, number).name for number in (0, 1)}
     finally:
         lost.mend()

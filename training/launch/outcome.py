@@ -54,6 +54,8 @@ class Evidence:
     overdue: str = ""
     """What the supervisor said when a deadline passed; empty when none did."""
     overdue_ranks: tuple[int, ...] = ()
+    lost_with: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """By node whose guard was lost, its ranks that had not ended when that was seen; beyond a cut link they yet do."""
     first_words: Mapping[int, str] = field(default_factory=dict)
     """By node, the last line on stderr of a rank that never came up."""
 
@@ -171,9 +173,13 @@ def _taken_along(evidence: Evidence, node: NodeReport) -> str:
     return f", and with it rank {ranks}{where}" if ranks else where
 
 
-def _unfinished_of(evidence: Evidence, node: int) -> list[int]:
-    markers = sorted(evidence.markers.items())
-    return [rank for rank, marker in markers if marker.node == node and not marker.has_ended]
+def _unfinished_of(evidence: Evidence, node: int) -> Sequence[int]:
+    return evidence.lost_with.get(node) or unfinished_ranks(evidence.markers, node)
+
+
+def unfinished_ranks(markers: Mapping[int, RankMarker], node: int) -> list[int]:
+    """Those of the node's that have come up and left no last word."""
+    return [rank for rank, marker in sorted(markers.items()) if marker.node == node and not marker.has_ended]
 
 
 def _lost(evidence: Evidence, what: str, *, node: int, rank: int | None = None) -> AttemptOutcome:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from training.launch.lateness import clock_for, describe_lateness, late_ranks, positions, signs_of_life
 from training.launch.launcher import Handle, Launcher, NodeReport
 from training.launch.logs import last_lines
-from training.launch.outcome import AttemptOutcome, Evidence, judge
+from training.launch.outcome import AttemptOutcome, Evidence, judge, unfinished_ranks
 from training.launch.pace import Pace, PaceTeller
 from training.launch.protocol import AttemptFiles, Command, RankMarker, write_json
 from training.launch.spec import Attempt, Gang, LaunchSpec
@@ -67,6 +67,7 @@ class Watch:
         self._wish: StopWish | None = None
         self._overdue = ""
         self._overdue_ranks: tuple[int, ...] = ()
+        self._lost_with: dict[int, list[int]] = {}
 
     @property
     def step(self) -> int | None:
@@ -100,6 +101,9 @@ class Watch:
             looked_s = time.monotonic()
             self._clock.observe(self._poll(), signs_of_life(self._files, markers), looked_s)
             self._listen(handle, reports, markers)
+            for report in reports:
+                if report.guard_was_lost:
+                    self._lost_with.setdefault(report.node, unfinished_ranks(markers, report.node))
             if all(report.has_ended for report in reports) or self._is_past_force():
                 return reports
             self._note_coming_up(markers)
@@ -203,6 +207,7 @@ class Watch:
             wish=self._wish,
             overdue=self._overdue,
             overdue_ranks=self._overdue_ranks,
+            lost_with=self._lost_with,
             first_words=self._first_words(),
         )
 

@@ -72,6 +72,13 @@ def test_a_lost_guard_or_agent_explains_the_ranks_below_it() -> None:
     assert outcome.what == "the agent of node 1 ended (signal 9), and with it rank 1." and outcome.host == "b"
 
 
+def test_ranks_that_ended_beyond_a_cut_link_are_named_all_the_same() -> None:
+    without_guard = NodeReport(node=1, status=None, guard_exit=255, host="b")
+    told = evidence(marker(0, "stopped"), marker(1, "stopped"), nodes=(node(0), without_guard), lost_with={1: [1]})
+    assert judge(told).what == "the guard of node 1 ended (exit status 255), and with it rank 1 on b."
+    assert judge(told).rank == 1
+
+
 def test_a_node_that_is_lost_before_its_ranks_came_up_is_named_alone() -> None:
     without_guard = NodeReport(node=1, status=None, guard_exit=255, host="b")
     outcome = judge(evidence(marker(0, "stopped"), nodes=(node(0), without_guard)))
