@@ -64,7 +64,8 @@ def keep(first_pid: int) -> None:
             told = Path(os.environ["HEADWAY_TESTS_SHARED"]) / "prefect.url"
             (folder / "url").write_text(f"{server.url}/api")
             (folder / "url").rename(told)
-            select.select([first], [], [])
+            select.select([first, os.pidfd_open(process.pid)], [], [])
+            told.unlink(missing_ok=True)  # of one that fell, another is started
 
 
 if __name__ == "__main__":

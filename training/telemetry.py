@@ -52,7 +52,7 @@ class StepRecord:
     memory_bytes: int
     """The most so far that was allocated on the GPU, or resident where there is none."""
     traffic: Mapping[str, Traffic] = field(default_factory=dict)
-    """Of the step's collectives, by kind; without what DTensor exchanges by itself."""
+    """Of the step's collectives, by kind."""
     mfu: float | None = None
     """Model FLOPs utilisation (Chowdhery et al., PaLM, 2022), where the device's peak is known."""
 

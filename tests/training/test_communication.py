@@ -40,6 +40,9 @@ class LateCollectives:
     def all_gather(self, gathered, tensor):
         return self._call("all_gather", lambda: gathered.copy_(tensor.repeat(self.num_ranks)))
 
+    def wait(self, work):
+        work.wait()
+
     def _call(self, name, work):
         self.calls.append(name)
         return Late(self.calls, name, work)

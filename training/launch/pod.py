@@ -122,7 +122,10 @@ class Pod:
         while True:
             try:
                 connection, _ = self._listener.accept()
-                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+                with contextlib.ExitStack() as unserved:
+                    unserved.enter_context(connection)
+                    threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+                    unserved.pop_all()
             except (OSError, RuntimeError) as error:
                 # Too many files or threads are open, which passes; a pod that is deaf for good would only look alive.
                 print(f"no connection can be taken now: {error}", flush=True)

@@ -40,10 +40,11 @@ def own(toy_run, wait_until: Callable[..., object]) -> Iterator[Callable[..., su
         return bool(spools) and all("expendable" in {e["event"] for e in read_events(spool)} for spool in spools)
 
     def both_are_at_work() -> bool:
-        """Toys wait for nobody: one may be far while the other's guard is still starting."""
-        files = toy_run.attempt(1)
-        is_whole = len(files.read_markers()) == 2 and all(files.read_status(node) for node in (0, 1))
-        return is_whole and (toy_run.newest_step() or 0) >= 2
+        """Toys wait for nobody: one may be far while the other is still starting its children."""
+        if not toy_run.num_attempts() or not all(toy_run.attempt(1).read_status(node) for node in (0, 1)):
+            return False
+        spools = [toy_run.attempt(1).rank_spool(rank) for rank in (0, 1)]
+        return all("step" in {event["event"] for event in read_events(spool)} for spool in spools)
 
     def own(*arguments: str, spec: LaunchSpec = SPEC, agents: str = "toys") -> subprocess.Popen[bytes]:
         told = (str(toy_run.folder), spec.model_dump_json(), agents, *arguments)

@@ -154,10 +154,8 @@ def collectives(step: Callable[[], object]) -> dict[str, int]:
 def cost(step: Callable[[], object], learner: Learner, gang: Gang) -> dict[str, Any]:
     """What this rank's collectives cost in a step, and which parts of it were forward passes and waiting."""
     gang.traffic.take()
-    stood_still_s = gang.traffic.stood_still_s
     step()
     return {
-        "local_stood_still_s": gang.traffic.stood_still_s - stood_still_s,
         "local_traffic": {kind: dataclasses.asdict(each) for kind, each in gang.traffic.take().items()},
         "local_parts_s": learner.parts_s(),
     }
@@ -170,7 +168,7 @@ def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
     learner = Learner(recipe, spec, gang)
     first = tensors_sha256((name, value) for name, value in learner.wholes() if name.startswith("model."))
     share = learner.share
-    losses, norms = [], []
+    losses, norms, waited_in_passes_s = [], [], []
     done = restore(Path(case["load_from"]), learner, gang) if "load_from" in case else 0
 
     def passes(step: int) -> Sums:
@@ -179,7 +177,10 @@ def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
         parts = {name: value.split(spec.micro_batch_sequences) for name, value in own.items()}
         count = spec.num_replicas // share.count
         micro_batches = [{name: part[index] for name, part in parts.items()} for index in range(count)]
-        return learner.exchange(learner.backward(step, micro_batches), stop=False)
+        before_s = gang.traffic.stood_still_s
+        sums = learner.backward(step, micro_batches)
+        waited_in_passes_s.append(gang.traffic.stood_still_s - before_s)
+        return learner.exchange(sums, stop=False)
 
     def one_step(step: int) -> None:
         sums = passes(step)
@@ -204,6 +205,7 @@ def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
         "local_parameters": sum(value.numel() for value in learner._arrangement.parameters.values()),
         "num_parameters": learner.num_parameters,
         **(cost(lambda: one_step(99), learner, gang) if case.get("measure") else {}),
+        "local_waited_in_passes_s": waited_in_passes_s[-1] if waited_in_passes_s else 0.0,
         **({"local_collectives": collectives(lambda: one_step(99))} if case.get("count_collectives") else {}),
     }
 
