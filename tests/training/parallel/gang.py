@@ -16,7 +16,7 @@ import resource
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -151,11 +151,18 @@ def collectives(step: Callable[[], object]) -> dict[str, int]:
     return dict(sorted(counting.calls.items()))
 
 
-def cost(step: Callable[[], object], learner: Learner, gang: Gang) -> dict[str, Any]:
-    """What this rank's collectives cost in a step, and which parts of it were forward passes and waiting."""
+def cost(
+    step: Callable[[], object], learner: Learner, gang: Gang, waited_in_passes_s: Sequence[float]
+) -> dict[str, Any]:
+    """What this rank's collectives cost in a step, and which parts of it were forward passes and waiting.
+
+    Args:
+        waited_in_passes_s: of each step, the one to be measured included when it is over.
+    """
     gang.traffic.take()
     step()
     return {
+        "local_waited_in_passes_s": waited_in_passes_s[-1],
         "local_traffic": {kind: dataclasses.asdict(each) for kind, each in gang.traffic.take().items()},
         "local_parts_s": learner.parts_s(),
     }
@@ -204,8 +211,7 @@ def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
         "state": state,
         "local_parameters": sum(value.numel() for value in learner._arrangement.parameters.values()),
         "num_parameters": learner.num_parameters,
-        **(cost(lambda: one_step(99), learner, gang) if case.get("measure") else {}),
-        "local_waited_in_passes_s": waited_in_passes_s[-1] if waited_in_passes_s else 0.0,
+        **(cost(lambda: one_step(99), learner, gang, waited_in_passes_s) if case.get("measure") else {}),
         **({"local_collectives": collectives(lambda: one_step(99))} if case.get("count_collectives") else {}),
     }
 
