@@ -218,7 +218,7 @@ def end_the_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 def test_at_the_end_of_the_time_checkpoints_are_kept_no_retry_is_spent_and_the_next_run_goes_on(
     toy_run, end_the_time, monkeypatch
 ) -> None:
-    gang = replace(toy_run.gang("--steps", "9999"), stop=FAR, continued_by="headway retrain toys")
+    gang = replace(toy_run.gang("--steps", "9999", "--in-step"), stop=FAR, continued_by="headway retrain toys")
 
     with pytest.raises(RunStopped) as stopped:
         run(toy_run, gang, PATIENT, act=lambda step: end_the_time() if step >= 3 else None)
@@ -291,7 +291,7 @@ def all_are_expendable(toy_run) -> bool:
 
 def test_one_rank_that_stops_by_itself_stops_the_run(toy_run) -> None:
     with pytest.raises(RunStopped):
-        run(toy_run, toy_run.gang(*trouble("stop"), "--steps", "9999"))
+        run(toy_run, toy_run.gang(*trouble("stop"), "--steps", "9999", "--in-step"))
     assert {marker.state for marker in toy_run.attempt(1).read_markers().values()} == {"stopped"}
 
 
