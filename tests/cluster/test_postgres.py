@@ -78,7 +78,7 @@ class Platform:
 
     def completes(self, flow_run: str) -> None:
         state = self.service.wait_for_end(flow_run, PATIENT_S)
-        assert state["type"] == "COMPLETED", state
+        assert state["type"] == "COMPLETED", state["message"]
 
     def trains(self, flow_run: str) -> None:
         """Wait until it is some steps on, and past a checkpoint."""
