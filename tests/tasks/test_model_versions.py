@@ -183,6 +183,18 @@ def test_a_store_whose_maker_is_killed_in_the_midst_of_it_is_made_anew(tmp_path:
     assert not unfinished.exists()
 
 
+def test_a_store_that_a_server_made_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    database = tmp_path / "new.db"
+    database.write_bytes(b"theirs")
+    mlflow_store._make_tables(database)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("new.db", b"theirs")]
+
+
+def test_a_stores_uri_may_say_more_than_its_file(tmp_path: Path) -> None:
+    mlflow_store.connect(f"sqlite:///{tmp_path}/new.db?timeout=30")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new.db", "new.db.lock"]
+
+
 def test_where_the_lock_does_not_reach_the_second_to_write_down_withdraws(context: RunContext, register) -> None:
     (registration, _), (other, _) = register(1), register(2)
     client = client_of(context.workspace)

@@ -28,13 +28,13 @@ from training.launch.spec import Gang, LaunchSpec, inherited_environment
 
 COMMAND_S = 60.0
 """How long one command may take; Slurm's own patience is 10 s a message, several times over."""
+GLANCE_S = 5.0
+"""The same of one that is given while a gang is not watched for it."""
 SUBMIT_S = 60.0
 """How long a controller that cannot be reached is asked again before a job is not queued."""
 SETTLE_S = 180.0
 """How long a job may take from its end, or from being requeued, until it is gone or pending."""
 TRY_AGAIN_S = 2.0
-GLANCE_S = 5.0
-"""The same where something else is not seen meanwhile."""
 EXCLUDE = "--exclude="
 NOW_S = 60.0
 """What a scheduler starts so soon, it starts now: it looks at its queue from time to time."""
