@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -17,16 +16,17 @@ import pytest
 
 from tests.cluster.kubernetes_recorder import TOKEN as KUBERNETES_TOKEN
 from tests.cluster.kubernetes_recorder import KubernetesRecorder
-from tests.cluster.namespaces import NamespaceHost, NamespaceHosts, namespace_hosts, start_of
+from tests.cluster.namespaces import NamespaceHost, NamespaceHosts, namespace_hosts
 from tests.cluster.prerequisites import why_no_hosts, why_no_slurm
 from tests.cluster.slurm import SlurmCluster, slurm_cluster
 from tests.cluster.toys import TOY_PATH
+from tests.known_processes import command_of, known_processes
 from tests.waiting import DEADLINE_S, wait_until
 from training.launch.host_facts import PATIENCE_S
 from training.launch.hosts import HEADWAY_HOME
 from training.launch.kubernetes_spec import KubernetesSpec, Volume
 from training.launch.launcher import Handle
-from training.launch.process_tree import descendants, die_with_parent, processes_with, sweep
+from training.launch.process_tree import descendants, die_with_parent, sweep
 from training.launch.protocol import TOKEN, AttemptFiles
 from training.launch.reaper import reaped
 from training.launch.spec import LaunchSpec, attempt_folder
@@ -120,8 +120,7 @@ class OwnedRun:
     def processes(self) -> dict[int, str]:
         """All of the run on every host, the owner left out: number here, and beginning."""
         handle = Handle.load(self.folder)
-        found = [] if handle is None else processes_with(TOKEN, handle.token)
-        return {pid: start_of(pid) for pid in found}
+        return {} if handle is None else known_processes(TOKEN, handle.token)
 
     def events(self, name: str) -> list[dict[str, Any]]:
         return [event for event in read_events(self.folder / "owner.jsonl") if event["event"] == name]
@@ -137,12 +136,6 @@ class OwnedRun:
             owner.wait()
         if Handle.load(self.folder) is not None:
             sweep(TOKEN, self.token)
-
-
-def command_of(pid: int) -> bytes:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
 
 
 @pytest.fixture(scope="session")

@@ -247,15 +247,3 @@ def _write_settings(folder: Path, hosts: Sequence[NamespaceHost]) -> None:
             "SetEnv": f"HOME={folder}",
         }
         (folder / f"{host.name}.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
-
-
-def is_gone(pid: int, began: str) -> bool:
-    return start_of(pid) != began
-
-
-def start_of(pid: int) -> str:
-    """When a process began, in the kernel's ticks; empty when it is gone or dead."""
-    with contextlib.suppress(OSError):
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return "" if words[0] in "ZX" else words[19]
-    return ""

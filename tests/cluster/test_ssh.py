@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import OwnedRun, command_of, outcome_of, ssh_spec
-from tests.cluster.namespaces import NamespaceHost, NamespaceHosts, is_gone
+from tests.cluster.conftest import OwnedRun, outcome_of, ssh_spec
+from tests.cluster.namespaces import NamespaceHost, NamespaceHosts
+from tests.known_processes import command_of, is_gone
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow

@@ -7,9 +7,10 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.cluster.conftest import OwnedRun, command_of, ssh_spec
+from tests.cluster.conftest import OwnedRun, ssh_spec
 from tests.cluster.namespaces import NamespaceHost, NamespaceHosts, namespace_hosts
 from tests.cluster.prerequisites import why_no_hosts
+from tests.known_processes import command_of
 from tests.soak.orphan_table import CUT_OFF_GONE_WITHIN_S, GONE_WITHIN_S, Trial
 from tests.soak.orphan_trials import ENDLESS, Bits, fault, kill_the_supervisor, owned, problem_of
 from training.launch.spec import LaunchSpec

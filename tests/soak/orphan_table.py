@@ -60,6 +60,8 @@ class Trial(BaseModel):
     """None: not within the trial's patience."""
     num_left: int = 0
     """Processes alive past the bound."""
+    left: list[str] = []
+    """Which those were when the bound was reached."""
     all_gone_s: float | None = None
     """Also of the command and its servers; None where they are not to end."""
     next_step_s: float | None = None

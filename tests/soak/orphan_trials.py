@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.conftest import OwnedRun
-from tests.cluster.namespaces import NamespaceHost, is_gone, start_of
+from tests.cluster.namespaces import NamespaceHost
 from tests.e2e.project import Project
+from tests.known_processes import describe, is_gone, known_processes
 from tests.soak.orphan_table import Trial
 from tests.training.conftest import TINY, TinyProject, make_project
 from tests.waiting import wait_until
@@ -64,6 +65,7 @@ def _gone_s(trial: Trial, left: Callable[[], Collection[int]], began_s: float) -
         waited_s = time.monotonic() - began_s
         if waited_s > trial.bound_s:
             trial.num_left = max(trial.num_left, len(now_left))
+            trial.left = trial.left or [describe(pid) for pid in now_left]
         if waited_s > PATIENCE_S:
             return None
         time.sleep(0.02)
@@ -203,7 +205,7 @@ def fault(
 def processes_of(folder: Path) -> dict[int, str]:
     """All of a run on every host: number here, and beginning."""
     handle = Handle.load(folder)
-    return {} if handle is None else {pid: start_of(pid) for pid in processes_with(TOKEN, handle.token)}
+    return {} if handle is None else known_processes(TOKEN, handle.token)
 
 
 def left_of(folder: Path, attempt: int, there: dict[int, str]) -> list[int]:

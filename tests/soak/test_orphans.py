@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.known_processes import with_beginnings
 from tests.soak import orphans
 from tests.soak.hang_table import HangEvidence
 from tests.soak.orphan_table import Evidence, Trial, page, summarise, table
@@ -50,6 +53,14 @@ def test_whoever_is_alive_past_the_bound_counts_though_he_goes_later() -> None:
     trial = Trial(where="local", victim="rank", how="SIGKILL", bound_s=0.0)
     measure_end(trial, lambda: next(looks), time.monotonic())
     assert (trial.num_left, trial.held) == (2, False) and trial.gone_s is not None
+    assert [words.partition(" ")[0] for words in trial.left] == ["1", "2"], "whoever it was is told"
+
+
+def test_whoever_ends_while_he_is_looked_at_is_not_left() -> None:
+    """Between the look for him and the one at his beginning; as "" he would never be gone."""
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert list(with_beginnings([os.getpid(), ended.pid])) == [os.getpid()]
 
 
 def trial(**fields: object) -> Trial:
