@@ -1,4 +1,7 @@
-"""Prefect artifacts: what a person sees in the UI. They never fail a run."""
+"""Prefect artifacts: what a person sees in the UI. They never fail a run.
+
+Prefect is loaded where one is made: what is no flow run makes none.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,6 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
-
-from prefect.artifacts import (
-    create_link_artifact,
-    create_markdown_artifact,
-    create_progress_artifact,
-    create_table_artifact,
-    update_progress_artifact,
-)
-from prefect.context import FlowRunContext
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +24,8 @@ def artifact_key(*words: str) -> str:
 
 
 def _harmless(create: Callable[[], Any]) -> Any:
+    from prefect.context import FlowRunContext
+
     if FlowRunContext.get() is None:
         return None
     try:
@@ -40,14 +36,20 @@ def _harmless(create: Callable[[], Any]) -> Any:
 
 
 def show_markdown(key: str, markdown: str, description: str) -> None:
+    from prefect.artifacts import create_markdown_artifact
+
     _harmless(lambda: create_markdown_artifact(key=key, markdown=markdown, description=description))
 
 
 def show_table(key: str, rows: Sequence[dict[str, Any]], description: str) -> None:
+    from prefect.artifacts import create_table_artifact
+
     _harmless(lambda: create_table_artifact(key=key, table=list(rows), description=description))
 
 
 def show_link(key: str, link: str, text: str, description: str) -> None:
+    from prefect.artifacts import create_link_artifact
+
     _harmless(lambda: create_link_artifact(key=key, link=link, link_text=text, description=description))
 
 
@@ -73,6 +75,8 @@ class GrowingTable:
         self._sending: threading.Thread | None = None
 
     def show(self, rows: Sequence[dict[str, Any]]) -> None:
+        from prefect.artifacts import create_table_artifact
+
         table = [dict(row) for row in rows]
         create = partial(create_table_artifact, key=self._key, table=table, description=self._description)
         self._sending = _behind(self._sending, create)
@@ -87,11 +91,15 @@ class ProgressBar:
     """A progress artifact, moved at most once a second, by a thread."""
 
     def __init__(self, key: str, description: str) -> None:
+        from prefect.artifacts import create_progress_artifact
+
         self._id = _harmless(lambda: create_progress_artifact(progress=0.0, key=key, description=description))
         self._moved_s = 0.0
         self._moving: threading.Thread | None = None
 
     def move(self, percent: float, now_s: float) -> None:
+        from prefect.artifacts import update_progress_artifact
+
         is_early = now_s - self._moved_s < 1.0 or (self._moving is not None and self._moving.is_alive())
         if self._id is None or (is_early and percent < 100):
             return

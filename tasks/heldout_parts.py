@@ -19,7 +19,7 @@ from data_contracts.errors import DataError, RefConflict
 from data_contracts.sources import SourceSpec
 from tasks.code_version import code_version
 from tasks.context import RunContext
-from tasks.shard_group import source_rows
+from tasks.source_rows import source_rows
 from tasks.stage import Made, find_or_make
 from training.data.source_values import heldout_by_less
 from training.data.spec import HELDOUT, ShardSpec

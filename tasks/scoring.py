@@ -27,8 +27,8 @@ from tasks.heldout_parts import Parts, fraction_set_apart, parts_of
 from tasks.launch import checkpoint_here
 from tasks.model_export import registered_graph
 from tasks.shard import accepted_files, shards_under
-from tasks.shard_group import source_rows
 from tasks.slices import SliceBy, labels_of
+from tasks.source_rows import source_rows
 from training.checkpoint.layout import run_folder
 from training.data.encoder_specs import ENCODER_SPEC, EncoderSpec
 from training.data.source_values import values_of_split

@@ -12,7 +12,7 @@ from tasks.artifacts import artifact_key, show_table
 from tasks.code_version import code_version
 from tasks.context import RunContext
 from tasks.fitted_refs import detail_of, fitted_ref, repaired_state_in_use, state_in_use
-from tasks.shard_group import ShardJob, share_out, source_rows
+from tasks.source_rows import source_rows
 from tasks.stage import Made, find_or_make, stage_task
 from training.code_archive import encoder_code
 from training.data.encoder_specs import ENCODER_SPEC
@@ -130,6 +130,9 @@ def shards_under(
     def make() -> Made:
         state = workspace.load(fitted, FittedState)
         if spec.group_tasks:
+            # Which loads Prefect.
+            from tasks.shard_group import ShardJob, share_out
+
             share_out(
                 ShardJob(
                     workspace=workspace.uri,

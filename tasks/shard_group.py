@@ -9,28 +9,24 @@ from __future__ import annotations
 
 import math
 import tempfile
-from functools import partial
 from pathlib import Path
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, as_completed
 
-from data_contracts.digest_cache import DigestCache
-from data_contracts.digests import sha256_of
-from data_contracts.documents import ContractReceipt, FittedState, Frozen, Link, Snapshot, SourceFile
+from data_contracts.documents import FittedState, Frozen, Link
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
-from data_contracts.quarantine import left_out_rows
-from data_contracts.sources import SourceSpec, read_rows
-from tasks.code_version import code_version
+from data_contracts.sources import SourceSpec
 from tasks.retry_policy import is_transient
+from tasks.source_rows import source_rows
 from training.data.encoders import load_encoder
 from training.data.group_store import ShardLayout
 from training.data.group_writer import SHARD_COPIES, GroupWriter, shards_at_once
 from training.data.sharding import num_cores
 from training.data.spec import LEAST_MEMORY_MB, ShardSpec
-from training.data.splits import NO_ROWS, SourceRows, plan_groups
+from training.data.splits import plan_groups
 
 
 class ShardJob(Frozen):
@@ -117,30 +113,3 @@ def tasks_at_once(spec: ShardSpec, fitted: FittedState, workspace: Workspace, mo
     shards_at_once(spec, layout, 1)  # refuses in words a person can act on
     least_mb = max(LEAST_MEMORY_MB, math.ceil(2 * SHARD_COPIES * layout.shard_bytes / 10**6))
     return max(1, min(most, spec.memory_mb // least_mb))
-
-
-def source_rows(
-    workspace: Workspace,
-    base: Path,
-    source: SourceSpec,
-    snapshot: Link,
-    receipt: Link,
-    digests: DigestCache | None = None,
-) -> list[SourceRows]:
-    """The rows of the snapshot's files; reading a file checks it against the snapshot."""
-    taken = workspace.load(snapshot, Snapshot)
-    left_out = left_out_rows(workspace, workspace.load(receipt, ContractReceipt))
-    reading = sha256_of([taken.format, taken.options, taken.columns, code_version(read_rows.__module__)])
-
-    def rows_of(file: SourceFile) -> SourceRows:
-        return SourceRows(
-            path=file.path,
-            sha256=file.sha256,
-            size_bytes=file.size_bytes,
-            num_rows=file.num_rows,
-            left_out=left_out.get(file.path, NO_ROWS),
-            read=partial(read_rows, source, file, base=base, columns=taken.columns, digests=digests),
-            reading=reading,
-        )
-
-    return [rows_of(file) for file in taken.files]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
-
-from prefect import Task
-from prefect.cache_policies import NO_CACHE
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from data_contracts import stages
 from data_contracts.documents import Document, Link, StoredFile
@@ -16,26 +14,38 @@ from data_contracts.errors import IntegrityError
 from tasks.context import RunContext
 from tasks.retry_policy import is_transient
 
+if TYPE_CHECKING:
+    from prefect import Task
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class StageTask(Task[P, R]):
-    """A Prefect task whose orchestration has a name in the account of time: what no span inside it covers."""
+class Stage(Generic[P, R]):
+    """A plain function, `fn`, that a flow calls as a task of Prefect's, whose first argument is the run's context.
 
-    def __call__(self, context: RunContext, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        with context.ledger.span("prefect", task=self.name):
-            return super().__call__(context, *args, **kwargs)
+    Prefect is loaded by the first such call: whoever looks into a workspace, or proves a model, does without.
+    """
 
+    def __init__(self, fn: Callable[P, R], *, name: str, task_run_name: str) -> None:
+        self.fn, self._name, self._task_run_name = fn, name, task_run_name
 
-def stage_task(*, name: str, task_run_name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """A thin Prefect task over a plain function; `.fn` is that function."""
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        context = args[0]
+        assert isinstance(context, RunContext)
+        # What Prefect does beside the function has a name in the account of time: all that no span inside it covers.
+        with context.ledger.span("prefect", task=self._name):
+            return self._task(*args, **kwargs)
 
-    def made(function: Callable[P, R]) -> Task[P, R]:
-        return StageTask(
-            function,
-            name=name,
-            task_run_name=task_run_name,
+    @cached_property
+    def _task(self) -> Task[P, R]:
+        from prefect import Task
+        from prefect.cache_policies import NO_CACHE
+
+        return Task(
+            self.fn,
+            name=self._name,
+            task_run_name=self._task_run_name,
             # Prefect's cache knows nothing of the bytes a result stands on; ours re-checks them.
             cache_policy=NO_CACHE,
             persist_result=False,
@@ -44,7 +54,9 @@ def stage_task(*, name: str, task_run_name: str) -> Callable[[Callable[P, R]], T
             retry_condition_fn=is_transient,
         )
 
-    return made
+
+def stage_task(*, name: str, task_run_name: str) -> Callable[[Callable[P, R]], Stage[P, R]]:
+    return partial(Stage, name=name, task_run_name=task_run_name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -55,9 +55,16 @@ def test_a_worker_imports_from_the_frozen_archive_alone_and_nothing_heavy(tmp_pa
     assert done.stdout.strip() == "[] []"
 
 
-def test_a_command_imports_no_torch_which_its_ranks_do() -> None:
-    modules = ("flows.retrain", "flows.plan", "flows.verify", "flows.champion_flow", "flows.contract_command")
-    heavy = {"torch", "mlflow", "great_expectations"}
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        (("flows.retrain", "flows.plan", "flows.champion_flow", "flows.contract_command"), {"torch"}),
+        # Who asks at night what goes on, or says stop, waits for no more than is needed.
+        (("flows.status", "flows.logs", "flows.holds", "flows.verify", "flows.clean"), {"torch", "prefect"}),
+    ],
+)
+def test_a_command_imports_no_more_than_it_needs(modules: tuple[str, ...], heavy: set[str]) -> None:
+    heavy = heavy | {"mlflow", "great_expectations"}
     probe = f"import sys, {', '.join(modules)}; print(sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", probe], cwd=HOME, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

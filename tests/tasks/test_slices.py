@@ -19,8 +19,8 @@ from data_contracts.errors import ConfigError, DataError
 from data_contracts.publication import Workspace
 from data_contracts.source_spec import SourceSpec
 from data_contracts.sources import take_snapshot
-from tasks.shard_group import source_rows
 from tasks.slices import MAX_NUMBERS, MAX_VALUES, SliceBy, labels_of, require_columns
+from tasks.source_rows import source_rows
 from training.data.loader import ShardReader
 from training.data.sharding import fit, write_shards
 from training.data.source_values import heldout_by_less, values_of_split

@@ -19,7 +19,7 @@ from tasks import validate as gate
 from tasks.acceptance import accepted_ref, baseline_of
 from tasks.context import RunContext
 from tasks.pages import contract_page
-from tasks.shard_group import source_rows
+from tasks.source_rows import source_rows
 from training.data.spec import ShardSpec
 
 CONTRACT = """
