@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect import artifacts
 from prefect.context import FlowRunContext
 
 from data_contracts.digest_cache import DigestCache
@@ -28,7 +29,6 @@ from data_contracts.documents import (
     StoredFile,
 )
 from data_contracts.publication import Workspace
-from tasks import artifacts
 from tasks.context import RunContext
 from tests.tasks.days import Days
 from training.checkpoint.inexactness import inexactness

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from prefect import artifacts
 
-from tasks import artifacts
+from tasks.artifacts import artifact_key
 from tasks.context import RunContext
 from tasks.slow_ranks import showing_slow_ranks
 
@@ -29,7 +30,7 @@ def test_each_rank_that_is_named_is_a_row_with_what_it_costs_and_what_came_of_it
     assert (row["rank"], row["host"], row["slow in"]) == (3, "b", "forward")
     assert (row["takes it"], row["takes the others"], row["costs"]) == ("0.5 s", "0.25 s", "0.25 of 1 s a step")
     assert row["what came of it"].startswith("its host is left out") and other["what came of it"] == "reported"
-    assert {each["key"] for each in shown} == {f"{artifacts.artifact_key(context.pipeline)}-slow-ranks"}
+    assert {each["key"] for each in shown} == {f"{artifact_key(context.pipeline)}-slow-ranks"}
 
 
 def test_a_host_that_one_run_leaves_out_is_left_out_of_no_other(
