@@ -174,7 +174,7 @@ class _Session:
         with self._rank.ledger.span("restore") as fields, self._explaining_out_of_memory(of_batches=False):
             self._rank.mandate.require()
             if at_most is not None and self._gang.leads:
-                abandon_after(self._run_dir, at_most)
+                abandon_after(self._run_dir, at_most, self._rank.mandate)
             self._learner = Learner(self._recipe, self._spec, self._gang)
             self._recorder = StepRecorder(self._rank, self._recipe, self._spec, self._gang, self._learner)
             self._proof_batch = proof_batch(self._reader, self._spec, self._gang.device)
@@ -200,6 +200,7 @@ class _Session:
             state=self._learner.tensors(),
             on_quarantine=self._report_quarantine,
             on_part=pulse,
+            mandate=self._rank.mandate,
         )
         self._checkpointer = Checkpointer(
             self._checkpoints,
@@ -268,7 +269,8 @@ class _Session:
 
     def _discard_expired(self, step: int) -> None:
         self._known_good.add(step)
-        discard_expired(self._checkpoints, self._spec.checkpoints, known_good=self._known_good)
+        spec, mandate = self._spec.checkpoints, self._rank.mandate
+        discard_expired(self._checkpoints, spec, known_good=self._known_good, mandate=mandate)
 
     def _inexact(self) -> dict[str, int]:
         halved = {} if self._halved_micro_batch is None else {HALVED_MICRO_BATCH: self._halved_micro_batch}

@@ -13,6 +13,7 @@ from pathlib import Path
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointManifest, Frozen, Link, StoredFile, TensorSlice
 from data_contracts.errors import IntegrityError
+from training.launch.mandate import NO_MANDATE, Mandate
 
 MANIFEST_NAME = "manifest.json"
 SEAL_NAME = "manifest.sha256"
@@ -76,12 +77,17 @@ def committed_steps(checkpoints: Path) -> list[int]:
     return sorted(step for step in steps if step is not None)
 
 
-def quarantine(directory: Path, folder: Path) -> Path:
-    """Move a bad checkpoint aside, keeping it for a person to look at. Returns where it is now."""
+def quarantine(directory: Path, folder: Path, mandate: Mandate = NO_MANDATE) -> Path:
+    """Move a bad checkpoint aside, keeping it for a person to look at. Returns where it is now.
+
+    Raises:
+        Superseded: a later attempt has begun, and may have another one there.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     taken = {path.name for path in folder.iterdir()}
     number = next(number for number in range(len(taken) + 1) if f"{directory.name}.{number}" not in taken)
-    return directory.rename(folder / f"{directory.name}.{number}")
+    with mandate.upheld():
+        return mandate.take_out(directory).rename(folder / f"{directory.name}.{number}")
 
 
 def file_name(index: int, num_files: int) -> str:

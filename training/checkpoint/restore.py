@@ -25,6 +25,7 @@ from training.checkpoint.read import Rest, require_fit
 from training.checkpoint.retention import sweep
 from training.checkpoint.verify import Verified, read_checkpoint, read_manifest, verify_checkpoint
 from training.distributed import Gang
+from training.launch.mandate import NO_MANDATE, Mandate
 
 NONE = b"-"
 TOKEN_PREFIX = ".seen-"
@@ -59,6 +60,7 @@ def restore_newest(
     state: State | None = None,
     on_quarantine: OnQuarantine = lambda _directory, _error: None,
     on_part: Callable[[], None] = nothing,
+    mandate: Mandate = NO_MANDATE,
 ) -> Verified | None:
     """The newest good checkpoint of this run, the same on every rank; None when there is none yet.
 
@@ -76,11 +78,12 @@ def restore_newest(
         ConfigError: the folder holds another run's checkpoints.
         EnvironmentProblem: a rank does not see rank 0's folder, or reads there what others do not.
         IntegrityError: a good checkpoint holds other tensors than `state`.
+        Superseded: a later attempt has begun.
     """
     checkpoints = run_dir / "checkpoints"
     require_shared(run_dir, gang)
     if gang.leads:
-        sweep(checkpoints)
+        sweep(checkpoints, mandate)
     wanted = None if state is None else _wanted_by_any(state, gang)
     while True:
         directory = _chosen(checkpoints, gang)
@@ -94,7 +97,7 @@ def restore_newest(
         if gang.leads:
             rank, finding = next((rank, each) for rank, each in enumerate(findings) if each.kind != "good")
             named = error or IntegrityError(f"rank {rank} cannot use it: {finding.what}", where=str(directory))
-            on_quarantine(quarantine(directory, run_dir / "quarantine"), named)
+            on_quarantine(quarantine(directory, run_dir / "quarantine", mandate), named)
 
 
 def require_shared(folder: Path, gang: Gang) -> None:

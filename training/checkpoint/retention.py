@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 from collections.abc import Collection, Iterable
@@ -14,6 +15,7 @@ from training.checkpoint import layout, spares
 from training.checkpoint.layout import committed_steps
 from training.checkpoint.spec import CheckpointSpec
 from training.checkpoint.verify import read_manifest
+from training.launch.mandate import NO_MANDATE, Mandate
 
 
 class Kept(NamedTuple):
@@ -49,28 +51,38 @@ def expired(kept: Collection[Kept], spec: CheckpointSpec) -> tuple[int, ...]:
     return tuple(step for step in steps if step not in stay)
 
 
-def discard_expired(checkpoints: Path, spec: CheckpointSpec, *, known_good: Collection[int]) -> None:
+def discard_expired(
+    checkpoints: Path, spec: CheckpointSpec, *, known_good: Collection[int], mandate: Mandate = NO_MANDATE
+) -> None:
     """Delete what has expired, its manifest first, so that an interrupted deletion leaves no checkpoint.
 
     The tensor files of one stay as spares, for the next to be written over them; that begins only once the disk, too,
     knows no manifest of theirs.
+
+    Raises:
+        Superseded: a later attempt has begun; what it may know is untouched.
     """
     kept = [
         Kept(step, step in known_good, _score(checkpoints, step, spec.best_by) if spec.keep_best else None)
         for step in committed_steps(checkpoints)
     ]
     for step in expired(kept, spec):
-        directory = checkpoints / layout.directory_name(step)
-        (directory / layout.MANIFEST_NAME).unlink()
-        fsync_path(directory)
-        spares.keep(checkpoints, directory)
-        shutil.rmtree(directory)
+        with mandate.upheld():
+            directory = mandate.take_out(checkpoints / layout.directory_name(step))
+            (directory / layout.MANIFEST_NAME).unlink()
+            for changed in (directory, checkpoints):
+                fsync_path(changed)
+            spares.keep(checkpoints, directory)
+            shutil.rmtree(directory)
 
 
-def sweep(checkpoints: Path) -> Iterable[str]:
+def sweep(checkpoints: Path, mandate: Mandate = NO_MANDATE) -> Iterable[str]:
     """Remove what interrupted saves and deletions left; nobody may be writing. Returns the folders' names.
 
     Spares go, too: who starts anew may write files of other sizes, on another number of ranks.
+
+    Raises:
+        Superseded: a later attempt has begun, and may be writing.
     """
     spares.drop(checkpoints)
     folders = sorted(checkpoints.iterdir()) if checkpoints.is_dir() else []
@@ -78,8 +90,18 @@ def sweep(checkpoints: Path) -> Iterable[str]:
         path for path in folders if layout.step_of(path.name) is not None and not (path / layout.MANIFEST_NAME).exists()
     ]
     for path in left:
-        shutil.rmtree(path, ignore_errors=True)
+        discard_unfinished(path, mandate)
     return [path.name for path in left]
+
+
+def discard_unfinished(directory: Path, mandate: Mandate) -> None:
+    """Remove what an interrupted save or deletion left of a checkpoint, if it did.
+
+    Raises:
+        Superseded: a later attempt has begun, and may be writing there.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(mandate.take_out(directory), ignore_errors=True)
 
 
 def _score(checkpoints: Path, step: int, scalar: str) -> float | None:

@@ -10,7 +10,6 @@ theirs. Without a manifest there is no checkpoint, so a rank may die at any mome
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -31,6 +30,7 @@ from training.checkpoint.blocks import nothing
 from training.checkpoint.commit import Commit, write_share
 from training.checkpoint.file_image import FileImage, make_header
 from training.checkpoint.pieces import Piece, State, pieces_of
+from training.checkpoint.retention import discard_unfinished
 from training.checkpoint.staging import Staging
 from training.distributed import Gang
 from training.launch.mandate import NO_MANDATE, Mandate
@@ -147,7 +147,7 @@ class Checkpointer:
         directory = self._checkpoints / layout.directory_name(content.step)
         if self._gang.leads:
             # What an interrupted save left behind has no manifest, so it is nobody's checkpoint.
-            shutil.rmtree(directory, ignore_errors=True)
+            discard_unfinished(directory, self._mandate)
         if self._settle(replan=held != self._held or not self._images):
             self._replan(held)
         shares = plan.of_rank(self._layout, self._gang.rank, self._gang.world_size)

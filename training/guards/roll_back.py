@@ -6,15 +6,19 @@ from pathlib import Path
 
 from training.checkpoint import layout
 from training.checkpoint.layout import committed_steps, quarantine
+from training.launch.mandate import Mandate
 
 ABANDONED = "abandoned"
 
 
-def abandon_after(run_dir: Path, step: int) -> None:
+def abandon_after(run_dir: Path, step: int, mandate: Mandate) -> None:
     """Put aside every checkpoint after `step`, newest first; they stay for a person to look at.
 
     An interruption leaves the older ones, from which the run meets the same alarm and comes here again.
+
+    Raises:
+        Superseded: a later attempt has begun.
     """
     checkpoints = run_dir / "checkpoints"
     for later in reversed([kept for kept in committed_steps(checkpoints) if kept > step]):
-        quarantine(checkpoints / layout.directory_name(later), run_dir / ABANDONED)
+        quarantine(checkpoints / layout.directory_name(later), run_dir / ABANDONED, mandate)

@@ -1,13 +1,10 @@
-"""An attempt's mandate: the right to publish in the run's name, which ends when a later attempt begins.
+"""An attempt's mandate: the right to change what a run has made, which ends when a later attempt begins.
 
 A cut link, or a rank that is halted, may leave an attempt behind that goes on while the next one runs elsewhere.
 So all that a rank publishes for its run is staged in a folder of its attempt, and comes to its place by a rename out of
 it. Who begins an attempt takes the folders of all earlier ones away first, each by one rename, and a rename out of one
 that is gone fails, whenever its caller last looked: what an attempt publishes is there before the next one begins, or
-never.
-
-What a rank *deletes* (expired and interrupted checkpoints) has no such step: it asks before, and that is all. One that
-is halted between the question and the deletion, and goes on a moment after, would still delete.
+never. What it deletes, or puts aside, goes the other way: by a rename into that folder, which fails as well.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_contracts.errors import EnvironmentProblem, Superseded
+from data_contracts.leftovers import staging_name
 from training.launch.protocol import MANDATE
 
 NAME = "mandate"
@@ -108,6 +106,20 @@ class Mandate:
         except FileNotFoundError:
             self.require()
             raise
+
+    def take_out(self, path: Path) -> Path:
+        """Move what the run has made to where only this attempt knows it. Returns where it is now.
+
+        It goes for good with the mandate. Without one nobody else is there, and it stays where it was.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            Superseded: a later attempt has begun, and may use it; it stays where it was.
+        """
+        if self.folder is None:
+            return path
+        with self.upheld():
+            return path.rename(self.folder / staging_name(path.name))
 
 
 NO_MANDATE = Mandate()

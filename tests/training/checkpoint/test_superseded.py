@@ -10,8 +10,19 @@ import torch
 from data_contracts.errors import Superseded
 from tests.training.attempts import begin
 from tests.training.checkpoint.test_save import ALONE
-from training.checkpoint.layout import MANIFEST_NAME, PROOF_NAME, SEAL_NAME, committed_steps
-from training.checkpoint.save import Checkpointer
+from training.checkpoint.layout import (
+    MANIFEST_NAME,
+    PROOF_NAME,
+    SEAL_NAME,
+    committed_steps,
+    directory_name,
+    quarantine,
+)
+from training.checkpoint.retention import discard_expired, discard_unfinished, sweep
+from training.checkpoint.save import Checkpointer, save_checkpoint
+from training.checkpoint.spec import CheckpointSpec
+from training.guards.roll_back import abandon_after
+from training.launch.mandate import Mandate
 from training.result import publish_result
 
 FILES = ("tensors-00000-of-00001.safetensors", PROOF_NAME, SEAL_NAME, MANIFEST_NAME)
@@ -55,3 +66,50 @@ def test_who_is_superseded_clears_no_place_for_a_checkpoint(tmp_path: Path, cont
         with pytest.raises(Superseded):
             checkpointer.save(content(3, {"w": torch.ones(5)}))
     assert committed_steps(tmp_path / "checkpoints") == [3]
+
+
+def expire(run_dir: Path, mandate: Mandate) -> None:
+    discard_expired(run_dir / "checkpoints", CheckpointSpec(keep_last=2), known_good={9}, mandate=mandate)
+
+
+def save_again(run_dir: Path, mandate: Mandate) -> None:
+    discard_unfinished(run_dir / "checkpoints" / directory_name(12), mandate)
+
+
+CLEARINGS = {
+    "what has expired": expire,
+    "what an interrupted save left": save_again,
+    "all that interrupted saves left": lambda run_dir, mandate: sweep(run_dir / "checkpoints", mandate),
+    "what is damaged": lambda run_dir, mandate: quarantine(
+        run_dir / "checkpoints" / directory_name(9), run_dir / "quarantine", mandate
+    ),
+    "what is to be done again": lambda run_dir, mandate: abandon_after(run_dir, 3, mandate),
+}
+
+
+@pytest.mark.parametrize("what", CLEARINGS)
+def test_a_deletion_that_comes_too_late_takes_nothing_away_whoever_looked_before(
+    tmp_path: Path, content, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The next attempt begins between the last look and the deletion, and may write under the same names by then."""
+    checkpoints = tmp_path / "checkpoints"
+    for step in (3, 6, 9, 12):
+        save_checkpoint(checkpoints, content(step, {"w": torch.ones(5)}), ALONE)
+    (checkpoints / directory_name(12) / MANIFEST_NAME).unlink()
+    as_it_was = sorted(checkpoints.rglob("*"))
+    mandate, real = begin(tmp_path, 1), Path.rename
+
+    def rename(path: Path, target: Path) -> Path:
+        if path.parent == checkpoints:
+            begin(tmp_path, 2)
+        return real(path, target)
+
+    with monkeypatch.context() as late:
+        late.setattr(Path, "rename", rename)
+        with pytest.raises(Superseded, match="attempt 2 has begun"):
+            CLEARINGS[what](tmp_path, mandate)
+    assert sorted(checkpoints.rglob("*")) == as_it_was
+    assert not any((tmp_path / "quarantine").glob("*")) and not any((tmp_path / "abandoned").glob("*"))
+
+    CLEARINGS[what](tmp_path, begin(tmp_path, 3))
+    assert sorted(checkpoints.rglob("*")) != as_it_was

@@ -82,7 +82,7 @@ def test_a_folder_that_cannot_be_asked_for_is_not_gone(tmp_path: Path, monkeypat
 
 
 HALTS = '''
-"""The language model, on a rank 0 that halts itself just before a file of a step takes its name."""
+"""The language model, on a rank 0 that halts itself just before what a step writes takes its name, or loses it."""
 
 import os
 import signal
@@ -90,16 +90,19 @@ from pathlib import Path
 
 from training.recipes.language_model import LanguageModel as Halting
 
-real, place = Path.replace, os.environ.get("HALT_AT")
+place = os.environ.get("HALT_AT")
 
 
-def replace(path, target):
-    if place and os.environ["RANK"] == "0" and str(target).endswith(place):
-        os.kill(os.getpid(), signal.SIGSTOP)
-    return real(path, target)
+def halting(real):
+    def moved(path, target):
+        if place and os.environ["RANK"] == "0" and (str(path).endswith(place) or str(target).endswith(place)):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return real(path, target)
+
+    return moved
 
 
-Path.replace = replace
+Path.replace, Path.rename = halting(Path.replace), halting(Path.rename)
 '''
 
 
@@ -122,8 +125,8 @@ def undisturbed(shared_project: TinyProject, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", [f"{directory_name(4)}/{MANIFEST_NAME}", "result.json"])
-def test_a_rank_that_was_halted_in_a_save_and_goes_on_in_another_attempts_time_publishes_nothing_and_ends(
+@pytest.mark.parametrize("place", [f"{directory_name(4)}/{MANIFEST_NAME}", f"/{directory_name(2)}", "result.json"])
+def test_a_rank_that_was_halted_in_a_save_and_goes_on_in_another_attempts_time_changes_nothing_and_ends(
     project: TinyProject, undisturbed: Trained, tmp_path: Path, place: str
 ) -> None:
     run_dir = tmp_path / "run"
