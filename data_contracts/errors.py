@@ -10,7 +10,7 @@
     │   └── RanksLost          6   ranks or machines were lost until the budget was spent
     ├── PromotionRefused       7   the promotion policy says no
     ├── EnvironmentProblem     8   workspace, disk, port or machine
-    │   └── Superseded         8   a later attempt of the run has begun
+    │   └── Superseded         8   a later attempt of the run has begun, or another machine has it
     ├── RegistryError          9   MLflow or a ref refused
     │   └── RefConflict        9   another writer moved the ref first
     ├── NotReproduced         10   a version that was trained again came to other bits
@@ -124,7 +124,7 @@ class EnvironmentProblem(HeadwayError):
 
 
 class Superseded(EnvironmentProblem):
-    """What an earlier attempt would publish is refused; it ends."""
+    """What an earlier attempt, or an earlier owner, would publish is refused; it ends."""
 
 
 class RegistryError(HeadwayError):

@@ -38,8 +38,12 @@ class RefEntry:
         return datetime.datetime.fromtimestamp(self.unix_s, datetime.UTC).isoformat(timespec="seconds")
 
 
+def entry_path(folder: str, number: int) -> str:
+    return f"{folder}/{number:08d}.json"
+
+
 def _entry_path(name: str, number: int) -> str:
-    return f"refs/{name}/{number:08d}.json"
+    return entry_path(f"refs/{name}", number)
 
 
 def current(workspace: Workspace, name: str) -> RefEntry | None:
@@ -53,13 +57,18 @@ def current(workspace: Workspace, name: str) -> RefEntry | None:
 
 def newest_number(workspace: Workspace, name: str) -> int:
     """The newest entry's, whether it can be read or not; 0 where there is none."""
-    number = max((_number(file) for file in workspace.names(f"refs/{name}")), default=0)
-    while workspace.exists(_entry_path(name, number + 1)):
+    return newest_entry(workspace, f"refs/{name}")
+
+
+def newest_entry(workspace: Workspace, folder: str) -> int:
+    """The same of a folder whose entries are numbered as a ref's are."""
+    number = max(map(number_of, workspace.names(folder)), default=0)
+    while workspace.exists(entry_path(folder, number + 1)):
         number += 1
     return number
 
 
-def _number(file: str) -> int:
+def number_of(file: str) -> int:
     """The entry a file holds; 0 for anything else."""
     digits = file.removesuffix(".json")
     return int(digits) if file.endswith(".json") and digits.isascii() and digits.isdigit() else 0

@@ -18,7 +18,7 @@ from data_contracts.publication import Workspace
 from flows.holds import Hold, shown_hold
 from flows.tables import print_table
 from flows.triggers.records import read_standing
-from tasks import current_run, decisions, model_refs
+from tasks import current_run, decisions, model_refs, run_claims
 from training import profiling
 from training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, step_of
 from training.launch import run_lock, stop_request
@@ -43,6 +43,8 @@ class RunStatus(BaseModel):
     """Empty where the run's document is gone."""
     going_on: bool
     owner: str
+    is_elsewhere: bool = False
+    """Another machine has it, as far as this one's clock can tell."""
     step: int | None
     num_checkpoints: int
     finished: bool
@@ -89,7 +91,8 @@ def read_status(workspace_uri: str) -> Status:
     models = [_model(workspace, name) for name in workspace.names("refs/models")]
     here = {path.name for path in workspace.local_root.glob("runs/*")}
     described = {name[:16]: name.removesuffix(".json") for name in workspace.names(f"documents/{RunSpec.kind}")}
-    runs = [_run(workspace, name, described.get(name)) for name in sorted(here | set(workspace.names("runs")))]
+    there = {name for top in ("runs", run_claims.OWNERS) for name in workspace.names(top)}
+    runs = [_run(workspace, name, described.get(name)) for name in sorted(here | there)]
     waiting = [*filter(None, (_waiting(workspace, name) for name in workspace.names("refs/runs")))]
     asked = [ask for name in workspace.names("refs/retrains") for ask in _asked(workspace, name)]
     held = [*filter(None, (shown_hold(workspace, name) for name in workspace.names("refs/holds")))]
@@ -131,7 +134,10 @@ def _run(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus
         described: the run's whole digest, if its document is there.
     """
     folder = workspace.local_path(f"runs/{name}")
-    owner = run_lock.holder_of(folder)
+    here = run_lock.holder_of(folder)
+    finished = workspace.exists(f"runs/{name}/{RESULT_NAME}")
+    there = None if workspace.is_local or here or finished else run_claims.owner_elsewhere(workspace, name)
+    owner = here or there
     checkpoints = {step_of(path.parent.name) for path in folder.glob(f"checkpoints/*/{MANIFEST_NAME}")}
     if not workspace.is_local:
         checkpoints |= {step_of(published) for published in workspace.names(f"runs/{name}/checkpoints")}
@@ -143,9 +149,10 @@ def _run(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus
         pipeline=_pipeline(workspace, described),
         going_on=owner is not None,
         owner=owner or "",
+        is_elsewhere=there is not None,
         step=max([*(int(event["step"]) for event in _steps(folder)), *filter(None, kept)], default=None),
         num_checkpoints=len(kept),
-        finished=workspace.exists(f"runs/{name}/{RESULT_NAME}"),
+        finished=finished,
         folder=str(folder),
         ended=newest.what if newest is not None and is_open else "",
         continued_by=newest.continued_by if newest is not None and is_open else "",
@@ -201,6 +208,8 @@ def _going_on(workspace_uri: str, run: str) -> RunStatus:
     if len(matching) != 1:
         known = ", ".join(status.run for status in going_on) or "none"
         raise ConfigError(f"{run!r} names {len(matching)} runs that are going on.", advice=f"Going on: {known}.")
+    if matching[0].is_elsewhere:
+        raise ConfigError(f"run {matching[0].run} goes on elsewhere ({matching[0].owner}).", advice="Ask for it there.")
     return matching[0]
 
 

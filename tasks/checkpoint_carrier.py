@@ -11,12 +11,12 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
 from data_contracts.documents import CheckpointManifest, Link
-from data_contracts.errors import HeadwayError, IntegrityError
+from data_contracts.errors import HeadwayError, IntegrityError, Superseded
 from data_contracts.publication import Workspace
 from training.checkpoint.layout import (
     MANIFEST_NAME,
@@ -41,10 +41,19 @@ class CheckpointCarrier:
 
     Args:
         run_folder: the run's own, in the workspace and on the local side.
+        require_owned: called before anything is published; raises `Superseded` where the run is another machine's.
     """
 
-    def __init__(self, workspace: Workspace, run_folder: str, run: Link, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        run_folder: str,
+        run: Link,
+        ledger: Ledger,
+        require_owned: Callable[[], None] = lambda: None,
+    ) -> None:
         self._workspace, self._run_folder, self._run, self._ledger = workspace, run_folder, run, ledger
+        self._require_owned = require_owned
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._follow, name="checkpoint-carrier", daemon=True)
         self._published: set[int] = set()
@@ -69,6 +78,7 @@ class CheckpointCarrier:
             self._thread.join()
             try:
                 self._publish_new()
+                self._require_owned()
                 self._workspace.publish_tree(self._run_folder, RESULT_NAME)
             except (HeadwayError, OSError) as error:
                 self._note("checkpoints.unpublished", message=str(error))
@@ -94,6 +104,8 @@ class CheckpointCarrier:
             except (HeadwayError, OSError) as error:
                 # Training goes on: the next checkpoint is another chance, and the end of training the last.
                 self._note("checkpoints.unpublished", message=str(error))
+                if isinstance(error, Superseded):
+                    return
 
     def _publish_new(self) -> None:
         here = self._steps_here()
@@ -110,6 +122,7 @@ class CheckpointCarrier:
         folder = checkpoint_path(self._run_folder, step)
         try:
             began = time.perf_counter()
+            self._require_owned()
             files = stored_files(folder, self._manifest_here(folder))
             for file in files:
                 self._workspace.publish_expected(file)

@@ -19,6 +19,7 @@ from tasks import current_run
 from tasks.checkpoint_carrier import CheckpointCarrier
 from tasks.context import RunContext
 from tasks.gangs import gang_for, run_to_its_end
+from tasks.run_claims import claimed_run
 from tasks.slow_ranks import showing_slow_ranks
 from tasks.stage import Made, find_or_make, stage_task
 from tasks.starting_point import Settled, settle_start, write_down_start
@@ -155,41 +156,44 @@ def watched_training(
     Slow ranks are not: they are shown once for all runs that train at a time, by who trains them.
     """
     workspace, run = context.workspace, settled.run
-    run_dir = workspace.local_path(run_folder(run.link))
-    run_dir.mkdir(parents=True, exist_ok=True)
-    context.ledger.event("run.folder", run=run.sha256, path=str(run_dir))
-    world_size, context_tokens = spec.nodes * spec.ranks_per_node, _context_tokens(context, run)
-    line = batch_line(training, world_size=world_size, context_tokens=context_tokens)
-    context.ledger.event("batch", message=line)
-    rates = learning_rate_line(training.optimizer, training.schedule, global_batch=training.global_batch_sequences)
-    context.ledger.event("learning_rate", message=rates)
-    if run.start is not None:
-        write_down_start(context, settled)
-        context.ledger.event("start_from", message=settled.said, checkpoint=run.start.sha256)
-        bring_start(context, run.start)
-    gang = gang_for(
-        context,
-        spec,
-        run,
-        "training.worker",
-        run_dir,
-        nodes=spec.nodes,
-        ranks_per_node=spec.ranks_per_node,
-        possible_nodes=possible_nodes(training, spec),
-    )
-    shipper = SeriesShipper(workspace, tracking_uri, context.pipeline, run)
-    facts = step_facts(context, run, training) | ({"trial": name} if name else {})
-    watch = TrainingWatch(context, run_dir, facts, shipper.add, joins_in=spec.is_detached)
-    carrier = CheckpointCarrier(workspace, run_folder(run.link), run.link, context.ledger)
-    with shipper, carrier:
+    with claimed_run(context, run.link, spec) as claim:
+        run_dir = workspace.local_path(run_folder(run.link))
+        run_dir.mkdir(parents=True, exist_ok=True)
+        context.ledger.event("run.folder", run=run.sha256, path=str(run_dir))
+        world_size, context_tokens = spec.nodes * spec.ranks_per_node, _context_tokens(context, run)
+        line = batch_line(training, world_size=world_size, context_tokens=context_tokens)
+        context.ledger.event("batch", message=line)
+        rates = learning_rate_line(training.optimizer, training.schedule, global_batch=training.global_batch_sequences)
+        context.ledger.event("learning_rate", message=rates)
+        if run.start is not None:
+            write_down_start(context, settled)
+            context.ledger.event("start_from", message=settled.said, checkpoint=run.start.sha256)
+            bring_start(context, run.start)
+        gang = gang_for(
+            context,
+            spec,
+            run,
+            "training.worker",
+            run_dir,
+            nodes=spec.nodes,
+            ranks_per_node=spec.ranks_per_node,
+            possible_nodes=possible_nodes(training, spec),
+        )
+        shipper = SeriesShipper(workspace, tracking_uri, context.pipeline, run)
+        facts = step_facts(context, run, training) | ({"trial": name} if name else {})
+        watch = TrainingWatch(context, run_dir, facts, shipper.add, joins_in=spec.is_detached)
+        carrier = CheckpointCarrier(workspace, run_folder(run.link), run.link, context.ledger, claim.require)
+        with shipper, carrier:
 
-        def poll() -> int | None:
-            carrier.tell()
-            return watch.poll()
+            def poll() -> int | None:
+                carrier.tell()
+                claim.stop_if_lost()
+                return watch.poll()
 
-        yield gang, poll
-        poll()
-        watch.sum_up()
+            with claim.telling_who_has_it():
+                yield gang, poll
+            poll()
+            watch.sum_up()
 
 
 def possible_nodes(training: TrainingSpec, spec: LaunchSpec) -> frozenset[int]:

@@ -17,6 +17,7 @@ from data_contracts.leftovers import STAGING_SUFFIX
 from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
 from data_contracts.references import DIGEST, Said, said_in
+from tasks.run_claims import OWNERS
 from training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, checkpoint_path, directory_name, run_folder
 
 GROUP_RECORD = "group.json"
@@ -132,7 +133,7 @@ class Needs:
                 self._by_digest[digest].append(path)
             if found := OF_CHECKPOINT.match(path):
                 self._by_checkpoint[found[0]].append(path)
-            for short in () if path.startswith("runs/") else SHORT.findall(path):
+            for short in () if path.startswith(("runs/", f"{OWNERS}/")) else SHORT.findall(path):
                 self._by_short[short].append(path)
 
     def says(self, path: str) -> Iterator[str]:

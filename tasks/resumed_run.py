@@ -16,9 +16,11 @@ from data_contracts.publication import Workspace
 from tasks.context import RunContext
 from tasks.decisions import who
 from tasks.launch import result_path
+from tasks.run_claims import claimed_run
 from training.checkpoint.layout import MANIFEST_NAME, checkpoint_path, committed_steps, quarantine, run_folder, step_of
 from training.launch.protocol import DETACHED
 from training.launch.run_lock import owning
+from training.launch.spec import LaunchSpec
 
 
 def named_run(workspace: Workspace, name: str, pipeline: str = "") -> tuple[Link, RunSpec]:
@@ -66,7 +68,7 @@ def go_back(context: RunContext, run: Link, step: int, *, why: str) -> list[int]
     """
     workspace, name = context.workspace, run.sha256[:16]
     run_dir = workspace.local_path(run_folder(run))
-    with _alone(run_dir, name):
+    with _alone(run_dir, name), claimed_run(context, run, LaunchSpec()):
         newer = _put_aside(workspace, run, run_dir, step)
     told = f"run {name} goes back to step {step:,}, by {who()}: {why}"
     context.ledger.event("run.went_back", run=name, step=step, put_aside=newer, who=who(), why=why, message=told)

@@ -75,7 +75,8 @@ class SeriesShipper:
                 steps, ended = self._collect()
                 last_step = _log_steps(client, run_id, steps, last_step)
                 if ended:
-                    client.set_terminated(run_id, self._ends_as)
+                    if self._ends_as:
+                        client.set_terminated(run_id, self._ends_as)
                     return
         except Exception as error:
             # The ledger keeps every record; MLflow's copy is a convenience and must not cost the run.

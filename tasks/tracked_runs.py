@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from data_contracts import refs
 from data_contracts.documents import Link, RunSpec
-from data_contracts.errors import HeadwayError, RegistryError, RunStopped
+from data_contracts.errors import HeadwayError, RegistryError, RunStopped, Superseded
 from data_contracts.leftovers import MACHINE
 from data_contracts.publication import Workspace
 from tasks import mlflow_store, model_refs
@@ -36,9 +36,14 @@ def ended_as(error: type[BaseException] | None) -> str:
 
     Args:
         error: what left training; None: nothing did.
+
+    Returns:
+        Empty where it has not ended: another machine goes on with the run.
     """
     if error is None:
         return "FINISHED"
+    if issubclass(error, Superseded):
+        return ""
     return "FAILED" if issubclass(error, HeadwayError) and not issubclass(error, RunStopped) else "KILLED"
 
 

@@ -23,6 +23,7 @@ from data_contracts.published_files import document_path
 from data_contracts.references import reached, removal_order
 from tasks.needs import OF_CHECKPOINT, Needs, Reader, own_digest
 from tasks.retirement import let_go
+from tasks.run_claims import OWNERS, is_claimed
 from training.checkpoint.layout import RESULT_NAME
 from training.launch import run_lock
 
@@ -32,6 +33,7 @@ KINDS = {
     "documents": "documents",
     "shards": "shards",
     "runs": "runs: logs, exports, scores",
+    OWNERS: "claims on runs",
     "models": "model files",
     "cards": "cards",
     "reports": "reports",
@@ -106,14 +108,16 @@ def _roots(
             yield path, "an entry of a ref"
         elif file.unix_s >= policy.limit_unix_s:
             yield path, "written or used within the limit"
-        if path.startswith(("runs/", "ledger/")):
-            folders["/".join(path.split("/")[:2])].append(file)
+        if path.startswith(("runs/", "ledger/", f"{OWNERS}/")):
+            top, name, *_ = path.split("/")
+            folders[f"{'runs' if top == OWNERS else top}/{name}"].append(file)
     documents = {own_digest(path)[:16]: path for path in listed if path.startswith(f"documents/{RunSpec.kind}/")}
     finished: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for folder, files in folders.items():
         newest_unix_s = max(file.unix_s for file in files)
         document = documents.get(folder.rpartition("/")[2], "")
-        if reason := is_going_on(workspace, folder, newest_unix_s, policy):
+        reason = is_going_on(workspace, folder, newest_unix_s, policy)
+        if reason := reason or ("another machine has the run" if is_claimed(files) else ""):
             yield from ((file.path, reason) for file in files)
             yield document, reason  # "" is no file
         if document and f"{folder}/{RESULT_NAME}" in listed:

@@ -83,8 +83,8 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(scope="session")
-def s3_port() -> Iterator[int]:
-    """An S3 server, a real process on loopback."""
+def s3_server() -> Iterator[subprocess.Popen[str]]:
+    """An S3 server, a real process on loopback, which says its port first."""
     server = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("s3_server.py"))],
         stdin=subprocess.PIPE,
@@ -93,11 +93,16 @@ def s3_port() -> Iterator[int]:
         text=True,
     )
     try:
-        assert server.stdout is not None
-        yield int(server.stdout.readline())
+        yield server
     finally:
         server.kill()
         server.communicate()
+
+
+@pytest.fixture(scope="session")
+def s3_port(s3_server: subprocess.Popen[str]) -> int:
+    assert s3_server.stdout is not None
+    return int(s3_server.stdout.readline())
 
 
 @pytest.fixture

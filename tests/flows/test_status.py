@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import io
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from data_contracts import refs
 from data_contracts.documents import Link, RunSpec
+from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
-from flows.status import ModelStatus, RunStatus, Status, print_status, read_status
+from flows.status import ModelStatus, RunStatus, Status, print_status, read_status, request_stop
 from tasks.current_run import CurrentRun, ref_of
+from tasks.run_claims import claimed_run
+from tests.tasks.conftest import make_context
 from training.launch.retry_budget import AttemptRecord, AttemptRecords
 from training.launch.run_lock import owning
+from training.launch.spec import LaunchSpec
 
 REASON = "bits per byte 2.104 [2.086, 2.122], 0.310 below the champion's on the same 512 examples"
 
@@ -83,6 +90,21 @@ def test_an_attempt_that_goes_on_has_not_lost_its_owner(tmp_path: Path) -> None:
     with owning(folder):
         assert not read_status(workspace.uri).runs[0].ended
     assert read_status(workspace.uri).runs[0].ended == "its owner was lost."
+
+
+def test_a_run_of_another_machine_is_told_and_left_to_be_stopped_there(
+    new_bucket: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"s3://{new_bucket()}/team"
+    context = make_context(Workspace.create(uri), tmp_path / "flow")
+    monkeypatch.setenv("HEADWAY_LOCAL", str(tmp_path / "another machine"))
+    with claimed_run(context, Link(kind="run", sha256="7" * 64), LaunchSpec()):
+        (run,) = read_status(uri).runs
+        assert run.going_on and run.is_elsewhere and f"pid {os.getpid()} on " in run.owner
+        with pytest.raises(ConfigError, match=f"goes on elsewhere .pid {os.getpid()} on .*Ask for it there"):
+            request_stop(uri, "7777", "")
+    (run,) = read_status(uri).runs
+    assert not run.going_on and not run.is_elsewhere
 
 
 def test_an_empty_workspace_says_so() -> None:

@@ -10,7 +10,7 @@ import pytest
 from blake3 import blake3
 
 from data_contracts.documents import CheckpointFile, CheckpointManifest, DeviceFingerprint, Link, ProofBatch
-from data_contracts.errors import EnvironmentProblem
+from data_contracts.errors import EnvironmentProblem, Superseded
 from data_contracts.publication import Workspace
 from tasks.checkpoint_carrier import CheckpointCarrier
 from tests.waiting import wait_until
@@ -171,6 +171,22 @@ def test_a_store_that_is_down_stalls_no_training_and_is_told_at_its_end(workspac
         wait_until(lambda: under_way.tell() or events(spool, "checkpoints.unpublished"))
     with pytest.raises(ZeroDivisionError), carrier(workspace, spool):
         raise ZeroDivisionError  # what ended the training is what is told
+
+
+def test_who_lost_the_run_publishes_no_checkpoint_and_no_result_and_is_told_once(workspace, spool) -> None:
+    def lost() -> None:
+        raise Superseded("another machine goes on with the run.")
+
+    with (
+        pytest.raises(Superseded),
+        CheckpointCarrier(workspace, FOLDER, RUN, Ledger(spool), lost) as under_way,
+    ):
+        commit(workspace, 10)
+        workspace.local_path(f"{FOLDER}/result.json").write_bytes(b"{}")
+        wait_until(lambda: not under_way._thread.is_alive())
+        under_way.tell()
+        assert len(events(spool, "checkpoints.unpublished")) == 1
+    assert workspace.names(FOLDER) == []
 
 
 def test_a_folder_needs_no_carrying(tmp_path: Path, spool) -> None:

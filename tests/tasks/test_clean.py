@@ -7,7 +7,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,11 +42,15 @@ from data_contracts.published_files import document_path
 from tasks import clean, decisions, model_refs
 from tasks.file_lock import holding
 from tasks.promotion_decision import Check, Decision
+from tasks.run_claims import OWNERS, claimed_run
 from tasks.what_stays import DAY_S, REPRODUCTIONS, kind_of
+from tests.tasks.conftest import make_context
 from tests.training.attempts import begin
+from tests.waiting import wait_until
 from training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder, stored_files
 from training.launch import run_lock
 from training.launch.mandate import Mandate
+from training.launch.spec import LaunchSpec
 
 LATER_S = 90 * DAY_S
 """By how much a test's cleaning comes after what it finds."""
@@ -360,6 +364,25 @@ def test_a_run_that_goes_on_stays_however_old_it_is_and_an_abandoned_one_goes(wo
     assert dangling(workspace) == set()
     assert not workspace.local_path(run_folder(abandoned.run)).exists()
     assert not workspace.exists(document_path(abandoned.run))
+
+
+def test_the_claims_of_a_run_that_another_machine_has_stay_with_all_of_it_and_go_when_it_is_over(
+    new_bucket: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Workspace.create(f"s3://{new_bucket()}/team")
+    monkeypatch.setenv("HEADWAY_LOCAL", str(tmp_path / "this machine"))
+    here = Workspace(there.uri)
+    maker = Maker(here)
+    data = maker.data(1)
+    made = maker.run(1, data)
+    needed = made.files + maker.register(made, maker.evaluate(made, data), 1)
+    claims = f"{OWNERS}/{made.run.sha256[:16]}"
+    with claimed_run(make_context(there, tmp_path / "flow"), made.run, LaunchSpec()) as claim:
+        wait_until(lambda: "00000001.beat" in here.names(claims))
+        assert not {path for path in cleaned(here) if path.startswith((run_folder(made.run), OWNERS))}
+        claim.require()
+    assert {f"{claims}/00000001.{name}" for name in ("json", "beat", "over")} <= cleaned(here)
+    assert set(needed) <= everything(here)
 
 
 def test_a_run_that_goes_on_again_while_its_old_files_go_keeps_its_mandate(

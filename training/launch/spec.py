@@ -81,6 +81,12 @@ class LaunchSpec(Frozen):
         gt=0,
         description="Seconds without a word of the launching process that end the part of another host.",
     )
+    owner_lease_s: float = Field(
+        60.0,
+        gt=0,
+        description="Of a workspace in object storage: seconds without a sign of life of the machine that has a run, "
+        "after which another may go on with it.",
+    )
     start_deadline_s: float = Field(120.0, gt=0, description="Seconds without a sign of life before the first step.")
     progress_deadline_s: float = Field(
         120.0,

@@ -1,0 +1,264 @@
+"""Of machines that share a bucket one has a run: until it says so, or was silent for its lease, no other trains it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import EnvironmentProblem, RunStopped, Superseded
+from data_contracts.publication import Workspace
+from tasks import run_claims
+from tasks.context import RunContext
+from tasks.run_claims import claimed_run
+from tests.tasks.conftest import make_context
+from tests.tasks.run_claimer import RUN
+from tests.waiting import DEADLINE_S, wait_until
+from training.checkpoint.layout import run_folder
+from training.launch.protocol import read_json
+from training.launch.spec import LaunchSpec
+from training.ledger import read_events
+
+CLAIMER = Path(__file__).with_name("run_claimer.py")
+REPOSITORY = Path(__file__).resolve().parents[2]
+LEASE_S = 4.0
+SPEC = LaunchSpec(owner_lease_s=LEASE_S)
+CLAIMS = f"{run_claims.OWNERS}/{RUN.sha256[:16]}"
+
+
+class Machine:
+    """What one machine knows: a local side of the bucket, and a ledger."""
+
+    def __init__(self, uri: str, folder: Path) -> None:
+        folder.mkdir()
+        self.uri, self.folder, self.started = uri, folder, list[subprocess.Popen[str]]()
+
+    def start(self, *until: Path) -> subprocess.Popen[str]:
+        self.started.append(
+            subprocess.Popen(
+                [sys.executable, str(CLAIMER), self.uri, str(self.folder), str(LEASE_S), *map(str, until)],
+                env={**os.environ, "PYTHONPATH": str(REPOSITORY), "HEADWAY_LOCAL": str(self.folder)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return self.started[-1]
+
+    def context(self, monkeypatch: pytest.MonkeyPatch) -> RunContext:
+        """Of a flow in this process."""
+        with monkeypatch.context() as patch:
+            patch.setenv("HEADWAY_LOCAL", str(self.folder))
+            return make_context(Workspace(self.uri), self.folder)
+
+    @property
+    def run_dir(self) -> Path:
+        (found,) = self.folder.glob(f"*/{run_folder(RUN)}")
+        return found
+
+    def num_events(self, name: str) -> int:
+        return len(self.events(name))
+
+    def events(self, name: str) -> list[dict[str, object]]:
+        spool = self.folder / "ledger.jsonl"
+        return [event for event in read_events(spool) if event["event"] == name] if spool.exists() else []
+
+    def end(self) -> None:
+        for process in self.started:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def uri(new_bucket: Callable[[], str]) -> str:
+    return f"s3://{new_bucket()}/team"
+
+
+@pytest.fixture
+def machines(uri: str, tmp_path: Path) -> Iterator[list[Machine]]:
+    made = [Machine(uri, tmp_path / name) for name in ("first", "second")]
+    yield made
+    for machine in made:
+        machine.end()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def is_owner(process: subprocess.Popen[str]) -> bool:
+    """Whether it takes itself for it, and looked just now."""
+    assert process.stdin is not None
+    process.stdin.write("?\n")
+    process.stdin.flush()
+    return said(process) == "owner"
+
+
+def killed(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.wait()
+
+
+def test_a_second_machine_is_refused_while_the_first_gives_signs_of_life(machines: list[Machine]) -> None:
+    first, second = machines
+    owner = first.start()
+    assert said(owner) == "owner"
+    refused = second.start()
+    told = said(refused)
+    assert told.startswith("EnvironmentProblem") and f"another machine trains this run already (pid {owner.pid}" in told
+    assert refused.wait() == 8
+    assert is_owner(owner)
+
+
+def test_a_killed_machine_is_followed_after_its_lease_and_by_itself_at_once(machines: list[Machine]) -> None:
+    first, second = machines
+    for _ in range(2):  # the second time, it is the same machine that goes on
+        owner = first.start()
+        assert said(owner) == "owner"
+        killed(owner)
+    assert first.num_events("run.claimed_elsewhere") == 0
+    assert said(second.start()) == "owner"
+    (claimed,) = second.events("launch.claim")
+    assert claimed["duration_s"] >= LEASE_S
+
+
+def test_a_halted_machine_that_was_followed_ends_its_ranks_in_order_and_leaves_the_run_to_the_other(
+    machines: list[Machine], tmp_path: Path
+) -> None:
+    first, second = machines
+    halted = first.start(tmp_path / "never")
+    assert said(halted) == "owner"
+    wait_until(lambda: list(first.folder.glob(f"*/{run_folder(RUN)}/attempts/*/rank-0.json")))
+    halted.send_signal(signal.SIGSTOP)
+    owner = second.start()
+    assert said(owner) == "owner"
+    there = Workspace(second.uri).names(CLAIMS)
+    halted.send_signal(signal.SIGCONT)
+    told = said(halted)
+    assert told.startswith("Superseded") and f"(pid {owner.pid} on " in told
+    assert halted.wait() == 8
+    assert (read_json(first.run_dir / "attempts" / "001" / "rank-0.json") or {})["state"] == "stopped"
+    assert first.num_events("run.lost") == 1
+    assert is_owner(owner)
+    assert set(Workspace(second.uri).names(CLAIMS)) - set(there) <= {"00000002.beat"}
+
+
+def test_who_ends_in_order_hands_over_at_once(machines: list[Machine], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (machine.context(monkeypatch) for machine in machines)
+    with claimed_run(first, RUN, SPEC):
+        pass
+    with pytest.raises(RunStopped), claimed_run(second, RUN, SPEC):
+        raise RunStopped("the window closes.")
+    with claimed_run(first, RUN, SPEC) as claim:
+        claim.require()
+    assert [machine.num_events("run.claimed_elsewhere") for machine in machines] == [0, 0]
+    wait_until(lambda: "run-claim" not in {thread.name for thread in threading.enumerate()})
+
+
+def test_of_those_who_come_at_once_one_gets_it(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    contexts = [Machine(uri, tmp_path / f"{number}").context(monkeypatch) for number in range(3)]
+    seen, told = (threading.Barrier(3, timeout=DEADLINE_S) for _ in range(2))
+    newest_entry = run_claims.newest_entry
+
+    def newest_for_all(workspace: Workspace, folder: str) -> int:
+        number = newest_entry(workspace, folder)
+        if number == 0:
+            seen.wait()  # nobody claims before all have seen that nobody has
+        return number
+
+    monkeypatch.setattr(run_claims, "newest_entry", newest_for_all)
+
+    def come(context: RunContext) -> str:
+        try:
+            with claimed_run(context, RUN, SPEC) as claim:
+                told.wait()
+                claim.require()
+                return "owner"
+        except EnvironmentProblem:
+            told.wait()
+            return "refused"
+
+    with ThreadPoolExecutor(3) as pool:
+        assert sorted(pool.map(come, contexts)) == ["owner", "refused", "refused"]
+
+
+@pytest.fixture
+def away(s3_server: subprocess.Popen[str]) -> Iterator[Callable[[float], None]]:
+    """Has the store answer nobody for so many seconds."""
+
+    def for_a_while(seconds: float) -> None:
+        s3_server.send_signal(signal.SIGSTOP)
+        back_s = time.monotonic() + seconds
+        wait_until(lambda: time.monotonic() > back_s)
+        s3_server.send_signal(signal.SIGCONT)
+
+    yield for_a_while
+    s3_server.send_signal(signal.SIGCONT)
+
+
+def test_a_store_that_is_away_for_longer_than_the_lease_costs_nobody_the_run(
+    machines: list[Machine], monkeypatch: pytest.MonkeyPatch, away: Callable[[float], None]
+) -> None:
+    first, second = (machine.context(monkeypatch) for machine in machines)
+
+    def beat() -> bytes | None:
+        return first.workspace.read_if_there(f"{CLAIMS}/00000001.beat")
+
+    with claimed_run(first, RUN, SPEC) as claim:
+        wait_until(beat)
+        away(LEASE_S + 1)
+        before = beat()
+        wait_until(lambda: beat() != before)
+        claim.require()
+        with pytest.raises(EnvironmentProblem, match="another machine"), claimed_run(second, RUN, SPEC):
+            pass
+
+
+def test_while_the_store_is_away_nobodys_silence_counts(machines: list[Machine], away: Callable[[float], None]) -> None:
+    first, second = machines
+    owner = first.start()
+    assert said(owner) == "owner"
+    killed(owner)
+    waiting = second.start()
+    wait_until(lambda: second.num_events("run.claimed_elsewhere"))
+    away(LEASE_S)
+    assert said(waiting) == "owner"
+    (claimed,) = second.events("launch.claim")
+    assert claimed["duration_s"] >= 2 * LEASE_S
+
+
+def test_a_job_that_goes_on_without_its_flow_is_waited_for(
+    machines: list[Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, spec = machines[0].context(monkeypatch), LaunchSpec(launcher="slurm")
+    for number, end in enumerate((ValueError("a defect"), RunStopped("the window closes.")), 1):
+        with pytest.raises(type(end)), claimed_run(context, RUN, spec):
+            raise end
+        claim = run_claims._read(context.workspace, RUN.sha256[:16], number)
+        assert claim.lease_s > spec.detached.lease_s + spec.stop_grace_s
+    assert {"00000001.over", "00000002.over"} & set(context.workspace.names(CLAIMS)) == {"00000002.over"}
+
+
+def test_who_lost_its_claim_to_a_person_stops_as_well(machines: list[Machine], monkeypatch: pytest.MonkeyPatch) -> None:
+    context = machines[0].context(monkeypatch)
+    with claimed_run(context, RUN, SPEC) as claim:
+        context.workspace.remove(f"{CLAIMS}/00000001.json")
+        with pytest.raises(Superseded, match="the claim on run 7777777777777777 was removed"):
+            claim.require()
+
+
+def test_a_folder_needs_no_claims(context: RunContext) -> None:
+    with claimed_run(context, RUN, SPEC) as claim:
+        claim.require()
+        claim.stop_if_lost()
+    assert not context.workspace.local_path(run_claims.OWNERS).exists()
+    assert not context.workspace.local_path(run_folder(RUN)).exists()
