@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from s3fs import S3FileSystem
 
+from data_contracts.errors import EnvironmentProblem
 from data_contracts.publication import Workspace
 from flows.status import read_status
 from flows.verify import verify_model
@@ -114,11 +115,12 @@ def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(
         assert key.rpartition("/")[2] in told, (kind, told)
 
 
-def test_another_machine_goes_on_from_the_newest_published_checkpoint(
-    new_project, shared_server, bucket: str, train_here, wait_until
+def test_another_machine_goes_on_from_the_newest_published_checkpoint_once_the_first_is_gone(
+    new_project, shared_server, bucket: str, train_here, wait_until, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new_project.settings |= shared_server
     new_project.edit("tiny.yaml", "max_steps: 120", "max_steps: 240")
+    new_project.edit("tiny.yaml", "launch: {", "launch: {owner_lease_s: 4, ")
     uri = f"s3://{bucket}/team"
     workspace = on_the_local_side(new_project, uri)
     lost = new_project.start("retrain", "tiny.yaml", "--workspace", uri)
@@ -126,15 +128,20 @@ def test_another_machine_goes_on_from_the_newest_published_checkpoint(
     for rank in (0, 1):
         os.kill(new_project.rank_pid(rank), signal.SIGSTOP)  # it shall not finish before it is lost
     wait_until(lambda: published_steps(workspace) or lost.poll() is not None)
+    here = SimpleNamespace(pipeline=new_project.pipeline, workspace=uri)
+    monkeypatch.setenv("HEADWAY_LOCAL", str(tmp_path / "another machine"))
+    with pytest.raises(EnvironmentProblem, match=f"another machine trains this run already .pid {lost.pid} on "):
+        train_here(here)
     os.killpg(lost.pid, signal.SIGKILL)
     lost.wait()
     wait_until(lambda: not new_project.living())
     (kept, *_) = sorted(published_steps(workspace), reverse=True)
     assert 0 < kept < 240
-    shutil.rmtree(workspace.local_root)
 
-    events = train_here(SimpleNamespace(pipeline=new_project.pipeline, workspace=uri))
+    events = train_here(here)
     assert [event["step"] for event in events if event["event"] == "checkpoints.fetch"] == [kept]
+    new_project.workspace.unlink()
+    on_the_local_side(new_project, uri)
     (attempt,) = new_project.attempts()
     restored = [event["step"] for event in new_project.rank_events(attempt) if event["event"] == "restore"]
     assert restored == [kept]

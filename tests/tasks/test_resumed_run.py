@@ -9,10 +9,12 @@ import pytest
 from data_contracts.errors import ConfigError, EnvironmentProblem
 from data_contracts.publication import Workspace
 from tasks.resumed_run import go_back
+from tasks.run_claims import claimed_run
 from tests.tasks.conftest import link, make_context
 from training.checkpoint.layout import MANIFEST_NAME, checkpoint_path, run_folder
 from training.launch.protocol import DETACHED
 from training.launch.run_lock import owning
+from training.launch.spec import LaunchSpec
 
 RUN = link("run", "7")
 
@@ -46,3 +48,19 @@ def test_nobody_goes_back_in_a_run_that_somebody_trains_or_watches(tmp_path: Pat
         go_back(context, RUN, 0, why="its host was broken")
     assert folder.is_dir()
     assert go_back(context, RUN, 0, why="its host was broken") == [20]
+
+
+def test_nobody_goes_back_in_a_run_that_another_machine_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = f"memory://{tmp_path.name}-resumed"
+    there = make_context(Workspace.create(uri), tmp_path / "there")
+    folder = checkpoint_path(run_folder(RUN), 20)
+    there.workspace.publish(f"{folder}/{MANIFEST_NAME}", b"{}")
+    monkeypatch.setenv("HEADWAY_LOCAL", str(tmp_path / "another machine"))
+    here = make_context(Workspace(uri), tmp_path / "here")
+    with (
+        claimed_run(there, RUN, LaunchSpec(owner_lease_s=4.0)),
+        pytest.raises(EnvironmentProblem, match="another mach"),
+    ):
+        go_back(here, RUN, 0, why="its host was broken")
+    assert there.workspace.exists(f"{folder}/{MANIFEST_NAME}")
+    assert go_back(here, RUN, 0, why="its host was broken") == [20]

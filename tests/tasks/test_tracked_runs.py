@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.documents import Link, RunSpec, StoredFile
-from data_contracts.errors import RunStopped, TrainingFailed
+from data_contracts.errors import RunStopped, Superseded, TrainingFailed
 from data_contracts.publication import Workspace
 from tasks import mlflow_store, track, tracked_runs
 from tasks.file_lock import holding
@@ -112,6 +112,9 @@ def test_what_was_killed_ends_as_killed_when_another_trains_and_no_sooner(
     assert status_of(uri, run) == "KILLED"
     assert status_of(uri, other) == "FINISHED"
 
+    with pytest.raises(Superseded), SeriesShipper(workspace, uri, "tiny", run):
+        raise Superseded("another machine goes on with the run.")
+    assert status_of(uri, run) == "RUNNING", "it is not this machine's to end"
     with SeriesShipper(workspace, uri, "tiny", run):  # continued
         pass
     assert status_of(uri, run) == "FINISHED"
