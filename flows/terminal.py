@@ -54,6 +54,8 @@ NOTICES = {
     "run.inexact": "inexact",
     "run.carried_on": "carry on",
     "run.went_back": "go back",
+    "run.claimed_elsewhere": "claimed",
+    "run.lost": "lost",
     "pipeline.starving": "starving",
     "checkpoints.unpublished": "unpublished",
 }

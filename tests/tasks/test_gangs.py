@@ -44,13 +44,13 @@ def started(context, candidate: Candidate, monkeypatch: pytest.MonkeyPatch) -> l
     monkeypatch.setenv("HEADWAY_LOCAL", "/local/sides")
     monkeypatch.setattr(gangs, "supervise", supervise)
     monkeypatch.setattr(launch, "_context_tokens", lambda *_: 1)
-    monkeypatch.setattr(launch, "SeriesShipper", lambda *_: _Quiet())
+    monkeypatch.setattr(launch, "SeriesShipper", lambda *_: Quiet())
     monkeypatch.setattr(verify, "final_checkpoint", lambda *_: (candidate.folder, candidate.manifest))
     return seen
 
 
-class _Quiet:
-    def __enter__(self) -> _Quiet:
+class Quiet:
+    def __enter__(self) -> Quiet:
         return self
 
     def __exit__(self, *_: object) -> None:

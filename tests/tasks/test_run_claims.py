@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -11,20 +12,26 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from data_contracts.documents import Link, RunSpec
 from data_contracts.errors import EnvironmentProblem, RunStopped, Superseded
 from data_contracts.publication import Workspace
-from tasks import run_claims
+from tasks import gangs, launch, run_claims
 from tasks.context import RunContext
 from tasks.run_claims import claimed_run
+from tasks.starting_point import Settled
 from tests.tasks.conftest import make_context
 from tests.tasks.run_claimer import RUN
+from tests.tasks.test_gangs import Quiet
 from tests.waiting import DEADLINE_S, wait_until
-from training.checkpoint.layout import run_folder
+from training.checkpoint.layout import RESULT_NAME, run_folder
+from training.config import TrainingSpec
 from training.launch.protocol import read_json
-from training.launch.spec import LaunchSpec
+from training.launch.spec import Gang, LaunchSpec
+from training.launch.stop_request import requested_stop
 from training.ledger import read_events
 
 CLAIMER = Path(__file__).with_name("run_claimer.py")
@@ -91,8 +98,10 @@ def machines(uri: str, tmp_path: Path) -> Iterator[list[Machine]]:
 
 
 def said(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+    stream = process.stdout
+    assert stream is not None
+    wait_until(lambda: select.select([stream], [], [], 0)[0], what="a word of it")
+    return stream.readline().strip()
 
 
 def is_owner(process: subprocess.Popen[str]) -> bool:
@@ -254,6 +263,29 @@ def test_who_lost_its_claim_to_a_person_stops_as_well(machines: list[Machine], m
         context.workspace.remove(f"{CLAIMS}/00000001.json")
         with pytest.raises(Superseded, match="the claim on run 7777777777777777 was removed"):
             claim.require()
+
+
+def test_a_flow_that_lost_its_run_stops_training_and_publishes_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace = Workspace.create(f"memory://{tmp_path.name}-lost")
+    context, none = make_context(workspace, tmp_path / "flow"), Link(kind="none", sha256="0" * 64)
+    code = workspace.publish("code/none.zip", b"")
+    run = RunSpec(pipeline="tiny", config={}, manifest=none, receipt=none, fitted=none, code=code, environment=code)
+    result = f"{run_folder(run.link)}/{RESULT_NAME}"
+
+    def train(_spec: LaunchSpec, gang: Gang, *, poll: Callable[[], object], **_: Any) -> None:
+        workspace.remove(f"{run_claims.OWNERS}/{run.sha256[:16]}/00000001.json")
+        wait_until(lambda: poll() or requested_stop(gang.run_dir))
+        workspace.local_path(result).write_bytes(b"{}")
+        raise RunStopped("asked: a checkpoint was kept.")
+
+    monkeypatch.setattr(gangs, "supervise", train)
+    monkeypatch.setattr(launch, "_context_tokens", lambda *_: 1)
+    monkeypatch.setattr(launch, "SeriesShipper", lambda *_: Quiet())
+    with pytest.raises(Superseded, match=r"the claim on run .* was removed"):
+        launch._train(context, TrainingSpec(max_steps=10), SPEC, Settled(run, ""), "")
+    assert not workspace.exists(result)
 
 
 def test_a_folder_needs_no_claims(context: RunContext) -> None:
