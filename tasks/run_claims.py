@@ -160,9 +160,9 @@ def _is_silent(context: RunContext, run: str, number: int, claim: Claim) -> bool
         EnvironmentProblem: it is renewed.
     """
     workspace = context.workspace
+    beat = workspace.read_if_there(_beat_path(run, number))
     told = f"run {run} was claimed by {claim}: whether that is gone is known in {claim.lease_s:g} s"
     context.ledger.event("run.claimed_elsewhere", run=run, message=told)
-    beat = workspace.read_if_there(_beat_path(run, number))
     since_s = looked_s = time.monotonic()
     while looked_s - since_s < claim.lease_s:
         context.require_time("training")

@@ -20,8 +20,7 @@ from data_contracts.publication import Workspace
 from tasks.context import RunContext
 from tasks.gangs import run_to_its_end
 from tasks.run_claims import claimed_run
-from tests.training.launch.conftest import TOYS
-from tests.training.launch.toys.toy_agent import toy_argv
+from tests.training.launch.toys import toy_agent
 from training.checkpoint.layout import run_folder
 from training.launch.spec import Gang, LaunchSpec
 from training.ledger import Ledger
@@ -54,7 +53,7 @@ def main(uri: str, folder: str, lease_s: str, *until: str) -> int:
                     arguments=arguments,
                     nodes=1,
                     ranks_per_node=1,
-                    import_path=(str(TOYS),),
+                    import_path=(str(Path(toy_agent.__file__).parent),),
                     run_dir=run_dir,
                 )
                 with claim.telling_who_has_it():
@@ -67,5 +66,5 @@ def main(uri: str, folder: str, lease_s: str, *until: str) -> int:
 
 
 if __name__ == "__main__":
-    training.launch.owned.agent_argv = toy_argv
+    training.launch.owned.agent_argv = toy_agent.toy_argv
     sys.exit(main(*sys.argv[1:]))
