@@ -214,7 +214,7 @@ def _hosts(launch: LaunchSpec, workspace: Workspace) -> str:
             )
         launcher.preflight(gang, found)
     missing = f"; {found.describe_missing()}" if found.missing else ""
-    return ", ".join(sorted({f"{member.host} at {member.address}" for member in found.members})) + missing
+    return ", ".join(sorted({f"{member} at {member.address}" for member in found.members})) + missing
 
 
 def _tool(name: str, why: str) -> Finding:

@@ -1,9 +1,9 @@
 """Kubernetes, EMULATED: enough of its HTTP API and of its Job controller, kubelet and Kubeflow Trainer for one machine.
 
 What is real: the protocol, as the official client speaks it; every object's validation at the door; the pods' commands,
-as local processes with the environment that a kubelet would give them. What is not: scheduling, images, volumes (a
-container's file system is this machine's), name service, and addresses, which are loopback for every pod, as with
-hostNetwork. A failed pod is followed by another after `BACKOFF_S`; a real controller waits 10 s, and then twice that.
+as local processes with the environment that a kubelet would give them. What is not: scheduling, nodes (all are this
+machine), images, volumes (a container's file system is this machine's), name service, and addresses, loopback for every
+pod, as with hostNetwork. A failed pod is followed by another after `BACKOFF_S`; a real controller waits 10 s, then 20.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from training.launch.process_tree import processes_with, sweep
 Json = dict[str, Any]
 TOKEN, POD_TOKEN = "TEST_KUBERNETES_CLUSTER", "TEST_KUBERNETES_POD"
 BACKOFF_S, TICK_S = 0.2, 0.05
+MACHINES = ("gpu-node-0", "gpu-node-1", "gpu-node-2")
 RUNTIME = Path(__file__).parents[2] / "deployments" / "kubernetes" / "training-runtime.yaml"
 INDEX = "batch.kubernetes.io/job-completion-index"
 ROUTE = re.compile(r"/apis?/[\w./]+?/namespaces/([^/]+)/(\w+)/?([^/]*)/?\w*")
@@ -43,15 +44,19 @@ class Pod:
 
     def __init__(self, cluster: KubernetesRecorder, job: Json, index: int) -> None:
         template, name = job["spec"]["template"], f"{job['metadata']['name']}-{index}-{secrets.token_hex(3)[:5]}"
-        self.name, self.job, self.index, self.spec = name, job, index, template["spec"]
+        affinity = template["spec"].get("affinity", {}).get("nodeAffinity", {})
+        wishes = affinity.get("preferredDuringSchedulingIgnoredDuringExecution", ())
+        apart = [each["values"] for wish in wishes for each in wish["preference"]["matchFields"]]
+        liked = [machine for machine in MACHINES if [machine] not in apart]  # there is room on all
+        self.spec = {**template["spec"], "nodeName": liked[index % len(liked)]}
+        self.name, self.job, self.index = name, job, index
         self.is_evicted, self.kill_at_s, self.ended_s = False, math.inf, 0.0
         self.log, labels = cluster.folder / f"{name}.log", {**template["metadata"]["labels"], INDEX: str(index)}
         self.meta: Json = {"name": name, "labels": labels, "creationTimestamp": f"{time.time():.6f}"}
         container = self.spec["containers"][0]
         known = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOSTNAME": name, "JOB_COMPLETION_INDEX": str(index)}
-        known |= {TOKEN: str(cluster.folder), POD_TOKEN: name}
-        for variable in container["env"]:
-            known[variable["name"]] = self._resolve(variable, cluster.secrets)
+        known |= {TOKEN: str(cluster.folder), POD_TOKEN: name, "TOY_HOST": self.spec["nodeName"]}
+        known |= {each["name"]: self._resolve(each, cluster.secrets) for each in container["env"]}
         reference = re.compile(r"\$\$|\$\((\w+)\)")
         with self.log.open("wb") as out:
             self.process = subprocess.Popen(
@@ -67,7 +72,7 @@ class Pod:
         source = variable.get("valueFrom", {})
         if "secretKeyRef" in source:
             return kept[source["secretKeyRef"]["name"]][source["secretKeyRef"]["key"]]
-        fields = {"metadata.name": self.name, "status.podIP": "127.0.0.1"}
+        fields = {"metadata.name": self.name, "status.podIP": "127.0.0.1", "spec.nodeName": self.spec["nodeName"]}
         return fields[source["fieldRef"]["fieldPath"]] if source else str(variable["value"])
 
     @property
@@ -227,8 +232,7 @@ class KubernetesRecorder:
             template["metadata"] = {"labels": patched["metadata"]["labels"]}
             template["spec"] |= {key: value for key, value in patched["spec"].items() if key != "containers"}
             template["spec"]["containers"][0]["volumeMounts"] = patched["spec"]["containers"][0]["volumeMounts"]
-        where = {"name": name, "namespace": "default"}
-        return {"apiVersion": "batch/v1", "kind": "Job", "metadata": where, "spec": spec}
+        return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
 
     def _control_job(self, job: Json) -> None:
         spec = job["spec"]

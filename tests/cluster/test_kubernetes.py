@@ -20,6 +20,7 @@ from tests.waiting import DEADLINE_S, wait_until
 from training.launch.jobs import JobState
 from training.launch.launcher import Handle
 from training.launch.order import Outcome
+from training.launch.retry_budget import AttemptRecords
 from training.launch.spec import DetachedSpec
 from training.launch.stop_request import request_stop
 
@@ -158,8 +159,45 @@ def test_whoever_of_supervisor_guard_agent_rank_and_pod_is_killed_the_run_goes_o
     said = [str(event["what"]) for event in run.events("attempt")]
     assert "rank 1" in said[0] and "agent of node 1" in said[1]
     assert "guard of node 1" in said[2] and "guard of node 1" in said[3]
+    assert all(each.host.endswith(" on gpu-node-1") for each in AttemptRecords(run.folder).all()[:4])
     assert [event["restarts"] for event in run.events("job.begin")] == [0, 1], "the supervisor's pod was made anew"
     assert len(run.events("job.submitted")) == 1
+
+
+def test_a_slow_pods_machine_is_named_and_left_out_also_after_the_pod_was_replaced_and_by_the_next_job(
+    run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path
+) -> None:
+    slow = ("--in-step", "--step-s", "0.02", "--slow-on", "gpu-node-1", "--slow-by-s", "5")
+    until = ("--steps", "1", "--until", str(run.folder / "enough"))
+    spec = kubernetes_spec(tmp_path, stragglers="exclude", min_nodes=1, max_attempts=9)
+    flow = run.start_flow(spec, *slow, *until)
+    run.wait_for_step(attempt=2)
+    slow_pod = _there(cluster, 1)
+    where = f"pod {slow_pod.name} on gpu-node-1"
+    (left_out,) = wait_until(lambda: run.events("host.left_out"), what="the flow to hear of it")
+    (begun,), (told,) = run.events("job.begin"), run.events("rank.slow")
+    assert f"pod {_there(cluster, 0).name} on gpu-node-0" in begun["message"]
+    assert (told["rank"], told["host"], left_out["host"]) == (1, where, where)
+    assert left_out["what"].startswith(f"rank 1 on {where} is slow: ")
+    assert left_out["what"].endswith("The run goes on without gpu-node-1.")
+
+    slow_pod.kill()
+    wait_until(lambda: _there(cluster, 1).name in run.places(), what="the pod that comes in its place")
+    assert _there(cluster, 1).name != slow_pod.name and _there(cluster, 1).spec["nodeName"] == "gpu-node-1"
+    os.kill(run.attempt(2).read_markers()[0].pid, signal.SIGKILL)
+    run.wait_for_step(attempt=3)
+    assert set(run.attempt(2).read_markers()) == set(run.attempt(3).read_markers()) == {0}, "the machine is left out"
+    assert len(run.events("job.submitted")) == 1, "no job ends for it"
+
+    request_stop(run.folder, "as at the end of a window")
+    assert flow.wait(DEADLINE_S) != 0
+    (run.folder / "enough").touch()
+    run.follow(run.gang(*slow, *until), spec)
+    assert [(each.state, each.left_out) for each in AttemptRecords(run.folder).all()] == [
+        *(("stopped", "gpu-node-1"), ("failed", ""), ("stopped", ""), ("done", ""))
+    ]
+    assert set(run.attempt(4).read_markers()) == {0, 1}, "all pods take part where none stands on it"
+    assert {pod.spec["nodeName"] for pod in cluster.pods} == {"gpu-node-0", "gpu-node-2"}
 
 
 def test_within_10_s_of_a_cancellation_nothing_is_left_and_the_flow_says_who(

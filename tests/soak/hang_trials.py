@@ -237,7 +237,7 @@ def cut_trials(folder: Path, hosts: NamespaceHosts, count: int, chance: random.R
                 record = _record(run, attempt)
                 trial.seen_s = round(min(lost, default=float(record["end_unix_s"])) - began_unix_s, 3)
                 trial.what, trial.was_made = str(record["what"]), trial.seen_s > 0
-                trial.named = () if record["rank"] is None or record["host"] != host.name else (record["rank"],)
+                trial.named = () if record["rank"] is None or record["host"] != host.address else (record["rank"],)
             finally:
                 host.mend()
             yield trial

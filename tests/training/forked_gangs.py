@@ -18,7 +18,7 @@ from unittest import mock
 
 from tests.training.nursery import ForkedRank, session_nursery
 from training.launch import supervisor
-from training.launch.hosts import Here
+from training.launch.hosts import Here, Host
 from training.launch.launcher import Handle, NodeCommand, NodeReport
 from training.launch.owned import OwnedLauncher
 from training.launch.ports import LOOPBACK
@@ -68,7 +68,7 @@ class ForkingLauncher(OwnedLauncher):
             agent_exit=int(is_bad) if has_ended else None,
         )
         guard_exit = int(is_bad) if has_ended else None
-        return NodeReport(node=node, status=status, guard_exit=guard_exit, host=socket.gethostname())
+        return NodeReport(node=node, status=status, guard_exit=guard_exit, place=Host(name=socket.gethostname()))
 
     def signal(self, handle: Handle, command: Command) -> None:
         self._told.add(command)

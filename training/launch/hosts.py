@@ -33,28 +33,31 @@ _SIOCGIFADDR = 0x8915
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """A machine that may take a node."""
+    """What may take a node: a machine, or a pod on one."""
 
     name: str
     """As the transport calls it."""
     address: str = ""
     """Where its peers reach it; empty: where the transport did."""
+    machine: str = ""
+    """By which it is left out, for pods come and go; the host's own name where nothing else is said."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "machine", self.machine or self.name)
+
+    def __str__(self) -> str:
+        """For people, who look after machines."""
+        return self.name if self.machine == self.name else f"pod {self.name} on {self.machine}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Member:
-    """A host that answered: where one node of an attempt stands."""
+class Member(Host):
+    """A host that answered: where one node of an attempt stands, by the address that its peers use."""
 
-    host: str
-    address: str
     interface: str
     """The network interface that holds the address."""
     port: int
     """Free there, for a server that peers on other hosts are told of."""
-
-    @property
-    def place(self) -> Host:
-        return Host(name=self.host, address=self.address)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,10 +65,10 @@ class Muster:
     """Who answered, in the order of the host list, and why others did not."""
 
     members: tuple[Member, ...]
-    missing: Mapping[str, str]
-    spares: tuple[str, ...] = ()
+    missing: Mapping[Host, str]
+    spares: tuple[Host, ...] = ()
     """Hosts that could take a node as well."""
-    facts: Mapping[str, HostFacts] = field(default_factory=dict)
+    facts: Mapping[Host, HostFacts] = field(default_factory=dict)
     """What each member said of itself."""
     asked_unix_s: float = 0.0
     answered_unix_s: float = 0.0
@@ -175,16 +178,16 @@ def muster(transport: Transport, nodes: int, folder: Path, within_s: float, with
 
     Args:
         within_s: how long a host may take.
-        without: names of hosts that are not asked.
+        without: machines that are not asked.
     """
-    hosts = [host for host in transport.hosts(nodes) if transport.is_here or host.name not in without]
+    hosts = [host for host in transport.hosts(nodes) if transport.is_here or host.machine not in without]
     if transport.is_here:
         port, asked_unix_s = free_port(), time.time()
-        here = [Member(host=host.name, address=host.address, interface="lo", port=port) for host in hosts[:nodes]]
+        here = [Member(name=host.name, address=host.address, interface="lo", port=port) for host in hosts[:nodes]]
         return Muster(
             members=tuple(here),
             missing={},
-            facts={here[0].host: look(folder, "")},
+            facts={here[0]: look(folder, "")},
             asked_unix_s=asked_unix_s,
             answered_unix_s=time.time(),
         )
@@ -193,9 +196,9 @@ def muster(transport: Transport, nodes: int, folder: Path, within_s: float, with
     answers = ask_all(transport, hosts, "training.launch.hosts", arguments, within_s)
     answered_unix_s = time.time()
     members: list[Member] = []
-    missing: dict[str, str] = {}
-    facts: dict[str, HostFacts] = {}
-    spares: list[str] = []
+    missing: dict[Host, str] = {}
+    facts: dict[Host, HostFacts] = {}
+    spares: list[Host] = []
     for host in hosts:
         answer = answers[host]
         try:
@@ -204,12 +207,12 @@ def muster(transport: Transport, nodes: int, folder: Path, within_s: float, with
         except (ValueError, IndexError):
             problem = "it gave no answer that can be understood"
         if problem:
-            missing[host.name] = problem
+            missing[host] = problem
         elif len(members) < nodes:
-            facts[host.name] = HostFacts(**found.pop("facts"))
-            members.append(Member(host=host.name, **found))
+            facts[host] = HostFacts(**found.pop("facts"))
+            members.append(Member(name=host.name, machine=host.machine, **found))
         else:
-            spares.append(host.name)
+            spares.append(host)
     return Muster(
         members=tuple(members),
         missing=missing,

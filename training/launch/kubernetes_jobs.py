@@ -50,7 +50,7 @@ class Kubernetes:
 
     def _manifests(self, order: Order, now_unix_s: float) -> list[Manifest]:
         gang = order.to_gang()
-        return manifests(order.spec, gang, self.key(gang.run_dir), order.order, now_unix_s)
+        return manifests(order.spec, gang, self.key(gang.run_dir), order.order, now_unix_s, order.without)
 
     def find(self, key: str) -> str | None:
         """Raises:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Protocol
 
-from training.launch.hosts import Muster
+from training.launch.hosts import Host, Muster
 from training.launch.protocol import Command, NodeStatus, read_json, write_json
 from training.launch.spec import Attempt, Gang
 
@@ -54,8 +54,7 @@ class NodeReport:
     status: NodeStatus | None
     guard_exit: int | None
     """None while the guard lives, or what holds it on another host; negative for a signal."""
-    host: str = ""
-    """As the transport calls it."""
+    place: Host
 
     @property
     def has_ended(self) -> bool:
@@ -76,10 +75,10 @@ class Launcher(Protocol):
         """Whether it need not be waited for hosts that are still to come: asked again and again before an attempt."""
 
     def muster(self, gang: Gang, without: Collection[str] = ()) -> Muster:
-        """Which hosts can take the gang's nodes now, as many as it has at the most, but for those named."""
+        """Which hosts can take the gang's nodes now, as many as it has at the most, but for those machines."""
 
-    def has_room_beside(self, gang: Gang, hosts: Collection[str]) -> bool:
-        """Whether another job of the gang's could have a host beside those at once; False where there are no jobs."""
+    def has_room_beside(self, gang: Gang, machines: Collection[str]) -> bool:
+        """Whether another job of the gang's could have a machine beside those at once; False where nobody can say."""
 
     def preflight(self, gang: Gang, found: Muster) -> None:
         """The last look before ranks are started on these hosts.

@@ -8,13 +8,14 @@ batch/v1 Job, trainer.kubeflow.org/v1alpha1 TrainJob 2.3, Kubernetes 1.31 to 1.3
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import ConfigError
 from training.launch.kubernetes_spec import KubernetesSpec
-from training.launch.protocol import JOB, POD, POD_ADDRESS
+from training.launch.protocol import JOB, MACHINE, POD, POD_ADDRESS
 from training.launch.spec import Gang, LaunchSpec
 
 Manifest = dict[str, Any]
@@ -29,13 +30,18 @@ KEPT_S = 86_400
 """How long Kubernetes keeps a job that is over."""
 NOTICE_MARGIN_S = 30.0
 """Beyond the ranks' grace: for the supervisor to hear of the notice, and for agents to end."""
+_NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""A subdomain of RFC 1123."""
 
 
-def manifests(spec: LaunchSpec, gang: Gang, key: str, order: str, now_unix_s: float) -> list[Manifest]:
+def manifests(
+    spec: LaunchSpec, gang: Gang, key: str, order: str, now_unix_s: float, without: Collection[str] = ()
+) -> list[Manifest]:
     """The job first; what else there is belongs to it.
 
     Args:
         order: of which this is the job; its beginning is part of the job's name among our files.
+        without: machines on which no pod is to stand if others will do.
 
     Raises:
         ConfigError: the run's folder lies on none of the volumes.
@@ -43,7 +49,7 @@ def manifests(spec: LaunchSpec, gang: Gang, key: str, order: str, now_unix_s: fl
     kubernetes = spec_of(spec)
     _require_mounted(kubernetes, gang.run_dir)
     if kubernetes.training_runtime:
-        return [_train_job(spec, kubernetes, gang, key, order, now_unix_s)]
+        return [_train_job(spec, kubernetes, gang, key, order, now_unix_s, without)]
     service = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -51,7 +57,7 @@ def manifests(spec: LaunchSpec, gang: Gang, key: str, order: str, now_unix_s: fl
         # Names, forward and reverse, for process groups, which ask for their own.
         "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {KEY_LABEL: key}},
     }
-    return [_indexed_job(spec, kubernetes, gang, key, order, now_unix_s), service]
+    return [_indexed_job(spec, kubernetes, gang, key, order, now_unix_s, without), service]
 
 
 def spec_of(spec: LaunchSpec) -> KubernetesSpec:
@@ -70,12 +76,18 @@ def job_name(key: str, order: str) -> str:
 
 
 def _indexed_job(
-    spec: LaunchSpec, kubernetes: KubernetesSpec, gang: Gang, key: str, order: str, now_unix_s: float
+    spec: LaunchSpec,
+    kubernetes: KubernetesSpec,
+    gang: Gang,
+    key: str,
+    order: str,
+    now_unix_s: float,
+    without: Collection[str],
 ) -> Manifest:
     template = {
         "metadata": _labelled(kubernetes, key, order),
         "spec": {
-            **_placement(spec, kubernetes),
+            **_placement(spec, kubernetes, without),
             "restartPolicy": "Never",
             "subdomain": key,
             "enableServiceLinks": False,
@@ -131,12 +143,18 @@ def job_policies(max_attempts: int) -> Manifest:
 
 
 def _train_job(
-    spec: LaunchSpec, kubernetes: KubernetesSpec, gang: Gang, key: str, order: str, now_unix_s: float
+    spec: LaunchSpec,
+    kubernetes: KubernetesSpec,
+    gang: Gang,
+    key: str,
+    order: str,
+    now_unix_s: float,
+    without: Collection[str],
 ) -> Manifest:
     pods = {
         "metadata": _labelled(kubernetes, key, order),
         "spec": {
-            **_placement(spec, kubernetes),
+            **_placement(spec, kubernetes, without),
             "containers": [{"name": CONTAINER, "volumeMounts": _mounts(kubernetes)}],
         },
     }
@@ -167,7 +185,7 @@ def _train_job(
     }
 
 
-def _placement(spec: LaunchSpec, kubernetes: KubernetesSpec) -> Manifest:
+def _placement(spec: LaunchSpec, kubernetes: KubernetesSpec, without: Collection[str]) -> Manifest:
     """Of a pod's spec, what a TrainJob may patch too."""
     security = {"runAsUser": kubernetes.run_as_user, "fsGroup": kubernetes.fs_group}
     return {
@@ -185,11 +203,24 @@ def _placement(spec: LaunchSpec, kubernetes: KubernetesSpec) -> Manifest:
                 )
                 for each in kubernetes.tolerations
             ],
+            affinity=_affinity(without),
             imagePullSecrets=[{"name": name} for name in kubernetes.image_pull_secrets],
             securityContext={name: value for name, value in security.items() if value is not None},
         ),
         "volumes": _volumes(kubernetes),
     }
+
+
+def _affinity(without: Collection[str]) -> Manifest:
+    """A wish, no condition: a slow machine is better than a job that waits.
+
+    By the names of nodes, of which a requirement takes one: the label `kubernetes.io/hostname` may say another.
+    """
+    # What was left out under another launcher may be no name of Kubernetes', which would refuse the job.
+    nodes = [name for name in sorted(without) if _NODE_NAME.fullmatch(name)]
+    apart = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in nodes]
+    wish = {"weight": 100, "preference": {"matchFields": apart}}
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}} if apart else {}
 
 
 def _volumes(kubernetes: KubernetesSpec) -> list[Manifest]:
@@ -221,7 +252,7 @@ def _mounts(kubernetes: KubernetesSpec) -> list[Manifest]:
 
 def _environment(kubernetes: KubernetesSpec, key: str, order: str) -> list[Manifest]:
     given = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", **kubernetes.environment, JOB: job_name(key, order)}
-    fields = {POD: "metadata.name", POD_ADDRESS: "status.podIP"}
+    fields = {POD: "metadata.name", POD_ADDRESS: "status.podIP", MACHINE: "spec.nodeName"}
     return [
         *({"name": name, "value": value} for name, value in given.items()),
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),

@@ -49,25 +49,25 @@ class Membership:
                 break
         return found, problem
 
-    def goes_without(self, found: Muster, slow: Straggler, host: str) -> bool:
-        """Whether the run is better off without the host of a slow rank."""
+    def goes_without(self, found: Muster, slow: Straggler, machine: str) -> bool:
+        """Whether the run is better off without the machine of a slow rank."""
         left_out = self._records.left_out()
-        if self._spec.stragglers != "exclude" or host in left_out:
+        if self._spec.stragglers != "exclude" or machine in left_out:
             return False
+        there = (*found.members, *found.spares)
         if (slow.step_s - slow.excess_s) * LEAST_GAIN < slow.step_s:
-            taken = {member.host for member in found.members} | {*found.spares, *found.missing, *left_out}
+            taken = {host.machine for host in (*there, *found.missing)} | left_out
             self.goes_elsewhere = self._launcher.has_room_beside(self._gang, taken)
             if self.goes_elsewhere:
                 return True
         nodes = self._gang.most_nodes(len(found.members))
-        others = [member.host for member in found.members[:nodes] if member.host != host]
-        left = self._gang.most_nodes(len(others) + len(found.spares) + len(found.members[nodes:]))
+        left = self._gang.most_nodes(sum(host.machine != machine for host in there))
         step_s = (slow.step_s - slow.excess_s) * nodes / max(left, 1)
         return left >= self._fewest and step_s * LEAST_GAIN < slow.step_s
 
     def _refused(self, found: Muster) -> AttemptOutcome | None:
         """What preflight has against these hosts; those that it let through are not looked at again."""
-        if found.members and {member.host for member in found.members} <= self._looked_at:
+        if found.members and {member.name for member in found.members} <= self._looked_at:
             return None
         with self._ledger.span("attempt.preflight"):
             try:
@@ -81,7 +81,7 @@ class Membership:
                     advice=error.advice,
                     error=type(error).__name__,
                 )
-        self._looked_at |= {member.host for member in found.members}
+        self._looked_at |= {member.name for member in found.members}
         return None
 
 

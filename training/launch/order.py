@@ -64,7 +64,7 @@ class Order(Frozen):
     gang: dict[str, Any]
     budget_scope: str
     without: tuple[str, ...] = ()
-    """Machines that the job is to do without, for a rank on them was slow."""
+    """Machines that the job is to do without if others will do, for a rank on them was slow."""
 
     @classmethod
     def of(cls, order: str, spec: LaunchSpec, gang: Gang, budget_scope: str, without: Collection[str] = ()) -> Self:

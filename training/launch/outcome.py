@@ -37,7 +37,7 @@ class AttemptOutcome:
     node: int | None = None
     host: str = ""
     left_out: str = ""
-    """The host that later attempts do without."""
+    """The machine that later attempts do without."""
     log: str = ""
     retryable: bool = False
 
@@ -82,8 +82,7 @@ def _host(evidence: Evidence, outcome: AttemptOutcome) -> str:
     """Where the rank or node that the outcome names ran; empty where it names none."""
     marker = None if outcome.rank is None else evidence.markers.get(outcome.rank)
     node = outcome.node if marker is None else marker.node
-    statuses = (report.status for report in evidence.nodes if report.node == node)
-    return next((status.host for status in statuses if status is not None), "")
+    return next((str(report.place) for report in evidence.nodes if report.node == node), "")
 
 
 def _overdue(evidence: Evidence) -> AttemptOutcome | None:
@@ -169,8 +168,7 @@ def _lost_owner_below(evidence: Evidence) -> AttemptOutcome | None:
 def _taken_along(evidence: Evidence, node: NodeReport) -> str:
     """Whom the end of a node's guard or agent took along."""
     ranks = ", ".join(map(str, _unfinished_of(evidence, node.node)))
-    where = f" on {node.host}" if node.host else ""
-    return f", and with it rank {ranks}{where}" if ranks else where
+    return f", and with it rank {ranks} on {node.place}" if ranks else f" on {node.place}"
 
 
 def _unfinished_of(evidence: Evidence, node: int) -> Sequence[int]:

@@ -45,13 +45,13 @@ ANSWER_S = 30.0
 """How long a busy host may take to say whether it can take a node; one that is gone the transport gives up sooner."""
 
 
-def _no_room(_gang: Gang, _hosts: Collection[str]) -> bool:
+def _no_room(_gang: Gang, _machines: Collection[str]) -> bool:
     return False
 
 
 class OwnedLauncher:
     """Args:
-    has_room_beside: whether the scheduler, in whose job the owner is, has another host at once.
+    has_room_beside: whether the scheduler, in whose job the owner is, has another machine at once.
     """
 
     def __init__(
@@ -75,7 +75,9 @@ class OwnedLauncher:
 
     def preflight(self, gang: Gang, found: Muster) -> None:
         spec = self._spec.preflight
-        seen = [Seen(host, facts, found.asked_unix_s, found.answered_unix_s) for host, facts in found.facts.items()]
+        seen = [
+            Seen(str(host), facts, found.asked_unix_s, found.answered_unix_s) for host, facts in found.facts.items()
+        ]
         here = look(gang.run_dir, "")
         environ = {**os.environ, **gang.environment}
         links = {} if self._transport.is_here else self._links(found.members)
@@ -89,9 +91,11 @@ class OwnedLauncher:
         if len(members) < 2:
             return {}
         ring = list(zip(members, (*members[1:], members[0]), strict=True))
-        arguments = {one.place: (one.address, str(one.port), other.address, str(other.port)) for one, other in ring}
+        arguments: dict[Host, tuple[str, ...]] = {
+            one: (one.address, str(one.port), other.address, str(other.port)) for one, other in ring
+        }
         answers = ask_all(self._transport, list(arguments), "training.launch.links", arguments, ANSWER_S)
-        return {(one.host, other.host): _link(answers[one.place]) for one, other in ring}
+        return {(str(one), str(other)): _link(answers[one]) for one, other in ring}
 
     def render(self, gang: Gang, attempt: Attempt) -> tuple[NodeCommand, ...]:
         is_here = self._transport.is_here
@@ -109,7 +113,7 @@ class OwnedLauncher:
 
     def submit(self, gang: Gang, attempt: Attempt) -> Handle:
         self._guards, self._files = [], AttemptFiles(attempt.folder)
-        self._hosts = tuple(member.place for member in attempt.members)
+        self._hosts = attempt.members
         handle = Handle(
             launcher=self._transport.name,
             host=socket.gethostname(),
@@ -161,7 +165,7 @@ class OwnedLauncher:
         # Exit first, then status: a guard that has ended has written its last word.
         exits = [guard.poll() for guard in self._guards]
         return tuple(
-            NodeReport(node=node, status=self._files.read_status(node), guard_exit=code, host=self._hosts[node].name)
+            NodeReport(node=node, status=self._files.read_status(node), guard_exit=code, place=self._hosts[node])
             for node, code in enumerate(exits)
         )
 
@@ -180,7 +184,7 @@ class OwnedLauncher:
     def close(self, handle: Handle) -> tuple[str, ...]:
         if self._beats is not None:
             self._beats.end()
-        unfinished = [report.host for report in self.poll(handle, wait_s=0) if not report.has_ended_whole]
+        unfinished = [report.place for report in self.poll(handle, wait_s=0) if not report.has_ended_whole]
         for guard in self._guards:
             if guard.poll() is None:
                 guard.kill()
@@ -190,7 +194,7 @@ class OwnedLauncher:
             if guard.stdin is not None:
                 with contextlib.suppress(OSError):
                     guard.stdin.close()
-        return self._sweep_elsewhere([host for host in self._hosts if host.name in unfinished], handle.token, 0.0)
+        return self._sweep_elsewhere(unfinished, handle.token, 0.0)
 
     def reattach(self, run_dir: Path) -> Handle | None:
         left = Handle.load(run_dir)
@@ -216,7 +220,7 @@ class OwnedLauncher:
         module, *arguments = _sweeper(token, patience_s)
         within_s = patience_s + SWEEP_S + ANSWER_S
         answers = ask_all(self._transport, hosts, module, dict.fromkeys(hosts, arguments), within_s)
-        return tuple(host.name for host, answer in answers.items() if answer.problem)
+        return tuple(str(host) for host, answer in answers.items() if answer.problem)
 
     def _wait_for_all(self, patience_s: float) -> None:
         deadline = time.monotonic() + patience_s

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from training.launch.manifests import EXIT_LEAVING
 from training.launch.order import DetachedFiles
 from training.launch.pods import CONNECT_S, END_MARK, SILENT_S, PodPlace, notice_silence, places_of, read_line
-from training.launch.protocol import JOB, POD, POD_ADDRESS, PODS
+from training.launch.protocol import JOB, MACHINE, POD, POD_ADDRESS, PODS
 from training.launch.spec import inherited_environment
 
 LOOK_S = 0.2
@@ -50,6 +50,7 @@ class Pod:
             address=address,
             port=self._listener.getsockname()[1],
             key=secrets.token_hex(32),
+            machine=environ.get(MACHINE, ""),
         )
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._told = False

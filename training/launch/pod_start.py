@@ -26,7 +26,7 @@ class PodStart:
         self._known_to_leave = {place.pod for place in self._places() if place.state == "leaving"}
 
     def where(self) -> str:
-        return ", ".join(place.pod for place in self._places()) or self._pod
+        return ", ".join(str(place.host) for place in self._places()) or self._pod
 
     def limit(self, gang: Gang, spec: LaunchSpec) -> None:
         """The job was told when it was made."""

@@ -47,12 +47,18 @@ class PodPlace:
     address: str
     port: int
     key: str
+    machine: str = ""
+    """The Kubernetes node that it stands on; empty where its job does not tell it."""
     state: Literal["here", "leaving", "over"] = "here"
     """`leaving`: it was told to end; `over`, of the first: the job has done its work."""
 
     def save(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         write_json(folder / f"{self.pod}.json", asdict(self), is_private=True)
+
+    @property
+    def host(self) -> Host:
+        return Host(name=self.pod, address=self.address, machine=self.machine)
 
     def changed(self, state: Literal["leaving", "over"]) -> PodPlace:
         return replace(self, state=state)
@@ -86,7 +92,7 @@ class Pods:
         self._since_s: float | None = None
 
     def hosts(self, nodes: int) -> tuple[Host, ...]:
-        return tuple(Host(name=place.pod, address=place.address) for place in places_of(self._folder, self._job))
+        return tuple(place.host for place in places_of(self._folder, self._job))
 
     def command(self, host: Host, argv: Sequence[str]) -> tuple[str, ...]:
         return (sys.executable, "-m", "training.launch.pods", str(self._folder / f"{host.name}.json"), *argv)

@@ -44,6 +44,8 @@ JOB = "HEADWAY_JOB"
 """The name of the job that a pod belongs to."""
 POD = "HEADWAY_POD"
 POD_ADDRESS = "HEADWAY_POD_ADDRESS"
+MACHINE = "HEADWAY_MACHINE"
+"""The Kubernetes node that a pod stands on; jobs of an earlier version do not say it."""
 PODS = "HEADWAY_PODS"
 """The folder that says where the pods of a job can be reached; for the supervisor among them."""
 

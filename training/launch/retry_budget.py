@@ -36,7 +36,7 @@ class AttemptRecord:
     host: str = ""
     log: str = ""
     left_out: str = ""
-    """A host that later attempts of the run do without, for a rank on it was slow."""
+    """A machine that later attempts of the run do without, for a rank on it was slow."""
     step: int | None = None
     """The newest step it reached, None before its first."""
     begin_unix_s: float = 0.0
@@ -127,7 +127,7 @@ class AttemptRecords:
         return [AttemptRecord(**lines[attempt]) for attempt in sorted(lines)]
 
     def left_out(self) -> frozenset[str]:
-        """Hosts that the run does without."""
+        """Machines that the run does without."""
         return frozenset(record.left_out for record in self.all() if record.left_out)
 
     def in_scope(self, scope: str) -> list[AttemptRecord]:

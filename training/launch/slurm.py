@@ -233,14 +233,14 @@ def _joined(option: str, options: Mapping[str, object]) -> str:
     return f"{option},{options['exclude']}" if is_list and "exclude" in options else option
 
 
-def has_room_beside(spec: LaunchSpec, gang: Gang, hosts: Collection[str]) -> bool:
-    """Whether Slurm would start one more node of the gang's now, on none of those hosts, and nobody waits in its queue.
+def has_room_beside(spec: LaunchSpec, gang: Gang, machines: Collection[str]) -> bool:
+    """Whether Slurm would start one more node of the gang's now, on none of those, and nobody waits in its queue.
 
     Asked where a gang is watched meanwhile: no answer within some seconds is a No.
     """
     if any(option.startswith(EXCLUDE) and "/" in option for option in spec.slurm.sbatch_options):
         return False
-    options = {**shape_options(spec, replace(gang, nodes=1), time.time()), **place_options(spec, hosts)}
+    options = {**shape_options(spec, replace(gang, nodes=1), time.time()), **place_options(spec, machines)}
     try:
         # Which looks at what runs, and past what waits.
         said = _completed("sbatch", "--test-only", stdin=script(spec, options, ("true",)), within_s=GLANCE_S).stderr

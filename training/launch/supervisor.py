@@ -164,9 +164,10 @@ class _Supervisor:
                     watch = self._watch(number, folder, found)
                     outcome = watch.run()
                     if watch.left_out and outcome.state == "stopped":
-                        what = f"{watch.why_left_out} The run goes on without {watch.left_out}."
-                        self._ledger.event("host.left_out", attempt=number, host=watch.left_out, what=what)
-                        outcome = replace(outcome, what=what, reason=None, rank=None, left_out=watch.left_out)
+                        machine = watch.left_out.machine
+                        what = f"{watch.why_left_out} The run goes on without {machine}."
+                        self._ledger.event("host.left_out", attempt=number, host=str(watch.left_out), what=what)
+                        outcome = replace(outcome, what=what, reason=None, rank=None, left_out=machine)
             finally:
                 step = None if watch is None else watch.step
                 fields.update(result=outcome.state, cause=outcome.cause, what=outcome.what, step=step)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
+from training.launch.hosts import Host
 from training.launch.lateness import clock_for, describe_lateness, late_ranks, positions, signs_of_life
 from training.launch.launcher import Handle, Launcher, NodeReport
 from training.launch.logs import last_lines
@@ -44,13 +45,13 @@ class Watch:
         goes_without: Callable[[Straggler, str], bool],
     ) -> None:
         """Args:
-        goes_without: whether the run goes on without the host of a slow rank; this attempt then ends in order.
+        goes_without: whether the run goes on without the machine of a slow rank; this attempt then ends in order.
         """
         self._spec, self._gang, self._launcher, self._ledger = spec, gang, launcher, ledger
         self._attempt, self._poll, self._stop_wish = attempt, poll, stop_wish
         self._goes_without = goes_without
-        self.left_out = ""
-        """The host without which the run goes on, and why."""
+        self.left_out: Host | None = None
+        """Whose machine the run goes on without, and why."""
         self.why_left_out = ""
         self._files = AttemptFiles(attempt.folder)
         self._words = RankWords(self._files)
@@ -118,15 +119,16 @@ class Watch:
             self._pace.take(rank, event)
             if (slow := self._stragglers.take(rank, event)) is not None:
                 marker = markers.get(slow.rank)
-                host = next((each.host for each in reports if marker and each.node == marker.node), "")
-                self._tell_of(handle, slow, host)
+                place = next((each.place for each in reports if marker and each.node == marker.node), None)
+                self._tell_of(handle, slow, place)
         self._pace_teller.tell()
 
-    def _tell_of(self, handle: Handle, slow: Straggler, host: str) -> None:
+    def _tell_of(self, handle: Handle, slow: Straggler, place: Host | None) -> None:
+        host = "" if place is None else str(place)
         what = f"rank {slow.rank}{f' on {host}' if host else ''} is slow: {slow}."
         self._ledger.event("rank.slow", attempt=self._attempt.number, host=host, what=what, **asdict(slow))
-        if self._wish is None and not self._sent and self._goes_without(slow, host):
-            self.left_out, self.why_left_out = host, what
+        if place is not None and self._wish is None and not self._sent and self._goes_without(slow, place.machine):
+            self.left_out, self.why_left_out = place, what
             self._stop(handle, StopWish(reason="asked", detail=what))
 
     def _note_coming_up(self, markers: Mapping[int, RankMarker]) -> None:

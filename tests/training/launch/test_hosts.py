@@ -34,7 +34,7 @@ class Pretended:
 def test_a_host_says_where_it_stands_and_which_port_is_free_there(tmp_path: Path) -> None:
     found = muster(Pretended(Host(name="a", address=LOOPBACK)), 1, tmp_path, WITHIN_S)
     (member,) = found.members
-    assert (member.host, member.address, member.interface) == ("a", LOOPBACK, "lo")
+    assert (member.name, member.address, member.interface) == ("a", LOOPBACK, "lo")
     assert member.port > 0 and not found.missing
 
 
@@ -45,17 +45,33 @@ def test_the_address_is_the_one_that_ssh_reached_where_none_is_given(
     (member,) = muster(Pretended(Host(name="a")), 1, tmp_path, WITHIN_S).members
     assert member.address == LOOPBACK
     monkeypatch.setenv("SSH_CONNECTION", "192.0.2.1 50000 192.0.2.7 22")
-    assert "has the address 192.0.2.7" in muster(Pretended(Host(name="a")), 1, tmp_path, WITHIN_S).missing["a"]
+    assert "has the address 192.0.2.7" in muster(Pretended(Host(name="a")), 1, tmp_path, WITHIN_S).describe_missing()
 
 
 def test_the_first_that_answer_take_the_nodes_and_every_other_says_why_not(tmp_path: Path) -> None:
     hosts = [Host(name=name, address=LOOPBACK) for name in ("refused", "a", "mute", "b", "c")]
     elsewhere = Host(name="elsewhere", address="192.0.2.1")
     found = muster(Pretended(elsewhere, *hosts), 2, tmp_path, WITHIN_S)
-    assert [member.host for member in found.members] == ["a", "b"]
-    assert found.missing["refused"] == "no such luck"
-    assert found.missing["mute"] == "it gave no answer that can be understood"
-    assert "has the address 192.0.2.1" in found.missing["elsewhere"]
+    assert [member.name for member in found.members] == ["a", "b"]
+    assert [spare.name for spare in found.spares] == ["c"]
+    refused, _, mute, *_ = hosts
+    assert found.missing[refused] == "no such luck"
+    assert found.missing[mute] == "it gave no answer that can be understood"
+    assert "has the address 192.0.2.1" in found.missing[elsewhere]
+
+
+def test_whoever_stands_on_a_machine_that_is_left_out_is_not_asked_and_others_say_where_they_stand(
+    tmp_path: Path,
+) -> None:
+    stands = {"a": "m-1", "refused": "m-1", "b": "m-2", "mute": "m-3"}
+    pods = [Host(name=name, address=LOOPBACK, machine=machine) for name, machine in stands.items()]
+    found = muster(Pretended(*pods), 4, tmp_path, WITHIN_S, without={"m-1", "b"})
+    assert list(map(str, found.members)) == ["pod b on m-2"]
+    assert found.describe_missing() == "pod mute on m-3: it gave no answer that can be understood"
+
+
+def test_a_host_is_its_own_machine_where_nothing_else_is_said() -> None:
+    assert Host(name="a").machine == "a" and str(Host(name="a")) == "a"
 
 
 def test_who_answers_is_heard_though_another_hangs() -> None:
@@ -67,7 +83,7 @@ def test_who_answers_is_heard_though_another_hangs() -> None:
 
 def test_a_host_without_the_runs_folder_takes_no_node(tmp_path: Path) -> None:
     found = muster(Pretended(Host(name="a", address=LOOPBACK)), 1, tmp_path / "nowhere", WITHIN_S)
-    assert not found.members and "a file system that all hosts share" in found.missing["a"]
+    assert not found.members and "a file system that all hosts share" in found.describe_missing()
 
 
 def test_this_machine_is_not_asked_and_takes_any_number_of_nodes(tmp_path: Path) -> None:

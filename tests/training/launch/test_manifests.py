@@ -67,7 +67,7 @@ def gang(stop: StopBound = NO_BOUND, run_dir: str = "/shared/runs of $(HOME)/012
 
 def rendered(form: str, stop: StopBound = NO_BOUND) -> list[Manifest]:
     text = EVERYTHING + (JOB_ALONE if form == "indexed-job" else "training_runtime: headway\n")
-    return manifests(spec(text), gang(stop), KEY, ORDER, NOW_S)
+    return manifests(spec(text), gang(stop), KEY, ORDER, NOW_S, ("gpu-node-7", "gpu-node-3"))
 
 
 @pytest.mark.parametrize("form", ["indexed-job", "train-job"])
@@ -129,6 +129,17 @@ def test_the_runtime_ends_a_train_job_for_the_reasons_that_end_a_job() -> None:
     assert {name: job["template"]["spec"][name] for name in wanted} == wanted
     pod = job["template"]["spec"]["template"]["spec"]
     assert (pod["restartPolicy"], pod["containers"][0]["name"]) == ("Never", "node")
+
+
+def test_a_name_that_no_node_can_have_keeps_no_job_from_being_taken() -> None:
+    """Under another launcher the run may have left out a host by what ssh calls it."""
+    plain = spec("image: i\nvolumes: [{claim: shared, mount_path: /shared}]\n")
+
+    def said(*without: str) -> str:
+        return json.dumps(manifests(plain, gang(), KEY, ORDER, NOW_S, without))
+
+    assert "affinity" not in said() and said("user@c", "GPU_3", "a..b") == said()
+    assert said("user@c", "gpu-7.rack.example") == said("gpu-7.rack.example") != said()
 
 
 @pytest.mark.parametrize("form", ["indexed-job", "train-job"])

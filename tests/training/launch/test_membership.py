@@ -146,11 +146,27 @@ def test_where_a_scheduler_has_room_the_run_goes_on_in_another_job_of_full_size(
     own = AttemptRecords(toy_run.folder)
     own.end(AttemptRecord(attempt=1, scope="one", state="stopped", left_out="d"))
     membership = Membership(spec, gang, OwnedLauncher(spec, Pretended("ab"), has_room), toy_run.ledger, own)
-    members = tuple(Member(host=name, address=LOOPBACK, interface="lo", port=1) for name in "ab")
+    members = tuple(Member(name=name, address=LOOPBACK, interface="lo", port=1) for name in "ab")
     slow = Straggler(rank=1, part="data", excess_s=0.5, step_s=1.0, own_s=0.6, others_s=0.1, score=9.0)
-    assert membership.goes_without(Muster(members=members, missing={"c": "gone"}), slow, "b")
+    assert membership.goes_without(Muster(members=members, missing={Host(name="c"): "gone"}), slow, "b")
     assert membership.goes_elsewhere
     assert asked == [set("abcd")], "and none of those is offered again"
+
+
+def test_all_pods_of_a_slow_machine_go_together_and_only_where_enough_stand_on_others(toy_run) -> None:
+    spec, gang = LaunchSpec(stragglers="exclude", min_nodes=2), toy_run.gang(nodes=3)
+    own = AttemptRecords(toy_run.folder)
+    membership = Membership(spec, gang, OwnedLauncher(spec, Pretended("")), toy_run.ledger, own)
+    stands = {"a": "m-1", "b": "m-1", "c": "m-2"}
+    members = tuple(
+        Member(name=name, address=LOOPBACK, machine=machine, interface="lo", port=1) for name, machine in stands.items()
+    )
+    found = Muster(members=members, missing={}, spares=(Host(name="d", machine="m-1"),))
+    slow = Straggler(rank=1, part="data", excess_s=0.9, step_s=1.0, own_s=0.95, others_s=0.05, score=9.0)
+    assert not membership.goes_without(found, slow, "m-1"), "one of at least two would be left"
+    assert membership.goes_without(found, slow, "m-2")
+    own.end(AttemptRecord(attempt=1, scope="one", state="stopped", left_out="m-2"))
+    assert not membership.goes_without(found, slow, "m-2"), "whichever pod stands there by now"
 
 
 def test_no_host_is_left_out_twice_though_there_were_others(toy_run) -> None:
@@ -158,8 +174,8 @@ def test_no_host_is_left_out_twice_though_there_were_others(toy_run) -> None:
     spec, gang = LaunchSpec(stragglers="exclude"), toy_run.gang()
     own = AttemptRecords(toy_run.folder)
     membership = Membership(spec, gang, OwnedLauncher(spec, Pretended("abc")), toy_run.ledger, own)
-    members = tuple(Member(host=name, address=LOOPBACK, interface="lo", port=1) for name in "ab")
-    found = Muster(members=members, missing={}, spares=("c",))
+    members = tuple(Member(name=name, address=LOOPBACK, interface="lo", port=1) for name in "ab")
+    found = Muster(members=members, missing={}, spares=(Host(name="c"),))
     slow = Straggler(rank=1, part="data", excess_s=0.5, step_s=1.0, own_s=0.6, others_s=0.1, score=9.0)
     assert membership.goes_without(found, slow, "b")
     own.end(AttemptRecord(attempt=1, scope="one", state="stopped", left_out="b"))

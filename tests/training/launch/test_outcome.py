@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from training.launch.hosts import Host
 from training.launch.launcher import NodeReport
 from training.launch.outcome import Evidence, judge
 from training.launch.protocol import OWNER_LOST, Command, NodeStatus, RankMarker
@@ -11,6 +12,7 @@ from training.launch.stop_bound import StopWish
 from training.launch.watch import answer, describe_break
 
 WISH = StopWish(reason="window closed", detail="it is six")
+B = Host(name="b")
 
 
 def marker(rank: int, state: str, **fields: Any) -> RankMarker:
@@ -21,7 +23,7 @@ def marker(rank: int, state: str, **fields: Any) -> RankMarker:
 
 def node(number: int, guard_exit: int | None = 1, **fields: Any) -> NodeReport:
     values = {"node": number, "guard_pid": 1, "agent_pid": 2, "state": "ended", "agent_exit": 1} | fields
-    return NodeReport(node=number, status=NodeStatus(**values), guard_exit=guard_exit)
+    return NodeReport(node=number, status=NodeStatus(**values), guard_exit=guard_exit, place=Host(name="ab"[number]))
 
 
 def evidence(*ranks: RankMarker, nodes: tuple[NodeReport, ...] = (), **fields: Any) -> Evidence:
@@ -63,24 +65,31 @@ def test_a_vanished_rank_is_named_and_not_the_peers_it_left() -> None:
 
 def test_a_lost_guard_or_agent_explains_the_ranks_below_it() -> None:
     ranks = (marker(0, "stopped"), marker(1, "running"))
-    without_guard = NodeReport(node=1, status=None, guard_exit=-9, host="b")
+    without_guard = NodeReport(node=1, status=None, guard_exit=-9, place=B)
     outcome = judge(evidence(*ranks, nodes=(node(0), without_guard)))
     assert outcome.what == "the guard of node 1 ended (signal 9), and with it rank 1 on b."
     assert (outcome.rank, outcome.node, outcome.retryable) == (1, 1, True)
-    without_agent = node(1, agent_exit=-9, lost_ranks=(1,), host="b")
+    without_agent = node(1, agent_exit=-9, lost_ranks=(1,))
     outcome = judge(evidence(*ranks, nodes=(node(0), without_agent)))
-    assert outcome.what == "the agent of node 1 ended (signal 9), and with it rank 1." and outcome.host == "b"
+    assert outcome.what == "the agent of node 1 ended (signal 9), and with it rank 1 on b." and outcome.host == "b"
+
+
+def test_a_lost_pod_is_named_with_the_machine_that_it_stood_on() -> None:
+    gone = NodeReport(node=1, status=None, guard_exit=255, place=Host(name="x-1-abcde", machine="gpu-node-7"))
+    outcome = judge(evidence(marker(0, "stopped"), marker(1, "running"), nodes=(node(0), gone)))
+    assert outcome.what.endswith("and with it rank 1 on pod x-1-abcde on gpu-node-7.")
+    assert outcome.host == "pod x-1-abcde on gpu-node-7"
 
 
 def test_ranks_that_ended_beyond_a_cut_link_are_named_all_the_same() -> None:
-    without_guard = NodeReport(node=1, status=None, guard_exit=255, host="b")
+    without_guard = NodeReport(node=1, status=None, guard_exit=255, place=B)
     told = evidence(marker(0, "stopped"), marker(1, "stopped"), nodes=(node(0), without_guard), lost_with={1: [1]})
     assert judge(told).what == "the guard of node 1 ended (exit status 255), and with it rank 1 on b."
     assert judge(told).rank == 1
 
 
 def test_a_node_that_is_lost_before_its_ranks_came_up_is_named_alone() -> None:
-    without_guard = NodeReport(node=1, status=None, guard_exit=255, host="b")
+    without_guard = NodeReport(node=1, status=None, guard_exit=255, place=B)
     outcome = judge(evidence(marker(0, "stopped"), nodes=(node(0), without_guard)))
     assert (outcome.what, outcome.rank) == ("the guard of node 1 ended (exit status 255) on b.", None)
 
@@ -129,12 +138,12 @@ def test_peers_of_a_lost_rank_are_ended_soon_and_peers_of_a_stopping_one_get_the
     assert answer((living, node(1, lost_ranks=(1,))), {1: running}) is Command.PEER_LOST
     assert answer((living, living), {1: failed}) is Command.PEER_LOST
     assert answer((living, node(1)), {1: stopped}) is Command.STOP
-    assert answer((living, NodeReport(node=1, status=None, guard_exit=-9)), {1: stopped}) is Command.PEER_LOST
+    assert answer((living, NodeReport(node=1, status=None, guard_exit=-9, place=B)), {1: stopped}) is Command.PEER_LOST
     assert answer((living, node(1, guard_exit=0, agent_exit=0)), {1: marker(1, "done")}) is None
 
 
 def test_who_came_to_its_end_in_order_is_not_said_to_be_lost() -> None:
-    stopped, gone = marker(1, "stopped"), NodeReport(node=1, status=None, guard_exit=-9)
+    stopped, gone = marker(1, "stopped"), NodeReport(node=1, status=None, guard_exit=-9, place=B)
     assert describe_break((node(0), node(1)), {0: marker(0, "stopped"), 1: stopped}).startswith("node 0, 1 came to its")
     assert describe_break((node(0), gone), {0: marker(0, "stopped")}).startswith("node 1 was lost")
     assert describe_break((node(1, lost_ranks=(3,)),), {1: stopped}).startswith("rank 3 was lost")

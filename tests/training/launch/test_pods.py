@@ -22,10 +22,11 @@ from training.launch.manifests import EXIT_LEAVING
 from training.launch.order import DetachedFiles
 from training.launch.pod_start import PodStart
 from training.launch.pods import LOST, MAX_LINE_BYTES, PodPlace, Pods, places_of, read_line, read_place
-from training.launch.protocol import JOB, POD, POD_ADDRESS
+from training.launch.protocol import JOB, MACHINE, POD, POD_ADDRESS
 
 pytestmark = pytest.mark.slow
 Start = Callable[[str, int], subprocess.Popen[bytes]]
+MACHINE_NAME = "gpu-node-7"
 
 
 @pytest.fixture
@@ -39,7 +40,8 @@ def start(run_dir: Path) -> Iterator[Start]:
     pods: list[subprocess.Popen[bytes]] = []
 
     def start(name: str, index: int) -> subprocess.Popen[bytes]:
-        given = {JOB: "job-1", POD: name, POD_ADDRESS: "127.0.0.1", "JOB_COMPLETION_INDEX": str(index)}
+        named = {JOB: "job-1", POD: name, MACHINE: MACHINE_NAME}
+        given = {**named, POD_ADDRESS: "127.0.0.1", "JOB_COMPLETION_INDEX": str(index)}
         secrets = {"HF_TOKEN": "of the pod's own", "PREFECT_API_KEY": "no rank's business"}
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": HEADWAY_HOME, **given, **secrets}
         pods.append(
@@ -72,6 +74,15 @@ def test_what_is_started_in_a_pod_has_its_stdin_output_status_and_secrets(run_di
     failed = ask(run_dir, host, "sh", "-c", "echo in its own words >&2; exit 7")
     assert (failed.returncode, failed.stderr) == (7, b"in its own words\n")
     assert ask(run_dir, host, "sh", "-c", "kill -9 $$").returncode == 137
+
+
+def test_a_pod_is_told_with_the_machine_that_it_stands_on(run_dir: Path, start: Start) -> None:
+    start("pod-b", 1)
+    (host,) = transport(run_dir).hosts(2)
+    assert (host.name, host.machine) == ("pod-b", MACHINE_NAME)
+    assert PodStart(run_dir, {JOB: "job-1", POD: "pod-a"}).where() == f"pod pod-b on {MACHINE_NAME}"
+    untold = PodPlace(job="job-1", index=0, pod="pod-a", address="127.0.0.1", port=1, key="k")
+    assert str(untold.host) == "pod-a", "as of a job that an earlier version made"
 
 
 def test_words_to_a_process_that_has_ended_do_not_cut_off_its_own_last_ones(run_dir: Path, start: Start) -> None:

@@ -28,7 +28,7 @@ GANG = Gang(
     environment={"PALETTE": "warm"},
     num_threads=2,
 )
-HERE = Member(host="here", address="127.0.0.1", interface="lo", port=4711)
+HERE = Member(name="here", address="127.0.0.1", interface="lo", port=4711)
 ATTEMPT = Attempt(
     number=4, folder=Path("/run/attempts/004"), token="t", rendezvous_id="t-4", members=(HERE, HERE), owner_pid=1
 )
@@ -88,8 +88,8 @@ def test_a_gang_without_steps_is_launched_as_any_other() -> None:
 
 
 ELSEWHERE = (
-    Member(host="a", address="10.0.0.1", interface="eth0", port=4711),
-    Member(host="b", address="10.0.0.2", interface="ib0", port=4712),
+    Member(name="a", address="10.0.0.1", interface="eth0", port=4711),
+    Member(name="b", address="10.0.0.2", interface="ib0", port=4712),
 )
 
 
