@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextvars
 import logging
 import re
+import sys
 import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -23,10 +23,16 @@ def artifact_key(*words: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", "-".join(words).lower()).strip("-")
 
 
-def _harmless(create: Callable[[], Any]) -> Any:
+def _is_flow_run() -> bool:
+    if "prefect" not in sys.modules:
+        return False
     from prefect.context import FlowRunContext
 
-    if FlowRunContext.get() is None:
+    return FlowRunContext.get() is not None
+
+
+def _harmless(create: Callable[[], Any]) -> Any:
+    if not _is_flow_run():
         return None
     try:
         return create()
@@ -36,21 +42,30 @@ def _harmless(create: Callable[[], Any]) -> Any:
 
 
 def show_markdown(key: str, markdown: str, description: str) -> None:
-    from prefect.artifacts import create_markdown_artifact
+    def create() -> object:
+        from prefect.artifacts import create_markdown_artifact
 
-    _harmless(lambda: create_markdown_artifact(key=key, markdown=markdown, description=description))
+        return create_markdown_artifact(key=key, markdown=markdown, description=description)
+
+    _harmless(create)
 
 
 def show_table(key: str, rows: Sequence[dict[str, Any]], description: str) -> None:
-    from prefect.artifacts import create_table_artifact
+    def create() -> object:
+        from prefect.artifacts import create_table_artifact
 
-    _harmless(lambda: create_table_artifact(key=key, table=list(rows), description=description))
+        return create_table_artifact(key=key, table=list(rows), description=description)
+
+    _harmless(create)
 
 
 def show_link(key: str, link: str, text: str, description: str) -> None:
-    from prefect.artifacts import create_link_artifact
+    def create() -> object:
+        from prefect.artifacts import create_link_artifact
 
-    _harmless(lambda: create_link_artifact(key=key, link=link, link_text=text, description=description))
+        return create_link_artifact(key=key, link=link, link_text=text, description=description)
+
+    _harmless(create)
 
 
 def _behind(last: threading.Thread | None, send: Callable[[], object]) -> threading.Thread:
@@ -75,10 +90,13 @@ class GrowingTable:
         self._sending: threading.Thread | None = None
 
     def show(self, rows: Sequence[dict[str, Any]]) -> None:
-        from prefect.artifacts import create_table_artifact
-
         table = [dict(row) for row in rows]
-        create = partial(create_table_artifact, key=self._key, table=table, description=self._description)
+
+        def create() -> object:
+            from prefect.artifacts import create_table_artifact
+
+            return create_table_artifact(key=self._key, table=table, description=self._description)
+
         self._sending = _behind(self._sending, create)
 
     def close(self) -> None:
@@ -91,19 +109,26 @@ class ProgressBar:
     """A progress artifact, moved at most once a second, by a thread."""
 
     def __init__(self, key: str, description: str) -> None:
-        from prefect.artifacts import create_progress_artifact
+        def create() -> object:
+            from prefect.artifacts import create_progress_artifact
 
-        self._id = _harmless(lambda: create_progress_artifact(progress=0.0, key=key, description=description))
+            return create_progress_artifact(progress=0.0, key=key, description=description)
+
+        self._id = _harmless(create)
         self._moved_s = 0.0
         self._moving: threading.Thread | None = None
 
     def move(self, percent: float, now_s: float) -> None:
-        from prefect.artifacts import update_progress_artifact
-
         is_early = now_s - self._moved_s < 1.0 or (self._moving is not None and self._moving.is_alive())
         if self._id is None or (is_early and percent < 100):
             return
         self._moved_s = now_s
         progress = round(min(percent, 100.0), 1)
+
+        def update() -> object:
+            from prefect.artifacts import update_progress_artifact
+
+            return update_progress_artifact(artifact_id=self._id, progress=progress)
+
         # The end is told last.
-        self._moving = _behind(self._moving, lambda: update_progress_artifact(artifact_id=self._id, progress=progress))
+        self._moving = _behind(self._moving, update)

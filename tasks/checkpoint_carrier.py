@@ -41,7 +41,8 @@ class CheckpointCarrier:
 
     Args:
         run_folder: the run's own, in the workspace and on the local side.
-        require_owned: called before anything is published; raises `Superseded` where the run is another machine's.
+        require_owned: called before each file is published or removed; raises `Superseded` where the run is another
+            machine's.
     """
 
     def __init__(
@@ -78,8 +79,9 @@ class CheckpointCarrier:
             self._thread.join()
             try:
                 self._publish_new()
-                self._require_owned()
-                self._workspace.publish_tree(self._run_folder, RESULT_NAME)
+                if self._workspace.local_path(f"{self._run_folder}/{RESULT_NAME}").exists():
+                    self._require_owned()
+                    self._workspace.publish_tree(self._run_folder, RESULT_NAME)
             except (HeadwayError, OSError) as error:
                 self._note("checkpoints.unpublished", message=str(error))
                 if kind is None:
@@ -122,9 +124,9 @@ class CheckpointCarrier:
         folder = checkpoint_path(self._run_folder, step)
         try:
             began = time.perf_counter()
-            self._require_owned()
             files = stored_files(folder, self._manifest_here(folder))
             for file in files:
+                self._require_owned()
                 self._workspace.publish_expected(file)
         except FileNotFoundError:
             return False
@@ -145,6 +147,7 @@ class CheckpointCarrier:
                 folder = checkpoint_path(self._run_folder, step)
                 names = self._workspace.names(folder)
                 for name in sorted(names, key=lambda name: name != MANIFEST_NAME):
+                    self._require_owned()
                     self._workspace.remove(f"{folder}/{name}")
 
     def _bring_newest(self) -> int | None:

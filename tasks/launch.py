@@ -19,7 +19,7 @@ from tasks import current_run
 from tasks.checkpoint_carrier import CheckpointCarrier
 from tasks.context import RunContext
 from tasks.gangs import gang_for, run_to_its_end
-from tasks.run_claims import claimed_run
+from tasks.run_claims import Seen, claimed_run
 from tasks.slow_ranks import showing_slow_ranks
 from tasks.stage import Made, find_or_make, stage_task
 from tasks.starting_point import Settled, settle_start, write_down_start
@@ -149,14 +149,20 @@ def _train(
 
 @contextlib.contextmanager
 def watched_training(
-    context: RunContext, training: TrainingSpec, spec: LaunchSpec, settled: Settled, tracking_uri: str, name: str
+    context: RunContext,
+    training: TrainingSpec,
+    spec: LaunchSpec,
+    settled: Settled,
+    tracking_uri: str,
+    name: str,
+    seen: Seen | None = None,
 ) -> Iterator[tuple[Gang, Poll]]:
     """The gang of a run, and what is to be called a few times a second while it trains; at the end all is told.
 
     Slow ranks are not: they are shown once for all runs that train at a time, by who trains them.
     """
     workspace, run = context.workspace, settled.run
-    with claimed_run(context, run.link, spec) as claim:
+    with claimed_run(context, run.link, spec, seen) as claim:
         run_dir = workspace.local_path(run_folder(run.link))
         run_dir.mkdir(parents=True, exist_ok=True)
         context.ledger.event("run.folder", run=run.sha256, path=str(run_dir))
@@ -179,7 +185,7 @@ def watched_training(
             ranks_per_node=spec.ranks_per_node,
             possible_nodes=possible_nodes(training, spec),
         )
-        shipper = SeriesShipper(workspace, tracking_uri, context.pipeline, run)
+        shipper = SeriesShipper(workspace, tracking_uri, context.pipeline, run, claim.is_lost)
         facts = step_facts(context, run, training) | ({"trial": name} if name else {})
         watch = TrainingWatch(context, run_dir, facts, shipper.add, joins_in=spec.is_detached)
         carrier = CheckpointCarrier(workspace, run_folder(run.link), run.link, context.ledger, claim.require)

@@ -16,7 +16,7 @@ from data_contracts.publication import Workspace
 from tasks.context import RunContext
 from tasks.decisions import who
 from tasks.launch import result_path
-from tasks.run_claims import claimed_run
+from tasks.run_claims import RunClaim, claimed_run
 from training.checkpoint.layout import MANIFEST_NAME, checkpoint_path, committed_steps, quarantine, run_folder, step_of
 from training.launch.protocol import DETACHED
 from training.launch.run_lock import owning
@@ -64,12 +64,14 @@ def go_back(context: RunContext, run: Link, step: int, *, why: str) -> list[int]
 
     Raises:
         ConfigError: it has no checkpoint of that step.
-        EnvironmentProblem: somebody trains the run, or watches its job.
+        EnvironmentProblem: somebody trains the run, or watches its job, here or on another machine.
+        RunStopped: the time was over before that could be told.
     """
     workspace, name = context.workspace, run.sha256[:16]
     run_dir = workspace.local_path(run_folder(run))
-    with _alone(run_dir, name), claimed_run(context, run, LaunchSpec()):
-        newer = _put_aside(workspace, run, run_dir, step)
+    # For as long as that takes, whatever the pipeline's own lease is.
+    with _alone(run_dir, name), claimed_run(context, run, LaunchSpec()) as claim:
+        newer = _put_aside(workspace, run, run_dir, step, claim)
     told = f"run {name} goes back to step {step:,}, by {who()}: {why}"
     context.ledger.event("run.went_back", run=name, step=step, put_aside=newer, who=who(), why=why, message=told)
     return newer
@@ -86,7 +88,7 @@ def _alone(run_dir: Path, name: str) -> Iterator[None]:
         yield
 
 
-def _put_aside(workspace: Workspace, run: Link, run_dir: Path, step: int) -> list[int]:
+def _put_aside(workspace: Workspace, run: Link, run_dir: Path, step: int, claim: RunClaim) -> list[int]:
     here, there = set(committed_steps(run_dir / "checkpoints")), set(_published(workspace, run))
     if step not in here | there | {0}:
         kept = ", ".join(f"{each:,}" for each in sorted(here | there)) or "none"
@@ -97,6 +99,7 @@ def _put_aside(workspace: Workspace, run: Link, run_dir: Path, step: int) -> lis
         if each in there:
             # Its manifest first: without one it is no checkpoint, should this be interrupted.
             for file in sorted(workspace.names(folder), key=lambda file: file != MANIFEST_NAME):
+                claim.require()
                 workspace.remove(f"{folder}/{file}")
         if each in here:
             quarantine(workspace.local_path(folder), run_dir / "quarantine")

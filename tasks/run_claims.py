@@ -27,6 +27,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
@@ -39,20 +40,24 @@ from data_contracts.publication import Workspace
 from data_contracts.refs import entry_path, newest_entry, number_of
 from tasks.context import RunContext
 from training.checkpoint.layout import run_folder
+from training.launch.order import DetachedFiles
 from training.launch.protocol import read_json, write_json
 from training.launch.run_lock import owning
 from training.launch.spec import LaunchSpec
-from training.launch.stop_request import request_stop
+from training.launch.stop_request import request_stop, requested_stop
 from training.ledger import Ledger
 
 OWNERS = "owners"
 HERE = "claim"
 """The folder, in a run's own on this machine, of the lock and of which claims were made under it."""
+WRITERS = "writers.json"
 BEATS = 6
 """In a lease."""
 LOOKS = 30
 """In a lease, of who waits for its end; seldom more than one in `LOOK_S`."""
 LOOK_S = 2.0
+MOST_LEASES = 10
+"""How many leases long a claim is watched."""
 GIVE_UP_WITHIN_S = 5.0
 """For saying that a claim is over: a flow that was cancelled has little time."""
 JOINED_WITHIN_S = 1.0
@@ -99,9 +104,30 @@ def _read(workspace: Workspace, run: str, number: int) -> Claim:
         ) from error
 
 
+class Seen(NamedTuple):
+    """A run's newest claim, as it was found some time ago."""
+
+    number: int
+    beat: bytes | None
+    at_s: float
+    """By the monotonic clock."""
+
+
+def see_claim(workspace: Workspace, run: Link) -> Seen | None:
+    """For whoever claims many runs, one after another: silences at one time need not be waited for in turn."""
+    if workspace.is_local:
+        return None
+    name = run.sha256[:16]
+    number = newest_entry(workspace, _folder(name))
+    return Seen(number, workspace.read_if_there(_beat_path(name, number)), time.monotonic()) if number else None
+
+
 @contextlib.contextmanager
-def claimed_run(context: RunContext, run: Link, spec: LaunchSpec) -> Iterator[RunClaim]:
+def claimed_run(context: RunContext, run: Link, spec: LaunchSpec, seen: Seen | None = None) -> Iterator[RunClaim]:
     """Have a run to oneself while the body runs, among all machines; does nothing where the workspace is a folder.
+
+    Args:
+        seen: its newest claim, if anybody has looked before.
 
     Raises:
         EnvironmentProblem: another process has it; the message names it.
@@ -119,53 +145,75 @@ def claimed_run(context: RunContext, run: Link, spec: LaunchSpec) -> Iterator[Ru
     lease_s = spec.owner_lease_s + (spec.detached.lease_s + spec.stop_grace_s if spec.is_detached else 0.0)
     with owning(folder, name):
         with context.ledger.span("launch.claim"):
-            number = _take(context, name, folder, lease_s)
+            number = _take(context, name, folder, lease_s, seen)
         is_over = not spec.is_detached
-        claim.renew(number, spec.owner_lease_s / BEATS)
         try:
+            claim.renew(number, spec.owner_lease_s / BEATS)
             yield claim
             is_over = True
         except RunStopped:
             is_over = True
             raise
         finally:
-            claim.end(is_over)
+            claim.end(is_over or _has_no_job(folder.parent))
 
 
-def _take(context: RunContext, run: str, folder: Path, lease_s: float) -> int:
+def _has_no_job(run_dir: Path) -> bool:
+    """Whether a detached run has come to the end of its job, or to none."""
+    files = DetachedFiles(run_dir)
+    return files.outcome.exists() or not files.job.exists()
+
+
+def _take(context: RunContext, run: str, folder: Path, lease_s: float, seen: Seen | None) -> int:
     """Make the newest claim, as soon as that may be; returns its number."""
-    workspace, notes = context.workspace, folder / "writers.json"
+    workspace = context.workspace
     while True:
         number, ours = newest_entry(workspace, _folder(run)), []
         if number and not workspace.exists(_over_path(run, number)):
-            newest = _read(workspace, run, number)
-            ours = [each for each in (read_json(notes) or {}).get("writers", ()) if each == newest.writer]
+            try:
+                newest = _read(workspace, run, number)
+            except FileNotFoundError:
+                continue  # cleaned away meanwhile
+            ours = [each for each in _writers_here(folder) if each == newest.writer]
             # Made on this machine: we hold its lock, so whoever made it is gone.
-            if not ours and not _is_silent(context, run, number, newest):
+            if not ours and not _is_silent(context, run, number, newest, seen):
                 continue
         own = Claim(
             host=socket.gethostname(), pid=os.getpid(), unix_s=time.time(), lease_s=lease_s, writer=uuid.uuid4().hex
         )
         # Before the claim itself, and beside the one that was ours: killed in between, this machine knows the newest.
-        write_json(notes, {"writers": [*ours, own.writer]})
+        write_json(folder / WRITERS, {"writers": [*ours, own.writer]})
         with contextlib.suppress(FileExistsError):
             workspace.publish(entry_path(_folder(run), number + 1), canonical_json(own.model_dump()), exclusive=True)
             return number + 1
 
 
-def _is_silent(context: RunContext, run: str, number: int, claim: Claim) -> bool:
+def _writers_here(folder: Path) -> list[str]:
+    """Of claims that were made on this machine."""
+    return list((read_json(folder / WRITERS) or {}).get("writers", ()))
+
+
+def _is_silent(context: RunContext, run: str, number: int, claim: Claim, seen: Seen | None) -> bool:
     """Watch another machine's claim: True when its lease is over, False when there is no need to wait for that.
 
     Raises:
-        EnvironmentProblem: it is renewed.
+        EnvironmentProblem: it is renewed, or the store is too slow to tell.
     """
     workspace = context.workspace
     beat = workspace.read_if_there(_beat_path(run, number))
     told = f"run {run} was claimed by {claim}: whether that is gone is known in {claim.lease_s:g} s"
     context.ledger.event("run.claimed_elsewhere", run=run, message=told)
-    since_s = looked_s = time.monotonic()
+    began_s = since_s = looked_s = time.monotonic()
+    if seen is not None and (seen.number, seen.beat) == (number, beat):
+        since_s = seen.at_s
     while looked_s - since_s < claim.lease_s:
         context.require_time("training")
+        if looked_s - began_s > MOST_LEASES * claim.lease_s:
+            raise EnvironmentProblem(
+                f"whether {claim} still trains this run cannot be told: the store is away, or too slow.",
+                where=workspace.uri,
+                advice="Check the network and the store, and run again.",
+            )
         time.sleep(min(LOOK_S, claim.lease_s / LOOKS))
         later = entry_path(_folder(run), number + 1)
         if workspace.exists(_over_path(run, number)) or workspace.exists(later):
@@ -196,13 +244,13 @@ class RunClaim:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="run-claim", daemon=True)
         self._lost_to = ""
-        self._has_asked = False
+        self._is_told = False
 
     def renew(self, number: int, every_s: float) -> None:
         """From now on, behind the flow's back.
 
         Args:
-            number: of the claim; 0 for a run that needs none.
+            number: of the claim.
         """
         self._number, self._every_s = number, every_s
         self._thread.start()
@@ -220,6 +268,10 @@ class RunClaim:
                 self._hasty(GIVE_UP_WITHIN_S).publish(_over_path(self._run, self._number), b"")
         self._thread.join(JOINED_WITHIN_S)
 
+    def is_lost(self) -> bool:
+        """Whether another machine has the run, as far as is known."""
+        return bool(self._lost_to)
+
     def require(self) -> None:
         """Ask the store whether the run is still ours.
 
@@ -234,10 +286,13 @@ class RunClaim:
 
     def stop_if_lost(self) -> None:
         """Have the ranks stop in order once another machine has the run. Call it often, in the main thread."""
-        if self._lost_to and not self._has_asked:
-            self._has_asked = True
+        if self._lost_to and not self._is_told:
+            self._is_told = True
             self._ledger.event("run.lost", run=self._run, message=self._lost_to)
-            request_stop(self._run_dir, self._lost_to)
+        # Whoever begins an attempt, or queues another job, takes an older request away.
+        if self._lost_to and requested_stop(self._run_dir) is None:
+            with contextlib.suppress(OSError):  # on a full disk nothing can be asked for
+                request_stop(self._run_dir, self._lost_to)
 
     @contextlib.contextmanager
     def telling_who_has_it(self) -> Iterator[None]:
@@ -257,7 +312,7 @@ class RunClaim:
         return Superseded(
             f"{self._lost_to}: nothing more of it is published from here.",
             where=str(self._run_dir),
-            advice="This process was halted, or cut off from the store, for longer than `launch.owner_lease_s`.",
+            advice="Who is halted, or cut off from the store, for longer than `launch.owner_lease_s` loses it.",
         )
 
     def _beat(self) -> None:
@@ -297,8 +352,10 @@ def owner_elsewhere(workspace: Workspace, run: str) -> str | None:
     if not number or workspace.exists(_over_path(run, number)):
         return None
     heard_unix_s = workspace.written_unix_s(_beat_path(run, number))
-    with contextlib.suppress(IntegrityError):
+    with contextlib.suppress(IntegrityError, FileNotFoundError):
         claim = _read(workspace, run, number)
+        if claim.writer in _writers_here(workspace.local_path(f"runs/{run}") / HERE):
+            return None
         return str(claim) if time.time() - (heard_unix_s or claim.unix_s) < claim.lease_s else None
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from data_contracts import stages
@@ -29,6 +29,7 @@ class Stage(Generic[P, R]):
 
     def __init__(self, fn: Callable[P, R], *, name: str, task_run_name: str) -> None:
         self.fn, self._name, self._task_run_name = fn, name, task_run_name
+        update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         context = args[0]

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import queue
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +39,20 @@ class SeriesShipper:
     """A thread that ships step records in batches; used as a context manager around training.
 
     Records of a resumed run that MLflow has already are not sent again. MLflow's run is RUNNING while the thread lives;
-    what a killed process left RUNNING on this machine is ended as KILLED by the next that starts.
+    what a killed process left RUNNING on this machine is ended as KILLED by the next that starts, and a run with which
+    another machine goes on is left to that.
     """
 
-    def __init__(self, workspace: Workspace, tracking_uri: str, pipeline: str, run: RunSpec) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        tracking_uri: str,
+        pipeline: str,
+        run: RunSpec,
+        goes_on_elsewhere: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._workspace, self._tracking_uri, self._pipeline, self._run = workspace, tracking_uri, pipeline, run
+        self._goes_on_elsewhere = goes_on_elsewhere
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._ends_as = ""
         self._thread = threading.Thread(target=self._ship, name=THREAD, daemon=True)
@@ -58,7 +68,7 @@ class SeriesShipper:
     def __exit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        self._ends_as = tracked_runs.ended_as(kind)
+        self._ends_as = "" if self._goes_on_elsewhere() else tracked_runs.ended_as(kind)
         self._queue.put(None)
         is_interrupted = kind is not None and not issubclass(kind, Exception)
         self._thread.join(INTERRUPTED_WITHIN_S if is_interrupted else CLOSE_WITHIN_S)

@@ -36,15 +36,11 @@ def ended_as(error: type[BaseException] | None) -> str:
 
     Args:
         error: what left training; None: nothing did.
-
-    Returns:
-        Empty where it has not ended: another machine goes on with the run.
     """
     if error is None:
         return "FINISHED"
-    if issubclass(error, Superseded):
-        return ""
-    return "FAILED" if issubclass(error, HeadwayError) and not issubclass(error, RunStopped) else "KILLED"
+    is_failure = issubclass(error, HeadwayError) and not issubclass(error, (RunStopped, Superseded))
+    return "FAILED" if is_failure else "KILLED"
 
 
 def end_killed(workspace: Workspace, client: MlflowClient) -> list[str]:

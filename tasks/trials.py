@@ -27,6 +27,7 @@ from tasks.launch import (
     train,
     watched_training,
 )
+from tasks.run_claims import see_claim
 from tasks.scoring import Bench, only
 from tasks.slow_ranks import showing_slow_ranks
 from tasks.stage import Made, find_intact, find_or_make, stage_task
@@ -109,12 +110,16 @@ def _train_together(
             new.append(each)
         else:
             train(context, each.trial.training, spec, each.settled, tracking_uri, each.trial.name)
+    seen = [see_claim(context.workspace, each.settled.run.link) for each in new]
     with showing_slow_ranks(context), contextlib.ExitStack() as all_of_them:
         stacks, watched = [], []
-        for each in new:
+        for each, claim in zip(new, seen, strict=True):
             _tell(context, each, len(described))
             stacks.append(all_of_them.enter_context(contextlib.ExitStack()))
-            training = watched_training(context, each.trial.training, spec, each.settled, tracking_uri, each.trial.name)
+            trial = each.trial
+            training = watched_training(
+                context, trial.training, spec, each.settled, tracking_uri, trial.name, seen=claim
+            )
             watched.append(stacks[-1].enter_context(training))
 
         def ended(number: int, error: HeadwayError | None) -> None:

@@ -189,6 +189,52 @@ def test_who_lost_the_run_publishes_no_checkpoint_and_no_result_and_is_told_once
     assert workspace.names(FOLDER) == []
 
 
+def test_who_loses_the_run_in_the_midst_of_a_checkpoint_neither_completes_it_nor_takes_another_away(
+    workspace, spool
+) -> None:
+    with carrier(workspace, spool):
+        commit(workspace, 10)
+    before, asked = published(workspace), 0
+
+    def lost_after_two() -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 2:
+            raise Superseded("another machine goes on with the run.")
+
+    with pytest.raises(Superseded), CheckpointCarrier(workspace, FOLDER, RUN, Ledger(spool), lost_after_two):
+        shutil.rmtree(workspace.local_path(f"{FOLDER}/checkpoints"))
+        commit(workspace, 20)
+    after = published(workspace)
+    assert after[directory_name(10)] == before[directory_name(10)] == NAMES
+    assert len(after[directory_name(20)]) == 2 and "manifest.json" not in after[directory_name(20)]
+
+
+def test_who_loses_the_run_once_a_checkpoint_is_safe_takes_no_expired_one_away(workspace, spool) -> None:
+    with carrier(workspace, spool):
+        commit(workspace, 10)
+    asked = 0
+
+    def lost_after_four() -> None:
+        nonlocal asked
+        asked += 1
+        if asked > len(NAMES):
+            raise Superseded("another machine goes on with the run.")
+
+    with pytest.raises(Superseded), CheckpointCarrier(workspace, FOLDER, RUN, Ledger(spool), lost_after_four):
+        shutil.rmtree(workspace.local_path(f"{FOLDER}/checkpoints"))
+        commit(workspace, 20)
+    assert published(workspace) == {directory_name(step): NAMES for step in (10, 20)}
+
+
+def test_an_end_without_anything_to_publish_asks_nobody_whose_the_run_is(workspace, spool) -> None:
+    def away() -> None:
+        raise AssertionError("asked")
+
+    with CheckpointCarrier(workspace, FOLDER, RUN, Ledger(spool), away):
+        pass
+
+
 def test_a_folder_needs_no_carrying(tmp_path: Path, spool) -> None:
     workspace = Workspace.create(str(tmp_path / "workspace"))
     with carrier(workspace, spool):

@@ -29,9 +29,10 @@ from tests.tasks.test_gangs import Quiet
 from tests.waiting import DEADLINE_S, wait_until
 from training.checkpoint.layout import RESULT_NAME, run_folder
 from training.config import TrainingSpec
+from training.launch.order import DetachedFiles
 from training.launch.protocol import read_json
 from training.launch.spec import Gang, LaunchSpec
-from training.launch.stop_request import requested_stop
+from training.launch.stop_request import clear_stop, requested_stop
 from training.ledger import read_events
 
 CLAIMER = Path(__file__).with_name("run_claimer.py")
@@ -249,12 +250,68 @@ def test_a_job_that_goes_on_without_its_flow_is_waited_for(
     machines: list[Machine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context, spec = machines[0].context(monkeypatch), LaunchSpec(launcher="slurm")
+    files = DetachedFiles(context.workspace.local_path(run_folder(RUN)))
+    files.folder.mkdir(parents=True)
+    files.job.write_text("{}")
     for number, end in enumerate((ValueError("a defect"), RunStopped("the window closes.")), 1):
         with pytest.raises(type(end)), claimed_run(context, RUN, spec):
             raise end
         claim = run_claims._read(context.workspace, RUN.sha256[:16], number)
         assert claim.lease_s > spec.detached.lease_s + spec.stop_grace_s
-    assert {"00000001.over", "00000002.over"} & set(context.workspace.names(CLAIMS)) == {"00000002.over"}
+    # An outcome is its job's last word.
+    files.outcome.write_text("{}")
+    with pytest.raises(KeyboardInterrupt), claimed_run(context, RUN, spec):
+        raise KeyboardInterrupt
+    over = [name for name in context.workspace.names(CLAIMS) if name.endswith(".over")]
+    assert over == ["00000002.over", "00000003.over"]
+
+
+def test_silences_at_one_time_are_not_waited_for_in_turn(
+    machines: list[Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = machines
+    killed_one = first.start()
+    assert said(killed_one) == "owner"
+    killed(killed_one)
+    context = second.context(monkeypatch)
+    seen = run_claims.see_claim(context.workspace, RUN)
+    assert seen is not None and seen.number == 1
+
+    def wait(_wait_s: float) -> None:
+        raise AssertionError("waited")
+
+    monkeypatch.setattr(run_claims.time, "sleep", wait)
+    with claimed_run(context, RUN, SPEC, seen._replace(at_s=seen.at_s - LEASE_S)) as claim:
+        claim.require()
+    other_beat = seen._replace(number=2, beat=b"of another", at_s=seen.at_s - LEASE_S)
+    context.workspace.remove(f"{CLAIMS}/00000002.over")
+    with pytest.raises(AssertionError, match="waited"), claimed_run(first.context(monkeypatch), RUN, SPEC, other_beat):
+        pass
+
+
+def test_a_request_to_stop_that_somebody_took_away_is_made_again_while_the_run_is_another_machines(
+    machines: list[Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As whoever queues the run's next job does."""
+    context = machines[0].context(monkeypatch)
+    with claimed_run(context, RUN, SPEC) as claim:
+        context.workspace.remove(f"{CLAIMS}/00000001.json")
+        wait_until(claim.is_lost)
+        for _ in range(2):
+            claim.stop_if_lost()
+            assert "was removed" in str(requested_stop(machines[0].run_dir))
+            clear_stop(machines[0].run_dir)
+    assert machines[0].num_events("run.lost") == 1
+
+
+def test_this_machines_own_dead_run_goes_on_nowhere(machines: list[Machine], monkeypatch: pytest.MonkeyPatch) -> None:
+    process = machines[0].start()
+    assert said(process) == "owner"
+    killed(process)
+    here, there = (machine.context(monkeypatch).workspace for machine in machines)
+    run = RUN.sha256[:16]
+    assert run_claims.owner_elsewhere(here, run) is None
+    assert f"pid {process.pid} on " in str(run_claims.owner_elsewhere(there, run))
 
 
 def test_who_lost_its_claim_to_a_person_stops_as_well(machines: list[Machine], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,9 +112,12 @@ def test_what_was_killed_ends_as_killed_when_another_trains_and_no_sooner(
     assert status_of(uri, run) == "KILLED"
     assert status_of(uri, other) == "FINISHED"
 
-    with pytest.raises(Superseded), SeriesShipper(workspace, uri, "tiny", run):
+    with pytest.raises(Superseded), SeriesShipper(workspace, uri, "tiny", run, lambda: True):
         raise Superseded("another machine goes on with the run.")
     assert status_of(uri, run) == "RUNNING", "it is not this machine's to end"
+    with pytest.raises(Superseded), SeriesShipper(workspace, uri, "tiny", run):
+        raise Superseded("another machine goes on with another trial.")
+    assert status_of(uri, run) == "KILLED"
     with SeriesShipper(workspace, uri, "tiny", run):  # continued
         pass
     assert status_of(uri, run) == "FINISHED"

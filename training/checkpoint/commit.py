@@ -132,7 +132,11 @@ class Commit:
 
     def _take(self, rank: int) -> Part | None:
         path = self.directory / part_name(rank)
+        if not path.exists():
+            return None
         try:
+            # It may be one of the next attempt's, which saves the same step.
+            path = self.mandate.take_out(path)
             part = Part.model_validate_json(path.read_bytes())
         except FileNotFoundError:
             return None

@@ -80,6 +80,8 @@ def committed_steps(checkpoints: Path) -> list[int]:
 def quarantine(directory: Path, folder: Path, mandate: Mandate = NO_MANDATE) -> Path:
     """Move a bad checkpoint aside, keeping it for a person to look at. Returns where it is now.
 
+    It goes by way of the mandate's folder: an attempt that is killed in that moment takes it along.
+
     Raises:
         Superseded: a later attempt has begun, and may have another one there.
     """

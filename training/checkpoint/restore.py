@@ -7,6 +7,7 @@ only if it finds the same kind of fault does rank 0 put the checkpoint aside. El
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 from collections.abc import Callable, Collection, Sequence
@@ -81,7 +82,7 @@ def restore_newest(
         Superseded: a later attempt has begun.
     """
     checkpoints = run_dir / "checkpoints"
-    require_shared(run_dir, gang)
+    require_shared(run_dir, gang, mandate)
     if gang.leads:
         sweep(checkpoints, mandate)
     wanted = None if state is None else _wanted_by_any(state, gang)
@@ -100,7 +101,7 @@ def restore_newest(
             on_quarantine(quarantine(directory, run_dir / "quarantine", mandate), named)
 
 
-def require_shared(folder: Path, gang: Gang) -> None:
+def require_shared(folder: Path, gang: Gang, mandate: Mandate = NO_MANDATE) -> None:
     """Raises `EnvironmentProblem`, on all ranks: one does not see what rank 0 writes into its folder of that name."""
     if gang.world_size == 1:
         return
@@ -109,7 +110,8 @@ def require_shared(folder: Path, gang: Gang) -> None:
         with naming_the_place(str(folder)):
             folder.mkdir(parents=True, exist_ok=True)
             for left in folder.glob(f"{TOKEN_PREFIX}*"):
-                left.unlink(missing_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    mandate.take_out(left).unlink()
             token.touch()
     # A name that no host has looked for before: none can remember that it was not there.
     name = gathered(gang, token.name.encode())[0].decode()

@@ -48,7 +48,7 @@ def _withdraw(attempt: Path) -> None:
     try:
         (attempt / NAME).rename(attempt / WITHDRAWN)
     except FileNotFoundError:
-        return
+        pass  # never granted, or taken away already; what could not be removed then is tried again
     except OSError as error:
         raise EnvironmentProblem(
             f"an earlier attempt cannot be kept from publishing ({error.strerror}).",

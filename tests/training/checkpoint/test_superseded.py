@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from data_contracts.errors import Superseded
 from tests.training.attempts import begin
 from tests.training.checkpoint.test_save import ALONE
+from training.checkpoint.commit import Commit, Part, part_name
 from training.checkpoint.layout import (
     MANIFEST_NAME,
     PROOF_NAME,
@@ -66,6 +68,26 @@ def test_who_is_superseded_clears_no_place_for_a_checkpoint(tmp_path: Path, cont
         with pytest.raises(Superseded):
             checkpointer.save(content(3, {"w": torch.ones(5)}))
     assert committed_steps(tmp_path / "checkpoints") == [3]
+
+
+def test_who_is_superseded_takes_no_part_that_the_next_attempts_ranks_have_written(tmp_path: Path, content) -> None:
+    directory = tmp_path / "checkpoints" / directory_name(3)
+    directory.mkdir(parents=True)
+    commit = Commit(
+        directory=directory,
+        content=content(3, {"w": torch.ones(5)}),
+        layout=((), ()),
+        world_size=2,
+        parent=None,
+        abandoned=threading.Event(),
+        mandate=begin(tmp_path, 1),
+    )
+    begin(tmp_path, 2)
+    part = directory / part_name(1)
+    part.write_text(Part(files=()).model_dump_json())
+    with pytest.raises(Superseded):
+        commit._parts_of_others()
+    assert part.exists()
 
 
 def expire(run_dir: Path, mandate: Mandate) -> None:
