@@ -1,11 +1,4 @@
-"""The command `headway`. Heavy imports happen inside the commands that need them.
-
-Exit codes: 0 done · 2 configuration · 3 data · 4 contract · 5 integrity · 6 training · 7 refused by its policy ·
-8 environment · 9 registry, or another was first to move the champion · 10 trained again, other bits ·
-70 a defect of Headway · 75 stopped on request, the same command continues · 77 windows closed, or a person holds the
-pipeline: nothing was done ·
-129 terminal closed · 130 Ctrl-C · 143 SIGTERM
-"""
+"""The command `headway`. Heavy imports happen inside the commands that need them."""
 
 from __future__ import annotations
 
@@ -16,9 +9,10 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+import typer.core
 import typer.exceptions
 
 from data_contracts.errors import (
@@ -45,12 +39,68 @@ from flows.trials.command import trials
 from flows.triggers.command import triggers
 from flows.windows.command import app as windows_app
 
+if TYPE_CHECKING:
+    from typer._click import Context, HelpFormatter
+
+EXIT_CODES = """\
+Exit codes: 0 done · 2 configuration · 3 data · 4 contract · 5 integrity · 6 training · 7 refused by its policy ·
+8 environment · 9 registry, or another was first to move the champion · 10 trained again, other bits ·
+70 a defect of Headway · 75 stopped on request, the same command continues · 77 windows closed, or a person holds the
+pipeline: nothing was done · 129 terminal closed · 130 Ctrl-C · 143 SIGTERM
+"""
+PANELS = {
+    "Prepare": ("contract", "doctor", "plan", "rehearse"),
+    "Retrain": ("retrain", "trials", "stop", "resume"),
+    "Look": ("status", "logs", "history", "windows", "triggers", "shards", "profile", "ui"),
+    "Decide": (
+        *("promote", "refuse", "rollback", "retire", "hold", "release"),
+        *("skip-window", "unskip-window", "open-window"),
+    ),
+    "Prove": ("verify", "reproduce", "export"),
+    "Set up": ("deploy", "ci", "clean"),
+}
+"""Every command, in the order in which one comes to need them."""
+
+
+class InPanels(typer.core.TyperGroup):
+    """Lists commands by `PANELS`. Typer's own panels are drawn by Rich, whose import would slow the help down."""
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        column = max(map(len, self.commands))
+        for panel, names in PANELS.items():
+            helps = {name: self.commands[name].get_short_help_str(formatter.width - column - 6) for name in names}
+            with formatter.section(panel):
+                formatter.write_dl([(f"{name:<{column}}", said) for name, said in helps.items()])
+
+
 app = typer.Typer(
-    help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+    cls=InPanels,
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 app.add_typer(contract_app, name="contract")
 app.add_typer(windows_app)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        print(f"headway {version('headway')}")
+        raise typer.Exit
+
+
+@app.callback()
+def headway(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Retrain models from raw files to a registered version that can be proved."""
 
 
 @app.command()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import json
 import shlex
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from data_contracts import refs
 from data_contracts.digests import canonical_json
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
-from flows.command_line import run
 from flows.holds import standing_hold
 from flows.request import RetrainRequest
 from flows.windows.admission import enter, keeping_to_windows
@@ -30,18 +28,6 @@ triggers: {new_data: {files: 0.5}}
 @pytest.fixture
 def request_of(project: Path) -> RetrainRequest:
     return RetrainRequest(pipeline="tiny.yaml", workspace=str(project / "workspace"))
-
-
-@pytest.fixture
-def headway(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def call(*arguments: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["headway", *arguments])
-        capsys.readouterr()
-        code = run()
-        said = capsys.readouterr()
-        return code, said.out + said.err
-
-    return call
 
 
 @keeping_to_windows

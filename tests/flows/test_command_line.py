@@ -1,0 +1,24 @@
+"""What the command says of itself, and who is asked for what by which word."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import version
+
+import typer.main
+
+from flows.command_line import PANELS, app
+
+
+def test_the_help_begins_with_what_it_is_for_and_lists_every_command_once_in_the_order_of_need(headway) -> None:
+    code, said = headway("--help")
+    begins, _, listed = said.partition("Prepare:")
+    assert code == 0 and "import" not in begins and "Retrain models" in begins
+    names = re.findall(r"^  ([a-z-]+)  ", f"Prepare:{listed}", re.MULTILINE)
+    assert names == [name for panel in PANELS.values() for name in panel]
+    assert sorted(names) == sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    assert "75 stopped on request" in listed
+
+
+def test_the_version_is_that_of_the_installation(headway) -> None:
+    assert headway("--version") == (0, f"headway {version('headway')}\n")
