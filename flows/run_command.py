@@ -32,12 +32,13 @@ def status(workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
 def stop(
     run: Run,
     workspace: WorkspaceUri = "",
-    reason: Annotated[str, typer.Option(help="Why; kept with the run.")] = "",
+    why: Annotated[str, typer.Option("--why", help="The reason; kept with the run.")] = "",
+    reason: Annotated[str, typer.Option("--reason", hidden=True)] = "",
 ) -> None:
     """Ask a run to keep a checkpoint and end; the same `retrain` continues it."""
     from flows.status import request_stop
 
-    print(request_stop(workspace or default_workspace(), run, reason))
+    print(request_stop(workspace or default_workspace(), run, why or reason))
 
 
 def logs(

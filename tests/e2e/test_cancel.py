@@ -187,7 +187,7 @@ def test_a_run_can_be_watched_is_nobody_elses_and_can_be_stopped_and_continued(
         with pytest.raises(EnvironmentProblem, match=f"pid {in_mid_training.pid}") as refused:
             train_here(project, guarded=True)
         profiled = here("profile", run[:6], "--steps", "1000")
-        stopped = here("stop", run[:6], "--reason", "the night is over")
+        stopped = here("stop", run[:6], "--why", "the night is over")
         # Ranks look for requests once a second; one that looked just before would hear of the stop alone.
         asked_s = time.monotonic()
         wait_until(lambda: time.monotonic() - asked_s > LOOK_EVERY_S)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import version
+from pathlib import Path
 
+import pytest
 import typer.main
 
+from data_contracts.publication import Workspace
 from flows.command_line import PANELS, app
+from training.launch.run_lock import owning
+from training.launch.stop_request import requested_stop
+
+RUN = "0123456789abcdef"
 
 
 def test_the_help_begins_with_what_it_is_for_and_lists_every_command_once_in_the_order_of_need(headway) -> None:
@@ -22,3 +29,15 @@ def test_the_help_begins_with_what_it_is_for_and_lists_every_command_once_in_the
 
 def test_the_version_is_that_of_the_installation(headway) -> None:
     assert headway("--version") == (0, f"headway {version('headway')}\n")
+
+
+@pytest.mark.parametrize("option", ["--why", "--reason"])
+def test_a_stop_keeps_its_reason_by_the_word_of_the_other_decisions_and_by_its_old_one(
+    project: Path, headway, option: str
+) -> None:
+    folder = Workspace.create(str(project / "workspace")).local_path(f"runs/{RUN}")
+    folder.mkdir(parents=True)
+    with owning(folder):
+        assert headway("stop", RUN[:4], option, "the night is over")[0] == 0
+    assert requested_stop(folder) == "the night is over"
+    assert "--reason" not in headway("stop", "--help")[1]
