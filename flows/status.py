@@ -203,14 +203,27 @@ def request_profile(workspace_uri: str, run: str, num_steps: int) -> str:
 
 def _going_on(workspace_uri: str, run: str) -> RunStatus:
     """The one run that goes on and begins so."""
-    going_on = [status for status in read_status(workspace_uri).runs if status.going_on]
+    runs = read_status(workspace_uri).runs
+    going_on = [status for status in runs if status.going_on]
     matching = [status for status in going_on if status.run.startswith(run)]
     if len(matching) != 1:
-        known = ", ".join(status.run for status in going_on) or "none"
-        raise ConfigError(f"{run!r} names {len(matching)} runs that are going on.", advice=f"Going on: {known}.")
+        known = f"Going on: {', '.join(status.run for status in going_on) or 'none'}."
+        over = [status for status in runs if status.run.startswith(run)]
+        if not matching and len(over) == 1:
+            raise _over(over[0], known)
+        raise ConfigError(f"{run!r} names {len(matching)} runs that are going on.", advice=known)
     if matching[0].is_elsewhere:
         raise ConfigError(f"run {matching[0].run} goes on elsewhere ({matching[0].owner}).", advice="Ask for it there.")
     return matching[0]
+
+
+def _over(run: RunStatus, going_on: str) -> ConfigError:
+    """What who asks something of a run is told, if it goes on no more."""
+    where = "before its first step" if run.step is None else f"at step {run.step:,}"
+    why = f": {run.ended}" if run.ended else "."
+    again = f"`{run.continued_by}` goes on with it. " if run.continued_by else ""
+    what = f"run {run.run} {'is finished' if run.finished else 'has ended'}, {where}{why}"
+    return ConfigError(what, where=run.folder, advice=f"{again}{going_on}")
 
 
 def print_status(status: Status, console: Console | None = None) -> None:

@@ -82,6 +82,30 @@ def test_a_run_that_ended_early_says_why_and_what_goes_on(tmp_path: Path) -> Non
     assert not run.ended and not run.continued_by
 
 
+def test_a_stop_of_a_run_that_has_ended_says_so_and_at_which_step_and_what_goes_on_instead(tmp_path: Path) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    over, other = (workspace.local_path(f"runs/{name}") for name in ("0123456789abcdef", "1123456789abcdef"))
+    for folder in (over, other):
+        (folder / "checkpoints" / "step-00000538").mkdir(parents=True)
+        (folder / "checkpoints" / "step-00000538" / "manifest.json").write_text("{}")
+    with owning(other), pytest.raises(ConfigError) as asked:
+        request_stop(workspace.uri, "0123", "")
+    assert "run 0123456789abcdef has ended, at step 538." in str(asked.value)
+    assert "Going on: 1123456789abcdef." in str(asked.value)
+    stopped = AttemptRecord(
+        attempt=1, scope="one", state="stopped", what="asked: so it was.", continued_by="headway retrain tiny"
+    )
+    AttemptRecords(over).end(stopped)
+    with pytest.raises(ConfigError, match=r"at step 538: asked: so it was\.") as asked:
+        request_stop(workspace.uri, "0123", "")
+    assert "`headway retrain tiny` goes on with it. Going on: none." in str(asked.value)
+    (over / "result.json").write_text("{}")
+    with pytest.raises(ConfigError, match="run 0123456789abcdef is finished, at step 538"):
+        request_stop(workspace.uri, "0123", "")
+    with pytest.raises(ConfigError, match="'3' names 0 runs that are going on"):
+        request_stop(workspace.uri, "3", "")
+
+
 def test_an_attempt_that_goes_on_has_not_lost_its_owner(tmp_path: Path) -> None:
     workspace = Workspace.create(str(tmp_path / "workspace"))
     folder = workspace.local_path("runs/0123456789abcdef") / "export"
