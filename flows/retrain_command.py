@@ -71,7 +71,7 @@ def resume(
     uri = workspace or default_workspace()
     link, begun = named_run(Workspace(uri), run)
     request = RetrainRequest(
-        pipeline=pipeline or begun.pipeline,
+        pipeline=pipeline or _file_of(begun.pipeline, link.sha256[:16]),
         workspace=uri,
         may_promote=promote,
         may_register=register,
@@ -82,6 +82,23 @@ def resume(
         **stop_fields(stop_at, stop_after, began_unix_s),
     )
     _run(request, began_unix_s, as_json=as_json)
+
+
+def _file_of(pipeline: str, run: str) -> str:
+    """The name, where its file is found by it. Raises `ConfigError`, with the option that names the file, elsewhere."""
+    from data_contracts.errors import ConfigError
+    from flows.environment import project_folder
+    from flows.pipeline_spec import find_pipeline_file
+
+    try:
+        find_pipeline_file(pipeline, project_folder())
+    except ConfigError as error:
+        raise ConfigError(
+            f"run {run} is {pipeline}'s, of which there is no file here.",
+            where=error.where,
+            advice="Name its pipeline's file with `--pipeline FILE`, or resume it from the folder it was begun in.",
+        ) from error
+    return pipeline
 
 
 def _run(request: RetrainRequest, began_unix_s: float, *, as_json: bool) -> None:

@@ -58,3 +58,19 @@ def test_a_run_whose_time_is_over_is_not_resumed_and_the_command_that_goes_on_is
     monkeypatch.setattr(sys, "argv", ["headway", "resume", unfinished, *late])
     assert run() == 75
     assert f"headway resume {unfinished} --pipeline tiny.yaml --no-register" in capsys.readouterr().err
+
+
+def test_who_resumes_a_run_where_its_pipelines_file_is_not_found_is_told_the_option_that_names_it(
+    unfinished: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["headway", "resume", unfinished])
+    assert run() == 2
+    said = capsys.readouterr().err
+    assert f"run {unfinished} is tiny's" in said and "--pipeline" in said and str(tmp_path / "tiny") in said
+    (tmp_path / "deployments").mkdir()
+    for name in ("tiny.yaml", "contract.yaml"):
+        (tmp_path / name).rename(tmp_path / "deployments" / name)
+    asked: list[RetrainRequest] = []
+    monkeypatch.setattr(retrain_command, "_run", lambda request, *_, **__: asked.append(request))
+    assert run() == 0
+    assert asked[0].pipeline == "tiny"
