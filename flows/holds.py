@@ -66,7 +66,7 @@ def shown_hold(workspace: Workspace, pipeline: str) -> Hold | None:
 
 
 def hold(workspace_uri: str, pipeline: str, *, why: str, name: str = "") -> str:
-    """From now on no retrain of it begins, by whatever door.
+    """From now on no retrain of it begins, by whatever door. Who holds what is held already gives it another reason.
 
     Args:
         pipeline: its file; empty where its name is given.
@@ -76,9 +76,16 @@ def hold(workspace_uri: str, pipeline: str, *, why: str, name: str = "") -> str:
         RefConflict: another decision came first; nothing was recorded.
     """
     held = name_of(pipeline, name)
+    before = shown_hold(Workspace(workspace_uri), held)
     _record(workspace_uri, held, "hold", why)
     lifts = release_command(pipeline, workspace_uri, name=name)
-    return f"{held} is held: no retrain begins until `{lifts}`. {NOT_STOPPED}"
+    said = f"{held} is held: no retrain begins until `{lifts}`. {NOT_STOPPED}"
+    if before is None or not before.since:
+        return said
+    return (
+        f"{said}\nIt was held already, by {before.who} since {before.since}: {before.why}\n"
+        "That stays on record; your reason is what everybody is told now, and one release lets it go."
+    )
 
 
 def release(workspace_uri: str, pipeline: str, *, why: str, name: str = "") -> str:

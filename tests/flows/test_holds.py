@@ -53,6 +53,21 @@ def test_a_held_pipeline_is_retrained_by_no_door_until_it_is_released(request_of
     assert sorted(told) == ["its labels [are] wrong", "they are right now"]
 
 
+def test_who_holds_what_is_held_already_is_told_by_whom_since_when_and_why_and_both_stay_on_record(
+    request_of: RetrainRequest, headway
+) -> None:
+    said = headway("hold", "tiny.yaml", "--why", "its labels [are] wrong")[1]
+    assert "already" not in said
+    first = standing_hold(Workspace(request_of.workspace), "tiny")
+    code, said = headway("hold", "tiny.yaml", "--why", "the disk is full")
+    assert code == 0 and f"already, by {first.who} since {first.since}: its labels [are] wrong" in said
+    told = [entry.reason for entry in refs.history(Workspace(request_of.workspace), "holds/tiny")]
+    assert sorted(told) == ["its labels [are] wrong", "the disk is full"]
+    assert headway("release", "tiny.yaml", "--why", "both are mended")[0] == 0
+    assert trains(request_of) == "trained"
+    assert "already" not in headway("hold", "tiny.yaml", "--why", "again")[1]
+
+
 def test_a_decision_needs_a_reason_a_pipeline_and_something_to_let_go(request_of: RetrainRequest, headway) -> None:
     for arguments, told in {
         ("hold", "tiny.yaml", "--why", "  "): "needs its reason",
