@@ -36,6 +36,7 @@ NOTICES = {
     "alias.moved": "alias",
     "validate.accepted_unreadable": "contract",
     "rank.lost": "rank",
+    "ranks.stopped": "ranks",
     "rank.slow": "slow",
     "host.left_out": "left out",
     "attempt.failed": "attempt",

@@ -13,7 +13,7 @@ from training.launch.launcher import Handle, Launcher, NodeReport
 from training.launch.logs import last_lines
 from training.launch.outcome import AttemptOutcome, Evidence, judge, unfinished_ranks
 from training.launch.pace import Pace, PaceTeller
-from training.launch.protocol import AttemptFiles, Command, RankMarker, write_json
+from training.launch.protocol import OWNER_LOST, AttemptFiles, Command, RankMarker, write_json
 from training.launch.spec import Attempt, Gang, LaunchSpec
 from training.launch.stacks import are_whole
 from training.launch.stop_bound import StopWish
@@ -151,8 +151,8 @@ class Watch:
     def _end_if_broken(self, handle: Handle, reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> None:
         command = answer(reports, markers)
         if command is not None and self._tell(handle, command):
-            what = describe_break(reports, markers)
-            self._ledger.event("rank.lost", attempt=self._attempt.number, what=what, command=command.name)
+            name, what = describe_break(reports, markers)
+            self._ledger.event(name, attempt=self._attempt.number, what=what, command=command.name)
 
     def _end_if_done(self, handle: Handle, markers: Mapping[int, RankMarker]) -> None:
         if len(markers) < self._gang.world_size or not all(marker.state == "done" for marker in markers.values()):
@@ -239,22 +239,37 @@ def answer(reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> 
     return Command.STOP if told or all(report.node in in_order for report in broken) else Command.PEER_LOST
 
 
-def describe_break(reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> str:
-    """What was seen first of an attempt that breaks; the judgement comes when it has ended."""
+def describe_break(reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> tuple[str, str]:
+    """What was seen first of an attempt that breaks; the judgement comes when it has ended.
+
+    Returns:
+        The event's name, `ranks.stopped` where all ended in order and nobody was lost, else `rank.lost`; what to say.
+    """
     lost = sorted(rank for report in reports if report.status for rank in report.status.lost_ranks)
     failed = sorted(marker.rank for marker in markers.values() if marker.state == "failed")
-    nodes = sorted(report.node for report in reports if _ended_badly(report))
-    in_order = sorted(_nodes_in_order(markers).intersection(nodes))
-    broken = [node for node in nodes if node not in in_order]
-    for name, numbers, end in (
-        ("rank", lost, "was lost"),
-        ("rank", failed, "was lost"),
-        ("node", broken, "was lost"),
-        ("node", in_order, "came to its end"),
-    ):
+    ended = [report for report in reports if report.guard_was_lost or _ended_badly(report)]
+    in_order = _nodes_in_order(markers) - {report.node for report in ended if _is_lost(report)}
+    broken = sorted(report.node for report in ended if report.node not in in_order)
+    for name, numbers in (("rank", lost), ("rank", failed), ("node", broken)):
         if numbers:
-            return f"{name} {', '.join(map(str, numbers))} {end}; the attempt is ended."
-    return "the attempt is ended."
+            return "rank.lost", f"{_named(name, numbers)} {_was(numbers)} lost; the attempt is ended."
+    nodes = sorted(report.node for report in ended)
+    stopped = any(marker.state == "stopped" and marker.node in nodes for marker in markers.values())
+    end = "stopped as asked" if stopped else "are done"
+    return "ranks.stopped", f"the ranks of {_named('node', nodes)} {end}; the attempt ends."
+
+
+def _named(name: str, numbers: Sequence[int]) -> str:
+    return f"{name}{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
+
+
+def _was(numbers: Sequence[int]) -> str:
+    return "was" if len(numbers) == 1 else "were"
+
+
+def _is_lost(report: NodeReport) -> bool:
+    """Whether nobody asked for its end, however its ranks took it."""
+    return report.guard_was_lost or (report.status is not None and report.status.why in OWNER_LOST)
 
 
 def _nodes_in_order(markers: Mapping[int, RankMarker]) -> set[int]:

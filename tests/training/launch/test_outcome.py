@@ -142,11 +142,23 @@ def test_peers_of_a_lost_rank_are_ended_soon_and_peers_of_a_stopping_one_get_the
     assert answer((living, node(1, guard_exit=0, agent_exit=0)), {1: marker(1, "done")}) is None
 
 
-def test_who_came_to_its_end_in_order_is_not_said_to_be_lost() -> None:
+def test_ranks_that_stopped_in_order_are_said_to_have_stopped_as_asked_and_nobody_to_be_lost() -> None:
     stopped, gone = marker(1, "stopped"), NodeReport(node=1, status=None, guard_exit=-9, place=B)
-    assert describe_break((node(0), node(1)), {0: marker(0, "stopped"), 1: stopped}).startswith("node 0, 1 came to its")
-    assert describe_break((node(0), gone), {0: marker(0, "stopped")}).startswith("node 1 was lost")
-    assert describe_break((node(1, lost_ranks=(3,)),), {1: stopped}).startswith("rank 3 was lost")
+    both = {0: marker(0, "stopped"), 1: stopped}
+    assert describe_break((node(0), node(1)), both) == (
+        "ranks.stopped",
+        "the ranks of nodes 0, 1 stopped as asked; the attempt ends.",
+    )
+    assert describe_break((node(0),), both)[1] == "the ranks of node 0 stopped as asked; the attempt ends."
+    assert describe_break((node(0),), {0: marker(0, "done")})[1].startswith("the ranks of node 0 are done")
+    for nodes, markers, said in (
+        ((node(0), gone), {0: marker(0, "stopped")}, "node 1 was lost"),
+        ((node(0), gone), {}, "nodes 0, 1 were lost"),
+        ((node(1, lost_ranks=(3,)),), {1: stopped}, "rank 3 was lost"),
+        ((node(1, why=min(OWNER_LOST)),), {1: stopped}, "node 1 was lost"),
+    ):
+        name, what = describe_break(nodes, markers)
+        assert name == "rank.lost" and what.startswith(said), what
 
 
 @pytest.mark.parametrize("why", sorted(OWNER_LOST))
