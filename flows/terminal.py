@@ -85,10 +85,13 @@ def stage_line(event: Event) -> str:
 
 
 def told_line(event: Event) -> str:
-    """What a person is told of an event that is no step; empty for most."""
+    """What a person is told of an event that is no step; empty for most, and for an attempt at a first step."""
     name = str(event["event"])
     if name.startswith("stage.") and "duration_s" in event:
         return stage_line(event)
+    if name == "restore" and event.get("outcome") == "ok" and event.get("step"):
+        what = f"goes on from the checkpoint of step {event['step']:,}"
+        return f"{event.get('trial', name):<{STAGE_WIDTH}} {what}"
     return (
         f"{NOTICES[name]:<{STAGE_WIDTH}} {event.get('message') or event.get('what') or ''}" if name in NOTICES else ""
     )

@@ -1,0 +1,31 @@
+"""What a person is told while it happens."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from data_contracts.publication import Workspace
+from flows.terminal import Terminal, told_line
+from tasks.training_watch import TrainingWatch
+from tests.tasks.conftest import make_context
+from training.launch.protocol import AttemptFiles
+from training.launch.spec import attempt_folder
+from training.ledger import Event, Ledger
+
+
+def test_each_attempt_that_goes_on_tells_once_from_the_checkpoint_of_which_step(tmp_path: Path) -> None:
+    context, stream = make_context(Workspace.create(str(tmp_path / "workspace")), tmp_path), io.StringIO()
+    in_prefect: list[Event] = []
+    context.ledger.listeners.extend((Terminal(stream), in_prefect.append))
+    watch = TrainingWatch(context, tmp_path / "run", {"max_steps": 1000}, lambda event: None)
+    for attempt, step in ((1, 0), (2, 1500), (3, 1500)):
+        for rank in (0, 1):
+            files = AttemptFiles(attempt_folder(tmp_path / "run", attempt))
+            with Ledger(files.rank_spool(rank)).span("restore") as fields:
+                fields["step"] = step
+    with context.ledger.span("restore"):  # of an evaluation, which reads a checkpoint and goes on from none
+        watch.poll()
+    line = "restore    goes on from the checkpoint of step 1,500"
+    assert stream.getvalue().splitlines() == [line, line]
+    assert [*filter(None, map(told_line, in_prefect))] == [line, line]
