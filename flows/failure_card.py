@@ -108,7 +108,10 @@ class _Notes:
 
 @contextlib.contextmanager
 def failure_card(context: RunContext, request: TrainingRequest, pipeline: PipelineSpec) -> Iterator[None]:
-    """Whatever fails in the body leaves a card. A stop, and an interrupt, is no failure."""
+    """Whatever fails in the body leaves a card. A stop, and an interrupt, is no failure.
+
+    A stop's own words say which checkpoint was kept; of an interrupt, which has none, it is told here.
+    """
     notes = _Notes()
     context.ledger.listeners.append(notes)
     try:
@@ -123,6 +126,12 @@ def failure_card(context: RunContext, request: TrainingRequest, pipeline: Pipeli
             show_markdown(artifact_key(card.pipeline, "failure"), markdown(card), card.title)
         except Exception as second:
             error.add_note(f"Nor could a failure card be written: {second}")
+        raise
+    except BaseException:
+        if notes.run_dir is not None:
+            step = max(_checkpoints_here(notes.run_dir), default=None)
+            kept = "no checkpoint yet" if step is None else f"the checkpoint of step {step:,}"
+            context.ledger.event("run.interrupted", run=notes.run_dir.name, step=step, message=kept)
         raise
 
 
@@ -203,11 +212,15 @@ def _tried(gang: str, record: AttemptRecord) -> Tried:
 
 
 def _newest_checkpoint(workspace: Workspace, run_dir: Path) -> int | None:
-    here = {step_of(path.parent.name) for path in run_dir.glob(f"checkpoints/*/{MANIFEST_NAME}")}
-    published = (
-        set() if workspace.is_local else {step_of(n) for n in workspace.names(f"runs/{run_dir.name}/checkpoints")}
-    )
-    return max(filter(None, here | published), default=None)
+    published = [] if workspace.is_local else workspace.names(f"runs/{run_dir.name}/checkpoints")
+    there = {step for step in map(step_of, published) if step}
+    return max(there | _checkpoints_here(run_dir), default=None)
+
+
+def _checkpoints_here(run_dir: Path) -> set[int]:
+    """Steps of those on this machine."""
+    found = (step_of(path.parent.name) for path in run_dir.glob(f"checkpoints/*/{MANIFEST_NAME}"))
+    return {step for step in found if step}
 
 
 def _next(context: RunContext, pipeline: PipelineSpec, error: Exception, step: int | None) -> str:

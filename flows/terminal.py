@@ -57,6 +57,7 @@ NOTICES = {
     "run.went_back": "go back",
     "run.claimed_elsewhere": "claimed",
     "run.lost": "lost",
+    "run.interrupted": "kept",
     "pipeline.starving": "starving",
     "checkpoints.unpublished": "unpublished",
 }

@@ -101,13 +101,14 @@ def test_an_interrupted_retrain_leaves_no_process_and_is_continued_to_the_same_b
         (os.killpg if to_group else os.kill)(in_mid_training.pid, number)
         wait_until(lambda: "stopping" in {guard_state(path) for path in project.files("runs/*/attempts/*/node-?.json")})
     wait_until(lambda: in_mid_training.poll() is not None and not project.everybody())
-    _, err = in_mid_training.communicate()
+    out, err = in_mid_training.communicate()
     assert in_mid_training.returncode == exit_code, err
     if word:
         assert one_message(err) and err.startswith(f"headway: {word};"), err
     assert not (project.run_dir() / "result.json").exists()
     assert not project.files("stages/launch/*.json")
     done_steps = [int(path.parent.name.removeprefix("step-")) for path in project.files("runs/*/checkpoints/*/m*.json")]
+    assert not word or f"the checkpoint of step {max(done_steps)}\n" in out
     train_here(project)
     (restored,) = (event for event in project.rank_events(project.attempts()[-1]) if event["event"] == "restore")
     assert restored["step"] == max(done_steps) >= 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ from rich.console import Console
 from data_contracts.digest_cache import DigestCache
 from data_contracts.errors import ContractViolation, IntegrityError, RanksLost, RunStopped, TrainingFailed
 from data_contracts.publication import Workspace
+from flows.command_signals import HungUp, Terminated
 from flows.failure_card import NAME, FailureCard, failure_card, make_card, markdown, print_card
 from flows.pipeline_spec import PipelineSpec, load_pipeline
 from flows.request import RetrainRequest
+from flows.terminal import Terminal
 from tasks.context import RunContext
 from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
 from training.launch.retry_budget import AttemptRecord, AttemptRecords
@@ -159,6 +162,25 @@ def test_a_failure_leaves_it_beside_the_ledger_and_travels_on(retrain) -> None:
 def test_a_stop_is_no_failure(retrain) -> None:
     with pytest.raises(RunStopped), failure_card(retrain.context, retrain.request, retrain.spec):
         raise RunStopped("asked.")
+    assert not (retrain.folder / NAME).exists()
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, Terminated, HungUp])
+def test_an_interrupt_is_no_failure_and_tells_of_which_step_a_checkpoint_is_kept(
+    retrain, interrupt: type[BaseException]
+) -> None:
+    shown = io.StringIO()
+    retrain.context.ledger.listeners.append(Terminal(shown))
+    with pytest.raises(interrupt), failure_card(retrain.context, retrain.request, retrain.spec):
+        raise interrupt
+    assert shown.getvalue() == "", "no run was begun"
+    for kept in ("the checkpoint of step 40", "no checkpoint yet"):
+        with pytest.raises(interrupt), failure_card(retrain.context, retrain.request, retrain.spec):
+            retrain.context.ledger.event("run.folder", path=str(retrain.run_dir))
+            raise interrupt
+        assert shown.getvalue().splitlines()[-1] == f"kept       {kept}"
+        shutil.rmtree(retrain.run_dir / "checkpoints")
+        (retrain.run_dir / "checkpoints").mkdir()
     assert not (retrain.folder / NAME).exists()
 
 
