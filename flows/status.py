@@ -15,6 +15,7 @@ from data_contracts import refs
 from data_contracts.documents import Link, RunSpec, Sha256
 from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
+from data_contracts.report_text import count
 from flows.holds import Hold, shown_hold
 from flows.tables import print_table
 from flows.triggers.records import read_standing
@@ -47,6 +48,8 @@ class RunStatus(BaseModel):
     """Another machine has it, as far as this one's clock can tell."""
     step: int | None
     num_checkpoints: int
+    checkpoint_step: int | None = None
+    """Of the newest."""
     finished: bool
     folder: str
     ended: str = ""
@@ -152,6 +155,7 @@ def _run(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus
         is_elsewhere=there is not None,
         step=max([*(int(event["step"]) for event in _steps(folder)), *filter(None, kept)], default=None),
         num_checkpoints=len(kept),
+        checkpoint_step=max(filter(None, kept), default=None),
         finished=finished,
         folder=str(folder),
         ended=newest.what if newest is not None and is_open else "",
@@ -196,7 +200,7 @@ def request_profile(workspace_uri: str, run: str, num_steps: int) -> str:
     asked = _going_on(workspace_uri, run)
     traces = profiling.request_profile(Path(asked.folder), num_steps=num_steps)
     return (
-        f"{asked.run} is asked for a trace of its next {_count(num_steps, 'step')}, or those that are left. Each rank "
+        f"{asked.run} is asked for a trace of its next {count(num_steps, 'step')}, or those that are left. Each rank "
         f"writes one, for chrome://tracing or ui.perfetto.dev:\n{asked.folder}/{traces}"
     )
 
@@ -231,7 +235,7 @@ def print_status(status: Status, console: Console | None = None) -> None:
     console = console or Console(highlight=False, emoji=False)
     console.print(f"workspace  {status.workspace}\n", soft_wrap=True)
     for model in status.models:
-        _print_entry(console, f"{model.model}  {_count(model.num_versions, 'version')}", _model_facts(model))
+        _print_entry(console, f"{model.model}  {count(model.num_versions, 'version')}", _model_facts(model))
     if not status.models:
         console.print("no models yet")
     for hold in status.held:
@@ -252,24 +256,23 @@ def print_status(status: Status, console: Console | None = None) -> None:
 
 def _model_facts(model: ModelStatus) -> dict[str, str]:
     champion = "none" if model.champion is None else f"v{model.champion} since {model.champion_since}"
-    challenger = "none" if model.challenger is None else f"v{model.challenger}"
+    # A version that won is both; of the two it is what matters.
+    has_won = model.challenger is not None and model.challenger == model.champion
+    challenger = "" if has_won else "none" if model.challenger is None else f"v{model.challenger}"
     waits = "" if model.waits is None else f"v{model.waits}, for `headway promote` or `headway refuse`"
     return {"champion": champion, "why": model.reason, "challenger": challenger, "waits": waits}
 
 
 def _run_facts(run: RunStatus) -> dict[str, str]:
     step = "none yet" if run.step is None else f"{run.step:,}"
+    newest = "" if run.checkpoint_step is None else f", the newest of step {run.checkpoint_step:,}"
     return {
         "pipeline": run.pipeline,
-        "step": f"{step}, {_count(run.num_checkpoints, 'checkpoint')}",
+        "step": f"{step}, {count(run.num_checkpoints, 'checkpoint')}{newest}",
         "owner": run.owner,
         "ended": run.ended,
         "go on": run.continued_by,
     }
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _print_entry(console: Console, title: str, facts: dict[str, str]) -> None:

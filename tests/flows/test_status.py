@@ -62,6 +62,30 @@ def test_no_line_is_wider_than_80_columns_and_nothing_is_cut_off() -> None:
     assert all(line == line.rstrip() for line in lines)
 
 
+def test_a_champion_that_is_the_challenger_too_stands_there_once_and_a_run_tells_its_newest_checkpoint() -> None:
+    won = ModelStatus(
+        model="tiny", num_versions=1, champion="1", challenger="1", champion_since="2025-01-31", reason="first"
+    )
+    run = RunStatus(
+        run="0123456789abcdef",
+        pipeline="tiny",
+        going_on=False,
+        owner="",
+        step=1_000,
+        num_checkpoints=3,
+        checkpoint_step=800,
+        finished=False,
+        folder="/folder",
+    )
+    lines = [line.split() for line in shown(Status(workspace="/workspace", models=[won], runs=[run]))]
+    assert ["champion", "v1", "since", "2025-01-31"] in lines and not any("challenger" in line for line in lines)
+    assert ["step", "1,000,", "3", "checkpoints,", "the", "newest", "of", "step", "800"] in lines
+    beaten = won.model_copy(update={"challenger": "2"})
+    assert "  challenger  v2" in shown(Status(workspace="/workspace", models=[beaten], runs=[]))
+    unbegun = run.model_copy(update={"step": None, "num_checkpoints": 0, "checkpoint_step": None})
+    assert "  step      none yet, 0 checkpoints" in shown(Status(workspace="/workspace", models=[], runs=[unbegun]))
+
+
 def test_a_run_that_ended_early_says_why_and_what_goes_on(tmp_path: Path) -> None:
     workspace = Workspace.create(str(tmp_path / "workspace"))
     stopped = {"state": "stopped", "what": "window closed: stopped at step 7 of 30; a checkpoint was kept."}
