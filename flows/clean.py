@@ -14,6 +14,7 @@ from data_contracts.errors import ConfigError
 from data_contracts.folder_store import Listed
 from data_contracts.publication import Workspace
 from data_contracts.references import chain
+from data_contracts.report_text import count
 from flows.stop_options import duration
 from flows.tables import print_table
 from tasks import clean as cleaning
@@ -153,12 +154,12 @@ def print_clean(report: CleanReport, console: Console | None = None) -> None:
     console = console or Console(highlight=False, emoji=False)
     console.print(f"workspace  {report.workspace}", soft_wrap=True)
     console.print(f"stays      what was written or used since {report.limit}, and all that it needs", soft_wrap=True)
-    console.print(f"           {report.num_kept:,} files\n", soft_wrap=True)
+    console.print(f"           {count(report.num_kept, 'file')}\n", soft_wrap=True)
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for column in ("left", "right", "right"):
         table.add_column(justify=column)
     for kind in report.kinds:
-        table.add_row(kind.kind, f"{kind.num_files:,} files", f"{kind.size_bytes / 1e6:,.1f} MB")
+        table.add_row(kind.kind, count(kind.num_files, "file"), f"{kind.size_bytes / 1e6:,.1f} MB")
     if report.kinds:
         print_table(console, table)
     for name in report.mlflow_removed:

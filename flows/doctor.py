@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from data_contracts.errors import EnvironmentProblem, HeadwayError
 from data_contracts.publication import Workspace
+from data_contracts.report_text import count
 from flows.own_server import require_answer
 from flows.pipeline_spec import PipelineSpec
 from flows.preflight import check_request
@@ -204,12 +205,13 @@ def _hosts(launch: LaunchSpec, workspace: Workspace) -> str:
         if launch.is_detached:
             scheduler_for(launch).dry_run(launch, gang)
             name = launch.launcher.capitalize()
-            return f"{name} would take a job of {launch.nodes} nodes; the job looks at them before its ranks start"
+            nodes = count(launch.nodes, "node")
+            return f"{name} would take a job of {nodes}; each is looked at in the job before its ranks start"
         launcher = launcher_for(launch)
         found = launcher.muster(gang)
         if len(found.members) < (launch.min_nodes or launch.nodes):
             raise EnvironmentProblem(
-                f"{len(found.members)} of {launch.nodes} hosts can take a node ({found.describe_missing()}).",
+                f"{len(found.members)} of {count(launch.nodes, 'host')} can take a node ({found.describe_missing()}).",
                 where="launch",
             )
         launcher.preflight(gang, found)

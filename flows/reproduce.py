@@ -14,6 +14,7 @@ from data_contracts.errors import HeadwayError, NotReproduced
 from data_contracts.full_disk import naming_a_full_disk
 from data_contracts.leftovers import at_work_in, scratch_folder
 from data_contracts.publication import Workspace
+from data_contracts.report_text import count
 from flows.commands import command_name, elsewhere
 from flows.tables import print_table
 from flows.terminal import JsonLines, Terminal
@@ -75,7 +76,7 @@ def reproduce_model(model_uri: str, workspace_uri: str, *, again: bool, as_json:
         trial = prepare(context, registration, LaunchSpec(), again=again)
         with contextlib.suppress(OSError, HeadwayError):
             digests.save()
-        ledger.event("reproduce.begin", message=f"{said}, {trial.training.max_steps:,} steps, in {trial.folder}")
+        ledger.event("reproduce.begin", message=f"{said}, {count(trial.training.max_steps, 'step')}, in {trial.folder}")
         disk = f"up to {trial.needed_bytes / 1e6:,.1f} MB for checkpoints, {trial.free_bytes / 1e6:,.0f} MB are free"
         ledger.event("reproduce.disk", message=disk)
         for change in trial.changed:

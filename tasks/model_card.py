@@ -21,6 +21,7 @@ from data_contracts.documents import (
 )
 from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
+from data_contracts.report_text import count
 from tasks import decisions, model_refs
 from tasks.evaluation_report import figure, shown, slice_rows
 from tasks.model_versions import ModelVersions, lineage
@@ -152,7 +153,7 @@ def _data(workspace: Workspace, run: RunSpec, receipt: ContractReceipt, report: 
     splits = sorted({group.split for group in shards.groups})
     rows = [
         ("contract", f"{receipt.contract_name} {receipt.contract_version}, {'passed' if receipt.passed else 'failed'}"),
-        ("source", f"{source.format}, {len(source.files):,} files, {source.size_bytes / 1e6:,.1f} MB"),
+        ("source", f"{source.format}, {count(len(source.files), 'file')}, {source.size_bytes / 1e6:,.1f} MB"),
         ("rows", f"{receipt.num_rows:,} accepted, {receipt.num_quarantined:,} left out"),
         *((f"split {split}", f"{shards.num_rows(split):,} packed rows") for split in splits),
         *((f"newest row, {each.rule_id}", _moment(each.unix_s)) for each in receipt.freshness),
@@ -172,7 +173,10 @@ def _training(workspace: Workspace, document: Registration, run: RunSpec) -> lis
         ("pipeline", run.pipeline),
         ("recipe", str(recipe.get("name", "unknown"))),
         ("model", ", ".join(f"{name} {value}" for name, value in (recipe.get("model") or {}).items())),
-        ("step", f"{checkpoint.step:,}, {checkpoint.num_samples:,} samples on {checkpoint.world_size} ranks"),
+        (
+            "step",
+            f"{checkpoint.step:,}, {count(checkpoint.num_samples, 'sample')} on {count(checkpoint.world_size, 'rank')}",
+        ),
         ("device", f"{checkpoint.fingerprint.device} {checkpoint.fingerprint.machine}"),
         ("torch", checkpoint.fingerprint.torch),
         ("registered bytes", f"{sum(file.size_bytes for file in document.artifacts):,}"),
@@ -199,7 +203,8 @@ def _limits(receipt: ContractReceipt, report: EvaluationReport, found: tuple[Ref
     if any(name.endswith(OTHERS) for name in report.slices):
         limits.append(f"Slices too small to be judged are taken together as `{OTHERS}`.")
     if receipt.num_quarantined:
-        limits.append(f"{receipt.num_quarantined:,} rows that broke row rules were left out of training and judgement.")
+        left_out = count(receipt.num_quarantined, "row")
+        limits.append(f"Left out of training and judgement, for breaking row rules: {left_out}.")
     limits += [
         f"The contract's `{verdict.rule_id}` did not hold ({verdict.severity}): {verdict.observed}."
         for verdict in receipt.verdicts

@@ -31,6 +31,7 @@ from data_contracts.documents import (
 from data_contracts.errors import DataError, IntegrityError, RegistryError
 from data_contracts.leftovers import scratch_folder
 from data_contracts.publication import Workspace
+from data_contracts.report_text import count
 from tasks import mlflow_store, model_refs
 from tasks.launch import read_result, result_path
 from tasks.model_versions import lineage
@@ -161,7 +162,9 @@ def _files(workspace: Workspace, what: str, files: tuple[StoredFile, ...]) -> It
     for file in files:
         workspace.verify(file)
     size_bytes = sum(file.size_bytes for file in files)
-    yield Proof(what=what, standing="proved", detail=f"{len(files)} files, {size_bytes / 1e6:,.1f} MB re-hashed")
+    yield Proof(
+        what=what, standing="proved", detail=f"{count(len(files), 'file')}, {size_bytes / 1e6:,.1f} MB re-hashed"
+    )
 
 
 def _receipt(workspace: Workspace, receipt: ContractReceipt) -> Iterator[Proof]:
@@ -224,7 +227,7 @@ def _in_mlflow(
             place = f"{made.place}/{relative}"
             yield Proof(what=where, standing="broken", detail=f"its copy of {relative} is gone or altered: {place}")
             return
-    yield Proof(what=where, standing="proved", detail=f"{len(expected)} files equal to the registered ones")
+    yield Proof(what=where, standing="proved", detail=f"{count(len(expected), 'file')} as registered")
 
 
 def _bound(bonds: dict[str, bool]) -> Proof:
@@ -251,7 +254,11 @@ def source_proof(snapshot: Snapshot, base: Path, digest: Callable[[str], str]) -
             changed.append(file.path)
     if changed or missing:
         example = f", such as {changed[0]}" if changed else ""
-        detail = f"{len(changed)} files changed{example}, {missing} gone since; the shards prove what they were"
+        detail = (
+            f"{count(len(changed), 'file')} changed{example}, {missing} gone since; the shards prove what they were"
+        )
         yield Proof(what="source", standing="gone", detail=detail)
         return
-    yield Proof(what="source", standing="proved", detail=f"{len(snapshot.files):,} files re-hashed where they lie")
+    yield Proof(
+        what="source", standing="proved", detail=f"{count(len(snapshot.files), 'file')} re-hashed at the source"
+    )

@@ -7,6 +7,7 @@ from data_contracts.digests import sha256_bytes
 from data_contracts.documents import ContractReceipt, FittedState, Link, ShardGroup, ShardManifest, Snapshot, SourceFile
 from data_contracts.errors import IntegrityError
 from data_contracts.quarantine import left_out_rows
+from data_contracts.report_text import count
 from data_contracts.sources import SourceSpec
 from tasks.artifacts import artifact_key, show_table
 from tasks.code_version import code_version
@@ -184,17 +185,17 @@ def outlook(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: 
     reason = reason_to_fit(context, spec, entry)
     groups = plan_groups(_sources(context, source, snapshot, receipt), spec)
     if entry is None:
-        return f"{len(groups)} groups to encode"
+        return f"{count(len(groups), 'group')} to encode"
     if reason is not None:
         return (
-            f"fits again ({reason}): all {len(groups)} groups are encoded anew, and nothing trained so far goes with "
-            "the new state"
+            f"fits again ({reason}): all of {count(len(groups), 'group')} to encode anew, and nothing trained so far "
+            "goes with the new state"
         )
     fitted = context.workspace.load(entry.target, FittedState)
     with GroupWriter(spec, fitted, context.workspace) as writer:
         missing = [group for group in groups if not context.workspace.exists(record_path(writer.key(group)))]
     size_bytes = sum(group.size_bytes for group in missing)
-    return f"{len(missing)} of {len(groups)} groups to encode, {size_bytes / 1e6:,.1f} MB of source"
+    return f"{len(missing)} of {count(len(groups), 'group')} to encode, {size_bytes / 1e6:,.1f} MB of source"
 
 
 def _sources(context: RunContext, source: SourceSpec, snapshot: Link, receipt: Link) -> list[SourceRows]:

@@ -10,6 +10,7 @@ from data_contracts.digests import canonical_json, sha256_of
 from data_contracts.documents import Link
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
+from data_contracts.report_text import count
 from data_contracts.sources import SourceSpec, resolve_base_uri, take_snapshot
 from tasks.context import RunContext
 from tasks.stage import Made, find_or_make, stage_task
@@ -29,9 +30,9 @@ def snapshot(context: RunContext, source: SourceSpec) -> Link:
     # The source is always looked at: its content is the stage's input, so it is part of the key.
     inputs = {"source": source.model_dump(mode="json"), "content": taken.sha256}
     size, took_s = f"{taken.size_bytes / 1e6:,.1f} MB", time.perf_counter() - began_s
-    shown = f"{len(taken.files):,} files   {size}   read in {took_s:.2f} s"
+    shown = f"{count(len(taken.files), 'file')}   {size}   read in {took_s:.2f} s"
     if source.is_table:
-        shown += f"   {taken.num_rows:,} rows of {len(taken.columns):,} columns"
+        shown += f"   {count(taken.num_rows, 'row')} of {count(len(taken.columns), 'column')}"
     link = find_or_make(context, "snapshot", inputs, lambda: Made(document=taken), shown=shown)
     # Where the data lay is no part of what they were; kept for `verify` alone.
     place = resolve_base_uri(source, base=context.base)

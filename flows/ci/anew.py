@@ -16,6 +16,7 @@ from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
 from data_contracts.given_suite import read_suite
 from data_contracts.globs import path_filter
+from data_contracts.report_text import count
 from data_contracts.source_places import is_remote, resolve_base_uri
 from data_contracts.strict_yaml import parse_yaml_model
 from flows.ci.base import Base
@@ -174,4 +175,5 @@ def _own_code(base: Base) -> Iterator[str]:
         return
     changed = [path for path in base.changed_below(HOME) or [] if path.partition("/")[0] in OWN_PACKAGES]
     if changed:
-        yield f"Headway's own code differs in {len(changed)} files, {changed[0]} first: stages it makes run anew"
+        files = count(len(changed), "file")
+        yield f"Headway's own code differs in {files}, {changed[0]} first: stages it makes run anew"

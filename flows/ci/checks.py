@@ -12,6 +12,7 @@ import yaml
 from data_contracts.documents import EvaluationReport, Link, Registration
 from data_contracts.errors import ConfigError, ContractViolation
 from data_contracts.publication import Workspace
+from data_contracts.report_text import count
 from flows.ci.anew import compare_stages
 from flows.ci.base import Base, read_base
 from flows.ci.child import Answer, headway
@@ -109,7 +110,7 @@ class Checks:
         check_tracking_uri(pipeline.registry.tracking_uri)
         ranks = pipeline.launch.nodes * pipeline.launch.ranks_per_node
         parallel = pipeline.training.parallel
-        return Said(f"{file.name}, {contract.name} {contract.version}, {ranks} ranks in mode {parallel.mode}")
+        return Said(f"{file.name}, {contract.name} {contract.version}, {count(ranks, 'rank')} in mode {parallel.mode}")
 
     def _recipe(self) -> Said:
         file, pipeline = self._loaded()
@@ -148,7 +149,9 @@ class Checks:
         self._smoke = smoke = make_smoke(pipeline, file, self._scratch)
         self._made = made = smoke.retrain(self._hear)
         figure = f"{made['metric']} {made['value']:.4f}, which decides nothing"
-        return Said(f"{smoke.project.steps} steps on {smoke.project.subset.said}; {figure}", smoke.project.left_out)
+        return Said(
+            f"{count(smoke.project.steps, 'step')} on {smoke.project.subset.said}; {figure}", smoke.project.left_out
+        )
 
     def _verify(self) -> Said:
         assert self._smoke is not None

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
+from data_contracts.report_text import count
 from flows.tables import print_table
 from flows.windows.calendar import span
 from training.checkpoint.spec import CheckpointSpec
@@ -209,7 +210,7 @@ def print_report(report: Report, console: Console | None = None) -> None:
     console = console or Console(highlight=False, emoji=False, soft_wrap=True)
     shape = f"{report.launcher}, nodes x ranks {report.nodes} x {report.ranks_per_node}"
     console.print(f"\n[bold]{report.pipeline}[/bold] {verdict(report)}  ", end="")
-    console.print(f"{report.steps} steps on {report.data}; {shape}", markup=False)
+    console.print(f"{count(report.steps, 'step')} on {report.data}; {shape}", markup=False)
     for line in report.left_out:
         console.print(f"  {line}", markup=False)
     console.print()

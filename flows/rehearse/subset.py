@@ -14,6 +14,7 @@ from data_contracts.digests import sha256_bytes
 from data_contracts.documents import Snapshot
 from data_contracts.errors import DataError
 from data_contracts.file_cache import FileCache
+from data_contracts.report_text import count
 from data_contracts.source_places import resolve_base_uri
 from data_contracts.source_spec import SourceSpec
 from data_contracts.source_stores import ListedFile, open_store
@@ -61,17 +62,17 @@ def draw_subset(spec: SourceSpec, base: Path, scratch: Path) -> Subset:
     names = {"include": tuple(_literal(file.path) for file in chosen), "exclude": ()}
     found = spec.model_copy(update={"uri": root, **({} if len(chosen) == len(listed) else names)})
     share = 1.0 if len(chosen) == len(listed) else _share_of_bytes(chosen, listed)
-    said = f"{len(chosen)} of {len(listed)} files"
+    said = f"{len(chosen)} of {count(len(listed), 'file')}"
     if spec.is_table:
         snapshot = take_snapshot(found, base=base, cache=cache)
         if (every := -(-snapshot.num_rows // MAX_ROWS)) > 1:
             folder = scratch / "rows"
             folder.mkdir()
             num_rows = _thin_out(found, snapshot, base, cache, every, folder)
-            said += f", {num_rows:,} of {snapshot.num_rows:,} rows"
+            said += f", {num_rows:,} of {count(snapshot.num_rows, 'row')}"
             thinned = SourceSpec(format="parquet", uri=str(folder), include=("*.parquet",))
             return Subset(source=thinned, share=share / every, said=said)
-        said += f", {snapshot.num_rows:,} rows"
+        said += f", {count(snapshot.num_rows, 'row')}"
     return Subset(source=found, share=share, said=said)
 
 

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from data_contracts.errors import Cause
+from data_contracts.report_text import count
 from flows.summary import RetrainSummary
 from flows.summary import as_state as state_of
 from flows.tables import print_table
@@ -102,7 +103,7 @@ def as_state(summary: TrialsSummary) -> TrialsSummary | State[TrialsSummary]:
 def print_ranking(summary: TrialsSummary, console: Console) -> None:
     direction = "higher" if summary.greater_is_better else "lower"
     console.print(
-        f"\n[bold]{len(summary.trials)} trials[/bold] by {summary.metric}, {direction} is better, on "
+        f"\n[bold]{count(len(summary.trials), 'trial')}[/bold] by {summary.metric}, {direction} is better, on "
         f"{summary.num_ranking_examples:,} held-out examples that judge nothing else"
     )
     table = Table(box=None, padding=(0, 2), header_style="dim")

@@ -112,7 +112,7 @@ def test_a_raised_counter_fits_again_on_todays_data_once(case):
     assert known_fitted_state(case.context, REFIT) is None
     snapshot, receipt = documents(case)
     assert outlook(case.context, REFIT, case.source, snapshot, receipt).startswith(
-        "fits again (shards.fit is 1, was 0): all 4 groups are encoded anew, and nothing trained so far"
+        "fits again (shards.fit is 1, was 0): all of 4 groups to encode anew, and nothing trained so far"
     )
     second = case.fit(REFIT)
     assert second != first
@@ -274,7 +274,7 @@ def test_the_plan_counts_the_groups_that_growth_costs(case):
 def test_the_plan_says_what_fitting_again_would_undo(case):
     snapshot, receipt = documents(case)
     said = outlook(case.context, OTHER_SPLIT, case.source, snapshot, receipt)
-    assert said.startswith("fits again (another split): all 4 groups are encoded anew, and nothing trained so far")
+    assert said.startswith("fits again (another split): all of 4 groups to encode anew, and nothing trained so far")
 
 
 def test_a_group_can_be_written_by_whoever_is_sent_its_job(case):
