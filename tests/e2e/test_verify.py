@@ -155,7 +155,7 @@ def test_a_source_that_moved_on_is_told_and_the_shards_prove_the_model(project, 
     code, said = verify()
     assert (code, said["verdict"]) == (0, "source gone, shards prove it")
     (source,) = (link for link in said["links"] if link["what"] == "source")
-    assert "1 files changed, such as part0/text00.txt" in source["detail"]
+    assert "1 file changed, such as part0/text00.txt" in source["detail"]
 
 
 def test_a_model_nobody_registered_is_told_with_what_there_is(command) -> None:
