@@ -1,4 +1,4 @@
-"""`headway history`: who became champion, when, why and instead of whom, and who was refused."""
+"""`headway history`: who became champion, when, why and instead of whom, and who did not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from data_contracts.documents import Link
 from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
 from tasks import decisions, model_refs
-from tasks.promotion_decision import Decision
+from tasks.promotion_decision import APPROVAL, Decision
 
 Decided = Sequence[tuple[RefEntry, Decision]]
 
@@ -20,7 +20,8 @@ Decided = Sequence[tuple[RefEntry, Decision]]
 class HistoryEntry(BaseModel):
     when: str
     event: str
-    """`promoted` or `rolled back`, which moved the champion; `refused` or `waits` for approval, which did not."""
+    """`promoted` or `rolled back`, which moved the champion; or what did not: it stays `challenger`, `waits` for
+    approval, or was `refused` by a person."""
     from_version: str | None
     to_version: str | None
     why: str
@@ -41,7 +42,7 @@ class History(BaseModel):
 
 
 def read_history(workspace_uri: str, model: str) -> History:
-    """Every move of the champion, and every refusal, in order.
+    """Every move of the champion, and every decision against one, in order.
 
     Raises:
         ConfigError: no such model.
@@ -51,7 +52,7 @@ def read_history(workspace_uri: str, model: str) -> History:
     model_refs.require_model(workspace, model)
     decided = list(decisions.decisions(workspace, model))
     numbers = {entry.target: str(entry.detail["version"]) for entry in reversed(model_refs.versions(workspace, model))}
-    events = [*_moves(workspace, model, decided, numbers), *_refusals(decided, numbers)]
+    events = [*_moves(workspace, model, decided, numbers), *_decisions_against(decided, numbers)]
     now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
     return History(
         model=model,
@@ -86,7 +87,7 @@ def _moves(
         before = entry.target
 
 
-def _refusals(decided: Decided, numbers: Mapping[Link, str]) -> Iterator[tuple[float, HistoryEntry]]:
+def _decisions_against(decided: Decided, numbers: Mapping[Link, str]) -> Iterator[tuple[float, HistoryEntry]]:
     for entry, decision in decided:
         if decision.promote or decision.override:
             continue
@@ -94,7 +95,7 @@ def _refusals(decided: Decided, numbers: Mapping[Link, str]) -> Iterator[tuple[f
             entry.unix_s,
             HistoryEntry(
                 when=entry.moved_at,
-                event="waits" if decision.waits else "refused",
+                event=_stays(decision),
                 from_version=None if decision.champion is None else numbers.get(decision.champion),
                 to_version=str(entry.detail["version"]),
                 why=decision.reason,
@@ -106,17 +107,24 @@ def _refusals(decided: Decided, numbers: Mapping[Link, str]) -> Iterator[tuple[f
         )
 
 
+def _stays(decision: Decision) -> str:
+    """What a version is that did not become champion, in the words of a retrain's summary and of the commands."""
+    if decision.waits:
+        return "waits"
+    return "refused" if any(check.name == APPROVAL for check in decision.failed) else "challenger"
+
+
 def print_history(history: History) -> None:
     console = Console(highlight=False, emoji=False, soft_wrap=True)
     champion = "no champion" if history.champion is None else f"version {history.champion} is champion"
     console.print(f"[bold]{history.model}[/bold]: {champion}\n")
     for entry in history.entries:
         was = "none" if entry.from_version is None else f"v{entry.from_version}"
-        stays = entry.event in ("refused", "waits")
+        stays = entry.event not in ("promoted", "rolled back")
         arrow = f"v{entry.to_version} against {was}" if stays else f"{was} -> v{entry.to_version}"
         console.print(f"{entry.when}  {entry.event:<11}  {arrow}  {entry.by}", markup=False)
         console.print(f"    {entry.why}", markup=False)
         if entry.override:
             console.print(f"    against the policy ({', '.join(entry.failed)}): {entry.override}", markup=False)
     if not history.entries:
-        console.print("nothing was promoted or refused yet")
+        console.print("nothing was decided yet")

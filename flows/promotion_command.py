@@ -15,7 +15,7 @@ Why = Annotated[str, typer.Option("--why", help="Kept in the history.")]
 
 
 def history(model: Model, workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
-    """Who became champion, when, why, instead of whom, and who was refused."""
+    """Who became champion, when, why, instead of whom; who stayed challenger, waits, or was refused."""
     from flows.champion_history import print_history, read_history
 
     found = read_history(workspace or default_workspace(), model)

@@ -331,5 +331,5 @@ def test_promotions_and_rollbacks_by_the_deployment_move_the_alias_and_the_histo
     assert champion_after(why="it was no better", move="rollback") == "1"
     history = read_history(str(platform.workspace), "steady")
     assert [(each.event, each.to_version) for each in history.entries] == [
-        *(("promoted", "1"), ("refused", "2"), ("promoted", "2"), ("rolled back", "1"))
+        *(("promoted", "1"), ("challenger", "2"), ("promoted", "2"), ("rolled back", "1"))
     ]

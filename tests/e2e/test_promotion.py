@@ -59,7 +59,7 @@ def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged
     told = here("history", "tiny")
     assert told.returncode == 0 and "rolled back" in told.stdout and "v2 -> v1" in told.stdout
     assert "it is slow" in told.stdout and "version 1 is champion" in told.stdout
-    moves = [entry for entry in history()["entries"] if entry["event"] != "refused"]
+    moves = [entry for entry in history()["entries"] if entry["event"] != "challenger"]
     assert [entry["to_version"] for entry in moves] == ["1", "2", "1"]
     for before, entry in pairwise(moves):
         assert entry["from_version"] == before["to_version"]

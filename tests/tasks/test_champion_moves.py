@@ -81,7 +81,7 @@ def test_a_held_back_model_is_promoted_by_hand_if_the_policy_allows_it(versions,
     assert (entry.target, entry.reason) == (registration, "asked for")
     assert (entry.detail["by"], entry.detail["how"], entry.detail["from"]) == ("ada@desk", "promote", None)
     assert mlflow_store.alias_version(versions.client, MODEL, "champion") == "1"
-    assert lines(workspace) == [("refused", None, "1"), ("promoted", None, "1")]
+    assert lines(workspace) == [("challenger", None, "1"), ("promoted", None, "1")]
 
 
 def test_a_version_that_the_policy_refuses_stays_what_it_is_and_its_card_says_why(versions, settle) -> None:
@@ -94,7 +94,7 @@ def test_a_version_that_the_policy_refuses_stays_what_it_is_and_its_card_says_wh
     assert champion_of(workspace).target == first
     card = workspace.read(card_path(MODEL, worse)).decode()
     assert "**Refused**" in card and "| champion | ✖ failed |" in card
-    assert lines(workspace) == [("promoted", None, "1"), ("refused", "1", "2")], "told once, decided twice"
+    assert lines(workspace) == [("promoted", None, "1"), ("challenger", "1", "2")], "told once, decided twice"
 
 
 TWICE = Interval(value=0.2, low=0.1, high=0.3)
@@ -218,7 +218,7 @@ def test_a_person_who_refuses_is_heard_until_another_approves_whatever_the_polic
         again = champion.settle(versions, *pair, policy)
         assert (again.promoted, again.waits, again.reason) == (False, False, said)
     entry = read_history(workspace.uri, MODEL).entries[1]
-    assert (entry.event, entry.by, entry.why) == ("refused", "ada@desk", said)
+    assert (entry.event, entry.by, entry.why) == ("refused", "ada@desk", said), "and not challenger, as by the policy"
 
     for why in ("nor is it fast", "nor is it small"):
         champion_moves.refuse(versions, pair[0], why=why, by="bob@desk", policy=ASKING)
