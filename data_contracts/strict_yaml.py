@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import yaml
@@ -83,21 +83,40 @@ def _syntax_error(error: yaml.YAMLError, where: str) -> ConfigError:
 def _model_error(
     model_type: type[BaseModel], error: ValidationError, root: yaml.Node | None, where: str
 ) -> ConfigError:
+    return _all_of((_problem(model_type, detail, root) for detail in error.errors(include_url=False)), where)
+
+
+def refused_values(text: str, problems: Iterable[tuple[Location, str]], where: str) -> ConfigError:
+    """What other files say against values that the model took, in the words of `parse_yaml_model`.
+
+    Args:
+        text: the file's, which was parsed into a model.
+        problems: the location of each value, and a sentence of what is wrong with it; one at least.
+        where: the file's name, for messages.
+    """
+    root = yaml.compose(text, Loader=_Loader)
+    return _all_of(((_place(location, root), problem) for location, problem in problems), where)
+
+
+def _all_of(problems: Iterable[tuple[str, str]], where: str) -> ConfigError:
     by_place: dict[str, dict[str, None]] = {}
-    for detail in error.errors(include_url=False):
-        place, problem = _problem(model_type, detail, root)
+    for place, problem in problems:
         by_place.setdefault(place, {})[problem] = None  # the members of a union complain one by one
-    problems = [f"{place}: {' '.join(found)}" for place, found in by_place.items()]
-    if len(problems) == 1:
-        return ConfigError(problems[0], where=where)
-    return ConfigError(f"{len(problems)} problems:\n" + "\n".join(f"  - {each}" for each in problems), where=where)
+    said = [f"{place}: {' '.join(found)}" for place, found in by_place.items()]
+    if len(said) == 1:
+        return ConfigError(said[0], where=where)
+    return ConfigError(f"{len(said)} problems:\n" + "\n".join(f"  - {each}" for each in said), where=where)
+
+
+def _place(location: Location, root: yaml.Node | None) -> str:
+    key, line = _written(location, root)
+    return f"{key} (line {line})" if key else f"line {line}"
 
 
 def _problem(model_type: type[BaseModel], detail: ErrorDetails, root: yaml.Node | None) -> tuple[str, str]:
     """Where, by key and line, and what."""
     location = detail["loc"]
-    key, line = _written(location, root)
-    place = f"{key} (line {line})" if key else f"line {line}"
+    place = _place(location, root)
     last = str(location[-1]) if location else ""
     if detail["type"] == "extra_forbidden":
         return place, f"unknown key `{last}`.{nearest(last, keys_at(model_type, location[:-1]))}"

@@ -25,6 +25,7 @@ from data_contracts.source_spec import SourceSpec
 from data_contracts.sources import rows_files, take_snapshot
 from data_contracts.verdicts import is_accepted, is_judged
 from flows.environment import default_workspace, project_folder
+from flows.named_columns import require_named_columns
 from flows.pipeline_spec import find_pipeline_file, load_pipeline
 from flows.tables import print_table
 from tasks.acceptance import baseline_of, refuse_broken_promise
@@ -116,8 +117,10 @@ def what_is_asked(target: str, data: str, workspace: str = "") -> Asked:
     path = find_pipeline_file(target, folder)
     _refuse_contract_alone(path, target)
     pipeline = load_pipeline(path)
+    contract_file = path.parent / pipeline.contract
+    require_named_columns(pipeline, load_contract(contract_file), path, judges_data_alone=True)
     return Asked(
-        contract_file=path.parent / pipeline.contract,
+        contract_file=contract_file,
         source=pipeline.source,
         base=path.parent,
         shards=pipeline.shards,

@@ -11,6 +11,7 @@ from data_contracts.errors import ConfigError
 from data_contracts.given_suite import read_suite
 from data_contracts.publication import Workspace
 from flows.environment import project_folder
+from flows.named_columns import require_named_columns
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import TrainingRequest
 from tasks import model_refs
@@ -48,10 +49,16 @@ def check_request(request: TrainingRequest) -> tuple[PipelineSpec, Path, Workspa
 
 
 def check_contract(pipeline: PipelineSpec, path: Path) -> Contract:
-    """Raises `ConfigError`: the contract, its SQL or the suite that it names cannot be understood."""
+    """The contract that the pipeline file at `path` names.
+
+    Raises:
+        ConfigError: the contract, its SQL or the suite that it names cannot be understood, or the pipeline names
+            columns that it does not list.
+    """
     contract_file = path.parent / pipeline.contract
     contract, _ = read_contract(contract_file)
     read_suite(contract_file, contract)
+    require_named_columns(pipeline, contract, path, judges_data_alone=False)
     return contract
 
 

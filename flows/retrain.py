@@ -9,7 +9,9 @@ from prefect import State, flow
 
 from data_contracts.documents import Link
 from flows.champion_event import tell_of_champion
-from flows.pipeline_spec import PipelineSpec
+from flows.environment import project_folder
+from flows.pipeline_spec import PipelineSpec, find_pipeline_file
+from flows.preflight import check_contract
 from flows.request import RetrainRequest
 from flows.session import session
 from flows.summary import RetrainSummary, as_state, summarise
@@ -45,6 +47,7 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
             training = carry_on(run, pipeline.launch, cut, tracking_uri(run, pipeline.registry))
             judge_and_register(run, pipeline, training)
             run.devices.give_back()  # sharding needs none
+        check_contract(pipeline, find_pipeline_file(request.pipeline, project_folder()))
         files = snapshot(run, pipeline.source)
         require_columns(run.workspace, pipeline.evaluation.slices, files)
         receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)

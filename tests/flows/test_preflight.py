@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from data_contracts.errors import ConfigError
+from flows.ci.checks import Asked, Checks
+from flows.ci.results import Checklist
+from flows.contract_check import what_is_asked
 from flows.pipeline_spec import load_pipeline
 from flows.preflight import check_request, check_tracking_uri
 from flows.request import RetrainRequest
@@ -64,3 +67,109 @@ def test_a_shadow_that_no_report_would_have_is_refused(tmp_path, evaluation, nam
         return
     with pytest.raises(ConfigError, match=problem):
         load_pipeline(tmp_path / "tiny.yaml")
+
+
+TABLE = """\
+pipeline: churn
+source:
+  format: csv
+  uri: data
+contract: churn.contract.yaml
+shards:
+  encoder:
+    kind: tabular
+    numeric: [age, spend]
+    categorical:
+      - country
+    label: churned
+  split_by: key
+  split_key: customer_id
+evaluation:
+  slices: [country, {column: path, folders: 1}]
+registry: {model: churn}
+training: {recipe: {name: tabular-classifier}}
+"""
+TABLE_CONTRACT = """\
+name: churn
+version: 1.0.0
+columns:
+  customer_id: {type: int64}
+  age: {type: int64}
+  spend: {type: double}
+  country: {type: string}
+  churned: {type: string}
+"""
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """Writes `churn.yaml` with something else in one place, and its contract; there are no data."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADWAY_PROJECT", raising=False)
+
+    def write(old="", new="", contract=TABLE_CONTRACT):
+        assert old in TABLE
+        (tmp_path / "churn.contract.yaml").write_text(contract)
+        (tmp_path / "churn.yaml").write_text(TABLE.replace(old, new, 1) if old else TABLE)
+        return RetrainRequest(pipeline="churn.yaml", workspace=str(tmp_path / "workspace"))
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "hint"),
+    [
+        ("label: churned", "label: churn", "shards.encoder.label (line 12)", "`churned`"),
+        ("[age, spend]", "[age, spent]", "shards.encoder.numeric[1] (line 9)", "`spend`"),
+        ("- country", "- contry", "shards.encoder.categorical[0] (line 11)", "`country`"),
+        ("split_key: customer_id", "split_key: id_customer", "shards.split_key (line 14)", "`customer_id`"),
+        ("slices: [country", "slices: [contry", "evaluation.slices[0] (line 16)", "`country`"),
+    ],
+)
+def test_a_column_that_the_contract_lacks_is_told_by_line_and_nearest_name_before_anything_is_spent(
+    table, tmp_path, old, new, place, hint
+):
+    request = table(old, new)
+    with pytest.raises(ConfigError) as refused:
+        check_request(request)
+    assert f"churn.yaml: {place}: the contract churn.contract.yaml has no column" in str(refused.value)
+    assert f"Did you mean {hint}?" in str(refused.value)
+    assert refused.value.exit_code == 2
+    assert not (tmp_path / "workspace").exists()
+    with pytest.raises(ConfigError, match="Did you mean"):
+        what_is_asked("churn.yaml", "")
+
+
+def test_all_columns_that_the_contract_lacks_are_told_at_once(table):
+    contract = TABLE_CONTRACT.replace("age:", "years:").replace("churned:", "gone:")
+    with pytest.raises(ConfigError, match=r"(?s)2 problems:.*numeric\[0\] \(line 9\).*label \(line 12\)"):
+        check_request(table(contract=contract))
+
+
+def test_a_recipe_that_predicts_a_column_is_refused_without_one_before_anything_is_spent(table, tmp_path):
+    request = table("    label: churned\n", "")
+    with pytest.raises(ConfigError, match=r"\(line 7\): no column to predict.*`label: COLUMN`.*churned"):
+        check_request(request)
+    assert not (tmp_path / "workspace").exists()
+    assert what_is_asked("churn.yaml", "").pipeline == "churn", "data are judged while the label is left open"
+
+
+def test_continuous_integration_refuses_a_misspelt_column_as_a_mistake_in_the_pipeline_file(table, tmp_path):
+    table("label: churned", "label: churn")
+    checklist = Checklist(lambda _: None)
+    Checks(Asked(pipeline="churn.yaml", smoke=False), "", lambda _: None).make(checklist, tmp_path)
+    config = next(each for each in checklist.results if each.check == "config")
+    assert (config.outcome, config.exit_code) == ("failed", 2) and "Did you mean `churned`?" in config.reason
+
+
+def test_columns_are_not_held_against_a_contract_that_lets_others_in(table):
+    request = table("label: churned", "label: other", contract=f"{TABLE_CONTRACT}extra_columns: true\n")
+    assert check_request(request)[0].shards.encoder.label == "other"
+    assert check_request(table())[0].pipeline == "churn"
+
+
+def test_a_column_that_nobody_wrote_is_missed_by_what_trains_and_not_by_what_judges_data(table):
+    request = table(TABLE[TABLE.index("shards:") :], "registry: {model: churn}\n")
+    assert what_is_asked("churn.yaml", "").pipeline == "churn"
+    with pytest.raises(ConfigError, match="no column `text`, which the encoder byte-pair reads unless told otherwise"):
+        check_request(request)
