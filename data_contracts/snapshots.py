@@ -17,7 +17,7 @@ from data_contracts.source_places import resolve_base_uri
 from data_contracts.source_spec import SourceSpec
 from data_contracts.source_stores import ListedFile, Store, open_store
 from data_contracts.table_formats import named_columns, reading_options
-from data_contracts.table_schema import agreed_columns, check_complete, with_partitions
+from data_contracts.table_schema import agreed_columns, check_complete, check_declared, with_partitions
 from data_contracts.text_rows import TEXT_COLUMNS
 
 Found = tuple[dict[str, str], tuple[SourceFile, ...]]
@@ -115,6 +115,8 @@ class _TextTables:
         if found is None:
             with self._proved(first, file) as path:
                 found = self._tables.infer_columns(file.sha256, path, self._store.place(first), self._declared)
+        if self._spec.format == "csv":
+            check_declared(self._store.place(first), found, self._declared, self._spec.optional_columns)
         columns = {**found, **self._declared}
         if not columns:
             raise DataError(

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from data_contracts.errors import DataError, HeadwayError
+
+MAX_NAMES = 10
+"""Of columns in a message."""
+LEAST_LIKENESS = 0.6
+"""Of two names that may be one column's, from 0 to 1."""
 
 
 def changed(where: str) -> DataError:
@@ -80,14 +87,42 @@ def refused_column(where: str, column: str, reason: str) -> DataError:
     return DataError(f"column `{column}`: {reason}.", where=where)
 
 
-def other_columns(where: str, first: str, missing: Iterable[str], extra: Iterable[str]) -> DataError:
+def other_columns(where: str, first: str, missing: Sequence[str], extra: Sequence[str]) -> DataError:
     parts = [f"lacks {_quoted(missing)}"] if missing else []
     parts += [f"has {_quoted(extra)} besides"] if extra else []
     return DataError(
-        f"its columns are not those of {first}: it {' and '.join(parts)}.",
+        f"its columns are not those of {first}: it {' and '.join(parts)}.{_renamed(missing, extra)}",
         where=where,
         advice="Write all files of a source alike, or name columns that a file may lack in `source.optional_columns`.",
     )
+
+
+def lacks_declared(where: str, missing: Sequence[str], undeclared: Sequence[str]) -> DataError:
+    """Of the first file, which is held against the pipeline file alone."""
+    shown = _quoted(undeclared[:MAX_NAMES]) + (" and more" if len(undeclared) > MAX_NAMES else "")
+    besides = f", and has {shown}, which `source.column_types` does not list" if undeclared else ""
+    return DataError(
+        f"it lacks {_quoted(missing)}, which `source.column_types` in the pipeline file lists{besides}."
+        f"{_renamed(missing, undeclared)}",
+        where=where,
+        advice="Write the column under the name that is listed; or change `source.column_types`, the contract and what "
+        "else names it. Columns that a file may lack are named in `source.optional_columns`.",
+    )
+
+
+def _renamed(missing: Sequence[str], others: Sequence[str]) -> str:
+    """Which of the others a missing column may have become, as a sentence that follows another."""
+    by_words = {_words(other): other for other in others}
+    pairs = []
+    for name in missing:
+        close = difflib.get_close_matches(_words(name), by_words, n=1, cutoff=LEAST_LIKENESS)
+        pairs += [f"`{name}` become `{by_words[close[0]]}`" for _ in close]
+    return f" Did {', and '.join(pairs)}?" if pairs else ""
+
+
+def _words(name: str) -> str:
+    """A name whose words may stand in another order and another case."""
+    return " ".join(sorted(re.findall(r"[^\W_]+", name.lower())))
 
 
 def other_type(where: str, column: str, found: str, expected: str, first: str) -> DataError:

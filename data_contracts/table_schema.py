@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from data_contracts.errors import DataError
-from data_contracts.source_errors import other_columns, other_type, refused_column
+from data_contracts.source_errors import lacks_declared, other_columns, other_type, refused_column
 
 Columns = Mapping[str, str]
 """Column name to type name (`data_contracts.column_types`)."""
@@ -63,6 +63,17 @@ def _check_complete(
     extra = [] if is_first else [name for name in columns if name not in agreed and name not in optional]
     if missing or extra:
         raise other_columns(path, first, missing, extra)
+
+
+def check_declared(where: str, names: Collection[str], declared: Columns, optional: Collection[str]) -> None:
+    """Refuse a source's first file where it lacks a column that the pipeline file gives a type.
+
+    Raises:
+        DataError: names it, and the columns of the file that have none given.
+    """
+    missing = [name for name in declared if name not in names and name not in optional]
+    if missing:
+        raise lacks_declared(where, missing, [name for name in names if name not in declared])
 
 
 def check_complete(where: str, names: Collection[str], columns: Columns, optional: Collection[str], first: str) -> None:

@@ -215,10 +215,31 @@ def test_csv_files_of_other_columns_are_refused_and_optional_ones_taken(tmp_path
     assert snapshot.num_rows == 2
 
 
-def test_a_declared_csv_column_that_no_file_has_is_refused(tmp_path: Path, take: Take) -> None:
-    text(tmp_path / "data" / "a.csv", "n\n1\n")
-    with pytest.raises(DataError, match=r"a\.csv: its columns are not those of a\.csv: it lacks `m`"):
-        take("csv", column_types={"m": "int64"})
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        ("n", r"it lacks `total_minutes`, which `source\.column_types` in the pipeline file lists\. Write"),
+        (
+            "n,minutes_total",
+            r"has `minutes_total`, which .* does not list\. Did `total_minutes` become `minutes_total`\?",
+        ),
+        ("n,Total_Minute", r"Did `total_minutes` become `Total_Minute`\?"),
+        ("n,q", r"has `q`, which `source\.column_types` does not list\. Write"),
+    ],
+)
+def test_a_declared_csv_column_that_the_first_file_lacks_is_told_with_what_is_there_instead(
+    tmp_path: Path, take: Take, header: str, said: str
+) -> None:
+    text(tmp_path / "data" / "a.csv", f"{header}\n{'1,2'[: 2 * header.count(',') + 1]}\n")
+    with pytest.raises(DataError, match=rf"a\.csv: .*{said}"):
+        take("csv", column_types={"n": "int64", "total_minutes": "int64"})
+
+
+def test_a_renamed_column_of_a_later_file_is_told_with_its_new_name(tmp_path: Path, take: Take) -> None:
+    text(tmp_path / "data" / "a.csv", "n,spend\n1,2\n")
+    text(tmp_path / "data" / "b.csv", "n,spent\n1,2\n")
+    with pytest.raises(DataError, match=r"it lacks `spend` and has `spent` besides\. Did `spend` become `spent`\?"):
+        take("csv")
 
 
 def test_json_lines_may_lack_keys_and_have_no_others(tmp_path: Path, take: Take) -> None:
