@@ -34,6 +34,8 @@ class GuessedSource(NamedTuple):
     spec: SourceSpec
     num_left_out: int
     """Files beside the data that are of another kind."""
+    only_file: str
+    """The data's own name where one file is all of them; empty where there are several, or folders to look into."""
 
 
 def guess_source(data: str, *, base: Path) -> GuessedSource:
@@ -56,7 +58,8 @@ def guess_source(data: str, *, base: Path) -> GuessedSource:
     )
     if not names:
         raise DataError("there is no file here.", where=data, advice="Give a folder, file or URI that holds data.")
-    suffixes = Counter(_suffix(name) for name in names if not only or name == only)
+    names = [name for name in names if not only or name == only]
+    suffixes = Counter(_suffix(name) for name in names)
     kind = _format(suffixes, data)
     wanted = _wanted(suffixes, kind)
     spec = SourceSpec(
@@ -66,7 +69,9 @@ def guess_source(data: str, *, base: Path) -> GuessedSource:
         exclude=() if only else HIDDEN if kind == "text-files" else HIDDEN + MARKERS,
         csv=CsvOptions(delimiter="\t") if kind == "csv" and _bare(wanted[0]) == ".tsv" else CsvOptions(),
     )
-    return GuessedSource(spec, sum(number for suffix, number in suffixes.items() if suffix not in wanted))
+    data_files = [name for name in names if _suffix(name) in wanted]
+    only_file = data_files[0] if len(data_files) == 1 and "/" not in data_files[0] else ""
+    return GuessedSource(spec, len(names) - len(data_files), only_file)
 
 
 def _split(data: str, base: Path) -> tuple[str, str]:

@@ -20,7 +20,12 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 def init(
     data: Annotated[str, typer.Argument(help="A folder, file or URI of Parquet, CSV, JSON lines or text.")],
     out: Annotated[str, typer.Option("--out", "-o", help="The contract's file; NAME.contract.yaml if left out.")] = "",
-    name: Annotated[str, typer.Option("--name", "-n", help="Name of contract and pipeline; DATA's if left out.")] = "",
+    name: Annotated[
+        str,
+        typer.Option(
+            "--name", "-n", help="Name of contract and pipeline; that of DATA, or of its only file, if left out."
+        ),
+    ] = "",
 ) -> None:
     """Draft a contract and a pipeline file. Both are commented; nothing is overwritten."""
     from flows.contract_init import draft, print_drafted

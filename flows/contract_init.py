@@ -36,20 +36,22 @@ def draft(data: str, *, out: str, name: str, base: Path) -> Drafted:
     Args:
         data: a folder, a file or a URI.
         out: the contract's file; `NAME.contract.yaml` if empty. The pipeline file lies beside it.
-        name: of contract and pipeline; made from `data` if empty.
+        name: of contract and pipeline; made from the data's only file, or else from `data`, if empty.
         base: the folder relative paths start from.
 
     Raises:
         ConfigError: a file exists, or the name is none.
         DataError: no files, no rows, or unreadable ones.
     """
-    name = _checked_name(name) if name else slug(data)
+    if name:
+        _check_name(name)
+    found = guess_source(data, base=base)
+    name = name or slug(found.only_file or data)
     contract = base / (out or f"{name}.contract.yaml")
     pipeline = contract.with_name(f"{contract.name.removesuffix('.yaml').removesuffix('.contract')}.pipeline.yaml")
     for path in (contract, pipeline):
         if path.exists():
             raise _exists(path)
-    found = guess_source(data, base=base)
     snapshot, profile = _profile(found, base)
     seen = _source_in_words(data, snapshot)
     is_text = not found.spec.is_table
@@ -97,14 +99,13 @@ def slug(data: str) -> str:
     return found or "data"
 
 
-def _checked_name(name: str) -> str:
+def _check_name(name: str) -> None:
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
         raise ConfigError(
             "is no name: lower case letters, digits and dashes.",
             where=f"--name {name!r}",
             advice=f"Try {slug(name)!r}.",
         )
-    return name
 
 
 def _source_in_words(data: str, snapshot: Snapshot) -> str:

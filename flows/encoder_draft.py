@@ -69,3 +69,9 @@ def _tabular(usable: Sequence[ColumnProfile]) -> dict[str, Any]:
     if any(column.num_nulls or column.num_not_finite for column in numeric):
         fields["missing"] = "mean"
     return fields
+
+
+def likely_label(profile: Profile, categorical: Sequence[str]) -> str:
+    """The last of these columns that has two values; empty where none has."""
+    pairs = [column.name for column in profile.columns if column.name in categorical and len(column.values) == 2]
+    return pairs[-1] if pairs else ""

@@ -11,7 +11,7 @@ from data_contracts.draft_columns import Line, scalar
 from data_contracts.profile import ColumnProfile, Profile
 from data_contracts.source_guess import GuessedSource
 from data_contracts.source_spec import CsvOptions
-from flows.encoder_draft import draft_encoder, recipe_for
+from flows.encoder_draft import draft_encoder, likely_label, recipe_for
 
 
 def draft_pipeline(
@@ -71,7 +71,13 @@ def _shards(encoder: Mapping[str, Any], profile: Profile, *, is_text: bool, is_p
     for name, value in encoder.items():
         yield f"    {name}: {scalar(value)}", ""
     if encoder["kind"] == "tabular" and "label" not in encoder:
-        yield "    ", "DECIDE: `label: COLUMN`, the column to predict; none is called label, target, class or y."
+        likely = likely_label(profile, encoder.get("categorical", ()))
+        perhaps = f" (`{likely}`, perhaps)" if likely else ""
+        yield (
+            "    ",
+            f"DECIDE: `label: COLUMN`, the column to predict{perhaps}; none is called label, target, class or y.",
+        )
+        yield "    ", "Take it out of `numeric` or `categorical`: a column goes to one place."
     if is_partitioned:
         yield "  group_by: folder", "a new partition costs its own size alone"
     yield from _split(profile, is_text=is_text)

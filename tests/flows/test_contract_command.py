@@ -262,6 +262,28 @@ def test_a_draft_may_lie_anywhere_and_its_pipeline_finds_the_data(headway: Headw
     assert "300 rows in 1 file" in checked.out
 
 
+def test_one_file_names_its_draft_and_the_label_left_open_is_told_with_what_it_takes(
+    headway: Headway, tmp_path: Path
+) -> None:
+    (tmp_path / "data").mkdir()
+    rows = "".join(f"{number % 90},{'no' if number % 3 else 'yes'}\n" for number in range(NUM_ROWS))
+    (tmp_path / "data" / "Churn of 2026.csv").write_text(f"age,churned\n{rows}")
+    assert headway("contract", "init", "data").code == 0
+    assert load_contract(tmp_path / "churn-of-2026.contract.yaml").name == "churn-of-2026"
+    path = tmp_path / "churn-of-2026.pipeline.yaml"
+    drafted = path.read_text()
+    assert load_pipeline(path).registry.model == "churn-of-2026"
+    assert "DECIDE: `label: COLUMN`, the column to predict (`churned`, perhaps)" in drafted
+    assert "Take it out of `numeric` or `categorical`" in drafted
+    assert headway("contract", "check", path.name).code == 0
+    assert "no column to predict" in headway("plan", path.name).err
+    path.write_text(drafted.replace("  encoder:", "  encoder:\n    label: churned", 1))
+    twice = headway("plan", path.name)
+    assert twice.code == 2 and "`churned` in `categorical` and in `label`" in twice.err
+    path.write_text(path.read_text().replace("categorical: [churned]", "categorical: []"))
+    assert headway("plan", path.name).code == 0
+
+
 def test_text_files_are_drafted_with_bytes_of_unknown_meaning_set_aside(headway: Headway, tmp_path: Path) -> None:
     (tmp_path / "texts").mkdir()
     for number in range(300):

@@ -79,11 +79,20 @@ class TabularSpec(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> TabularSpec:
-        named = [*self.numeric, *self.categorical, *filter(None, [self.label])]
         if not self.numeric and not self.categorical:
             raise ValueError("give numeric or categorical columns")
-        if len(set(named)) != len(named):
-            raise ValueError("a column is named twice")
+        fields = {
+            "numeric": self.numeric,
+            "categorical": self.categorical,
+            "label": (self.label,) if self.label else (),
+        }
+        places: dict[str, list[str]] = {}
+        for field, names in fields.items():
+            for name in names:
+                places.setdefault(name, []).append(f"`{field}`")
+        twice = [f"`{name}` in {' and in '.join(named)}" for name, named in places.items() if len(named) > 1]
+        if twice:
+            raise ValueError(f"a column goes to one place: there is {'; '.join(twice)}. Take it out of all but one")
         return self
 
     @property

@@ -205,7 +205,16 @@ def test_one_class_alone_is_nothing_to_predict() -> None:
         fitted(SPEC, block(**table() | {"y": pa.array(["no"] * 60)}))
 
 
-@pytest.mark.parametrize("fields", [{}, {"numeric": ("a", "a")}, {"numeric": ("a",), "label": "a"}])
-def test_a_spec_without_columns_or_with_one_twice_is_refused(fields: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"numeric or categorical|named twice"):
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({}, "give numeric or categorical columns"),
+        ({"numeric": ("a", "a")}, "there is `a` in `numeric` and in `numeric`"),
+        ({"numeric": ("b",), "categorical": ("a",), "label": "a"}, "there is `a` in `categorical` and in `label`"),
+    ],
+)
+def test_a_spec_without_columns_is_refused_and_one_named_twice_is_told_with_both_places(
+    fields: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
         TabularSpec(**fields)
