@@ -130,8 +130,8 @@ def _refused(where: str, message: str, irregular: list[Any], names: list[str], m
         return DataError(
             f"column `{name}`: {said}.",
             where=place,
-            advice="Correct it, or declare another type in `source.column_types`; nulls are spelt as in "
-            "`source.csv.nulls`.",
+            advice="Look at it there (no message quotes a value: it may be personal). Correct it, or declare another "
+            "type in `source.column_types`; nulls are spelt as in `source.csv.nulls`.",
         )
     if "straddl" in message:
         return DataError(

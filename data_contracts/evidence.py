@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -32,8 +32,13 @@ def find_evidence(
     compared: Comparison,
     split: PipelineSplit | None,
     rows: RowsFiles,
+    types: Mapping[str, str],
 ) -> Evidence:
-    """What the rows say of one check; `outcome` is Great Expectations' own, where it was asked."""
+    """What the rows say of one check; `outcome` is Great Expectations' own, where it was asked.
+
+    Args:
+        types: those that the contract asks for, by column.
+    """
     found: dict[str, Any] = {}
     raised = ""
     try:
@@ -57,10 +62,22 @@ def find_evidence(
     return Evidence(
         expectation_passed=None if outcome is None else outcome.passed,
         raised=raised,
+        unfit=_unfit(check, types, rows.columns) if raised else "",
         actual_type=rows.columns.get(check.column),
         actual_columns=tuple(rows.columns),
         **found,
     )
+
+
+def _unfit(check: Check, types: Mapping[str, str], actual: Mapping[str, str]) -> str:
+    """What is wrong with the columns that a check speaks of, which explains why it raised; empty: nothing."""
+    named = (check.column,) if check.column else check.columns
+    missing = [name for name in named if name not in actual]
+    if missing:
+        return "the column is missing" if len(named) == 1 else f"missing: {', '.join(missing)}"
+    others = [name for name in named if actual[name] != types.get(name, actual[name])]
+    said = [f"{'it' if len(named) == 1 else name} is {actual[name]}, not {types[name]}" for name in others]
+    return "; ".join(said)
 
 
 def _values(values: Sequence[Any]) -> list[Any]:

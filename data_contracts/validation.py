@@ -144,6 +144,7 @@ def _judge(
             tallies = Tallies(connection, database, is_set_aside=quarantine.num_quarantined > 0, states=states)
             _count(tallies, checks, contract, rows)
             outcomes = _run_expectations(contract.name, checks, connection, rows, tallies)
+            types = {name: column.type for name, column in contract.columns.items()}
             compared = compare_distributions(connection, tallies, checks, baseline, quarantine.num_remaining)
             return _Judged(
                 num_different=num_different,
@@ -151,7 +152,9 @@ def _judge(
                 left_out=left_out,
                 compared=compared,
                 evidence=tuple(
-                    find_evidence(connection, tallies, check, outcomes.get(check.rule_id), compared, given.split, rows)
+                    find_evidence(
+                        connection, tallies, check, outcomes.get(check.rule_id), compared, given.split, rows, types
+                    )
                     for check in checks
                 ),
                 metrics=_metrics(tallies, rows, quarantine, snapshot) | dict(compared.metrics),

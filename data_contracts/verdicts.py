@@ -22,6 +22,8 @@ class Evidence:
     """Great Expectations' verdict; None for kinds it does not judge."""
     raised: str = ""
     """Kind of the error that kept the check from being judged."""
+    unfit: str = ""
+    """What of the columns kept it from being judged, where it was that: one is missing, or of another type."""
     num_judged: int = 0
     num_broken: int | None = None
     aggregate: float | None = None
@@ -39,12 +41,13 @@ def verdict_of(check: Check, evidence: Evidence, quarantine: Quarantine) -> Expe
     unknown_rows = quarantine.raised.get(check.rule_id, "")
     raised = evidence.raised or unknown_rows
     passed = not raised and _holds(check, evidence)
+    unjudged = evidence.unfit or f"could not be judged ({raised})"
     return ExpectationVerdict(
         rule_id=check.rule_id,
         description=check.description,
         severity="critical" if unknown_rows else check.severity,
         passed=passed,
-        observed=f"could not be judged ({raised})" if raised else _observed(check, evidence, quarantine, passed),
+        observed=unjudged if raised else _observed(check, evidence, quarantine, passed),
     )
 
 

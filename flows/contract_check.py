@@ -189,8 +189,12 @@ def _named(path: str, data: bytes) -> StoredFile:
     return StoredFile(path=path, size_bytes=len(data), sha256=sha256_bytes(data))
 
 
-def print_checked(checked: Checked, console: Console | None = None) -> None:
-    """One line of verdict, one table with what broke on top."""
+def print_checked(checked: Checked, console: Console | None = None, *, report: str = "") -> None:
+    """One line of verdict, one table with what broke on top, and where the report lies.
+
+    Args:
+        report: its file; empty where none was written.
+    """
     console = console or Console(highlight=False, emoji=False)
     receipt = checked.receipt
     word = Text("✔ passed", style="bold green") if checked.passed else Text("✖ REFUSED", style="bold red")
@@ -205,6 +209,8 @@ def print_checked(checked: Checked, console: Console | None = None) -> None:
     print_table(console, table)
     if checked.warning:
         console.print(Text(f"\n! {checked.warning}", style="yellow"), soft_wrap=True)
+    where = report or "not written; `--report FILE` writes it, with a picture of every column"
+    console.print(Text(f"\nreport  {where}"), soft_wrap=True)
 
 
 def _urgency(verdict: ExpectationVerdict) -> int:

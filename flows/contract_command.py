@@ -54,7 +54,7 @@ def check(
     if as_json:
         print(json.dumps(checked.to_json()))
     else:
-        print_checked(checked)
+        print_checked(checked, report=report)
     sys.exit(checked.exit_code)
 
 

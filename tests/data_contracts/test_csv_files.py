@@ -106,7 +106,7 @@ def test_options_say_how_to_read(tmp_path: Path, data: str, options: dict[str, A
         (f"a,b\n1,2\n{SECRET}\n", r"a\.csv, row 3 .*: the row has 1 values, not 2"),
         (f"a,b\n1,2\n1,2,{SECRET}\n", r"a\.csv, row 3 .*: the row has 3 values, not 2"),
         ("a,b\n" + "1,2\n" * 3000 + f"1,{SECRET}\n", r"a\.csv, row 3,002 .*: column `b`: a value is no int32"),
-        ("a,b\n1,99999999999\n", r"a\.csv, row 2 .*: column `b`: a value is no int32"),
+        ("a,b\n1,99999999999\n", r"a\.csv, row 2 .*: column `b`: a value is no int32.*no message quotes a value"),
         ("", r"a\.csv: the file is empty: not even a header"),
         ("a,a\n1,2\n", r"column `a`: there is `a` already"),
         ("a,\n1,2\n", r"column ``: a column needs a name"),

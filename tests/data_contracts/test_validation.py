@@ -227,7 +227,7 @@ def test_a_tolerated_share_passes_and_is_counted(judge: Validate) -> None:
     assert verdict(judge(), "mostly-good").observed == "750 of 3,000 rows break it"
 
 
-def test_a_missing_column_fails_everything_that_speaks_of_it(judge: Validate) -> None:
+def test_a_missing_column_fails_everything_that_speaks_of_it_and_is_told_as_missing(judge: Validate) -> None:
     columns = clean_columns()
     del columns["score"]
     receipt = judge(columns)
@@ -237,6 +237,7 @@ def test_a_missing_column_fails_everything_that_speaks_of_it(judge: Validate) ->
     assert found["score.type"] == "the column is missing"
     speaks_of_it = {each.rule_id for each in judge().verdicts if "score" in each.rule_id}
     assert speaks_of_it <= set(found)
+    assert {found[rule_id] for rule_id in speaks_of_it} == {"the column is missing"}
 
 
 def test_an_extra_column_is_refused_unless_allowed(judge: Validate) -> None:
@@ -247,12 +248,18 @@ def test_an_extra_column_is_refused_unless_allowed(judge: Validate) -> None:
 
 
 @pytest.mark.parametrize("wrong", [pa.int32(), pa.float64(), pa.string()])
-def test_a_column_of_another_type_is_refused(judge: Validate, wrong: pa.DataType) -> None:
+def test_a_column_of_another_type_is_refused_and_explains_what_could_not_be_judged(
+    judge: Validate, wrong: pa.DataType
+) -> None:
     rows = pa.table(clean_columns())
     position = rows.schema.get_field_index("size_bytes")
     receipt = judge(table=rows.set_column(position, "size_bytes", rows["size_bytes"].cast(wrong)))
     assert not receipt.passed
-    assert failures(receipt)["size_bytes.type"] == str(wrong)
+    found = failures(receipt)
+    assert found["size_bytes.type"] == str(wrong)
+    assert not [said for said in found.values() if "could not be judged" in said]
+    if wrong == pa.string():
+        assert found["size_bytes.between"] == "it is string, not int64"
 
 
 def test_a_few_bad_rows_are_set_aside_and_the_rest_is_judged(judge: Validate, tmp_path: Path) -> None:
@@ -298,7 +305,7 @@ def test_a_quarantine_rule_that_cannot_be_judged_fails_and_sets_nothing_aside(ju
     wrong = pa.array([SECRET] * NUM_ROWS)
     receipt = judge(table=rows.set_column(rows.schema.get_field_index("is_clean"), "is_clean", wrong))
     assert not receipt.passed
-    assert failures(receipt)["clean"].startswith("could not be judged (")
+    assert failures(receipt)["clean"] == "it is string, not bool"
     assert (receipt.quarantine, receipt.num_quarantined) == (None, 0)
 
 

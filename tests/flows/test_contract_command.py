@@ -166,7 +166,10 @@ def test_a_check_leaves_nothing_behind_but_the_report_that_was_asked_for(headway
     write_parquet(tmp_path / "data")
     headway("contract", "init", "data", "--name", "orders")
     before = set(tmp_path.rglob("*"))
-    assert headway("contract", "check", "orders.pipeline.yaml", "--report", "out/report.html").code == 0
+    assert "`--report FILE` writes it" in headway("contract", "check", "orders.pipeline.yaml").out
+    assert set(tmp_path.rglob("*")) == before
+    checked = headway("contract", "check", "orders.pipeline.yaml", "--report", "out/report.html")
+    assert (checked.code, checked.out.splitlines()[-1]) == (0, "report  out/report.html")
     assert set(tmp_path.rglob("*")) - before == {tmp_path / "out", tmp_path / "out" / "report.html"}
     assert "<h1>Passed</h1>" in (tmp_path / "out" / "report.html").read_text()
 
