@@ -1,9 +1,12 @@
-"""`headway logs`: what the ranks, agents and guards of a run wrote, by time, with attempt, host and rank."""
+"""`headway logs`: what happened in a run, and what its ranks, agents and guards wrote; by time, with attempt, host and
+rank.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
+import heapq
 import json
 import sys
 import time
@@ -15,9 +18,12 @@ from rich.console import Console
 from rich.text import Text
 
 from data_contracts.errors import ConfigError
+from data_contracts.publication import Workspace
+from flows.event_words import EventWords
 from flows.status import RunStatus, read_status
 from training.launch import run_lock
 from training.launch.logs import LogLine, RunLogs
+from training.launch.run_events import RunEvents
 
 FOLLOW_S = 0.3
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
@@ -37,7 +43,7 @@ def show_logs(
 
     Args:
         run: the beginning of a run's id; empty: the one that goes on, or the newest.
-        ranks: only these; where empty all, and what agents and guards wrote.
+        ranks: only what these wrote and what happened to them; where empty all, and what agents and guards wrote.
         attempt: only this one of the gang that trains.
         tail: of what is there already, only so many lines.
 
@@ -46,6 +52,7 @@ def show_logs(
     """
     folder = Path(_asked(workspace_uri, run).folder)
     logs = RunLogs(folder, ranks, attempt)
+    told = _Told(RunEvents(folder, Workspace(workspace_uri).local_path("ledger"), ranks, attempt))
     if not any(folder.glob("**/attempts/*/node-*.log")):
         raise ConfigError(
             "no rank of this run has started on this machine.",
@@ -53,7 +60,7 @@ def show_logs(
             advice="Ask on the machine that trained it; `headway status` shows what is known here.",
         )
     show, is_silent = _as_json if as_json else _Printer(), True
-    for line in _lines(folder, logs, tail, follow):
+    for line in _lines(folder, logs, told, tail, follow):
         is_silent = False
         show(line)
     if is_silent and tail != 0:
@@ -62,15 +69,45 @@ def show_logs(
         print(f"headway: nothing was written{who}{when} in run {folder.name}.", file=sys.stderr)
 
 
-def _lines(folder: Path, logs: RunLogs, tail: int | None, follow: bool) -> Iterator[LogLine]:
+def _lines(folder: Path, logs: RunLogs, told: _Told, tail: int | None, follow: bool) -> Iterator[LogLine]:
     is_over = not (follow and run_lock.is_at_work(folder))
-    there: Iterable[LogLine] = logs.read(is_over=is_over)
+    there: Iterable[LogLine] = _merged(told, logs.read(is_over=is_over))
     yield from there if tail is None else deque(there, maxlen=tail)
     while not is_over:
         time.sleep(FOLLOW_S)
         # Asked before reading: what was written before the end is read after it.
         is_over = not run_lock.is_at_work(folder)
-        yield from logs.read(is_over=is_over)
+        yield from _merged(told, logs.read(is_over=is_over))
+
+
+def _merged(told: _Told, written: Iterable[LogLine]) -> Iterator[LogLine]:
+    """What happened comes before what was written of it at the same time."""
+    return heapq.merge(told.lines(), written, key=lambda line: line.unix_s)
+
+
+class _Told:
+    """The events of a run, as lines."""
+
+    def __init__(self, events: RunEvents) -> None:
+        self._events, self._words = events, EventWords()
+
+    def lines(self) -> list[LogLine]:
+        """What has come since the last call."""
+        return [
+            LogLine(
+                unix_s=event.unix_s,
+                gang=event.gang,
+                attempt=event.attempt,
+                node=None,
+                host="",
+                rank=event.rank,
+                stream="ledger",
+                event=event.event["event"],
+                text=text,
+            )
+            for event in self._events.read()
+            if (text := " ".join(self._words(event).splitlines()))
+        ]
 
 
 def _asked(workspace_uri: str, run: str) -> RunStatus:
@@ -108,12 +145,20 @@ class _Printer:
             self._gang = gang
             self._console.print(Text(f"── {gang} ──", style="bold"))
         when = datetime.datetime.fromtimestamp(line.unix_s).strftime("%H:%M:%S.%f")[:-5]
-        text = Text(f"{when} {_who(line)} ", style="dim" if line.rank is None else COLOURS[line.rank % len(COLOURS)])
+        text = Text(f"{when} {_who(line)} ", style=_style(line))
         text.append("! " if line.stream == "stderr" else "  ")
         text.append(Text.from_ansi(line.text))
         self._console.print(text)
 
 
+def _style(line: LogLine) -> str:
+    if line.event:
+        return "bold"
+    return "dim" if line.rank is None else COLOURS[line.rank % len(COLOURS)]
+
+
 def _who(line: LogLine) -> str:
+    if line.event:
+        return "headway"
     where = f"{line.host or 'node'}/{line.node}"
     return f"{where} {'agent' if line.stream == 'node' else 'rank ?' if line.rank is None else f'rank {line.rank}'}"

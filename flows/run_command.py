@@ -46,13 +46,13 @@ def logs(
         str, typer.Argument(help="A run's id, or its beginning; left out: what goes on, or the newest.")
     ] = "",
     workspace: WorkspaceUri = "",
-    rank: Annotated[list[int] | None, typer.Option(help="Only this rank; may be given several times.")] = None,
+    rank: Annotated[list[int] | None, typer.Option(help="Only this rank's; may be given several times.")] = None,
     attempt: Annotated[int | None, typer.Option(help="Only this attempt at training.")] = None,
     tail: Annotated[int | None, typer.Option(min=0, help="Only so many of the lines that are there.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """What a run's ranks, agents and guards wrote, merged by time, with attempt, host and rank."""
+    """What happened in a run, and what its ranks, agents and guards wrote; by time, with attempt, host and rank."""
     from flows.logs import show_logs
 
     where = workspace or default_workspace()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,11 @@ from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from flows import logs
 from flows.logs import show_logs
-from training.launch.protocol import AttemptFiles, write_json
+from training.launch.protocol import OWNER_SILENT, AttemptFiles, write_json
+from training.launch.retry_budget import RECORDS_NAME
 from training.launch.run_lock import owning
 from training.launch.spec import attempt_folder
+from training.ledger import Ledger
 
 
 class Written:
@@ -27,6 +30,7 @@ class Written:
         self._log = files.rank_logs(0) / "abc" / "attempt_0" / "0" / "stdout.log"
         self._log.parent.mkdir(parents=True)
         self._index = files.log_times(0)
+        self._spool = files.rank_spool(0)
         files.node_log(0).touch()
         node = {"node": 0, "guard_pid": 1, "agent_pid": 1, "state": "running", "host": "somewhere"}
         write_json(files.status(0), node)
@@ -39,6 +43,15 @@ class Written:
         with self._index.open("a") as stream:
             name = str(self._log.relative_to(self._index.parent))
             stream.write(json.dumps([unix_s, name, self._log.stat().st_size]) + "\n")
+
+    def record(self, name: str, unix_s: float, **fields: Any) -> None:
+        with contextlib.closing(Ledger(self._spool)) as ledger:
+            ledger.event(name, **fields, unix_s=unix_s)
+
+    def attempt(self, name: str, unix_s: float, **fields: Any) -> None:
+        """How its one attempt begins or ends, in the records of attempts."""
+        with contextlib.closing(Ledger(self.folder / RECORDS_NAME)) as ledger:
+            ledger.event(name, **{"unix_s": unix_s, "attempt": 1, "scope": "flow"}, **fields)
 
 
 @pytest.fixture
@@ -58,8 +71,75 @@ def test_a_line_says_when_and_who_wrote_it(workspace, capsys) -> None:
     line = json.loads(capsys.readouterr().out)
     assert line == {
         **{"unix_s": 1.0, "gang": "train", "attempt": 1, "node": 0, "host": "somewhere", "rank": 0},
-        **{"stream": "stdout", "text": "step 2"},
+        **{"stream": "stdout", "event": "", "text": "step 2"},
     }
+
+
+def test_what_happened_stands_by_its_time_among_what_was_written_and_is_marked(workspace, capsys) -> None:
+    run = Written(workspace, "a" * 16)
+    run.attempt("attempt.begin", 1.0)
+    run.record("rank.armed", 2.0)
+    run.say("written\n", 3.0)
+    run.record("checkpoint.durable", 4.0, step=5, size_bytes=2_000_000, durable_s=0.25)
+    run.attempt("attempt", 6.0, state="failed", step=7, what="rank 0 was killed.")
+    show_logs(str(workspace), "")
+    lines = [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [" ".join(line.split()) for line in lines] == [
+        "headway attempt 1 begins.",
+        "headway rank rank 0 is process 1 on somewhere.",
+        "somewhere/0 rank 0 written",
+        "headway checkpoint of step 5 is kept: 2.0 MB in 0.25 s.",
+        "headway attempt 1 failed at step 7: rank 0 was killed.",
+    ]
+    show_logs(str(workspace), "", as_json=True)
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    names = ["attempt.begin", "rank.armed", "", "checkpoint.durable", "attempt"]
+    assert [line["event"] for line in told] == names
+    assert [line["stream"] == "ledger" for line in told] == [bool(name) for name in names]
+
+
+def test_a_run_whose_ranks_wrote_nothing_is_told_by_what_happened(workspace, capsys) -> None:
+    run = Written(workspace, "a" * 16)
+    run.attempt("attempt.begin", 1.0)
+    run.attempt("attempt", 2.0, state="done", step=7, what="")
+    show_logs(str(workspace), "")
+    said = capsys.readouterr()
+    assert said.err == "" and "1 done at step 7." in said.out
+
+
+def test_of_steps_one_a_minute_is_told(workspace, capsys) -> None:
+    run = Written(workspace, "a" * 16)
+    for step in range(1, 14):
+        run.record("step", 1000.0 + 10 * step, step=step, loss=1.0, duration_s=10.0)
+    show_logs(str(workspace), "", as_json=True)
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    steps = [line["text"].split()[1] for line in told if line["event"] == "step"]
+    assert steps == ["1:", "7:", "13:"]
+
+
+def test_a_rank_that_was_killed_and_one_that_failed_after_it_are_told_apart(workspace, capsys) -> None:
+    run = Written(workspace, "a" * 16)
+    files = AttemptFiles(attempt_folder(run.folder, 1))
+    with contextlib.closing(Ledger(files.node_spool(0), node=0)) as ledger:
+        ledger.event("rank.lost", ranks=[0], unix_s=1.0)
+        ledger.event("agent.stop", why="rank 0 vanished", unix_s=1.5)
+    echo = {"rank": 1, "pid": 2, "parent_pid": 1, "state": "failed", "unix_s": 2.0, "what": "a peer\nis gone."}
+    write_json(files.marker(1), echo)
+    show_logs(str(workspace), "")
+    killed, failed = capsys.readouterr().out.splitlines()[1:]
+    assert "rank 0 is gone and left no word: it was killed" in killed
+    assert "rank 1 failed: a peer is gone." in failed
+
+
+def test_a_guard_that_ends_its_ranks_on_its_own_account_says_why(workspace, capsys) -> None:
+    run = Written(workspace, "a" * 16)
+    files = AttemptFiles(attempt_folder(run.folder, 1))
+    with contextlib.closing(Ledger(files.node_spool(0), node=0)) as ledger:
+        ledger.event("agent.stop", why=OWNER_SILENT)
+        ledger.event("agent.stop", why="stop")
+    show_logs(str(workspace), "")
+    (told,) = capsys.readouterr().out.splitlines()[1:]
+    assert f"node 0 ends its ranks: {OWNER_SILENT}." in told
 
 
 def test_without_a_name_it_is_the_run_that_goes_on_or_else_the_newest(workspace, capsys) -> None:

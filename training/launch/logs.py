@@ -34,18 +34,21 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogLine:
-    """A line of one file."""
+    """A line of one file, or what is told of an event of the run's ledgers."""
 
     unix_s: float
     gang: str
     """`train`, or the folder of another gang within the run's."""
     attempt: int
-    node: int
+    node: int | None
+    """None for an event."""
     host: str
     rank: int | None
-    """None for what agent and guard wrote, and for a process that died before it knew its rank."""
+    """None for what agent and guard wrote, for a process that died before it knew its rank, and for an event of all."""
     stream: str
-    """`stdout`, `stderr`, or `node`: guard and agent."""
+    """`stdout`, `stderr`, `node`: guard and agent, or `ledger`."""
+    event: str = ""
+    """The event's name in the ledger; empty for a line that a process wrote."""
     text: str
 
 
@@ -77,11 +80,37 @@ class _LogFile:
                 yield make(unix_s=last_unix_s if unix_s is None else unix_s, text=text)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttemptFolder:
+    """Where an attempt of one of a run's gangs lies."""
+
+    folder: Path
+    gang: str
+    number: int
+
+
+def gang_of(run_dir: Path, folder: Path) -> str:
+    """The name of the gang whose folder this is, the run's own or one below."""
+    return TRAINING if folder == run_dir else folder.relative_to(run_dir).as_posix()
+
+
+def attempts_of(run_dir: Path, number: int | None = None) -> Iterator[AttemptFolder]:
+    """Attempts of all gangs of a run, in their order.
+
+    Args:
+        number: only this one of the gang that trains.
+    """
+    for folder in sorted(run_dir.glob("**/attempts/*")):
+        gang = gang_of(run_dir, folder.parent.parent)
+        if folder.name.isdigit() and (number is None or (gang, int(folder.name)) == (TRAINING, number)):
+            yield AttemptFolder(folder=folder, gang=gang, number=int(folder.name))
+
+
 class _AttemptLogs:
     """The logs of one attempt."""
 
-    def __init__(self, folder: Path, gang: str) -> None:
-        self._files, self._gang, self._number = AttemptFiles(folder), gang, int(folder.name)
+    def __init__(self, attempt: AttemptFolder) -> None:
+        self._files, self._gang, self._number = AttemptFiles(attempt.folder), attempt.gang, attempt.number
         self._marks: dict[int, Marks] = {}
         self._logs: dict[Path, _LogFile] = {}
 
@@ -137,9 +166,7 @@ class RunLogs:
         Args:
             is_over: the run goes on no more: nothing is held back for its time to become known.
         """
-        for folder in sorted(self._run_dir.glob("**/attempts/*")):
-            gang = folder.parent.parent.relative_to(self._run_dir).as_posix()
-            if folder.name.isdigit() and (self._attempt is None or (gang, int(folder.name)) == (".", self._attempt)):
-                self._attempts.setdefault(folder, _AttemptLogs(folder, TRAINING if gang == "." else gang))
-        files = [file for attempt in self._attempts.values() for file in attempt.read(self._ranks, is_over=is_over)]
+        for attempt in attempts_of(self._run_dir, self._attempt):
+            self._attempts.setdefault(attempt.folder, _AttemptLogs(attempt))
+        files = [file for logs in self._attempts.values() for file in logs.read(self._ranks, is_over=is_over)]
         return heapq.merge(*files, key=lambda line: line.unix_s)

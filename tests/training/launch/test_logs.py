@@ -11,6 +11,7 @@ import pytest
 from training.launch.log_times import LogTimes
 from training.launch.logs import MAX_LINE_BYTES, LogLine, RunLogs
 from training.launch.protocol import AttemptFiles, write_json
+from training.launch.run_events import RunEvents
 from training.launch.spec import LaunchSpec, attempt_folder
 from training.launch.supervisor import supervise
 
@@ -143,3 +144,12 @@ def test_every_line_of_a_real_gang_comes_with_who_wrote_it_when_over_a_killed_ra
     assert all(line.host for line in whole)
     assert all(line.node == markers[line.attempt][line.rank].node for line in whole if line.rank is not None)
     assert all(began_s - 1 <= line.unix_s <= time.time() for line in whole)
+
+    happened = RunEvents(toy_run.folder, toy_run.folder / "ledger").read()
+    pids = {(each.attempt, each.rank): each.event["pid"] for each in happened if each.event["event"] == "rank.armed"}
+    assert pids == {(number, rank): marker.pid for number in markers for rank, marker in markers[number].items()}
+    story = [
+        (each.attempt, each.event["event"]) for each in happened if each.event["event"] in ("attempt", "rank.lost")
+    ]
+    assert story == [(1, "rank.lost"), (1, "attempt"), (2, "attempt")]
+    assert [each.rank for each in happened if each.event["event"] == "rank.lost"] == [1], "who was killed"
