@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import datetime
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,11 @@ from pathlib import Path
 from training.launch.protocol import AttemptFiles
 
 LOOK_EVERY_S = 0.2
-"""A line's time is late by this at the most."""
+"""A line's time is late by this at the most, where the machine is not busy."""
+LATE_S = 2.0
+"""How late it may be on a busy one: a time that a line itself says is believed so far back."""
+SAID = re.compile(rb"(?:\[rank\d+\]:)?\[?[DIWEF](\d{4} \d\d:\d\d:\d\d\.\d{3,6})\b")
+"""How torch begins a line: level, month and day, local time, with or without the rank."""
 
 
 class LogTimes:
@@ -78,3 +84,33 @@ class Marks:
         index = bisect.bisect_left(self._sizes.get(name, []), end)
         times = self._unix_s.get(name, [])
         return times[index] if index < len(times) else None
+
+
+class LineTimes:
+    """Times of one file's lines: what a line says itself where that can be, else when it was first seen.
+
+    They never go back, for the file's order is the truth; what follows such a line, as a traceback does, stays with it.
+    """
+
+    def __init__(self) -> None:
+        self._unix_s = self._seen_unix_s = 0.0
+
+    def next(self, line: bytes, seen_unix_s: float) -> float:
+        """The time of the file's next line, which was first seen at `seen_unix_s`."""
+        unix_s = _said_unix_s(line, seen_unix_s)
+        if unix_s is None:
+            unix_s = self._unix_s if seen_unix_s == self._seen_unix_s else seen_unix_s
+        self._seen_unix_s = seen_unix_s
+        self._unix_s = max(self._unix_s, unix_s)
+        return self._unix_s
+
+
+def _said_unix_s(line: bytes, seen_unix_s: float) -> float | None:
+    if (said := SAID.match(line)) is None:
+        return None
+    year = datetime.datetime.fromtimestamp(seen_unix_s).year
+    with contextlib.suppress(ValueError):
+        unix_s = datetime.datetime.strptime(f"{year}{said[1].decode()}", "%Y%m%d %H:%M:%S.%f").timestamp()
+        # Another time zone's, or a line that only quotes one.
+        return unix_s if seen_unix_s - LATE_S <= unix_s <= seen_unix_s else None
+    return None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.launch.log_times import Marks
+from training.launch.log_times import LineTimes, Marks
 from training.launch.protocol import AttemptFiles
 
 TAIL_BYTES = 8192
@@ -57,7 +57,7 @@ class _LogFile:
 
     def __init__(self, path: Path, name: str, marks: Marks) -> None:
         self._path, self._name, self._marks = path, name, marks
-        self._read_bytes = 0
+        self._read_bytes, self._times = 0, LineTimes()
 
     def lines(self, make: Callable[..., LogLine], *, is_over: bool) -> Iterator[LogLine]:
         """What has come since the last call.
@@ -71,13 +71,14 @@ class _LogFile:
             stream.seek(self._read_bytes)
             while line := stream.readline(MAX_LINE_BYTES):
                 end = self._read_bytes + len(line)
-                unix_s = self._marks.unix_s(self._name, end)
+                seen_unix_s = self._marks.unix_s(self._name, end)
                 is_whole = line.endswith(b"\n") or len(line) == MAX_LINE_BYTES
-                if not is_over and (unix_s is None or not is_whole):
+                if not is_over and (seen_unix_s is None or not is_whole):
                     return
                 self._read_bytes = end
                 text = line.decode(errors="replace").rstrip("\r\n")
-                yield make(unix_s=last_unix_s if unix_s is None else unix_s, text=text)
+                unix_s = self._times.next(line, last_unix_s if seen_unix_s is None else seen_unix_s)
+                yield make(unix_s=unix_s, text=text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import time
 from pathlib import Path
@@ -60,6 +61,36 @@ def test_lines_of_all_ranks_come_by_time(tmp_path, attempt) -> None:
         (3.0, 0, 0, "stdout"),
         (3.0, 0, 0, "stdout"),
     ]
+
+
+def said(unix_s: float, text: str, rank: str = "") -> bytes:
+    """A line as torch begins it."""
+    return f"{rank}W{datetime.datetime.fromtimestamp(unix_s):%m%d %H:%M:%S.%f} {text}\n".encode()
+
+
+def test_a_line_that_says_its_time_stands_there_with_what_follows_it(tmp_path, attempt) -> None:
+    seen_s = datetime.datetime(2026, 11, 22, 16, 41, 14).timestamp()
+    attempt.write(0, said(seen_s - 0.1, "late", rank="[rank0]:["), unix_s=seen_s)
+    attempt.write(1, said(seen_s - 0.5, "early") + b"  its traceback\n", unix_s=seen_s, stream="stderr")
+    lines = list(RunLogs(tmp_path).read(is_over=True))
+    assert [line.text.split()[-1] for line in lines] == ["early", "traceback", "late"]
+    assert [seen_s - line.unix_s for line in lines] == pytest.approx([0.5, 0.5, 0.1])
+
+
+@pytest.mark.parametrize("off_s", [0.5, -3600.0, -5.0], ids=["later", "another time zone", "long before"])
+def test_a_time_that_cannot_be_is_not_believed(tmp_path, attempt, off_s) -> None:
+    seen_s = datetime.datetime(2026, 11, 22, 16, 41, 14).timestamp()
+    attempt.write(0, said(seen_s + off_s, "W") + b"W0230 25:61:61.123 no time at all\n", unix_s=seen_s)
+    assert [line.unix_s for line in RunLogs(tmp_path).read(is_over=True)] == [seen_s, seen_s]
+
+
+def test_the_order_of_a_file_stays_whatever_its_lines_say(tmp_path, attempt) -> None:
+    seen_s = datetime.datetime(2026, 11, 22, 16, 41, 14).timestamp()
+    attempt.write(0, said(seen_s - 0.1, "one") + said(seen_s - 0.3, "two"), unix_s=seen_s)
+    attempt.write(0, b"three\n", unix_s=seen_s + 1)
+    lines = list(RunLogs(tmp_path).read(is_over=True))
+    assert [line.text.split()[-1] for line in lines] == ["one", "two", "three"]
+    assert [line.unix_s - seen_s for line in lines] == pytest.approx([-0.1, -0.1, 1.0])
 
 
 def test_one_rank_or_one_attempt_alone(tmp_path, attempt) -> None:
