@@ -44,6 +44,7 @@ print(json.dumps({
     "argv": sys.argv[1:], "file": sys.argv[0], "name": __name__, "spec": __spec__.name,
     "main": sys.modules["__main__"].__dict__ is globals(), "path": sys.path, "sockets": sockets, "heard": heard,
     "leads": os.getsid(0) == os.getpid(), "parent": os.getppid(), "environment": dict(os.environ),
+    "comm": open("/proc/self/comm").read().strip(),
 }))
 print("a word of trouble", file=sys.stderr)
 """
@@ -84,6 +85,7 @@ def test_a_rank_finds_what_torchrun_would_give_it_with_torch_imported_already(tm
     assert [facts.pop("held") for facts in ours + theirs] == [True, True, False, False]
     assert [facts.pop("is_free") for facts in ours + theirs][:2] == [False, False], "where they are to meet"
     assert {facts.pop("parent") for facts in ours} == {agent} and {facts.pop("parent") for facts in theirs}
+    assert [facts.pop("comm") for facts in ours + theirs][:2] == ["rank 0", "rank 1"], "what `ps -o comm` and top show"
     of_one_gang = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "PYTHONPATH"}
     for facts in ours + theirs:
         assert facts["environment"].keys() >= of_one_gang
