@@ -12,7 +12,7 @@ import pytest
 from training.launch.log_times import LogTimes
 from training.launch.logs import MAX_LINE_BYTES, LogLine, RunLogs
 from training.launch.protocol import AttemptFiles, write_json
-from training.launch.run_events import RunEvents
+from training.launch.run_events import RunEvent, RunEvents
 from training.launch.spec import LaunchSpec, attempt_folder
 from training.launch.supervisor import supervise
 
@@ -150,9 +150,11 @@ def test_every_line_of_a_real_gang_comes_with_who_wrote_it_when_over_a_killed_ra
     toy_run,
 ) -> None:
     followed, logs = list[LogLine](), RunLogs(toy_run.folder)
+    happening, events = list[RunEvent](), RunEvents(toy_run.folder, toy_run.folder / "ledger")
 
     def poll() -> int | None:
         followed.extend(logs.read(is_over=False))
+        happening.extend(events.read())
         return toy_run.newest_step()
 
     began_s = time.time()
@@ -177,6 +179,7 @@ def test_every_line_of_a_real_gang_comes_with_who_wrote_it_when_over_a_killed_ra
     assert all(began_s - 1 <= line.unix_s <= time.time() for line in whole)
 
     happened = RunEvents(toy_run.folder, toy_run.folder / "ledger").read()
+    assert sorted(map(repr, [*happening, *events.read()])) == sorted(map(repr, happened))
     pids = {(each.attempt, each.rank): each.event["pid"] for each in happened if each.event["event"] == "rank.armed"}
     assert pids == {(number, rank): marker.pid for number in markers for rank, marker in markers[number].items()}
     story = [
