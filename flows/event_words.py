@@ -56,17 +56,19 @@ def _words(event: Event, rank: int | None) -> tuple[str, str]:
         case name if name == RANK_FAILED:
             return "rank", f"rank {rank} failed: {event['what']}"
         case "step":
-            return "step", f"{event['step']}: loss {event['loss']:.4f}, took {event['duration_s']:.3f} s."
+            return "step", f"{event['step']:,}: loss {event['loss']:.4f}, took {event['duration_s']:.3f} s."
+        case "restore" if event.get("step"):
+            return "restore", f"goes on from the checkpoint of step {event['step']:,}."
         case "restore" if "step" in event:
-            return "start", f"from the checkpoint of step {event['step']}." if event["step"] else "at step 0."
+            return "start", "at step 0."
         case "checkpoint.durable":
             size_mb = event["size_bytes"] / 1e6
-            return "checkpoint", f"of step {event['step']} is kept: {size_mb:,.1f} MB in {event['durable_s']:.2f} s."
+            return "checkpoint", f"of step {event['step']:,} is kept: {size_mb:,.1f} MB in {event['durable_s']:.2f} s."
     return "", ""
 
 
 def _end(event: Event) -> str:
-    at = "" if event["step"] is None or event["state"] == "stopped" else f" at step {event['step']}"
+    at = "" if event["step"] is None or event["state"] == "stopped" else f" at step {event['step']:,}"
     return f"{event['state']}{at}: {event['what']}" if event["what"] else f"{event['state']}{at}."
 
 

@@ -107,6 +107,16 @@ def test_a_run_whose_ranks_wrote_nothing_is_told_by_what_happened(workspace, cap
     assert said.err == "" and "1 done at step 7." in said.out
 
 
+def test_where_an_attempt_started_from_is_told(workspace, capsys) -> None:
+    run = Written(workspace, "a" * 16)
+    run.record("rank.armed", 1.0)
+    for step in (0, 1500):
+        run.record("restore", 1.0, duration_s=1.0, outcome="ok", step=step)
+    show_logs(str(workspace), "")
+    anew, again = capsys.readouterr().out.splitlines()[2:]
+    assert anew.endswith("at step 0.") and again.endswith("goes on from the checkpoint of step 1,500.")
+
+
 def test_of_steps_one_a_minute_is_told(workspace, capsys) -> None:
     run = Written(workspace, "a" * 16)
     for step in range(1, 14):
@@ -181,10 +191,16 @@ def test_who_follows_sees_all_to_the_last_word_and_then_it_ends(workspace, capsy
     run, going_on = Written(workspace, "d" * 16), contextlib.ExitStack()
     going_on.enter_context(owning(run.folder))
     run.say("one\n", 1.0)
-    happens = iter([lambda: run.say("two\n", 2.0), lambda: (run.say("last words", 3.0), going_on.close())])
+    happens = iter(
+        [
+            lambda: run.say("two\n", 2.0),
+            lambda: run.attempt("attempt.begin", 2.5),
+            lambda: (run.say("last words", 3.0), going_on.close()),
+        ]
+    )
     monkeypatch.setattr(logs.time, "sleep", lambda _s: next(happens)())
     show_logs(str(workspace), "d", follow=True)
-    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]] == ["one", "two", "words"]
+    assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]] == ["one", "two", "begins.", "words"]
     assert next(happens, None) is None
 
 
