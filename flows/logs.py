@@ -115,7 +115,8 @@ def _asked(workspace_uri: str, run: str) -> RunStatus:
     if run:
         matching = [status for status in runs if status.run.startswith(run)]
     else:
-        matching = [status for status in runs if status.going_on] or sorted(runs, key=_newest_first)[:1]
+        here = [status for status in runs if status.going_on and not status.is_elsewhere]
+        matching = here or sorted(runs, key=_newest_first)[:1]
     if len(matching) != 1:
         known = ", ".join(status.run for status in runs) or "none"
         named = f"{run!r} names" if run else "there are"
