@@ -114,8 +114,7 @@ class _AttemptEvents:
     def read(self, ranks: Sequence[int]) -> Iterator[RunEvent]:
         for spool in sorted(self._files.folder.glob("ledger/node-*.jsonl")):
             for event in self._poll(spool):
-                # One event of a guard's may be of several ranks.
-                for rank in event.get("ranks", (None,)):
+                for rank in self._news_of(event):
                     if not ranks or rank in ranks:
                         yield self._made(event, rank)
         for rank in ranks or (0,):
@@ -124,6 +123,14 @@ class _AttemptEvents:
                     yield self._made(event, rank)
         for rank, marker in self._files.read_markers(ranks or None).items():
             yield from self._of_marker(rank, marker)
+
+    def _news_of(self, event: Event) -> Sequence[int | None]:
+        """Of whom a guard's event is: it names all ranks that are lost, once more when another is."""
+        if "ranks" not in event:
+            return (None,)
+        news = [rank for rank in event["ranks"] if (rank, event["event"]) not in self._told]
+        self._told |= {(rank, event["event"]) for rank in news}
+        return news
 
     def _of_marker(self, rank: int, marker: RankMarker) -> Iterator[RunEvent]:
         if (rank, RANK_CAME_UP) not in self._told and (first := _first_event(self._files.rank_spool(rank))):

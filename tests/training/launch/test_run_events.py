@@ -103,7 +103,8 @@ def test_one_rank_alone_is_its_own_events_and_what_its_guard_says_of_it(run_dir)
         mark(files, rank)
         record(files.rank_spool(rank), "rank.armed", 2.0 + rank)
         record(files.rank_spool(rank), "restore", 4.0 + rank)
-    record(files.node_spool(0), "rank.lost", 6.0, ranks=[0, 1])
+    record(files.node_spool(0), "rank.lost", 6.0, ranks=[0])
+    record(files.node_spool(0), "rank.lost", 7.0, ranks=[0, 1])
     of_one = RunEvents(run_dir, ledgers(run_dir), ranks=[1]).read()
     assert [(each.event["event"], each.rank) for each in of_one] == [
         ("rank.armed", 1),
