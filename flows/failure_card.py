@@ -31,6 +31,7 @@ from tasks.current_run import is_hopeless
 from training.checkpoint.layout import MANIFEST_NAME, step_of
 from training.launch.logs import last_lines
 from training.launch.retry_budget import RECORDS_NAME, AttemptRecord, AttemptRecords
+from training.launch.supervisor import ITS_LAST_LINES
 from training.ledger import Event
 
 NAME = "failure.md"
@@ -65,7 +66,11 @@ class FailureCard(BaseModel):
     what: str
     where: str
     advice: str
+    """What a person does about the cause, by a line each; what a rank wrote last is in `last_lines`."""
+    ledger: str = ""
+    """The folder with all that this flow run wrote down."""
     run: str = ""
+    """Empty: it never came to training."""
     rank: int | None = None
     """The first that failed."""
     host: str = ""
@@ -164,7 +169,8 @@ def make_card(
         exit_code=said.exit_code,
         what=said.what,
         where=said.where,
-        advice=said.advice,
+        advice=said.advice.partition(ITS_LAST_LINES)[0].rstrip(),
+        ledger=str(context.workspace.local_path(f"ledger/{context.budget_scope}")),
         run="" if run_dir is None else run_dir.name,
         rank=None if failed is None else failed.rank,
         host="" if failed is None else failed.host,
@@ -238,8 +244,10 @@ def _next(context: RunContext, pipeline: PipelineSpec, error: Exception, step: i
 
 def _commands(request: TrainingRequest, run_dir: Path | None, failed: AttemptRecord | None) -> dict[str, str]:
     name, where = command_name(), elsewhere(request.workspace)
+    if run_dir is None:
+        return {"go on": request.command}  # of what failed before training, status and logs know nothing
     found = {}
-    if run_dir is not None and failed is not None:
+    if failed is not None:
         rank = "" if failed.rank is None else f" --rank {failed.rank}"
         found["what it wrote"] = f"{name} logs {run_dir.name}{rank}{where}"
     return found | {"go on": request.command, "look around": f"{name} status{where}"}
@@ -248,7 +256,7 @@ def _commands(request: TrainingRequest, run_dir: Path | None, failed: AttemptRec
 def markdown(card: FailureCard) -> str:
     """The card as a page."""
     facts = {name: value for name, value in _facts(card).items() if value}
-    parts = [f"# {card.title}", card.what, card.advice and f"**{card.advice.splitlines()[0]}**"]
+    parts = [f"# {card.title}", card.what, card.advice and f"**{_cell(card.advice)}**"]
     parts.append("\n".join(["| | |", "|---|---|", *(f"| {name} | {_cell(value)} |" for name, value in facts.items())]))
     if card.last_lines:
         parts.append("\n".join([f"What {card.first} wrote last:", "", "```text", *card.last_lines, "```"]))
@@ -267,7 +275,7 @@ def markdown(card: FailureCard) -> str:
 def print_card(card: FailureCard, console: Console) -> None:
     """The card in a frame."""
     table = Table.grid(padding=(0, 2, 0, 0))
-    facts = {"what": card.what, **_facts(card), "next": card.next, **card.commands}
+    facts = {"what": card.what, **_facts(card), "to do": card.advice, "next": card.next, **card.commands}
     for name, value in facts.items():
         if value:
             table.add_row(Text(name, style="dim"), Text(value, overflow="fold"))
@@ -290,6 +298,7 @@ def _facts(card: FailureCard) -> dict[str, str]:
         else f"checkpoint of step {card.last_good_step:,}"
         if card.last_good_step
         else "none",
+        "ledger": card.ledger,
     }
 
 

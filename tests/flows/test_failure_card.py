@@ -110,6 +110,18 @@ def test_it_says_who_failed_first_what_was_tried_and_from_where_it_goes_on(retra
     assert max(map(len, shown(card).splitlines())) <= 80
 
 
+def test_what_failed_before_training_names_the_causes_own_advice_and_the_ledger_and_no_command_that_shows_nothing(
+    retrain,
+) -> None:
+    refused = ContractViolation("12 rows break it.", where="snapshot 1", advice="Read reports/contract-1.html.")
+    early = make_card(retrain.context, retrain.request, retrain.spec, refused, "validate", None)
+    for text in (markdown(early), shown(early, width=400)):
+        assert "Read reports/contract-1.html." in text and str(retrain.folder) in text
+        assert "headway status" not in text and "headway logs" not in text
+    late = shown(retrain.card(TrainingFailed("lost.", advice="Mend it.\nIts last lines:\nold news")), width=400)
+    assert "Mend it." in late and "headway status" in late and "old news" not in late
+
+
 def test_a_rank_whose_work_was_done_after_all_is_not_what_failed(retrain) -> None:
     retrain.record(
         LOST, AttemptRecord(attempt=2, scope="mine", state="done", what="", begin_unix_s=2.0, end_unix_s=3.0)

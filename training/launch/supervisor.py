@@ -36,6 +36,8 @@ from training.launch.watch import POLL_S, Watch
 from training.ledger import Ledger
 
 LOG_LINES = 5
+ITS_LAST_LINES = "Its last lines:"
+"""What comes before them, at the end of an error's advice."""
 GATHER_S = 0.5
 """How often hosts that are still to come are looked for."""
 GUARD_LATE_S = 2.0
@@ -229,7 +231,7 @@ def failure(outcome: AttemptOutcome, reason: str, folder: Path) -> HeadwayError:
     named = outcome.rank is None or f"rank {outcome.rank} " in outcome.what
     rank = "" if named else f"rank {outcome.rank}: "
     lines = last_lines(Path(outcome.log), LOG_LINES) if outcome.log else []
-    advice = [reason, _advice(outcome), f"Logs: {folder}", *(["Its last lines:", *lines] if lines else [])]
+    advice = [reason, _advice(outcome), f"Logs: {folder}", *([ITS_LAST_LINES, *lines] if lines else [])]
     return _spent(outcome.cause)(f"{rank}{outcome.what}", where=outcome.where, advice="\n".join(filter(None, advice)))
 
 
