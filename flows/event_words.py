@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from flows.run_log import STEP_EVERY_S
 from flows.terminal import STAGE_WIDTH, told_line
 from training.launch.protocol import OWNER_LOST
 from training.launch.run_events import RANK_CAME_UP, RANK_FAILED, RunEvent
 from training.ledger import Event
+
+STEP_EVERY_S = 60.0
 
 
 class EventWords:
@@ -57,9 +58,7 @@ def _words(event: Event, rank: int | None) -> tuple[str, str]:
             return "rank", f"rank {rank} failed: {event['what']}"
         case "step":
             return "step", f"{event['step']:,}: loss {event['loss']:.4f}, took {event['duration_s']:.3f} s."
-        case "restore" if event.get("step"):
-            return "restore", f"goes on from the checkpoint of step {event['step']:,}."
-        case "restore" if "step" in event:
+        case "restore" if event.get("step") == 0:
             return "start", "at step 0."
         case "checkpoint.durable":
             size_mb = event["size_bytes"] / 1e6

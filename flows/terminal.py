@@ -10,15 +10,16 @@ import json
 import sys
 import time
 from collections import defaultdict
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.console import Console
 from rich.table import Table
 
-from flows.failure_card import FailureCard, print_card
-from flows.summary import RetrainSummary, inexact_line, proof_command, standing, title
 from flows.tables import print_table
 from training.ledger import Event
+
+if TYPE_CHECKING:
+    from flows.summary import RetrainSummary
 
 PLAIN_STEP_EVERY_S = 5.0
 STAGE_WIDTH = 10
@@ -141,6 +142,8 @@ class Terminal:
             self._printed_s = time.monotonic()
 
     def _card(self, event: Event) -> None:
+        from flows.failure_card import FailureCard, print_card
+
         self._line("")
         print_card(FailureCard.model_validate({**event}), Console(file=self._stream, highlight=False, emoji=False))
 
@@ -152,6 +155,8 @@ class Terminal:
         self._stream.flush()
 
     def summary(self, summary: RetrainSummary) -> None:
+        from flows.summary import inexact_line, proof_command, standing, title
+
         console = Console(file=self._stream, highlight=False, emoji=False, soft_wrap=True)
         console.print(f"\n[bold]{title(summary)}[/bold]: {standing(summary)}")
         console.print(f"  {summary.reason}")

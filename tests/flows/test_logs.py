@@ -114,7 +114,7 @@ def test_where_an_attempt_started_from_is_told(workspace, capsys) -> None:
         run.record("restore", 1.0, duration_s=1.0, outcome="ok", step=step)
     show_logs(str(workspace), "")
     anew, again = capsys.readouterr().out.splitlines()[2:]
-    assert anew.endswith("at step 0.") and again.endswith("goes on from the checkpoint of step 1,500.")
+    assert anew.endswith("at step 0.") and again.endswith("goes on from the checkpoint of step 1,500")
 
 
 def test_of_steps_one_a_minute_is_told(workspace, capsys) -> None:
