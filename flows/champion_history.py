@@ -12,7 +12,7 @@ from data_contracts.documents import Link
 from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
 from tasks import decisions, model_refs
-from tasks.promotion_decision import APPROVAL, Decision
+from tasks.promotion_decision import Decision
 
 Decided = Sequence[tuple[RefEntry, Decision]]
 
@@ -111,7 +111,7 @@ def _stays(decision: Decision) -> str:
     """What a version is that did not become champion, in the words of a retrain's summary and of the commands."""
     if decision.waits:
         return "waits"
-    return "refused" if any(check.name == APPROVAL for check in decision.failed) else "challenger"
+    return "refused" if decision.refused else "challenger"
 
 
 def print_history(history: History) -> None:

@@ -116,7 +116,8 @@ def _verdict(found: tuple[RefEntry, Decision] | None) -> list[str]:
     if decision.waits:
         said = _cell(decision.reason.removeprefix("waits for approval: "))
         return [f"**Waits for approval**, {entry.moved_at}, by `headway promote` or `headway refuse`: {said}"]
-    return [f"**{'Promoted' if decision.promote else 'Refused'}**, {entry.moved_at}: {_cell(decision.reason)}"]
+    became = "Promoted" if decision.promote else "Refused" if decision.refused else "Stays challenger"
+    return [f"**{became}**, {entry.moved_at}: {_cell(decision.reason)}"]
 
 
 def _decision(found: tuple[RefEntry, Decision] | None) -> list[str]:

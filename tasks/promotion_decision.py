@@ -53,6 +53,11 @@ class Decision(Document):
         return not self.failed and any(check.standing == "waiting" for check in self.checks)
 
     @property
+    def refused(self) -> bool:
+        """A person said no; where only the policy does, the version stays challenger."""
+        return any(check.name == APPROVAL for check in self.failed)
+
+    @property
     def promote(self) -> bool:
         return not self.failed and not self.waits
 

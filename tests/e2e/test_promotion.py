@@ -33,7 +33,7 @@ def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged
     assert second.version == "2" and not second.promoted and "switched off" in second.reason
     card = Path(second.reports["card"].removeprefix("file://")).read_text()
     assert "| permission | ✖ failed |" in card and "| latency | ✔ passed |" in card and "| size | ✔ passed |" in card
-    assert "**Refused**" in card and "## Slices" in card
+    assert "**Stays challenger**" in card and "## Slices" in card
 
     refused = here("promote", "tiny", "2", "--why", "try it")
     assert refused.returncode in (0, 7), refused.stderr

@@ -93,7 +93,7 @@ def test_a_version_that_the_policy_refuses_stays_what_it_is_and_its_card_says_wh
     assert refused.value.exit_code == 7
     assert champion_of(workspace).target == first
     card = workspace.read(card_path(MODEL, worse)).decode()
-    assert "**Refused**" in card and "| champion | ✖ failed |" in card
+    assert "**Stays challenger**" in card and "| champion | ✖ failed |" in card
     assert lines(workspace) == [("promoted", None, "1"), ("challenger", "1", "2")], "told once, decided twice"
 
 
