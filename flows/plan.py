@@ -7,21 +7,22 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.table import Table
 
 from data_contracts.digest_cache import DigestCache
-from data_contracts.documents import Link, Registration, ShardManifest, Snapshot
+from data_contracts.documents import FittedState, Link, Registration, RunSpec, ShardManifest, Snapshot
 from data_contracts.errors import IntegrityError
 from data_contracts.leftovers import scratch_folder
 from data_contracts.publication import Workspace
 from data_contracts.sources import take_snapshot
+from data_contracts.stages import StageRecord
 from flows.holds import Hold, shown_hold
 from flows.pipeline_spec import PipelineSpec
 from flows.preflight import check_request
 from flows.request import TrainingRequest
-from flows.stage_records import newest_record
+from flows.stage_records import newest_record_of
 from flows.tables import print_table
 from tasks import model_refs
 from tasks.context import RunContext
@@ -32,9 +33,10 @@ from tasks.stage import find_intact
 from tasks.validate import validate_inputs
 from tasks.verify import verify_inputs
 from training.checkpoint.layout import run_folder, step_of
-from training.config import batch_line
-from training.data.data_shape import token_shape
+from training.config import TrainingSpec, batch_line
+from training.data.data_shape import data_shape, token_shape
 from training.data.encoder_specs import TokenSpec
+from training.data.shapes import DataShape
 from training.ledger import Event, Ledger
 from training.optimizers.spec import learning_rate_line
 from training.rehearsal import Rehearsal, RehearsalRequest, rehearse
@@ -48,7 +50,7 @@ class StagePlan(BaseModel):
     """`found`, `resume` or `run`."""
     detail: str
     expected_s: float | None
-    """From the last time this workspace ran the stage; None when it never did."""
+    """From the last time this pipeline ran the stage here, training by the step; None when it never did."""
     from_step: int | None = None
     """Of training that goes on: the step of its newest checkpoint."""
 
@@ -70,6 +72,8 @@ class Plan(BaseModel):
     """A few steps on made-up rows, where training would run and nothing tells yet what it takes."""
     rank_memory_bytes: int | None
     """Of one rank: all of it where it was rehearsed, else weights, gradients and optimizer state alone."""
+    memory_note: str = ""
+    """Why nothing is known of memory."""
     expected_s: float | None
     held: Hold | None = None
     """Who lets no retrain of it begin; None: nobody."""
@@ -113,13 +117,16 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
     taken = take_snapshot(pipeline.source, base=context.base, cache=context.digests)
     context.digests.save()
     found = _look_up(context, pipeline, taken)
-    planned = [_stage(context, name, found, damages.by_stage) for name in STAGES]
-    rehearsal = _rehearsal(context, pipeline) if may_rehearse and _is_unknown(planned) else None
+    planned = [_stage(context, pipeline, name, found, damages.by_stage) for name in STAGES]
+    is_unknown = _is_unknown(planned)
+    shape = _shape(context, pipeline) if is_unknown else None
+    rehearsal = _rehearsal(context, pipeline, shape) if may_rehearse and shape is not None else None
     if rehearsal is not None:
         planned = [_with_estimate(stage, rehearsal.step_s * pipeline.training.max_steps) for stage in planned]
     costs = [stage.expected_s for stage in planned if stage.state != "found"]
     known = [cost for cost in costs if cost is not None]
     world_size = pipeline.launch.nodes * pipeline.launch.ranks_per_node
+    memory_bytes = _rank_memory_bytes(context) if rehearsal is None else rehearsal.peak_bytes
     return Plan(
         pipeline=pipeline.pipeline,
         workspace=workspace.uri,
@@ -136,7 +143,8 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
         held=shown_hold(workspace, pipeline.pipeline),
         start=found.get("start") or _start(context, pipeline),
         rehearsal=rehearsal,
-        rank_memory_bytes=_rank_memory_bytes(context) if rehearsal is None else rehearsal.peak_bytes,
+        rank_memory_bytes=memory_bytes,
+        memory_note="" if memory_bytes is not None else _why_unknown(pipeline, shape, may_be_rehearsed=is_unknown),
         expected_s=sum(known) if len(known) == len(costs) else None,
     )
 
@@ -161,15 +169,36 @@ def _start(context: RunContext, pipeline: PipelineSpec) -> str | None:
     return f"{name} version {version}, checkpoint {checkpoint.sha256[:12]}"
 
 
-def _rehearsal(context: RunContext, pipeline: PipelineSpec) -> Rehearsal | None:
-    if not isinstance(pipeline.shards.encoder, TokenSpec):
+def _shape(context: RunContext, pipeline: PipelineSpec) -> DataShape | None:
+    """The shape of the rows to train on, where spec or fitted state tell it before there are shards."""
+    encoder = pipeline.shards.encoder
+    if isinstance(encoder, TokenSpec):
+        return token_shape(encoder)
+    fitted = known_fitted_state(context, pipeline.shards)
+    if fitted is None:
         return None
+    return data_shape(encoder.model_dump(mode="json"), context.workspace.load(fitted, FittedState).statistics)
+
+
+def _rehearsal(context: RunContext, pipeline: PipelineSpec, shape: DataShape) -> Rehearsal:
     request = RehearsalRequest(
         training=pipeline.training,
-        shape=token_shape(pipeline.shards.encoder),
+        shape=shape,
         world_size=pipeline.launch.nodes * pipeline.launch.ranks_per_node,
     )
     return rehearse(request, search_path=(str(context.base),))
+
+
+def _why_unknown(pipeline: PipelineSpec, shape: DataShape | None, *, may_be_rehearsed: bool) -> str:
+    if not may_be_rehearsed:
+        return "not known: no checkpoint of a run of this pipeline is on record"
+    if shape is not None:
+        return "not known before a first run or a rehearsal"
+    kind = pipeline.shards.encoder.kind
+    return (
+        f"not known: what the encoder {kind} makes is known once it was fitted to the data, and no step is rehearsed "
+        "before; `headway rehearse` runs every stage on a part of them"
+    )
 
 
 class _Damages:
@@ -229,28 +258,48 @@ def _registered(context: RunContext, pipeline: PipelineSpec, checkpoint: Link) -
     return {"evaluate": "with the registered version", "register": f"version {version}"}
 
 
-def _stage(context: RunContext, name: str, found: dict[str, str], damages: dict[str, str]) -> StagePlan:
-    expected_s = _last_duration_s(context, name)
+def _stage(
+    context: RunContext, pipeline: PipelineSpec, name: str, found: dict[str, str], damages: dict[str, str]
+) -> StagePlan:
     if name in found:
         return StagePlan(stage=name, state="found", detail=found[name], expected_s=0.0)
+    record = newest_record_of(context.workspace, context.pipeline, name)
+    expected_s = None if record is None else float(record.provenance["duration_s"])
     damage = f"what it made is damaged: {damages[name]}" if name in damages else ""
-    if (checkpoint := found.get(f"{name}.resume")) is not None:
-        detail = "; ".join(filter(None, (f"from {checkpoint}", damage)))
-        from_step = step_of(checkpoint)
-        return StagePlan(stage=name, state="resume", detail=detail, expected_s=expected_s, from_step=from_step)
-    detail = "; ".join(filter(None, (found.get(f"{name}.outlook"), damage)))
-    return StagePlan(stage=name, state="run", detail=detail, expected_s=expected_s)
+    checkpoint = found.get(f"{name}.resume")
+    from_step = None if checkpoint is None else step_of(checkpoint)
+    scaled = ""
+    if name == "launch":
+        num_steps = pipeline.training.max_steps - (from_step or 0)
+        expected_s, scaled = _by_the_step(context, record, expected_s, num_steps)
+    known = found.get(f"{name}.outlook") if checkpoint is None else f"from {checkpoint}"
+    return StagePlan(
+        stage=name,
+        state="run" if checkpoint is None else "resume",
+        detail="; ".join(filter(None, (known, damage, scaled))),
+        expected_s=expected_s,
+        from_step=from_step,
+    )
 
 
-def _last_duration_s(context: RunContext, stage: str) -> float | None:
-    """What the newest record of this stage took to make."""
-    record = newest_record(context.workspace, stage)
-    return None if record is None else float(record.provenance["duration_s"])
+def _by_the_step(
+    context: RunContext, record: StageRecord | None, expected_s: float | None, num_steps: int
+) -> tuple[float | None, str]:
+    """What so many steps take if each takes as long as in the run on record; and how that was said."""
+    if record is None or expected_s is None:
+        return expected_s, ""
+    try:
+        steps_then = TrainingSpec.model_validate(context.workspace.load(record.document, RunSpec).config).max_steps
+    except (IntegrityError, ValidationError):  # of another version of Headway
+        return None, ""
+    if steps_then == num_steps:
+        return expected_s, ""
+    return expected_s * num_steps / steps_then, f"by the step, from a run of {steps_then:,} steps"
 
 
 def _rank_memory_bytes(context: RunContext) -> int | None:
-    """From the run that finished last: its checkpoint's tensors, and gradients the size of its weights."""
-    record = newest_record(context.workspace, "launch")
+    """From this pipeline's run that finished last: its checkpoint's tensors, and gradients the size of its weights."""
+    record = newest_record_of(context.workspace, context.pipeline, "launch")
     if record is None:
         return None
     try:
@@ -282,17 +331,19 @@ def print_plan(plan: Plan) -> None:
     if plan.rank_memory_bytes is not None:
         how = "of tensors a rank, without activations" if plan.rehearsal is None else "a rank, as rehearsed"
         console.print(f"memory       about {plan.rank_memory_bytes / 1e6:,.0f} MB {how}")
+    else:
+        console.print(f"memory       {plan.memory_note}", markup=False)
     console.print(f"time         {_time_line(plan)}, besides Prefect's and MLflow's own start")
 
 
 def _takes(stage: StagePlan) -> str:
     if stage.state == "found":
         return ""
-    return "never ran" if stage.expected_s is None else f"{stage.expected_s:.1f} s"
+    return "not known" if stage.expected_s is None else f"{stage.expected_s:.1f} s"
 
 
 def _time_line(plan: Plan) -> str:
     if plan.expected_s is not None:
         return f"about {plan.expected_s:.0f} s"
     known = sum(stage.expected_s or 0.0 for stage in plan.stages)
-    return f"about {known:.0f} s and what never ran here" if known else "not known before a first run"
+    return f"about {known:.0f} s and what is not known" if known else "not known before a first run"

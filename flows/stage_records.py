@@ -22,3 +22,8 @@ def newest_record(
             if {"unix_s", "duration_s"} <= record.provenance.keys() and is_wanted(record):
                 records.append(record)
     return max(records, key=lambda record: float(record.provenance["unix_s"]), default=None)
+
+
+def newest_record_of(workspace: Workspace, pipeline: str, stage: str) -> StageRecord | None:
+    """The record that this pipeline made last: what a stage takes says nothing of another pipeline's."""
+    return newest_record(workspace, stage, lambda record: record.provenance.get("pipeline") == pipeline)

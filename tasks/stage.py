@@ -109,7 +109,7 @@ def find_or_make(
             inputs,
             link,
             files=made.files,
-            provenance={"unix_s": time.time(), "duration_s": round(took_s, 3)},
+            provenance={"unix_s": time.time(), "duration_s": round(took_s, 3), "pipeline": context.pipeline},
         )
         return link
 

@@ -28,7 +28,7 @@ from flows.rehearse.report import Report
 from flows.request import RetrainRequest
 from flows.retrain import retrain
 from flows.session import command_began_unix_s, watchers
-from flows.stage_records import newest_record
+from flows.stage_records import newest_record_of
 from flows.windows.admission import entered
 from tasks import mlflow_store
 from training.ledger import Event, Listener, read_events
@@ -137,7 +137,7 @@ class Rehearsal:
             step_s=step_s,
             checkpoint=checkpoint,
         )
-        before = {stage: newest_record(workspace, stage) for stage in reports.OF_ALL_DATA}
+        before = {stage: newest_record_of(workspace, pipeline.pipeline, stage) for stage in reports.OF_ALL_DATA}
         costs = reports.stage_costs(
             rehearsed,
             {name: float(record.provenance["duration_s"]) for name, record in before.items() if record is not None},

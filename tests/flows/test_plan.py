@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts import stages
 from data_contracts.digest_cache import DigestCache
-from data_contracts.documents import Link
+from data_contracts.documents import Link, RunSpec
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
@@ -37,8 +37,30 @@ def keep_snapshot(project: Path) -> Link:
     taken = take_snapshot(source, base=project, cache=DigestCache(project / "digests"))
     inputs = {"source": source.model_dump(mode="json"), "content": taken.sha256}
     link = workspace.publish_document(taken)
-    stages.record(workspace, "snapshot", inputs, link, provenance={"unix_s": 1.0, "duration_s": 2.0})
+    stages.record(workspace, "snapshot", inputs, link, provenance=made_by("tiny", duration_s=2.0))
     return link
+
+
+def made_by(pipeline: str, *, duration_s: float, unix_s: float = 1.0) -> dict[str, str | float]:
+    return {"pipeline": pipeline, "unix_s": unix_s, "duration_s": duration_s}
+
+
+def keep_run(project: Path, pipeline: str, *, max_steps: int, duration_s: float) -> None:
+    """What stage *launch* leaves of a run in the workspace, but for its checkpoints."""
+    workspace = Workspace.create(str(project / "workspace"))
+    file, link = workspace.publish("code/some", b""), keep_snapshot(project)
+    training = load_pipeline(project / "tiny.yaml").training.model_copy(update={"max_steps": max_steps})
+    run = RunSpec(
+        pipeline=pipeline,
+        config=training.model_dump(mode="json"),
+        manifest=link,
+        receipt=link,
+        fitted=link,
+        code=file,
+        environment=file,
+    )
+    provenance = made_by(pipeline, duration_s=duration_s)
+    stages.record(workspace, "launch", {"by": pipeline}, workspace.publish_document(run), provenance=provenance)
 
 
 def open_files() -> set[Path]:
@@ -76,7 +98,7 @@ def test_a_stage_is_expected_to_take_as_long_as_the_last_time(project: Path) -> 
     workspace, link = Workspace.create(str(project / "workspace")), keep_snapshot(project)
     inputs = sorted(({"number": number} for number in range(4)), key=lambda made: stages.stage_key("shard", made))
     for made, unix_s in zip(inputs, [2.0, 4.0, 1.0, 3.0], strict=True):  # the newest is neither first nor last by name
-        provenance = {"unix_s": unix_s, "duration_s": 10 * unix_s}
+        provenance = made_by("tiny", unix_s=unix_s, duration_s=10 * unix_s)
         stages.record(workspace, "shard", made, link, provenance=provenance)
     assert {stage.stage: stage.expected_s for stage in plan(project).stages}["shard"] == 40.0
 
@@ -104,8 +126,33 @@ def test_before_a_first_run_training_is_rehearsed_and_a_recorded_time_is_believe
     expected = {stage.stage: stage.expected_s for stage in made.stages}
     assert expected["launch"] == pytest.approx(500 * made.rehearsal.step_s) and expected["shard"] is None
 
-    workspace, link = Workspace.create(str(project / "workspace")), keep_snapshot(project)
-    stages.record(workspace, "launch", {}, link, provenance={"unix_s": 1.0, "duration_s": 7.0})
+    keep_run(project, "tiny", max_steps=500, duration_s=7.0)
     made = plan(project, may_rehearse=True)
     assert made.rehearsal is None
     assert {stage.stage: stage.expected_s for stage in made.stages}["launch"] == 7.0
+
+
+def test_times_of_another_pipeline_say_nothing_of_this_one(project: Path) -> None:
+    workspace, link = Workspace.create(str(project / "workspace")), keep_snapshot(project)
+    keep_run(project, "large", max_steps=1000, duration_s=137.0)
+    stages.record(workspace, "shard", {}, link, provenance=made_by("large", duration_s=15.8))
+    made = plan(project)
+    expected = {stage.stage: stage.expected_s for stage in made.stages}
+    assert (expected["shard"], expected["launch"], made.expected_s) == (None, None, None)
+
+
+def test_training_is_expected_to_take_as_long_by_the_step_as_the_last_run(project: Path) -> None:
+    keep_run(project, "tiny", max_steps=100, duration_s=7.0)
+    launch = next(stage for stage in plan(project).stages if stage.stage == "launch")
+    assert launch.expected_s == pytest.approx(35.0) and launch.detail == "by the step, from a run of 100 steps"
+
+
+def test_a_plan_that_cannot_rehearse_says_why_and_what_can(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (project / "tiny.yaml").read_text()
+    table = "shards: {encoder: {kind: tabular, numeric: [num_lines], label: has_nul}}"
+    recipe = "recipe: {model: {width: 16, depth: 1, heads: 2, hidden: 32}}"
+    (project / "tiny.yaml").write_text(text.replace(recipe, "recipe: {name: tabular-classifier}") + table + "\n")
+    print_plan(plan(project, may_rehearse=True))
+    said = capsys.readouterr().out
+    assert "memory       not known: what the encoder tabular makes is known once it was fitted" in said
+    assert "`headway rehearse`" in said and "never ran" not in said
