@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts import stages
+from data_contracts import refs, stages
 from data_contracts.digest_cache import DigestCache
-from data_contracts.documents import Link, RunSpec
+from data_contracts.documents import FittedState, Link, RunSpec
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
@@ -17,6 +17,7 @@ from data_contracts.sources import take_snapshot
 from flows.pipeline_spec import load_pipeline
 from flows.plan import Plan, make_plan, print_plan
 from flows.request import RetrainRequest
+from tasks.fitted_refs import detail_of, fitted_ref
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +148,9 @@ def test_training_is_expected_to_take_as_long_by_the_step_as_the_last_run(projec
     assert launch.expected_s == pytest.approx(35.0) and launch.detail == "by the step, from a run of 100 steps"
 
 
-def test_a_plan_that_cannot_rehearse_says_why_and_what_can(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_that_cannot_rehearse_says_why_and_what_can_and_rehearses_once_the_encoder_was_fitted(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = (project / "tiny.yaml").read_text()
     table = "shards: {encoder: {kind: tabular, numeric: [num_lines], label: has_nul}}"
     recipe = "recipe: {model: {width: 16, depth: 1, heads: 2, hidden: 32}}"
@@ -155,4 +158,20 @@ def test_a_plan_that_cannot_rehearse_says_why_and_what_can(project: Path, capsys
     print_plan(plan(project, may_rehearse=True))
     said = capsys.readouterr().out
     assert "memory       not known: what the encoder tabular makes is known once it was fitted" in said
-    assert "`headway rehearse`" in said and "never ran" not in said
+    assert "`headway rehearse`" in said
+
+    workspace, link = Workspace.create(str(project / "workspace")), keep_snapshot(project)
+    shards = load_pipeline(project / "tiny.yaml").shards
+    fitted = FittedState(
+        encoder="tabular",
+        spec=shards.encoder.model_dump(mode="json"),
+        snapshot=link,
+        receipt=link,
+        files=(),
+        libraries={},
+        statistics={"numeric": [{}], "categorical": [], "label": {"values": [0, 1]}},
+    )
+    kept = workspace.publish_document(fitted)
+    refs.move(workspace, fitted_ref("tiny"), kept, expected=None, reason="first", detail=detail_of(shards))
+    made = plan(project, may_rehearse=True)
+    assert made.rehearsal is not None and made.rank_memory_bytes == made.rehearsal.peak_bytes

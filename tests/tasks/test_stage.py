@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,6 +60,12 @@ def paths(stage: Stage) -> dict[str, Path]:
 def test_what_was_made_is_found(stage: Stage) -> None:
     assert [stage.run(), stage.run()] == [1, 1]
     assert stage.damaged() == []
+
+
+def test_a_record_says_whose_it_is_and_what_it_took(stage: Stage, paths) -> None:
+    stage.run()
+    provenance = json.loads(paths["record"].read_text())["provenance"]
+    assert provenance["pipeline"] == stage.context.pipeline and provenance["duration_s"] >= 0
 
 
 def test_another_input_is_another_key(stage: Stage) -> None:
