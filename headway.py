@@ -1,4 +1,4 @@
-"""The `headway` command's first step: make sure the four packages it stands on are Headway's own.
+"""The `headway` command's first step, and registered models for Python: both stand on Headway's own four packages.
 
 `training` and `tasks` are common folder names. A project that has its own, put before Headway on the
 path, would be imported in our place; it is named here instead of failing somewhere deep.
@@ -13,6 +13,11 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from data_contracts.publication import Workspace
+    from tasks.prediction import TableModel, TextModel
 
 PACKAGES = ("data_contracts", "training", "tasks", "flows")
 HOME = Path(__file__).resolve().parent
@@ -30,13 +35,55 @@ def intruders() -> list[str]:
     return found
 
 
+def complaint(strangers: list[str]) -> str:
+    return (
+        f"{', '.join(strangers)} hides Headway's own package of that name. "
+        "Take that project's folder off PYTHONPATH, or start from another folder."
+    )
+
+
+def load_table_model(model_uri: str, workspace: str = "") -> TableModel:
+    """A registered model of table rows, to be asked: `load_table_model("models:/churn@champion").predict(rows)`.
+
+    Args:
+        model_uri: `models:/NAME@champion` or `models:/NAME/VERSION`.
+        workspace: a folder or URI; empty: HEADWAY_WORKSPACE, or the folder `workspace` of the project.
+
+    Raises:
+        ConfigError: no such model, or none of tables.
+        IntegrityError: something that it stands on is gone or altered.
+        ImportError: another package hides one of Headway's.
+    """
+    opened = _opened(workspace)
+    from tasks.prediction import load_table_model
+
+    return load_table_model(opened, model_uri)
+
+
+def load_text_model(model_uri: str, workspace: str = "") -> TextModel:
+    """A registered language model, to be asked: `load_text_model("models:/stdlib-lm@champion").bits(text)`.
+
+    Args: and what is raised: as `load_table_model`.
+    """
+    opened = _opened(workspace)
+    from tasks.prediction import load_text_model
+
+    return load_text_model(opened, model_uri)
+
+
+def _opened(workspace: str) -> Workspace:
+    if strangers := intruders():
+        raise ImportError(complaint(strangers))
+    from data_contracts.publication import Workspace
+    from flows.environment import default_workspace, prepare
+
+    prepare()
+    return Workspace(workspace or default_workspace())
+
+
 def main() -> None:
     if strangers := intruders():
-        print(
-            f"headway: {', '.join(strangers)} hides Headway's own package of that name. "
-            "Take that project's folder off PYTHONPATH, or start `headway` from another folder.",
-            file=sys.stderr,
-        )
+        print(f"headway: {complaint(strangers)}", file=sys.stderr)
         sys.exit(2)
     # What is imported here stays: to look for garbage in it every 700 objects takes a fifth of a command's start.
     gc.set_threshold(50_000, 20, 20)

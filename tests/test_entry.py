@@ -37,3 +37,10 @@ def test_an_intruding_module_is_refused_by_name(tmp_path: Path) -> None:
     done = run_in(tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
     assert str(tmp_path / "tasks.py") in done.stderr
+
+
+def test_a_script_beside_an_intruder_is_refused_by_name(tmp_path: Path) -> None:
+    script = with_training_package(tmp_path) / "ask.py"
+    script.write_text("import headway\nheadway.load_table_model('models:/any@champion')\n")
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True)
+    assert "ImportError" in done.stderr and str(tmp_path / "training") in done.stderr

@@ -7,8 +7,10 @@ import random
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+import headway
 from flows.verify import verify_model
 
 pytestmark = pytest.mark.slow
@@ -88,6 +90,10 @@ def test_a_number_is_learnt_from_measurements(project, retrain_here, capsys) -> 
     assert (summary.model, summary.version, summary.is_champion) == ("diabetes", "1", True)
     assert summary.value < summary.baselines["training mean"]
     assert summary.other_metrics["r2"] > 0.25 and 40 < summary.other_metrics["rmse"] < 70
+    model = headway.load_table_model("models:/diabetes@champion", str(case.workspace))
+    made = model.predict({name: data.data[:, place].tolist() for place, name in enumerate(data.feature_names)})
+    assert made.column_names == ["prediction"]
+    assert np.sqrt(np.square(np.array(made["prediction"]) - data.target).mean()) < 70, "in the label's own unit"
     assert verify_model("models:/diabetes@champion", str(case.workspace), as_json=True) == 0
     assert json.loads(capsys.readouterr().out)
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
+from tests.readme import block
 from training.config import TrainingSpec
 from training.data.shapes import ImageShape
 from training.distributed import Gang
 from training.learner import Learner
 from training.recipes.checked import CheckedRecipe
 from training.recipes.protocol import load_recipe
-
-README = (Path(__file__).resolve().parents[3] / "README.md").read_text()
-
-
-def block(language: str, holding: str) -> str:
-    (found,) = (text for text in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if holding in text)
-    return str(found)
 
 
 def test_the_recipe_in_the_readme_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,197 @@
+"""A registered model for whoever asks it: rows or text as the source has them, encoded by the model's own fitted state.
+
+What is loaded is checked against the digests of its registration: the graph, and what the encoder learnt. A row of a
+table gets the score that it got in evaluation, up to the rounding of float32. A text is scored as a document of its
+own, while evaluation packs documents one after another, so that each begins somewhere in a context.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from data_contracts.documents import FittedState, Registration, RunSpec, ShardManifest
+from data_contracts.errors import ConfigError
+from data_contracts.publication import Workspace
+from tasks import model_refs
+from tasks.model_export import registered_graph
+from training.data.blocks import SourceBlock
+from training.data.byte_pair import TOKENIZER_FILE, BytePairEncoder, token_bytes
+from training.data.encoder_specs import ENCODER_SPEC, BytePairSpec, EncoderSpec, TabularSpec
+from training.data.encoders import fitted_file
+from training.data.packing import EOT_ID
+from training.data.tabular import TabularEncoder
+from training.evaluation import graph_model, prediction, recipe_of
+from training.recipes.built_in import BUILT_IN
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from training.recipes.protocol import Recipe
+
+ROWS_AT_ONCE = 1 << 14
+"""Bounds the memory of a call."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableModel:
+    """A model of table rows."""
+
+    encoder: TabularEncoder
+    graph: nn.Module
+    """Called with float32 (rows, numbers + category ids); of a recipe of your own, with what that makes of a row."""
+    recipe: Recipe | None
+    """None: a recipe of your own."""
+    classes: tuple[int | str, ...]
+    """In the order of the outputs; none where a number is predicted."""
+
+    def encode(self, rows: Any) -> dict[str, NDArray[Any]]:
+        """The columns that the recipe reads: `numeric` float32 and `categorical` int32, (rows, columns) each.
+
+        Args:
+            rows: an Arrow table, a pandas or Polars frame, or a dict of lists. Columns that the model does not read,
+                the label among them, are passed over.
+
+        Raises:
+            DataError: a column is missing, of another type than in training, or has a null that training refused.
+        """
+        table = pa.table(rows).combine_chunks()
+        (batch,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
+        return dict(self.encoder.encode(block_of(batch)))
+
+    def outputs(self, rows: Any) -> NDArray[np.float32]:
+        """What the graph makes of the rows: logits (rows, classes), or numbers (rows, 1) in the unit of the label.
+
+        Raises:
+            ConfigError: a recipe of your own, of which only you know how it calls its model.
+            DataError: as `encode`.
+        """
+        import torch
+
+        if self.recipe is None:
+            raise ConfigError(
+                "only your recipe knows what it makes of encoded rows.",
+                advice="Call `graph` with what it makes of `encode(rows)`.",
+            )
+        columns = {name: torch.as_tensor(values) for name, values in self.encode(rows).items()}
+        with torch.inference_mode():
+            given = self.recipe.inputs(columns)  # type: ignore[attr-defined]  # the tabular recipes have it
+            made = [self.graph(some).float() for some in given.split(ROWS_AT_ONCE) if len(some)]
+        width = len(self.classes) or 1
+        values: NDArray[np.float32] = torch.cat([torch.zeros(0, width), *made]).numpy()
+        return values
+
+    def predict(self, rows: Any) -> pa.Table:
+        """A row for each row: `prediction`, which is a class or a number, and of classes `p(CLASS)` each, float32.
+
+        Raises:
+            ConfigError, DataError: as `outputs`.
+        """
+        import torch
+
+        outputs = self.outputs(rows)
+        if not self.classes:
+            return pa.table({"prediction": outputs[:, 0]})
+        likeliest = pa.array(self.classes).take(pa.array(outputs.argmax(axis=1)))
+        shares = torch.as_tensor(outputs).softmax(dim=1).numpy()
+        named = {f"p({name})": shares[:, number] for number, name in enumerate(self.classes)}
+        return pa.table({"prediction": likeliest, **named})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextModel:
+    """A language model over byte-pair tokens."""
+
+    encoder: BytePairEncoder
+    graph: nn.Module
+    """int64 tokens (rows, positions) to logits (rows, positions, vocabulary)."""
+    recipe: Recipe
+    column: str
+    context_tokens: int
+    vocabulary: tuple[bytes, ...]
+    """The bytes that each token stands for, by token id; none of markers, and of ids that the fit left unused."""
+
+    def bits(self, text: str) -> float:
+        """What the model pays for the text as a document of its own, in bits; its end is no part of it."""
+        batch = pa.RecordBatch.from_pydict({self.column: [text]})
+        stream = self.encoder.stream(seed=0)
+        encoded = [*stream.push(block_of(batch)), *stream.finish()]
+        columns = {name: np.concatenate([each.values[name] for each in encoded]) for name in ("tokens", "document")}
+        nats = prediction(self.recipe, self.graph)(columns)["nats"]
+        return math.fsum(nats.ravel().tolist()) / math.log(2)
+
+    def next_token_logits(self, text: str) -> NDArray[np.float32]:
+        """Of the token that follows the text, by token id, (vocabulary,); of a long text the last tokens count."""
+        import torch
+
+        (tokens,) = self.encoder.tokens([text.encode()])
+        given = [EOT_ID, *tokens.tolist()][-self.context_tokens :]
+        with torch.inference_mode():
+            made: NDArray[np.float32] = self.graph(torch.tensor([given]))[0, -1].float().numpy()
+        return made
+
+
+def block_of(batch: pa.RecordBatch) -> SourceBlock:
+    numbers = np.arange(batch.num_rows)
+    return SourceBlock("rows", numbers, numbers.astype(np.uint64), batch)
+
+
+def load_table_model(workspace: Workspace, model_uri: str) -> TableModel:
+    """A registered model of table rows, such as `models:/NAME@champion`.
+
+    Raises:
+        ConfigError: no such model, or none of tables.
+        IntegrityError: something it stands on is gone or altered.
+    """
+    registration, run, spec, fitted = _stands_on(workspace, model_uri)
+    if not isinstance(spec, TabularSpec):
+        raise ConfigError(f"its encoder is {spec.kind!r}, not 'tabular'.", where=model_uri)
+    return TableModel(
+        # What is asked has no label.
+        encoder=TabularEncoder(spec.model_copy(update={"label": None}), fitted.statistics),
+        graph=graph_model(workspace, registered_graph(registration)),
+        recipe=_built_in_recipe(workspace, run),
+        classes=tuple(fitted.statistics["label"]["values"]) if spec.predicts_class else (),
+    )
+
+
+def load_text_model(workspace: Workspace, model_uri: str) -> TextModel:
+    """A registered language model over byte-pair tokens, such as `models:/NAME@champion`.
+
+    Raises:
+        ConfigError: no such model, or none of text, or of a recipe of the user's own.
+        IntegrityError: something it stands on is gone or altered.
+    """
+    registration, run, spec, fitted = _stands_on(workspace, model_uri)
+    recipe = _built_in_recipe(workspace, run)
+    if not isinstance(spec, BytePairSpec) or recipe is None:
+        raise ConfigError("it is no shipped recipe over byte-pair tokens.", where=model_uri)
+    tokenizer = fitted_file(workspace, fitted, TOKENIZER_FILE)
+    known = token_bytes(tokenizer)
+    return TextModel(
+        encoder=BytePairEncoder(spec, tokenizer),
+        graph=graph_model(workspace, registered_graph(registration)),
+        recipe=recipe,
+        column=spec.column,
+        context_tokens=spec.sequence_tokens,
+        vocabulary=(*known, *[b""] * (spec.vocab_size - len(known))),
+    )
+
+
+def _stands_on(workspace: Workspace, model_uri: str) -> tuple[Registration, RunSpec, EncoderSpec, FittedState]:
+    _, _, link = model_refs.resolve(workspace, model_uri)
+    registration = workspace.load(link, Registration)
+    run = workspace.load(registration.run, RunSpec)
+    spec = ENCODER_SPEC.validate_python(workspace.load(run.manifest, ShardManifest).spec["encoder"])
+    return registration, run, spec, workspace.load(run.fitted, FittedState)
+
+
+def _built_in_recipe(workspace: Workspace, run: RunSpec) -> Recipe | None:
+    if run.config["recipe"]["name"] not in BUILT_IN:
+        return None
+    return recipe_of(workspace, run, workspace.load(run.manifest, ShardManifest))

@@ -1,0 +1,220 @@
+"""The README's way from one CSV to a champion, and to what it says of new rows, works as it stands there."""
+
+from __future__ import annotations
+
+import csv
+import math
+import random
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow.csv
+import pytest
+import torch
+from torch.nn import functional
+
+import headway
+from data_contracts.documents import ShardManifest
+from data_contracts.errors import ConfigError, DataError, IntegrityError
+from tests.readme import README, block
+from tests.training.forked_gangs import forked_gangs
+
+pytestmark = pytest.mark.slow
+
+COLUMNS = ("customer_id", "country", "plan", "age", "tickets", "churned")
+NUM_ROWS = 2400
+
+
+def command(beginning: str) -> list[str]:
+    """The arguments of the command that the README's walk-through shows, without its comment."""
+    (line,) = (
+        line for line in block("console", "contract init data").splitlines() if line.startswith(f"$ {beginning}")
+    )
+    return shlex.split(line.removeprefix("$ headway"), comments=True)
+
+
+def write_churn(path: Path) -> None:
+    """Who asks often and has no good plan leaves."""
+    draw = random.Random(0)
+    with path.open("w", newline="") as file:
+        write = csv.writer(file)
+        write.writerow(COLUMNS)
+        for number in range(NUM_ROWS):
+            plan, tickets = draw.choice(["basic", "plus", "pro"]), draw.randrange(10)
+            leaves = tickets + 3 * (plan == "basic") + draw.gauss(0, 1) > 6
+            age = draw.randrange(18, 90) if draw.random() > 0.02 else ""
+            write.writerow([number, draw.choice(["DE", "FR"]), plan, age, tickets, "yes" if leaves else "no"])
+
+
+class Churn(NamedTuple):
+    root: Path
+    summary: Any
+
+    @property
+    def case(self) -> SimpleNamespace:
+        return SimpleNamespace(pipeline=self.root / "churn.pipeline.yaml", workspace=self.root / "workspace")
+
+    def rows(self) -> Any:
+        return pyarrow.csv.read_csv(self.root / "data" / "churn.csv")
+
+    def model(self) -> Any:
+        return headway.load_table_model("models:/churn@champion", str(self.root / "workspace"))
+
+
+@pytest.fixture(scope="module")
+def churn(tmp_path_factory: pytest.TempPathFactory, retrain_here: Callable[..., Any]) -> Churn:
+    """A project that went the README's way; only its steps are fewer."""
+    root = tmp_path_factory.mktemp("churn")
+    (root / "data").mkdir()
+    write_churn(root / "data" / "churn.csv")
+    cli = str(Path(sys.executable).with_name("headway"))
+    subprocess.run([cli, *command("headway contract init")], cwd=root, check=True, capture_output=True)
+    pipeline = root / "churn.pipeline.yaml"
+    text = pipeline.read_text()
+    for edited in block("diff", "churned").splitlines():
+        old_or_new, line = edited[0], edited[1:].strip()
+        if old_or_new == "-":
+            (taken,) = (there for there in text.splitlines(keepends=True) if there.strip().startswith(line))
+        else:
+            indent = taken[: len(taken) - len(taken.lstrip())]
+            text = text.replace(taken, f"{indent}{line}\n")
+    pipeline.write_text(text.replace("max_steps: 1000", "max_steps: 150"))
+    case = SimpleNamespace(pipeline=pipeline, workspace=root / "workspace")
+    return Churn(root, retrain_here(case)[0])
+
+
+@pytest.fixture
+def copied(churn: Churn, tmp_path: Path) -> Path:
+    """Its workspace, to be damaged."""
+    shutil.copytree(churn.root / "workspace", tmp_path / "workspace")
+    return tmp_path / "workspace"
+
+
+def test_every_link_within_the_readme_leads_to_a_heading() -> None:
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", README, flags=re.DOTALL), re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    links = set(re.findall(r"\]\(#([^)]+)\)", README))
+    assert links and links <= anchors
+
+
+def test_one_csv_and_two_edited_lines_make_a_champion(churn: Churn) -> None:
+    assert (churn.summary.model, churn.summary.version, churn.summary.is_champion) == ("churn", "1", True)
+
+
+def test_the_lines_that_use_a_champion_of_tables_work(churn: Churn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(churn.root)
+    for name in ("HEADWAY_PROJECT", "HEADWAY_WORKSPACE"):
+        monkeypatch.delenv(name, raising=False)
+    shutil.copyfile("data/churn.csv", "new.csv")
+    lines: dict[str, Any] = {}
+    exec(block("python", "load_table_model"), lines)
+    made = lines["made"]
+    assert made.column_names == ["prediction", "p(no)", "p(yes)"] and made.num_rows == NUM_ROWS
+    right = np.array(made["prediction"]) == np.array(churn.rows()["churned"])
+    assert right.mean() > 0.8
+
+
+def test_the_lines_that_use_a_champion_of_text_work(project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.root)
+    for name in ("HEADWAY_PROJECT", "HEADWAY_WORKSPACE"):
+        monkeypatch.delenv(name, raising=False)
+    lines: dict[str, Any] = {}
+    exec(block("python", "load_text_model").replace("stdlib-lm", "tiny"), lines)
+    assert lines["bits"] > 0 and isinstance(lines["follows"], bytes)
+
+
+def test_a_text_costs_what_its_tokens_cost_one_after_another(project) -> None:
+    model = headway.load_text_model("models:/tiny@champion", str(project.workspace))
+
+    def bits_of(token: bytes, after: str) -> float:
+        shares = torch.as_tensor(model.next_token_logits(after)).double().log_softmax(dim=0)
+        return -shares[model.vocabulary.index(token)].item() / math.log(2)
+
+    # Bytes that no training text has stay tokens of their own.
+    assert model.bits("Q") == pytest.approx(bits_of(b"Q", ""), abs=1e-4)
+    assert model.bits("QZ") == pytest.approx(bits_of(b"Q", "") + bits_of(b"Z", "Q"), abs=1e-4)
+    assert model.bits("") == 0
+    longer_than_the_context = "QZ" * 200
+    assert model.next_token_logits(longer_than_the_context).shape == (len(model.vocabulary),)
+    assert model.bits(longer_than_the_context) > model.bits("QZ")
+
+
+def judged(case: SimpleNamespace, model: str, columns: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
+    """What evaluation makes of a champion on the held-out rows, and columns of the same rows in the same order."""
+    from flows.environment import prepare
+
+    prepare()
+    from flows.request import RetrainRequest
+    from flows.session import session
+    from tasks import model_refs
+    from tasks.candidate import read_candidate
+    from tasks.scoring import Bench
+    from tasks.source_rows import source_rows
+    from training.data.source_values import values_of_split
+    from training.data.spec import HELDOUT
+
+    request = RetrainRequest(pipeline=str(case.pipeline), workspace=str(case.workspace))
+    with forked_gangs(), session(request) as (context, spec):
+        now = model_refs.champion(context.workspace, model)
+        assert now is not None
+        candidate = read_candidate(context.workspace, now[1].checkpoint)
+        bench = Bench(context=context, launch=spec.launch, shards=spec.shards, source=spec.source)
+        manifest = context.workspace.load(candidate.run.manifest, ShardManifest)
+        sources = source_rows(context.workspace, context.base, spec.source, manifest.snapshot, candidate.run.receipt)
+        rows = values_of_split(sources, manifest, HELDOUT, columns, in_row_order=True)
+        return bench.score(candidate, baselines=False), rows
+
+
+def test_rows_get_the_scores_that_evaluation_gave_them_up_to_the_rounding_of_float32(churn: Churn) -> None:
+    scores, rows = judged(churn.case, "churn", COLUMNS)
+    model = churn.model()
+    held = pyarrow.table(rows)
+    labels = torch.tensor([model.classes.index(label) for label in held["churned"].to_pylist()])
+    nats = functional.cross_entropy(torch.as_tensor(model.outputs(held)), labels, reduction="none").double().numpy()
+    assert len(nats) > 50
+    np.testing.assert_allclose(nats, scores.sums["nats"], rtol=1e-5, atol=1e-6)
+    right = np.array(model.predict(held)["prediction"]) == np.array(held["churned"])
+    assert right.astype(float).tolist() == scores.sums["correct"].tolist()
+
+
+def test_a_row_is_told_the_same_alone_and_in_any_kind_of_table(churn: Churn) -> None:
+    model, rows = churn.model(), churn.rows()
+    whole = model.predict(rows)
+    assert model.predict(rows.slice(0, 0)).num_rows == 0
+    alone = model.predict(rows.slice(7, 1))
+    assert alone["prediction"][0] == whole["prediction"][7]
+    assert alone["p(yes)"][0].as_py() == pytest.approx(whole["p(yes)"][7].as_py(), abs=1e-6)
+    assert model.predict(pd.read_csv(churn.root / "data" / "churn.csv")).equals(whole)
+    assert model.predict(rows.drop_columns(["churned"])).equals(whole)
+
+
+def test_rows_without_a_column_or_with_another_type_are_refused_by_its_name(churn: Churn) -> None:
+    model, rows = churn.model(), churn.rows()
+    with pytest.raises(DataError, match="no column 'age'"):
+        model.predict(rows.drop_columns(["age"]))
+    for name, other in (("plan", "customer_id"), ("age", "plan")):
+        place = rows.column_names.index(name)
+        with pytest.raises(DataError, match=f"column '{name}' is .* and was fitted as"):
+            model.predict(rows.set_column(place, name, rows[other]))
+
+
+@pytest.mark.parametrize("pattern", ["models/churn/*/artifacts/model.pt2", "documents/fitted/*"])
+def test_a_model_whose_bytes_have_changed_is_not_used(copied: Path, flip_one_bit, pattern: str) -> None:
+    (damaged,) = copied.glob(pattern)
+    flip_one_bit(damaged)
+    with pytest.raises(IntegrityError):
+        headway.load_table_model("models:/churn@champion", str(copied))
+
+
+def test_a_model_of_another_kind_of_data_is_refused(churn: Churn) -> None:
+    with pytest.raises(ConfigError, match="byte-pair"):
+        headway.load_text_model("models:/churn@champion", str(churn.root / "workspace"))
