@@ -54,11 +54,11 @@ class TableModel:
         """The columns that the recipe reads: `numeric` float32 and `categorical` int32, (rows, columns) each.
 
         Args:
-            rows: an Arrow table, a pandas or Polars frame, or a dict of lists. Columns that the model does not read,
+            rows: an Arrow table, a pandas frame, or a dict of lists. Columns that the model does not read,
                 the label among them, are passed over.
 
         Raises:
-            DataError: a column is missing, of another type than in training, or has a null that training refused.
+            DataError: a column is missing, of another kind than in training, or has a null that training refused.
         """
         table = pa.table(rows).combine_chunks()
         (batch,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]

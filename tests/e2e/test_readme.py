@@ -195,6 +195,8 @@ def test_a_row_is_told_the_same_alone_and_in_any_kind_of_table(churn: Churn) -> 
     assert alone["p(yes)"][0].as_py() == pytest.approx(whole["p(yes)"][7].as_py(), abs=1e-6)
     assert model.predict(pd.read_csv(churn.root / "data" / "churn.csv")).equals(whole)
     assert model.predict(rows.drop_columns(["churned"])).equals(whole)
+    unseen = rows.set_column(rows.column_names.index("plan"), "plan", pyarrow.array(["unheard of"] * NUM_ROWS))
+    assert model.encode(unseen)["categorical"][:, 1].tolist() == [0] * NUM_ROWS
 
 
 def test_rows_without_a_column_or_with_another_type_are_refused_by_its_name(churn: Churn) -> None:
