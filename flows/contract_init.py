@@ -17,6 +17,7 @@ from data_contracts.documents import Snapshot
 from data_contracts.draft import draft_contract
 from data_contracts.errors import ConfigError, DataError
 from data_contracts.profile import Profile, profile_rows
+from data_contracts.report_text import count
 from data_contracts.rows_database import RowsDatabase
 from data_contracts.source_guess import GuessedSource, guess_source
 from data_contracts.sources import rows_files, take_snapshot
@@ -109,8 +110,8 @@ def _check_name(name: str) -> None:
 
 
 def _source_in_words(data: str, snapshot: Snapshot) -> str:
-    files = f"{len(snapshot.files):,} file{'s' if len(snapshot.files) > 1 else ''}"
-    rows = "" if snapshot.format == "text-files" else f"{snapshot.num_rows:,} rows in "
+    files = count(len(snapshot.files), "file")
+    rows = "" if snapshot.format == "text-files" else f"{count(snapshot.num_rows, 'row')} in "
     return f"{data}: {rows}{files}, {snapshot.size_bytes / 1e6:,.1f} MB ({snapshot.format})"
 
 
@@ -136,7 +137,7 @@ def print_drafted(drafted: Drafted, console: Console | None = None) -> None:
     console = console or Console(highlight=False, emoji=False, soft_wrap=True)
     profile = drafted.profile
     suspected = [column.name for column in profile.columns if column.suspicions]
-    console.print(f"{profile.num_rows:,} rows, {len(profile.columns):,} columns")
+    console.print(f"{count(profile.num_rows, 'row')}, {count(len(profile.columns), 'column')}")
     if drafted.source.num_left_out:
         console.print(Text(left_out_line(drafted.source), style="yellow"))
     if suspected:

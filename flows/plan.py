@@ -16,6 +16,7 @@ from data_contracts.documents import FittedState, Link, Registration, RunSpec, S
 from data_contracts.errors import IntegrityError
 from data_contracts.leftovers import scratch_folder
 from data_contracts.publication import Workspace
+from data_contracts.report_text import count
 from data_contracts.sources import take_snapshot
 from data_contracts.stages import StageRecord
 from flows.holds import Hold, shown_hold
@@ -312,7 +313,7 @@ def _rank_memory_bytes(context: RunContext) -> int | None:
 
 def print_plan(plan: Plan) -> None:
     console = Console(highlight=False, emoji=False, soft_wrap=True)
-    console.print(f"[bold]{plan.pipeline}[/bold]  {plan.num_files:,} files, {plan.size_bytes / 1e6:,.1f} MB")
+    console.print(f"[bold]{plan.pipeline}[/bold]  {count(plan.num_files, 'file')}, {plan.size_bytes / 1e6:,.1f} MB")
     console.print(f"workspace  {plan.workspace}\n")
     if plan.held is not None:
         console.print(f"HELD         {plan.held}\n", markup=False)
