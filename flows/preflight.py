@@ -13,7 +13,7 @@ from data_contracts.publication import Workspace
 from flows.environment import project_folder
 from flows.named_columns import require_named_columns
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
-from flows.request import TrainingRequest
+from flows.request import RetrainRequest, TrainingRequest
 from tasks import model_refs
 from tasks.validate import read_contract
 from training.code_archive import encoder_code
@@ -38,7 +38,8 @@ def check_request(request: TrainingRequest) -> tuple[PipelineSpec, Path, Workspa
     _ = request.stop
     path = find_pipeline_file(request.pipeline, project_folder())
     pipeline = load_pipeline(path)
-    check_contract(pipeline, path)
+    # A run that goes on keeps its own data and code, whatever the contract lists by now.
+    check_contract(pipeline, path, goes_on=isinstance(request, RetrainRequest) and bool(request.run))
     check_recipe(pipeline.training.recipe.name, pipeline.training.recipe.model, (str(path.parent),))
     check_encoder(pipeline, path)
     check_tracking_uri(pipeline.registry.tracking_uri)
@@ -48,8 +49,11 @@ def check_request(request: TrainingRequest) -> tuple[PipelineSpec, Path, Workspa
     return pipeline, path, workspace
 
 
-def check_contract(pipeline: PipelineSpec, path: Path) -> Contract:
+def check_contract(pipeline: PipelineSpec, path: Path, *, goes_on: bool = False) -> Contract:
     """The contract that the pipeline file at `path` names.
+
+    Args:
+        goes_on: whether it is for a run whose data have passed one.
 
     Raises:
         ConfigError: the contract, its SQL or the suite that it names cannot be understood, or the pipeline names
@@ -58,7 +62,8 @@ def check_contract(pipeline: PipelineSpec, path: Path) -> Contract:
     contract_file = path.parent / pipeline.contract
     contract, _ = read_contract(contract_file)
     read_suite(contract_file, contract)
-    require_named_columns(pipeline, contract, path, judges_data_alone=False)
+    if not goes_on:
+        require_named_columns(pipeline, contract, path, judges_data_alone=False)
     return contract
 
 

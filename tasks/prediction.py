@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from training.recipes.protocol import Recipe
 
 ROWS_AT_ONCE = 1 << 14
+WINDOWS_AT_ONCE = 16
 """Bounds the memory of a call."""
 
 
@@ -122,8 +123,15 @@ class TextModel:
         stream = self.encoder.stream(seed=0)
         encoded = [*stream.push(block_of(batch)), *stream.finish()]
         columns = {name: np.concatenate([each.values[name] for each in encoded]) for name in ("tokens", "document")}
-        nats = prediction(self.recipe, self.graph)(columns)["nats"]
-        return math.fsum(nats.ravel().tolist()) / math.log(2)
+        # Logits of a whole book would fill the memory.
+        nats = [
+            value
+            for first in range(0, len(columns["tokens"]), WINDOWS_AT_ONCE)
+            for value in prediction(self.recipe, self.graph)(
+                {name: values[first : first + WINDOWS_AT_ONCE] for name, values in columns.items()}
+            )["nats"].ravel()
+        ]
+        return math.fsum(nats) / math.log(2)
 
     def next_token_logits(self, text: str) -> NDArray[np.float32]:
         """Of the token that follows the text, by token id, (vocabulary,); of a long text the last tokens count."""

@@ -159,9 +159,9 @@ def claimed_run(context: RunContext, run: Link, spec: LaunchSpec, seen: Seen | N
 
 
 def _has_no_job(run_dir: Path) -> bool:
-    """Whether a detached run has come to the end of its job, or to none."""
+    """Whether a detached run has come to the end of its job, or to none: its order is written down before."""
     files = DetachedFiles(run_dir)
-    return files.outcome.exists() or not files.job.exists()
+    return files.outcome.exists() or not files.order.exists()
 
 
 def _take(context: RunContext, run: str, folder: Path, lease_s: float, seen: Seen | None) -> int:
@@ -172,8 +172,10 @@ def _take(context: RunContext, run: str, folder: Path, lease_s: float, seen: See
         if number and not workspace.exists(_over_path(run, number)):
             try:
                 newest = _read(workspace, run, number)
-            except FileNotFoundError:
-                continue  # cleaned away meanwhile
+            except FileNotFoundError:  # cleaned away meanwhile
+                context.require_time("training")
+                time.sleep(LOOK_S)
+                continue
             ours = [each for each in _writers_here(folder) if each == newest.writer]
             # Made on this machine: we hold its lock, so whoever made it is gone.
             if not ours and not _is_silent(context, run, number, newest, seen):

@@ -140,6 +140,12 @@ def test_a_column_that_the_contract_lacks_is_told_by_line_and_nearest_name_befor
         what_is_asked("churn.yaml", "")
 
 
+def test_a_run_that_goes_on_is_not_held_against_the_columns_of_todays_contract(table):
+    request = table(contract=TABLE_CONTRACT.replace("age:", "years:"))
+    pipeline, _, _ = check_request(request.model_copy(update={"run": "0" * 16}))
+    assert pipeline.pipeline == "churn"
+
+
 def test_all_columns_that_the_contract_lacks_are_told_at_once(table):
     contract = TABLE_CONTRACT.replace("age:", "years:").replace("churned:", "gone:")
     with pytest.raises(ConfigError, match=r"(?s)2 problems:.*numeric\[0\] \(line 9\).*label \(line 12\)"):

@@ -252,7 +252,7 @@ def test_a_job_that_goes_on_without_its_flow_is_waited_for(
     context, spec = machines[0].context(monkeypatch), LaunchSpec(launcher="slurm")
     files = DetachedFiles(context.workspace.local_path(run_folder(RUN)))
     files.folder.mkdir(parents=True)
-    files.job.write_text("{}")
+    files.order.write_text("{}")
     for number, end in enumerate((ValueError("a defect"), RunStopped("the window closes.")), 1):
         with pytest.raises(type(end)), claimed_run(context, RUN, spec):
             raise end
