@@ -47,7 +47,8 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
             training = carry_on(run, pipeline.launch, cut, tracking_uri(run, pipeline.registry))
             judge_and_register(run, pipeline, training)
             run.devices.give_back()  # sharding needs none
-        check_contract(pipeline, find_pipeline_file(request.pipeline, project_folder()))
+        with run.ledger.span("check"):
+            check_contract(pipeline, find_pipeline_file(request.pipeline, project_folder()))
         files = snapshot(run, pipeline.source)
         require_columns(run.workspace, pipeline.evaluation.slices, files)
         receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
