@@ -24,7 +24,7 @@ def artifact_key(*words: str) -> str:
 
 
 def _is_flow_run() -> bool:
-    if "prefect" not in sys.modules:
+    if "prefect.context" not in sys.modules:
         return False
     from prefect.context import FlowRunContext
 
