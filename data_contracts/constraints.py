@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Self
@@ -80,6 +81,7 @@ class Constraints(Frozen):
         return not self.no_pii and all(bound is None for bound in bounds)
 
 
+@functools.cache  # a contract is read several times in a run, and DuckDB takes a hundredth of a second to begin
 def _re2_problem(pattern: str) -> str:
     """What RE2 says against a pattern: it is asked through DuckDB, which judges the rows by it."""
     import duckdb

@@ -105,7 +105,7 @@ class _Notes:
 
     def __call__(self, event: Event) -> None:
         name = str(event["event"])
-        if name == "prefect" and event.get("outcome", "ok") != "ok":  # the span of a stage's task
+        if name == "task" and event.get("outcome", "ok") != "ok":
             self.stage = str(event["task"])
         elif name == "run.folder":
             self.run_dir = Path(str(event["path"]))

@@ -50,7 +50,8 @@ def intervals(events: Iterable[Event]) -> list[Interval]:
 
 
 def _name(event: Event) -> str:
-    return str(event["event"]).removeprefix("stage.")
+    """A stage's: what its task does before and after the document is found or made belongs to it."""
+    return str(event["task"] if event["event"] == "task" else event["event"]).removeprefix("stage.")
 
 
 def _step_parts(event: Event, begin: float, duration: float) -> list[Interval]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial, update_wrapper
+from functools import cached_property, partial, update_wrapper, wraps
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from data_contracts import stages
@@ -28,14 +28,12 @@ class Stage(Generic[P, R]):
     """
 
     def __init__(self, fn: Callable[P, R], *, name: str, task_run_name: str) -> None:
-        self.fn, self._name, self._task_run_name = fn, name, task_run_name
+        self.fn, self._name, self._task_run_name = _with_span(fn, name), name, task_run_name
         update_wrapper(self, fn)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        context = args[0]
-        assert isinstance(context, RunContext)
         # What Prefect does beside the function has a name in the account of time: all that no span inside it covers.
-        with context.ledger.span("prefect", task=self._name):
+        with _context_in(args).ledger.span("prefect", task=self._name):
             return self._task(*args, **kwargs)
 
     @cached_property
@@ -54,6 +52,21 @@ class Stage(Generic[P, R]):
             retry_delay_seconds=[1, 5],
             retry_condition_fn=is_transient,
         )
+
+
+def _with_span(fn: Callable[P, R], name: str) -> Callable[P, R]:
+    @wraps(fn)
+    def spanned(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _context_in(args).ledger.span("task", task=name):
+            return fn(*args, **kwargs)
+
+    return spanned
+
+
+def _context_in(args: tuple[object, ...]) -> RunContext:
+    context = args[0]
+    assert isinstance(context, RunContext)
+    return context
 
 
 def stage_task(*, name: str, task_run_name: str) -> Callable[[Callable[P, R]], Stage[P, R]]:

@@ -163,7 +163,7 @@ def test_a_defect_is_called_one(retrain) -> None:
 def test_a_failure_leaves_it_beside_the_ledger_and_travels_on(retrain) -> None:
     with pytest.raises(TrainingFailed, match="lost"), failure_card(retrain.context, retrain.request, retrain.spec):
         retrain.context.ledger.event("run.folder", path=str(retrain.run_dir))
-        with retrain.context.ledger.span("prefect", task="launch"):
+        with retrain.context.ledger.span("task", task="launch"):
             raise TrainingFailed("lost.")
     assert "tiny failed in stage launch" in (retrain.folder / NAME).read_text()
     (event,) = [event for event in read_events(retrain.folder / "flow.jsonl") if event["event"] == "flow.card"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from flows.time_account import UNNAMED, account
 
 
-def span(name: str, begin: float, duration: float, **fields: float) -> dict[str, object]:
+def span(name: str, begin: float, duration: float, **fields: float | str) -> dict[str, object]:
     return {"event": name, "unix_s": begin, "duration_s": duration, **fields}
 
 
@@ -27,6 +27,11 @@ def test_parts_sum_to_wall_time_whatever_overlaps(events: list[dict[str, object]
 def test_a_second_belongs_to_the_innermost_span() -> None:
     spent = account([span("stage.launch", 0, 10), span("restore", 2, 3)], 0, 10)
     assert spent.parts_s == pytest.approx({"launch": 7, "restore": 3})
+
+
+def test_what_a_task_does_beside_its_document_belongs_to_its_stage() -> None:
+    spent = account([span("task", 0, 10, task="validate"), span("stage.validate", 2, 3), span("read", 4, 1)], 0, 10)
+    assert spent.parts_s == pytest.approx({"validate": 9, "read": 1})
 
 
 def test_a_step_is_broken_up_into_its_parts() -> None:
