@@ -19,6 +19,7 @@ from data_contracts.errors import EnvironmentProblem
 from data_contracts.full_disk import naming_a_full_disk
 from data_contracts.leftovers import scratch_folder
 from flows.serve import Server, prefect_server, running, wait_until_ready
+from tasks import mlflow_store
 from training.launch.ports import free_port
 
 ANSWER_WITHIN_S = 15.0
@@ -48,7 +49,9 @@ def prefect_api(*, of_its_own: bool = False) -> Iterator[None]:
     atexit.register(keeping.close)
     with naming_a_full_disk(tempfile.gettempdir()):
         logs = keeping.enter_context(scratch_folder("headway-prefect-"))
-        wait_until_ready(server, keeping.enter_context(running(server, logs)), logs)
+        process = keeping.enter_context(running(server, logs))
+        mlflow_store.load()  # which every flow needs, while this process has nothing else to do
+        wait_until_ready(server, process, logs)
     with temporary_settings({PREFECT_API_URL: f"{server.url}/api"}):
         yield
 

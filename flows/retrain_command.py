@@ -11,6 +11,7 @@ from flows.options import AsJson, Pipeline, Promote, Register, StopAfter, StopAt
 from flows.request import RetrainRequest
 from flows.stop_options import stop_fields
 from flows.windows.command import InWindow
+from training.process_ends import started_unix_s
 
 
 def retrain(
@@ -26,9 +27,7 @@ def retrain(
     as_json: AsJson = False,
 ) -> None:
     """Run every stage that is not found, and register what comes out; ended by a bound, it is continued by the next."""
-    import psutil
-
-    began_unix_s = psutil.Process().create_time()
+    began_unix_s = started_unix_s()
     request = RetrainRequest(
         pipeline=pipeline,
         workspace=workspace or default_workspace(),
@@ -59,9 +58,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run on the code and data that it was begun with, and register what comes out."""
-    import psutil
-
-    began_unix_s = psutil.Process().create_time()
+    began_unix_s = started_unix_s()
     from data_contracts.errors import ConfigError
     from data_contracts.publication import Workspace
     from tasks.resumed_run import named_run

@@ -72,6 +72,12 @@ def be_quiet() -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
+def load() -> None:
+    """Import all that the first `connect` would, a second of a core."""
+    be_quiet()
+    import mlflow.store.tracking.sqlalchemy_store  # noqa: F401
+
+
 def connect(tracking_uri: str, *, must_exist: bool = False) -> MlflowClient:
     """A client of the store, quiet and patient for seconds only.
 

@@ -12,6 +12,7 @@ from flows.options import AsJson, Pipeline, Promote, Register, StopAfter, StopAt
 from flows.request import TrialsRequest
 from flows.stop_options import stop_fields
 from flows.windows.command import InWindow
+from training.process_ends import started_unix_s
 
 
 def trials(
@@ -27,9 +28,7 @@ def trials(
     as_json: AsJson = False,
 ) -> None:
     """Train with each setting that the pipeline file's `trials` says, rank them, and go on with the best."""
-    import psutil
-
-    began_unix_s = psutil.Process().create_time()
+    began_unix_s = started_unix_s()
     request = TrialsRequest(
         pipeline=pipeline,
         workspace=workspace or default_workspace(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,7 @@ def planned(project) -> dict[str, str]:
 
 def test_it_finds_every_stage_and_says_so_in_json_lines(project) -> None:
     before = {path: path.stat().st_mtime_ns for path in project.files("documents/**/*")}
+    asked_unix_s = time.time()
     done = project.retrain("--json")
     assert (done.returncode, done.stderr) == (0, "")
     events = [json.loads(line) for line in done.stdout.splitlines()]
@@ -57,6 +59,8 @@ def test_it_finds_every_stage_and_says_so_in_json_lines(project) -> None:
     assert sum(events[-1]["time_s"].values()) == pytest.approx(events[-1]["wall_s"], abs=0.05)
     # In a run this short a busy machine may take a hundredth for itself between any two parts.
     assert events[-1]["unattributed_ratio"] <= 0.01 + 0.1 / events[-1]["wall_s"], events[-1]["time_s"]
+    (begin,) = (event for event in events if event["event"] == "flow.begin")
+    assert begin["began_unix_s"] >= asked_unix_s - 2 / os.sysconf("SC_CLK_TCK"), "counted from before the command"
     assert len(project.attempts()) == 1
     assert {path: path.stat().st_mtime_ns for path in project.files("documents/**/*")} == before
     assert versions(project) == ["1"]
