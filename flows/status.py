@@ -19,7 +19,7 @@ from data_contracts.report_text import count
 from flows.holds import Hold, shown_hold
 from flows.tables import print_table
 from flows.triggers.records import read_standing
-from tasks import current_run, decisions, model_refs, run_claims
+from tasks import claim_records, current_run, decisions, model_refs
 from training import profiling
 from training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, step_of
 from training.launch import run_lock, stop_request
@@ -94,7 +94,7 @@ def read_status(workspace_uri: str) -> Status:
     models = [_model(workspace, name) for name in workspace.names("refs/models")]
     here = {path.name for path in workspace.local_root.glob("runs/*")}
     described = {name[:16]: name.removesuffix(".json") for name in workspace.names(f"documents/{RunSpec.kind}")}
-    there = {name for top in ("runs", run_claims.OWNERS) for name in workspace.names(top)}
+    there = {name for top in ("runs", claim_records.OWNERS) for name in workspace.names(top)}
     runs = [_run(workspace, name, described.get(name)) for name in sorted(here | there)]
     waiting = [*filter(None, (_waiting(workspace, name) for name in workspace.names("refs/runs")))]
     asked = [ask for name in workspace.names("refs/retrains") for ask in _asked(workspace, name)]
@@ -139,7 +139,7 @@ def _run(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus
     folder = workspace.local_path(f"runs/{name}")
     here = run_lock.holder_of(folder)
     finished = workspace.exists(f"runs/{name}/{RESULT_NAME}")
-    there = None if workspace.is_local or here or finished else run_claims.owner_elsewhere(workspace, name)
+    there = None if workspace.is_local or here or finished else claim_records.owner_elsewhere(workspace, name)
     owner = here or there
     checkpoints = {step_of(path.parent.name) for path in folder.glob(f"checkpoints/*/{MANIFEST_NAME}")}
     if not workspace.is_local:

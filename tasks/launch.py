@@ -17,9 +17,10 @@ from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
 from tasks import current_run
 from tasks.checkpoint_carrier import CheckpointCarrier
+from tasks.claim_taking import Seen
 from tasks.context import RunContext
 from tasks.gangs import gang_for, run_to_its_end
-from tasks.run_claims import Seen, claimed_run
+from tasks.run_claims import claimed_run
 from tasks.slow_ranks import showing_slow_ranks
 from tasks.stage import Made, find_or_make, stage_task
 from tasks.starting_point import Settled, settle_start, write_down_start

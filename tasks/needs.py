@@ -17,7 +17,7 @@ from data_contracts.leftovers import STAGING_SUFFIX
 from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
 from data_contracts.references import DIGEST, Said, said_in
-from tasks.run_claims import OWNERS
+from tasks.claim_records import OWNERS
 from training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, checkpoint_path, directory_name, run_folder
 
 GROUP_RECORD = "group.json"

@@ -12,6 +12,7 @@ from typing import ClassVar, NamedTuple
 from data_contracts.documents import Document, Interval, Link, Sha256
 from data_contracts.errors import HeadwayError, IntegrityError, TrainingFailed
 from tasks.candidate import read_candidate
+from tasks.claim_taking import see_claim
 from tasks.code_version import code_version
 from tasks.context import RunContext
 from tasks.current_run import is_hopeless
@@ -27,7 +28,6 @@ from tasks.launch import (
     train,
     watched_training,
 )
-from tasks.run_claims import see_claim
 from tasks.scoring import Bench, only
 from tasks.slow_ranks import showing_slow_ranks
 from tasks.stage import Made, find_intact, find_or_make, stage_task

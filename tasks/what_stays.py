@@ -21,9 +21,9 @@ from data_contracts.leftovers import MACHINE, STAGING_SUFFIX, is_held
 from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
 from data_contracts.references import reached, removal_order
+from tasks.claim_records import OWNERS, is_claimed
 from tasks.needs import OF_CHECKPOINT, Needs, Reader, own_digest
 from tasks.retirement import let_go
-from tasks.run_claims import OWNERS, is_claimed
 from training.checkpoint.layout import RESULT_NAME
 from training.launch import run_lock
 

@@ -40,9 +40,10 @@ from data_contracts.leftovers import MACHINE, claimed, staging_name
 from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
 from tasks import clean, decisions, model_refs
+from tasks.claim_records import OWNERS
 from tasks.file_lock import holding
 from tasks.promotion_decision import Check, Decision
-from tasks.run_claims import OWNERS, claimed_run
+from tasks.run_claims import claimed_run
 from tasks.what_stays import DAY_S, REPRODUCTIONS, kind_of
 from tests.tasks.conftest import make_context
 from tests.training.attempts import begin

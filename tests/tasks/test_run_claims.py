@@ -19,7 +19,9 @@ import pytest
 from data_contracts.documents import Link, RunSpec
 from data_contracts.errors import EnvironmentProblem, RunStopped, Superseded
 from data_contracts.publication import Workspace
-from tasks import gangs, launch, run_claims
+from tasks import claim_records, gangs, launch
+from tasks.claim_records import OWNERS, ClaimRecords, owner_elsewhere
+from tasks.claim_taking import see_claim
 from tasks.context import RunContext
 from tasks.run_claims import claimed_run
 from tasks.starting_point import Settled
@@ -39,7 +41,7 @@ CLAIMER = Path(__file__).with_name("run_claimer.py")
 REPOSITORY = Path(__file__).resolve().parents[2]
 LEASE_S = 4.0
 SPEC = LaunchSpec(owner_lease_s=LEASE_S)
-CLAIMS = f"{run_claims.OWNERS}/{RUN.sha256[:16]}"
+CLAIMS = f"{OWNERS}/{RUN.sha256[:16]}"
 
 
 class Machine:
@@ -177,7 +179,7 @@ def test_who_ends_in_order_hands_over_at_once(machines: list[Machine], monkeypat
 def test_of_those_who_come_at_once_one_gets_it(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contexts = [Machine(uri, tmp_path / f"{number}").context(monkeypatch) for number in range(3)]
     seen, told = (threading.Barrier(3, timeout=DEADLINE_S) for _ in range(2))
-    newest_entry = run_claims.newest_entry
+    newest_entry = claim_records.newest_entry
 
     def newest_for_all(workspace: Workspace, folder: str) -> int:
         number = newest_entry(workspace, folder)
@@ -185,7 +187,7 @@ def test_of_those_who_come_at_once_one_gets_it(uri: str, tmp_path: Path, monkeyp
             seen.wait()  # nobody claims before all have seen that nobody has
         return number
 
-    monkeypatch.setattr(run_claims, "newest_entry", newest_for_all)
+    monkeypatch.setattr(claim_records, "newest_entry", newest_for_all)
 
     def come(context: RunContext) -> str:
         try:
@@ -256,7 +258,7 @@ def test_a_job_that_goes_on_without_its_flow_is_waited_for(
     for number, end in enumerate((ValueError("a defect"), RunStopped("the window closes.")), 1):
         with pytest.raises(type(end)), claimed_run(context, RUN, spec):
             raise end
-        claim = run_claims._read(context.workspace, RUN.sha256[:16], number)
+        claim = ClaimRecords(context.workspace, RUN.sha256[:16]).read(number)
         assert claim.lease_s > spec.detached.lease_s + spec.stop_grace_s
     # An outcome is its job's last word.
     files.outcome.write_text("{}")
@@ -274,13 +276,13 @@ def test_silences_at_one_time_are_not_waited_for_in_turn(
     assert said(killed_one) == "owner"
     killed(killed_one)
     context = second.context(monkeypatch)
-    seen = run_claims.see_claim(context.workspace, RUN)
+    seen = see_claim(context.workspace, RUN)
     assert seen is not None and seen.number == 1
 
     def wait(_wait_s: float) -> None:
         raise AssertionError("waited")
 
-    monkeypatch.setattr(run_claims.time, "sleep", wait)
+    monkeypatch.setattr(time, "sleep", wait)
     with claimed_run(context, RUN, SPEC, seen._replace(at_s=seen.at_s - LEASE_S)) as claim:
         claim.require()
     other_beat = seen._replace(number=2, beat=b"of another", at_s=seen.at_s - LEASE_S)
@@ -310,8 +312,8 @@ def test_this_machines_own_dead_run_goes_on_nowhere(machines: list[Machine], mon
     killed(process)
     here, there = (machine.context(monkeypatch).workspace for machine in machines)
     run = RUN.sha256[:16]
-    assert run_claims.owner_elsewhere(here, run) is None
-    assert f"pid {process.pid} on " in str(run_claims.owner_elsewhere(there, run))
+    assert owner_elsewhere(here, run) is None
+    assert f"pid {process.pid} on " in str(owner_elsewhere(there, run))
 
 
 def test_who_lost_its_claim_to_a_person_stops_as_well(machines: list[Machine], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +334,7 @@ def test_a_flow_that_lost_its_run_stops_training_and_publishes_nothing_more(
     result = f"{run_folder(run.link)}/{RESULT_NAME}"
 
     def train(_spec: LaunchSpec, gang: Gang, *, poll: Callable[[], object], **_: Any) -> None:
-        workspace.remove(f"{run_claims.OWNERS}/{run.sha256[:16]}/00000001.json")
+        workspace.remove(f"{OWNERS}/{run.sha256[:16]}/00000001.json")
         wait_until(lambda: poll() or requested_stop(gang.run_dir))
         workspace.local_path(result).write_bytes(b"{}")
         raise RunStopped("asked: a checkpoint was kept.")
@@ -349,5 +351,5 @@ def test_a_folder_needs_no_claims(context: RunContext) -> None:
     with claimed_run(context, RUN, SPEC) as claim:
         claim.require()
         claim.stop_if_lost()
-    assert not context.workspace.local_path(run_claims.OWNERS).exists()
+    assert not context.workspace.local_path(OWNERS).exists()
     assert not context.workspace.local_path(run_folder(RUN)).exists()
