@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +47,31 @@ def manifests(
     Raises:
         ConfigError: the run's folder lies on none of the volumes.
     """
-    kubernetes = spec_of(spec)
-    _require_mounted(kubernetes, gang.run_dir)
-    if kubernetes.training_runtime:
-        return [_train_job(spec, kubernetes, gang, key, order, now_unix_s, without)]
+    request = _JobRequest(spec, spec_of(spec), gang, key, order, now_unix_s, without)
+    _require_mounted(request.kubernetes, gang.run_dir)
+    if request.kubernetes.training_runtime:
+        return [_train_job(request)]
     service = {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(kubernetes, key, order),
+        "metadata": _metadata(request),
         # Names, forward and reverse, for process groups, which ask for their own.
         "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {KEY_LABEL: key}},
     }
-    return [_indexed_job(spec, kubernetes, gang, key, order, now_unix_s, without), service]
+    return [_indexed_job(request), service]
+
+
+@dataclass(frozen=True, slots=True)
+class _JobRequest:
+    """What decides a job's manifests; see `manifests`."""
+
+    spec: LaunchSpec
+    kubernetes: KubernetesSpec
+    gang: Gang
+    key: str
+    order: str
+    now_unix_s: float
+    without: Collection[str]
 
 
 def spec_of(spec: LaunchSpec) -> KubernetesSpec:
@@ -75,21 +89,14 @@ def job_name(key: str, order: str) -> str:
     return f"{key}-{order[:8]}"
 
 
-def _indexed_job(
-    spec: LaunchSpec,
-    kubernetes: KubernetesSpec,
-    gang: Gang,
-    key: str,
-    order: str,
-    now_unix_s: float,
-    without: Collection[str],
-) -> Manifest:
+def _indexed_job(request: _JobRequest) -> Manifest:
+    kubernetes, nodes = request.kubernetes, request.gang.nodes
     template = {
-        "metadata": _labelled(kubernetes, key, order),
+        "metadata": _labelled(request),
         "spec": {
-            **_placement(spec, kubernetes, without),
+            **_placement(request),
             "restartPolicy": "Never",
-            "subdomain": key,
+            "subdomain": request.key,
             "enableServiceLinks": False,
             # Pods ask nothing of Kubernetes.
             **({} if kubernetes.service_account else {"automountServiceAccountToken": False}),
@@ -98,8 +105,8 @@ def _indexed_job(
                 {
                     "name": CONTAINER,
                     "image": kubernetes.image,
-                    "command": _command(kubernetes, gang),
-                    "env": _environment(kubernetes, key, order),
+                    "command": _command(request),
+                    "env": _environment(request),
                     **_unless_empty(
                         envFrom=[{"secretRef": {"name": name}} for name in kubernetes.secret_environments],
                         resources=_resources(kubernetes),
@@ -111,17 +118,17 @@ def _indexed_job(
     }
     job_spec = {
         "completionMode": "Indexed",
-        "completions": gang.nodes,
-        "parallelism": gang.nodes,
-        **job_policies(spec.max_attempts),
-        **_deadline(spec, gang, now_unix_s),
+        "completions": nodes,
+        "parallelism": nodes,
+        **job_policies(request.spec.max_attempts),
+        **_deadline(request),
         "ttlSecondsAfterFinished": KEPT_S,
         "template": template,
     }
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": _metadata(kubernetes, key, order),
+        "metadata": _metadata(request),
         "spec": job_spec,
     }
 
@@ -142,28 +149,21 @@ def job_policies(max_attempts: int) -> Manifest:
     }
 
 
-def _train_job(
-    spec: LaunchSpec,
-    kubernetes: KubernetesSpec,
-    gang: Gang,
-    key: str,
-    order: str,
-    now_unix_s: float,
-    without: Collection[str],
-) -> Manifest:
+def _train_job(request: _JobRequest) -> Manifest:
+    kubernetes = request.kubernetes
     pods = {
-        "metadata": _labelled(kubernetes, key, order),
+        "metadata": _labelled(request),
         "spec": {
-            **_placement(spec, kubernetes, without),
+            **_placement(request),
             "containers": [{"name": CONTAINER, "volumeMounts": _mounts(kubernetes)}],
         },
     }
     jobs = [{"name": CONTAINER, "template": {"spec": {"template": pods}}}]
     trainer = {
         "image": kubernetes.image,
-        "command": _command(kubernetes, gang),
-        "env": _environment(kubernetes, key, order),
-        "numNodes": gang.nodes,
+        "command": _command(request),
+        "env": _environment(request),
+        "numNodes": request.gang.nodes,
         **_unless_empty(resourcesPerNode=_resources(kubernetes)),
     }
     patch = {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": jobs}}}}
@@ -175,21 +175,22 @@ def _train_job(
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": _metadata(kubernetes, key, order),
+        "metadata": _metadata(request),
         "spec": {
             "runtimeRef": runtime,
-            **_deadline(spec, gang, now_unix_s),
+            **_deadline(request),
             "trainer": trainer,
             "runtimePatches": [patch],
         },
     }
 
 
-def _placement(spec: LaunchSpec, kubernetes: KubernetesSpec, without: Collection[str]) -> Manifest:
+def _placement(request: _JobRequest) -> Manifest:
     """Of a pod's spec, what a TrainJob may patch too."""
+    kubernetes = request.kubernetes
     security = {"runAsUser": kubernetes.run_as_user, "fsGroup": kubernetes.fs_group}
     return {
-        "terminationGracePeriodSeconds": grace_s(spec),
+        "terminationGracePeriodSeconds": grace_s(request.spec),
         **_unless_empty(
             serviceAccountName=kubernetes.service_account,
             nodeSelector=dict(kubernetes.node_selector),
@@ -203,7 +204,7 @@ def _placement(spec: LaunchSpec, kubernetes: KubernetesSpec, without: Collection
                 )
                 for each in kubernetes.tolerations
             ],
-            affinity=_affinity(without),
+            affinity=_affinity(request.without),
             imagePullSecrets=[{"name": name} for name in kubernetes.image_pull_secrets],
             securityContext={name: value for name, value in security.items() if value is not None},
         ),
@@ -250,8 +251,9 @@ def _mounts(kubernetes: KubernetesSpec) -> list[Manifest]:
     return found
 
 
-def _environment(kubernetes: KubernetesSpec, key: str, order: str) -> list[Manifest]:
-    given = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", **kubernetes.environment, JOB: job_name(key, order)}
+def _environment(request: _JobRequest) -> list[Manifest]:
+    kubernetes, job = request.kubernetes, job_name(request.key, request.order)
+    given = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", **kubernetes.environment, JOB: job}
     fields = {POD: "metadata.name", POD_ADDRESS: "status.podIP", MACHINE: "spec.nodeName"}
     return [
         *({"name": name, "value": value} for name, value in given.items()),
@@ -263,9 +265,10 @@ def _environment(kubernetes: KubernetesSpec, key: str, order: str) -> list[Manif
     ]
 
 
-def _command(kubernetes: KubernetesSpec, gang: Gang) -> list[str]:
+def _command(request: _JobRequest) -> list[str]:
     # A dollar in brackets is Kubernetes' own, unless there are two.
-    return [kubernetes.python, "-m", "training.launch.pod", str(gang.run_dir).replace("$(", "$$(")]
+    run_dir = str(request.gang.run_dir).replace("$(", "$$(")
+    return [request.kubernetes.python, "-m", "training.launch.pod", run_dir]
 
 
 def _resources(kubernetes: KubernetesSpec) -> Manifest:
@@ -273,20 +276,21 @@ def _resources(kubernetes: KubernetesSpec) -> Manifest:
     return {"requests": given, "limits": dict(given)} if given else {}
 
 
-def _deadline(spec: LaunchSpec, gang: Gang, now_unix_s: float) -> Manifest:
+def _deadline(request: _JobRequest) -> Manifest:
     """The run's absolute end, and time for the notice after it: the supervisor keeps the bound, this is its net."""
-    left_s = gang.stop.at_unix_s - now_unix_s
+    left_s = request.gang.stop.at_unix_s - request.now_unix_s
     if math.isinf(left_s):
         return {}
-    return {"activeDeadlineSeconds": math.ceil(max(left_s, 0.0)) + grace_s(spec)}
+    return {"activeDeadlineSeconds": math.ceil(max(left_s, 0.0)) + grace_s(request.spec)}
 
 
-def _metadata(kubernetes: KubernetesSpec, key: str, order: str) -> Manifest:
-    return {"name": key, "namespace": kubernetes.namespace, **_labelled(kubernetes, key, order)}
+def _metadata(request: _JobRequest) -> Manifest:
+    return {"name": request.key, "namespace": request.kubernetes.namespace, **_labelled(request)}
 
 
-def _labelled(kubernetes: KubernetesSpec, key: str, order: str) -> Manifest:
-    ours = {"app.kubernetes.io/name": "headway", KEY_LABEL: key, ORDER_LABEL: order[:8]}
+def _labelled(request: _JobRequest) -> Manifest:
+    kubernetes = request.kubernetes
+    ours = {"app.kubernetes.io/name": "headway", KEY_LABEL: request.key, ORDER_LABEL: request.order[:8]}
     return {"labels": {**kubernetes.labels, **ours}, **_unless_empty(annotations=dict(kubernetes.annotations))}
 
 
