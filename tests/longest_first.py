@@ -47,7 +47,12 @@ LONGEST_FIRST: tuple[tuple[str, ...], ...] = (
     ("tests/training/test_worker.py",),
     ("tests/tasks/test_champion_race.py",),
     ("tests/tasks/test_model_card.py",),
+    ("tests/tasks/test_clean_retired.py",),
     ("tests/tasks/test_clean.py",),
+    (  # MLflow, and a database of its
+        "tests/tasks/test_champion_moves.py",
+        "tests/tasks/test_approval.py",
+    ),
     ("tests/data_contracts/test_object_store.py",),
     ("tests/flows/windows/test_openings.py",),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,9 @@ from data_contracts.documents import (
     StoredFile,
 )
 from data_contracts.publication import Workspace
+from tasks import champion, mlflow_store
 from tasks.context import RunContext
+from tasks.model_versions import ModelVersions
 from tests.tasks.days import Days
 from training.checkpoint.inexactness import inexactness
 from training.ledger import Ledger
@@ -88,6 +91,13 @@ def report_on(
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
     return Workspace.create(str(tmp_path / "workspace"))
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
+    if request.param == "folder":
+        return Workspace.create(str(tmp_path / "workspace"))
+    return Workspace.create(f"s3://{request.getfixturevalue('new_bucket')()}/team")
 
 
 @pytest.fixture
@@ -173,6 +183,31 @@ def register(workspace: Workspace) -> Register:
         return workspace.publish_document(registration), evaluation.link
 
     return made
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> str:
+    return f"{mlflow_store.SQLITE}{shutil.copy(mlflow_tables, tmp_path_factory.mktemp('mlflow'))}"
+
+
+@pytest.fixture
+def versions(context: RunContext, store: str) -> ModelVersions:
+    client = mlflow_store.connect(store)
+    for model in client.search_registered_models():
+        client.delete_registered_model(model.name)
+    return ModelVersions(context, client, MODEL, store)
+
+
+@pytest.fixture
+def settle(versions: ModelVersions, register: Callable[..., tuple[Link, Link]]) -> Callable[..., Link]:
+    """Register a model as a retrain does; returns its registration."""
+
+    def settled(number: int, against: Link | None = None, *, better: bool = True) -> Link:
+        registration, evaluation = register(number, against, better=better)
+        champion.settle(versions, registration, evaluation)
+        return registration
+
+    return settled
 
 
 @pytest.fixture

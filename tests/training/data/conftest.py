@@ -15,6 +15,7 @@ import pytest
 
 from data_contracts.documents import FittedState, Link, ShardManifest
 from data_contracts.publication import Workspace
+from tests.training.data.own_words import Own
 from training.data.sharding import fit, write_shards
 from training.data.spec import BytePairSpec, ShardSpec
 from training.data.splits import NO_ROWS, SourceRows
@@ -97,6 +98,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes], sp
 def built(tmp_path: Path, files: dict[str, bytes], spec: ShardSpec) -> Built:
     """Shards of the test's own."""
     return make_shards(tmp_path / "workspace", files, spec)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Own:
+    made = Own(tmp_path, Workspace.create(str(tmp_path / "workspace")))
+    made.write()
+    return made
 
 
 @pytest.fixture

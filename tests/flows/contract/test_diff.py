@@ -3,43 +3,28 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from flows.command_line import run as run_command
+from tests.flows.contract.conftest import Answer, Headway
 
 COLUMNS = "{id: {type: int64}, age: {type: int16, min: 0, max: 150}}"
 NARROWER = "{id: {type: int64}, age: {type: int16, min: 18, max: 150}}"
 WIDER = "{id: {type: int64}, age: {type: int16, min: 0, max: 200}}"
 RETYPED = "{id: {type: string}, age: {type: int16, min: 0, max: 150}}"
-
-
-class Answer(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 Diff = Callable[..., Answer]
 
 
 @pytest.fixture
-def diff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Diff:
+def diff(headway: Headway, tmp_path: Path) -> Diff:
     """`headway contract diff` between version 1.2.3 of the columns above and another version."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.delenv("HEADWAY_PROJECT", raising=False)
 
     def ask(columns: str, version: str, *options: str, more: str = "") -> Answer:
         (tmp_path / "old.yaml").write_text(f"name: people\nversion: 1.2.3\ncolumns: {COLUMNS}\n")
         (tmp_path / "new.yaml").write_text(f"name: people\nversion: {version}\ncolumns: {columns}\n{more}")
-        monkeypatch.setattr(sys, "argv", ["headway", "contract", "diff", "old.yaml", "new.yaml", *options])
-        code = run_command()
-        return Answer(code, *capsys.readouterr())
+        return headway("contract", "diff", "old.yaml", "new.yaml", *options)
 
     return ask
 

@@ -1,0 +1,158 @@
+"""`headway contract check` needs neither workspace nor training, and tells what breaks a contract first."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.flows.contract.conftest import Headway
+from tests.flows.contract.orders import EMAIL, NUM_ROWS, orders, write_parquet
+
+
+def test_what_breaks_a_contract_is_told_first_with_exit_code_4(headway: Headway, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "data")
+    headway("contract", "init", "data", "--name", "orders")
+    bad = orders().set_column(2, "country", pa.array(["XX", *orders()["country"].to_pylist()[1:]]))
+    write_parquet(tmp_path / "new", bad)
+    answer = headway("contract", "check", "orders.contract.yaml", "new")
+    assert answer.code == 4
+    assert "✖ REFUSED orders 1.0.0" in answer.out
+    first = answer.out.splitlines()[3]
+    assert first.split()[:3] == ["✖", "broken", "country.one_of"]
+    assert "1 of 600 rows break it" in first
+    assert "XX" not in answer.out
+
+
+def test_machines_read_json_and_nothing_else(headway: Headway, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "data")
+    headway("contract", "init", "data", "--name", "orders")
+    answer = headway("contract", "check", "orders.contract.yaml", "data", "--json")
+    found = json.loads(answer.out)
+    assert (answer.code, found["passed"], found["num_rows"], found["num_files"]) == (0, True, NUM_ROWS, 2)
+    assert {"rule_id", "severity", "passed", "observed", "description"} <= set(found["verdicts"][0])
+
+
+def test_a_check_leaves_nothing_behind_but_the_report_that_was_asked_for(headway: Headway, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "data")
+    headway("contract", "init", "data", "--name", "orders")
+    before = set(tmp_path.rglob("*"))
+    assert "`--report FILE` writes it" in headway("contract", "check", "orders.pipeline.yaml").out
+    assert set(tmp_path.rglob("*")) == before
+    checked = headway("contract", "check", "orders.pipeline.yaml", "--report", "out/report.html")
+    assert (checked.code, checked.out.splitlines()[-1]) == (0, "report  out/report.html")
+    assert set(tmp_path.rglob("*")) - before == {tmp_path / "out", tmp_path / "out" / "report.html"}
+    assert "<h1>Passed</h1>" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_rows_set_aside_are_named_and_their_values_are_not(headway: Headway, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "data")
+    (tmp_path / "c.yaml").write_text(
+        "name: orders\nversion: 1.0.0\nextra_columns: true\nquarantine_limit_ratio: 0.1\n"
+        "columns: {contact: {type: string}}\n"
+        "rules: [{id: odd-contact, column: contact, pattern: '[1-9].*', action: quarantine}]\n"
+    )
+    answer = headway("contract", "check", "c.yaml", "data", "--json", "--report", "r.html")
+    found = json.loads(answer.out)
+    assert answer.code == 0
+    assert found["num_quarantined_by_rule"] == {"odd-contact": 1}
+    assert found["quarantined"] == [{"path": "a.parquet", "row": 0, "rule_ids": ["odd-contact"]}]
+    assert "odd-contact" in (tmp_path / "r.html").read_text()
+    assert EMAIL not in answer.out + (tmp_path / "r.html").read_text()
+
+
+def test_a_bad_contract_is_told_by_file_line_key_and_nearest_name(headway: Headway, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "data")
+    (tmp_path / "c.yaml").write_text("name: x\nversion: 1.0.0\ncolumns:\n  id: {type: int64, nulable: true}\n")
+    answer = headway("contract", "check", "c.yaml", "data")
+    assert answer.code == 2
+    for said in ("c.yaml", "line 4", "columns.id.nulable", "`nullable`"):
+        assert said in answer.err
+
+
+def test_a_contract_without_data_is_told_apart_from_a_pipeline(headway: Headway, tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("name: x\nversion: 1.0.0\ncolumns: {id: {type: int64}}\n")
+    answer = headway("contract", "check", "c.yaml")
+    assert answer.code == 2
+    assert "headway contract check c.yaml DATA" in answer.err
+
+
+def test_files_that_are_not_there_are_refused_by_name(headway: Headway, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "data")
+    missing = headway("contract", "check", "missing.yaml", "data")
+    assert (missing.code, "missing.yaml" in missing.err) == (2, True)
+    assert headway("contract", "check", "missing").code == 2
+
+
+def test_leakage_is_judged_by_the_pipeline_s_own_split(headway: Headway, tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for number in range(200):
+        (tmp_path / "texts" / f"{number}.txt").write_text("the same text\n")
+    headway("contract", "init", "texts")
+    with (tmp_path / "texts.contract.yaml").open("a") as stream:
+        stream.write("leakage: [{id: same-text, columns: [text]}]\n")
+    answer = headway("contract", "check", "texts.pipeline.yaml")
+    assert answer.code == 4, answer.err
+    assert answer.out.splitlines()[3].split()[:3] == ["✖", "broken", "same-text"]
+    alone = headway("contract", "check", "texts.contract.yaml", "texts")
+    assert alone.code == 2
+    assert "which split a row is in" in alone.err
+
+
+@pytest.mark.parametrize(
+    ("split", "leaks"),
+    [("split_by: file", False), ("split_by: row", True), ("split_by: key, split_key: text", False)],
+)
+def test_leakage_of_a_table_is_judged_by_the_split_that_sharding_will_make(headway, tmp_path, split, leaks) -> None:
+    (tmp_path / "data").mkdir()
+    texts = [f"text {number // 2}" for number in range(400)]
+    for part in range(2):
+        pq.write_table(pa.table({"text": texts[200 * part : 200 * part + 200]}), tmp_path / "data" / f"{part}.parquet")
+    (tmp_path / "contract.yaml").write_text(
+        "name: texts\nversion: 1.0.0\ncolumns: {text: {type: string, nullable: true}}\n"
+        "leakage: [{id: same-text, columns: [text]}]\n"
+    )
+    (tmp_path / "texts.yaml").write_text(
+        "pipeline: texts\nsource: {format: parquet, uri: data}\ncontract: contract.yaml\n"
+        f"shards: {{heldout_fraction: 0.5, {split}}}\nregistry: {{model: texts}}\n"
+    )
+    answer = headway("contract", "check", "texts.yaml")
+    assert answer.code == (4 if leaks else 0), answer.out + answer.err
+    assert ("are shared by two splits" in answer.out) == leaks
+
+
+def test_a_great_expectations_suite_beside_the_contract_is_held_as_well(headway: Headway, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "data")
+    headway("contract", "init", "data", "--name", "orders")
+    expectation = {
+        "type": "expect_column_values_to_be_between",
+        "kwargs": {"column": "amount", "min_value": 1000},
+        "severity": "critical",
+    }
+    (tmp_path / "suite.json").write_text(json.dumps({"name": "theirs", "expectations": [expectation]}))
+    with (tmp_path / "orders.contract.yaml").open("a") as stream:
+        stream.write("suite: suite.json\n")
+    answer = headway("contract", "check", "orders.pipeline.yaml")
+    assert answer.code == 4, answer.err
+    broken = [line for line in answer.out.splitlines() if "✖ broken" in line]
+    assert len(broken) == 1, answer.out
+    assert "amount" in broken[0]
+
+
+def test_rows_that_came_too_late_are_refused_by_the_clock(headway: Headway, tmp_path: Path) -> None:
+    yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=30)
+    (tmp_path / "data").mkdir()
+    pq.write_table(pa.table({"at": pa.array([yesterday], pa.timestamp("us", tz="UTC"))}), tmp_path / "data/a.parquet")
+    for max_age_h, code in ((48, 0), (24, 4)):
+        (tmp_path / "c.yaml").write_text(
+            "name: x\nversion: 1.0.0\ncolumns: {at: {type: 'timestamp[us, tz=UTC]'}}\n"
+            f"freshness: [{{id: fresh, column: at, max_age_h: {max_age_h}}}]\n"
+        )
+        answer = headway("contract", "check", "c.yaml", "data", "--report", "r.html")
+        assert answer.code == code, answer.out
+        assert "the newest row is 30.0 hours old" in answer.out
+        assert f"<h1>{'Refused' if code else 'Passed'}</h1>" in (tmp_path / "r.html").read_text()

@@ -1,0 +1,165 @@
+"""A mistake in an encoder of the user's own is one sentence with a place, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from data_contracts.errors import ConfigError, DataError
+from tests.training.data.own_words import Own, rows
+from training.data.encoder_host import Guest
+from training.data.encoder_specs import OwnSpec
+from training.data.hosted_encoder import check_own_encoder
+from training.launch.process_tree import ALREADY_DEAD, process_state
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("sorted(found), {", "list({*'abcdefgh'}), {", ["fit learnt something else", "order of a set"]),
+        ("+= 1", "+= 1 + np.random.randint(2)", ["encode made other bytes of the same rows"]),
+        ("+= 1", "+= min(4, batch.num_rows)", ["other rows were beside them"]),
+        ("        found = set()", "        import os; os._exit(9)", ["ended with exit code 9"]),
+    ],
+)
+def test_an_encoder_that_is_no_function_of_its_rows_is_refused_before_all_are_read(
+    own: Own, old: str, new: str, words: list[str]
+) -> None:
+    own.write(old, new)
+    spec = own.spec()
+    with pytest.raises(ConfigError) as told:
+        own.fit(spec)
+    assert all(word in str(told.value) for word in words), told.value
+    assert not list((own.root / "workspace").glob("fitted/*"))
+
+
+@pytest.fixture
+def guest(own: Own, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Guest]]:
+    """The encoder in this process and from an archive, as in its own."""
+
+    def made() -> Guest:
+        (own.root / "encoder.zip").write_bytes(own.code(own.spec()))
+        monkeypatch.syspath_prepend(str(own.root / "encoder.zip"))
+        return Guest("my_words.encoder:Words", {})
+
+    yield made
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_words"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            "dtype=np.uint8)\n        for",
+            "dtype=np.int16)\n        for",
+            ["letters as int16", "uint8 [", "encoder.py:31"],
+        ),
+        ("(batch.num_rows, self.spec", "(batch.num_rows + 1, self.spec", ["letters with", "rows for", "encoder.py:31"]),
+        ('{"letters": letters, ', "{", ["returned label, not the columns letters, label", "encoder.py:31"]),
+        ("        return {", "        return None and {", ["returned nothing, not the columns"]),
+        ("label[:, None]", "label[:, None] + np.int32(1)", ["label outside [0, 2)"]),
+        (
+            "    def encode(self",
+            "    def encodes(self",
+            ["Words is no encoder: it has no method encode", "encoder.py:16"],
+        ),
+        ("    @classmethod\n", "", ["fit is no classmethod", "encoder.py:19"]),
+        ("return Learnt(", "return (", ["fit returned a tuple, not Learnt", "encoder.py:19"]),
+        ("Learnt(sorted(found)", "Learnt({1.5: found}", ["no JSON value"]),
+        ('"kinds.txt":', '"../kinds.txt":', ["'../kinds.txt', which is no plain name"]),
+        ("spec_type = Options", "spec_type = dict", ["its spec_type is no Frozen model"]),
+        ("self.kinds.index(kind)", "self.kinds.idx(kind)", ["no attribute 'idx'", "encoder.py:36"]),
+        ("self.kinds.index(kind)", "{}[kind]", ["encode raised KeyError.", "encoder.py:36"]),
+        ("        found = set()", "        raise SystemExit('no')", ["fit raised SystemExit", "encoder.py:21"]),
+        ("sorted(found)).encode()}", "sorted(found)).encode()}.values()", ["fit returned files as a dict_values"]),
+        ('{"letters": letters, ', '{7: letters, "label": 1, ', ["returned 7, label, not the columns letters, label"]),
+        ("import numpy as np", "import numpie as np", ["No module named 'numpie'", "encoder.py:1"]),
+        ("shape=(spec.buckets,)", "shape=(0,)", ["letters' as uint8 [0]", "encoder.py:26"]),
+        ('dtype="uint8"', 'dtype="complex64"', ["letters' as complex64"]),
+    ],
+)
+def test_a_wrong_encoder_is_refused_by_name_and_line(
+    own: Own, guest: Callable[[], Guest], old: str, new: str, words: list[str]
+) -> None:
+    own.write(old, new)
+    with pytest.raises(ConfigError) as told:
+        wrong = guest()
+        wrong.open(wrong.fit(rows(0, 20)))
+        for batch in rows(0, 20):
+            wrong.encode(batch)
+    assert all(word in str(told.value) for word in words), told.value
+    assert "fruit" not in str(told.value), "no value of the data"
+
+
+def test_an_encoder_that_is_not_python_is_refused_by_its_file(own: Own) -> None:
+    own.write("self.spec, self.kinds = spec", "self.spec self.kinds = spec")
+    with pytest.raises(ConfigError, match=r"encoder\.py: the encoder's module cannot be read .*line 27"):
+        own.code(own.spec())
+
+
+def test_options_that_it_does_not_know_are_refused_with_the_nearest_name(own: Own) -> None:
+    for options, words in (
+        ({"colum": "word"}, "shards.encoder.options.colum: no such field. Did you mean column?"),
+        ({"buckets": "many"}, "shards.encoder.options.buckets: Input should be a valid integer"),
+    ):
+        spec = own.spec(**options).encoder
+        assert isinstance(spec, OwnSpec)
+        with pytest.raises(ConfigError, match="shards") as told:
+            check_own_encoder(spec, own.code(own.spec()))
+        assert words in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("my_wrods.encoder:Words", "no package 'my_wrods'"),
+        ("my_words.encodr:Words", "no module 'my_words.encodr'. Did you mean my_words.encoder?"),
+        ("my_words.encoder:Word", "my_words.encoder defines no class 'Word'"),
+        ("training.data.images:ImageEncoder", "the encoder's package 'training' has the name of one of Headway's own"),
+    ],
+)
+def test_an_encoder_that_is_not_there_is_named(own: Own, name: str, words: str) -> None:
+    spec = own.spec(name)
+    with pytest.raises(ConfigError) as told:
+        assert isinstance(spec.encoder, OwnSpec)
+        check_own_encoder(spec.encoder, own.code(spec))
+    assert words in f"{told.value.what} {told.value.advice}"
+
+
+def test_rows_that_the_encoder_refuses_are_the_datas_fault(own: Own) -> None:
+    own.write("        letters = np", "        raise DataError('a word has no letter')\n        letters = np")
+    with pytest.raises(DataError, match=r"encoder\.py:32 .*a word has no letter, in rows 0 to \d+ of part-"):
+        own.fit(own.spec())
+
+
+def test_an_error_class_of_the_users_own_is_told_as_headways_that_it_derives_from(own: Own) -> None:
+    own.write(
+        "        letters = np",
+        """        class Unreadable(DataError):
+            def __init__(self, word):
+                super().__init__("a word has no letter")
+        raise Unreadable(batch)
+        letters = np""",
+    )
+    with pytest.raises(DataError, match=r"a word has no letter, in rows 0 to \d+ of part-"):
+        own.fit(own.spec())
+
+
+def test_what_an_encoder_forked_ends_with_it_and_keeps_nobody_waiting(own: Own, until) -> None:
+    left = own.root / "left"
+    own.write(
+        "        found = set()",
+        f"""        import os, signal
+        with open({str(left)!r}, "w") as file:
+            if not (child := os.fork()):
+                signal.pause()
+            file.write(str(child))
+        os._exit(9)""",
+    )
+    with pytest.raises(ConfigError, match="ended with exit code 9"):
+        own.fit(own.spec())
+    pid = int(left.read_text())
+    until(lambda: process_state(pid) in ALREADY_DEAD, what=f"the end of {pid}, which the encoder forked,")
