@@ -25,6 +25,16 @@ from training.launch.run_lock import owning
 from training.launch.spec import LaunchSpec
 
 REASON = "bits per byte 2.104 [2.086, 2.122], 0.310 below the champion's on the same 512 examples"
+RUN = RunStatus(
+    run="0123456789abcdef",
+    pipeline="tiny",
+    going_on=False,
+    owner="",
+    step=1_000,
+    num_checkpoints=3,
+    finished=False,
+    folder="/folder",
+)
 
 
 def shown(status: Status) -> list[str]:
@@ -42,16 +52,8 @@ def test_no_line_is_wider_than_80_columns_and_nothing_is_cut_off() -> None:
         champion_since="2025-01-31T12:00:00+00:00",
         reason=REASON,
     )
-    run = RunStatus(
-        run="0123456789abcdef",
-        pipeline="stdlib-lm-nightly",
-        going_on=True,
-        owner="pid 123456 on a-host-with-a-rather-long-name.example.org",
-        step=123_456,
-        num_checkpoints=3,
-        finished=False,
-        folder="/folder",
-    )
+    owner = "pid 123456 on a-host-with-a-rather-long-name.example.org"
+    run = RUN.model_copy(update={"pipeline": "stdlib-lm-nightly", "going_on": True, "owner": owner, "step": 123_456})
     lines = shown(Status(workspace="/workspace", models=[model], runs=[run]))
     assert max(map(len, lines)) <= 80
     words = " ".join(lines).split()
@@ -66,17 +68,7 @@ def test_a_champion_that_is_the_challenger_too_stands_there_once_and_a_run_tells
     won = ModelStatus(
         model="tiny", num_versions=1, champion="1", challenger="1", champion_since="2025-01-31", reason="first"
     )
-    run = RunStatus(
-        run="0123456789abcdef",
-        pipeline="tiny",
-        going_on=False,
-        owner="",
-        step=1_000,
-        num_checkpoints=3,
-        checkpoint_step=800,
-        finished=False,
-        folder="/folder",
-    )
+    run = RUN.model_copy(update={"checkpoint_step": 800})
     lines = [line.split() for line in shown(Status(workspace="/workspace", models=[won], runs=[run]))]
     assert ["champion", "v1", "since", "2025-01-31"] in lines and not any("challenger" in line for line in lines)
     assert ["step", "1,000,", "3", "checkpoints,", "the", "newest", "of", "step", "800"] in lines
