@@ -31,8 +31,8 @@ from training.config import TrainingSpec
 from training.launch.follow import follow_all
 from training.launch.jobs import JobState
 from training.launch.launchers import scheduler_for
-from training.launch.slurm import run_command
 from training.launch.slurm_array import array_name
+from training.launch.slurm_commands import run_command
 from training.launch.stop_request import request_stop
 from training.ledger import Ledger, read_events
 

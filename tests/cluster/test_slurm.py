@@ -19,7 +19,7 @@ from tests.cluster.slurm import SlurmCluster
 from tests.cluster.toys import start_toy_agents
 from tests.training.conftest import make_project
 from tests.waiting import DEADLINE_S, wait_until
-from training.launch import slurm as slurm_launcher
+from training.launch import slurm_script
 from training.launch.follow import WORKER_LOST
 from training.launch.hosts import HEADWAY_HOME
 from training.launch.jobs import JobState
@@ -28,7 +28,8 @@ from training.launch.order import JobHandle, Outcome
 from training.launch.process_tree import processes_with
 from training.launch.protocol import TOKEN as RUN_TOKEN
 from training.launch.retry_budget import AttemptRecords
-from training.launch.slurm import Slurm, run_command
+from training.launch.slurm import Slurm
+from training.launch.slurm_commands import run_command
 from training.launch.spec import DetachedSpec, LaunchSpec
 from training.launch.stop_request import request_stop
 from training.ledger import read_events
@@ -43,7 +44,7 @@ def toy_agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def real_agents(toy_agents: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_launcher, "HEADWAY_HOME", HEADWAY_HOME)
+    monkeypatch.setattr(slurm_script, "HEADWAY_HOME", HEADWAY_HOME)
 
 
 @dataclass

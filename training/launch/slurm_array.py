@@ -17,18 +17,9 @@ from data_contracts.errors import EnvironmentProblem
 from training.launch.follower import ASK_S
 from training.launch.jobs import JobReport
 from training.launch.order import DetachedFiles, JobHandle, Order
-from training.launch.slurm import (
-    Slurm,
-    listed_jobs,
-    log_pattern,
-    place_options,
-    read_job,
-    report_of_failure,
-    run_command,
-    script,
-    shape_options,
-    supervisor_command,
-)
+from training.launch.slurm import Slurm
+from training.launch.slurm_commands import listed_jobs, read_job, report_of_failure, run_command
+from training.launch.slurm_script import log_pattern, place_options, script, shape_options, supervisor_command
 from training.launch.spec import Gang, LaunchSpec
 
 _ELEMENT = re.compile(r"(?P<name>.+)\[(?P<index>\d+)\]")

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from data_contracts.errors import EnvironmentProblem
 from training.launch.job_start import StartState
 from training.launch.jobs import JobState
-from training.launch.slurm import in_minutes, limit_s_of, read_job, run_command
+from training.launch.slurm_commands import read_job, run_command
+from training.launch.slurm_script import in_minutes, limit_s_of
 from training.launch.spec import Gang, LaunchSpec
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from training.launch.hosts import Host
-from training.launch.slurm import run_command
+from training.launch.slurm_commands import run_command
 
 
 class Srun:

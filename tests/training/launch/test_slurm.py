@@ -14,7 +14,9 @@ from training.launch.failure import describe, rebuilt
 from training.launch.jobs import JobState, SchedulerSilent
 from training.launch.lease import Lease, LeaseWatch
 from training.launch.order import DetachedFiles, JobHandle, Order, Outcome
-from training.launch.slurm import Slurm, batch_script, has_room_beside, read_job
+from training.launch.slurm import Slurm, has_room_beside
+from training.launch.slurm_commands import read_job
+from training.launch.slurm_script import batch_script
 from training.launch.slurm_spec import SlurmSpec
 from training.launch.spec import Gang, LaunchSpec, for_quiet_work
 from training.launch.srun import parse_hosts
@@ -65,8 +67,8 @@ def gang(stop: StopBound = NO_BOUND, run_dir: Path = Path("/runs of 100%/0123456
 
 
 def test_the_job_of_a_run_is_what_its_spec_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.launch.slurm.HEADWAY_HOME", "/opt/headway")
-    monkeypatch.setattr("training.launch.slurm.sys.executable", "/opt/python")
+    monkeypatch.setattr("training.launch.slurm_script.HEADWAY_HOME", "/opt/headway")
+    monkeypatch.setattr("training.launch.slurm_script.sys.executable", "/opt/python")
     bound = StopBound(at_unix_s=NOW_S + 1700, reason="window closed")
     assert batch_script(SPEC, gang(bound), "headway-0123456789abcdef-0a1b", NOW_S) == SCRIPT
 

@@ -25,8 +25,8 @@ JobId=13 ArrayJobId=12 ArrayTaskId=0 JobName=headway-trials-x JobState=TIMEOUT R
 
 
 def test_the_array_of_several_runs_is_what_their_spec_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.launch.slurm.HEADWAY_HOME", "/opt/headway")
-    monkeypatch.setattr("training.launch.slurm.sys.executable", "/opt/python")
+    monkeypatch.setattr("training.launch.slurm_script.HEADWAY_HOME", "/opt/headway")
+    monkeypatch.setattr("training.launch.slurm_script.sys.executable", "/opt/python")
     bound = StopBound(at_unix_s=NOW_S + 1700, reason="window closed")
     folders = ("/runs of 100%/0", "/runs of 100%/1", "/it's here/2")
     gangs = [gang(bound, Path(folder)) for folder in folders]
@@ -40,7 +40,7 @@ def test_an_element_runs_its_own_run_and_writes_in_its_folder(
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho "told $*"\n')
     python.chmod(0o755)
-    monkeypatch.setattr("training.launch.slurm.sys.executable", str(python))
+    monkeypatch.setattr("training.launch.slurm_script.sys.executable", str(python))
     gangs = [gang(run_dir=tmp_path / name) for name in ("a'b", "c d", "$HOME")]
     for each in gangs:
         (each.run_dir / "detached").mkdir(parents=True)
