@@ -19,7 +19,7 @@ from data_contracts.object_store import Patience
 from data_contracts.publication import Workspace
 from flows.devices import devices_of
 from flows.environment import project_folder
-from flows.failure_card import failure_card
+from flows.failure_facts import failure_card
 from flows.orphan import ended_with_worker
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest, TrainingRequest

@@ -14,7 +14,8 @@ from data_contracts.digest_cache import DigestCache
 from data_contracts.errors import ContractViolation, IntegrityError, RanksLost, RunStopped, TrainingFailed
 from data_contracts.publication import Workspace
 from flows.command_signals import HungUp, Terminated
-from flows.failure_card import NAME, FailureCard, failure_card, make_card, markdown, print_card
+from flows.failure_card import FailureCard, markdown, print_card
+from flows.failure_facts import NAME, failure_card, make_card
 from flows.pipeline_spec import PipelineSpec, load_pipeline
 from flows.request import RetrainRequest
 from flows.terminal import Terminal

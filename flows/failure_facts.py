@@ -1,0 +1,193 @@
+"""What is known of a failure, put on a card where a retrain fails, from what is on disk anyway.
+
+The card is kept beside the flow run's ledger, shown in the terminal and as an artifact. Whatever goes wrong while it is
+made, the failure itself is what is raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+
+from data_contracts.errors import HeadwayError, RunStopped
+from data_contracts.publication import Workspace
+from flows.commands import command_name, elsewhere
+from flows.failure_card import FailureCard, Tried, markdown
+from flows.pipeline_spec import PipelineSpec
+from flows.request import TrainingRequest
+from flows.windows.gate import opens_next
+from flows.windows.openings import UTC, Timetable
+from flows.windows.overrides import read_overrides
+from tasks.artifacts import artifact_key, show_markdown
+from tasks.context import RunContext
+from tasks.current_run import is_hopeless
+from training.checkpoint.layout import MANIFEST_NAME, step_of
+from training.launch.logs import last_lines
+from training.launch.retry_budget import RECORDS_NAME, AttemptRecord, AttemptRecords
+from training.launch.supervisor import ITS_LAST_LINES
+from training.ledger import Event
+
+NAME = "failure.md"
+LAST_LINES = 12
+DEFECT = "This is a defect of Headway, or of a library: report it with the traceback."
+
+
+class _Notes:
+    """A listener that remembers which stage failed, and in which folder ranks ran."""
+
+    def __init__(self) -> None:
+        self.stage, self.run_dir = "", None
+
+    stage: str
+    run_dir: Path | None
+
+    def __call__(self, event: Event) -> None:
+        name = str(event["event"])
+        if name == "task" and event.get("outcome", "ok") != "ok":
+            self.stage = str(event["task"])
+        elif name == "run.folder":
+            self.run_dir = Path(str(event["path"]))
+
+
+@contextlib.contextmanager
+def failure_card(context: RunContext, request: TrainingRequest, pipeline: PipelineSpec) -> Iterator[None]:
+    """Whatever fails in the body leaves a card. A stop, and an interrupt, is no failure.
+
+    A stop's own words say which checkpoint was kept; of an interrupt, which has none, it is told here.
+    """
+    notes = _Notes()
+    context.ledger.listeners.append(notes)
+    try:
+        yield
+    except RunStopped:
+        raise
+    except Exception as error:
+        try:
+            card = make_card(context, request, pipeline, error, notes.stage, notes.run_dir)
+            context.workspace.local_path(f"ledger/{card.flow_run}/{NAME}").write_text(markdown(card))
+            context.ledger.event("flow.card", **card.model_dump(mode="json"))
+            show_markdown(artifact_key(card.pipeline, "failure"), markdown(card), card.title)
+        except Exception as second:
+            error.add_note(f"Nor could a failure card be written: {second}")
+        raise
+    except BaseException:
+        if notes.run_dir is not None:
+            step = max(_checkpoints_here(notes.run_dir), default=None)
+            kept = "no checkpoint yet" if step is None else f"the checkpoint of step {step:,}"
+            context.ledger.event("run.interrupted", run=notes.run_dir.name, step=step, message=kept)
+        raise
+
+
+def make_card(
+    context: RunContext,
+    request: TrainingRequest,
+    pipeline: PipelineSpec,
+    error: Exception,
+    stage: str,
+    run_dir: Path | None,
+) -> FailureCard:
+    """All that is known of a failure.
+
+    Args:
+        run_dir: where this flow run's ranks ran, if any did.
+    """
+    attempts = [] if run_dir is None else _attempts(run_dir, context.budget_scope)
+    failed = _failed([record for _, record in attempts])
+    said = error if isinstance(error, HeadwayError) else HeadwayError(f"{type(error).__name__}: {error}", advice=DEFECT)
+    step = None if run_dir is None else _newest_checkpoint(context.workspace, run_dir)
+    log = "" if failed is None else failed.log
+    return FailureCard(
+        pipeline=context.pipeline,
+        workspace=context.workspace.uri,
+        flow_run=context.budget_scope,
+        unix_s=datetime.datetime.now(UTC).timestamp(),
+        stage=stage,
+        error=type(error).__name__,
+        cause=said.cause if said is error else "defect",
+        exit_code=said.exit_code,
+        what=said.what,
+        where=said.where,
+        advice=said.advice.partition(ITS_LAST_LINES)[0].rstrip(),
+        ledger=str(context.workspace.local_path(f"ledger/{context.budget_scope}")),
+        run="" if run_dir is None else run_dir.name,
+        rank=None if failed is None else failed.rank,
+        host="" if failed is None else failed.host,
+        last_lines=last_lines(Path(log), LAST_LINES) if log else [],
+        last_good_step=step,
+        tried=[_tried(gang, record) for gang, record in attempts],
+        next=_next(context, pipeline, error, step),
+        commands=_commands(request, run_dir, failed),
+    )
+
+
+def _attempts(run_dir: Path, scope: str) -> list[tuple[str, AttemptRecord]]:
+    """Of every gang of this flow run, oldest first."""
+    found = [
+        (_gang(path.parent, run_dir), record)
+        for path in run_dir.glob(f"**/{RECORDS_NAME}")
+        for record in AttemptRecords(path.parent).in_scope(scope)
+    ]
+    return sorted(found, key=lambda each: each[1].begin_unix_s)
+
+
+def _failed(records: list[AttemptRecord]) -> AttemptRecord | None:
+    """The newest that failed; None where another did its work since: then it is no rank that the error comes from."""
+    for record in reversed(records):
+        if record.state != "stopped":
+            return record if record.state == "failed" else None
+    return None
+
+
+def _gang(folder: Path, run_dir: Path) -> str:
+    return "train" if folder == run_dir else folder.relative_to(run_dir).parts[0]
+
+
+def _tried(gang: str, record: AttemptRecord) -> Tried:
+    duration_s = None if record.end_unix_s is None else record.end_unix_s - record.begin_unix_s
+    return Tried(
+        gang=gang,
+        attempt=record.attempt,
+        ended=record.state,
+        cause=record.cause,
+        step=record.step,
+        duration_s=duration_s,
+        what=record.what,
+    )
+
+
+def _newest_checkpoint(workspace: Workspace, run_dir: Path) -> int | None:
+    published = [] if workspace.is_local else workspace.names(f"runs/{run_dir.name}/checkpoints")
+    there = {step for step in map(step_of, published) if step}
+    return max(there | _checkpoints_here(run_dir), default=None)
+
+
+def _checkpoints_here(run_dir: Path) -> set[int]:
+    """Steps of those on this machine."""
+    found = (step_of(path.parent.name) for path in run_dir.glob(f"checkpoints/*/{MANIFEST_NAME}"))
+    return {step for step in found if step}
+
+
+def _next(context: RunContext, pipeline: PipelineSpec, error: Exception, step: int | None) -> str:
+    hopeless = is_hopeless(error)
+    begins = (
+        "takes data and code as they are then" if hopeless else f"goes on from step {step}" if step else "begins anew"
+    )
+    if pipeline.windows is None:
+        return f"Nothing, until somebody or a trigger asks for a retrain, which {begins}."
+    timetable = Timetable(spec=pipeline.windows, overrides=read_overrides(context.workspace, context.pipeline))
+    opening = timetable.next_opening(datetime.datetime.now(UTC))
+    again = " What failed for good fails again there, unless somebody mends it." if hopeless else ""
+    return f"{opens_next(pipeline.windows, opening)} Where it is deployed, a retrain starts then and {begins}.{again}"
+
+
+def _commands(request: TrainingRequest, run_dir: Path | None, failed: AttemptRecord | None) -> dict[str, str]:
+    name, where = command_name(), elsewhere(request.workspace)
+    if run_dir is None:
+        return {"go on": request.command}  # of what failed before training, status and logs know nothing
+    found = {}
+    if failed is not None:
+        rank = "" if failed.rank is None else f" --rank {failed.rank}"
+        found["what it wrote"] = f"{name} logs {run_dir.name}{rank}{where}"
+    return found | {"go on": request.command, "look around": f"{name} status{where}"}
