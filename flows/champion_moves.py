@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Iterator
 
 from pydantic import BaseModel
@@ -11,11 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from data_contracts import refs
-from data_contracts.digest_cache import DigestCache
 from data_contracts.documents import Link
 from data_contracts.errors import ConfigError, IntegrityError
-from data_contracts.leftovers import scratch_folder
 from data_contracts.publication import Workspace
+from flows.brief_context import brief_context
 from flows.environment import project_folder
 from flows.pipeline_spec import find_pipeline_file, load_pipeline
 from flows.tables import print_table
@@ -26,7 +24,7 @@ from tasks.context import RunContext
 from tasks.model_versions import model_versions
 from tasks.promotion_decision import Check
 from tasks.promotion_spec import PromotionSpec
-from training.ledger import Event, Ledger
+from training.ledger import Event
 
 KEPT = "It is kept in the history."
 MARKS = {"passed": "passed", "failed": "FAILED", "not judged": "not judged", "waiting": "waits"}
@@ -196,20 +194,8 @@ def _at_work(workspace: Workspace, model: str) -> Iterator[tuple[RunContext, lis
         if event["event"] == "alias.moved":
             warnings.append(str(event["message"]))
 
-    with (
-        scratch_folder("headway-promotion-") as folder,
-        contextlib.closing(Ledger(folder / "ledger.jsonl")) as ledger,
-    ):
-        ledger.listeners.append(heard)
-        context = RunContext(
-            pipeline=model,
-            workspace=workspace,
-            base=folder,
-            ledger=ledger,
-            digests=DigestCache(workspace.local_path("digest-cache.json")),
-            scratch=folder,
-            budget_scope=str(uuid.uuid4()),
-        )
+    with brief_context(model, workspace) as context:
+        context.ledger.listeners.append(heard)
         yield context, warnings
 
 

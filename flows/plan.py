@@ -2,47 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
-import uuid
-from collections.abc import Iterator
-from pathlib import Path
-
 from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.table import Table
 
-from data_contracts.digest_cache import DigestCache
-from data_contracts.documents import FittedState, Link, Registration, RunSpec, ShardManifest, Snapshot
+from data_contracts.documents import FittedState, Registration, RunSpec
 from data_contracts.errors import IntegrityError
-from data_contracts.leftovers import scratch_folder
-from data_contracts.publication import Workspace
 from data_contracts.report_text import count
 from data_contracts.sources import take_snapshot
 from data_contracts.stages import StageRecord
+from flows.brief_context import brief_context
+from flows.found_stages import Damages, look_up
 from flows.holds import Hold, shown_hold
 from flows.pipeline_spec import PipelineSpec
 from flows.preflight import check_request
 from flows.request import TrainingRequest
-from flows.stage_records import newest_record_of
+from flows.stage_records import STAGES, newest_record_of
 from flows.tables import print_table
 from tasks import model_refs
 from tasks.context import RunContext
-from tasks.launch import describe_run, final_checkpoint
-from tasks.register import registration_inputs
-from tasks.shard import known_fitted_state, outlook, shard_inputs
-from tasks.stage import find_intact
-from tasks.validate import validate_inputs
-from tasks.verify import verify_inputs
-from training.checkpoint.layout import run_folder, step_of
+from tasks.launch import final_checkpoint
+from tasks.shard import known_fitted_state
+from training.checkpoint.layout import step_of
 from training.config import TrainingSpec, batch_line
 from training.data.data_shape import data_shape, token_shape
 from training.data.encoder_specs import TokenSpec
 from training.data.shapes import DataShape
-from training.ledger import Event, Ledger
 from training.optimizers.spec import learning_rate_line
 from training.rehearsal import Rehearsal, RehearsalRequest, rehearse
-
-STAGES = ("snapshot", "validate", "shard", "launch", "verify", "evaluate", "register")
 
 
 class StagePlan(BaseModel):
@@ -90,34 +77,16 @@ def make_plan(request: TrainingRequest, *, may_rehearse: bool = False) -> Plan:
         ConfigError, DataError, EnvironmentProblem: what would refuse the retrain refuses the plan.
     """
     pipeline, path, workspace = check_request(request)
-    with looking_only(pipeline, path, workspace) as context:
+    with brief_context(pipeline.pipeline, workspace, path.parent) as context:
         return _plan(context, pipeline, may_rehearse)
 
 
-@contextlib.contextmanager
-def looking_only(pipeline: PipelineSpec, path: Path, workspace: Workspace) -> Iterator[RunContext]:
-    """A context whose ledger and scratch folder go when the plan is made."""
-    with (
-        scratch_folder("headway-plan-") as folder,
-        contextlib.closing(Ledger(folder / "ledger.jsonl")) as ledger,
-    ):
-        yield RunContext(
-            pipeline=pipeline.pipeline,
-            workspace=workspace,
-            base=path.parent,
-            ledger=ledger,
-            digests=DigestCache(workspace.local_path("digest-cache.json")),
-            scratch=folder,
-            budget_scope=str(uuid.uuid4()),
-        )
-
-
 def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Plan:
-    workspace, damages = context.workspace, _Damages()
+    workspace, damages = context.workspace, Damages()
     context.ledger.listeners.append(damages)
     taken = take_snapshot(pipeline.source, base=context.base, cache=context.digests)
     context.digests.save()
-    found = _look_up(context, pipeline, taken)
+    found = look_up(context, pipeline, taken)
     planned = [_stage(context, pipeline, name, found, damages.by_stage) for name in STAGES]
     is_unknown = _is_unknown(planned)
     shape = _shape(context, pipeline) if is_unknown else None
@@ -200,63 +169,6 @@ def _why_unknown(pipeline: PipelineSpec, shape: DataShape | None, *, may_be_rehe
         f"not known: what the encoder {kind} makes is known once it was fitted to the data, and no step is rehearsed "
         "before; `headway rehearse` runs every stage on a part of them"
     )
-
-
-class _Damages:
-    """A ledger listener: what was wrong with a record that was found, by stage."""
-
-    def __init__(self) -> None:
-        self.by_stage: dict[str, str] = {}
-
-    def __call__(self, event: Event) -> None:
-        if event["event"] == "stage.damaged":
-            stage = "shard" if event["stage"] == "fit" else str(event["stage"])
-            self.by_stage.setdefault(stage, str(event["message"]))
-
-
-def _look_up(context: RunContext, pipeline: PipelineSpec, taken: Snapshot) -> dict[str, str]:
-    """Stage to what is known of it, as far as each key follows from the stages before."""
-    workspace = context.workspace
-    found: dict[str, str] = {}
-    snapshot_inputs = {"source": pipeline.source.model_dump(mode="json"), "content": taken.sha256}
-    if (record := find_intact(context, "snapshot", snapshot_inputs)) is None:
-        return found
-    found["snapshot"] = record.document.sha256[:12]
-    validated = validate_inputs(context, pipeline.contract, taken.link, pipeline.shards)
-    if (record := find_intact(context, "validate", validated)) is None:
-        return found
-    receipt = record.document
-    found["validate"] = receipt.sha256[:12]
-    found["shard.outlook"] = outlook(context, pipeline.shards, pipeline.source, taken.link, receipt)
-    fitted = known_fitted_state(context, pipeline.shards)
-    if fitted is None:
-        return found
-    record = find_intact(context, "shard", shard_inputs(pipeline.shards, taken.link, receipt, fitted))
-    if record is None:
-        return found
-    manifest = workspace.load(record.document, ShardManifest)
-    found["shard"] = f"{manifest.num_rows('train'):,} training rows"
-    settled = describe_run(context, pipeline.training, record.document)
-    run = settled.run
-    if settled.said:
-        found["start"] = settled.said
-    if find_intact(context, "launch", {"run": run.sha256}) is None:
-        if steps := sorted(workspace.names(f"{run_folder(run.link)}/checkpoints")):
-            found["launch.resume"] = steps[-1]
-        return found
-    _, checkpoint = final_checkpoint(context, run.link)
-    found["launch"] = f"step {checkpoint.step:,}"
-    if find_intact(context, "verify", verify_inputs(run.link, checkpoint)) is not None:
-        found["verify"] = checkpoint.sha256[:12]
-    return found | _registered(context, pipeline, checkpoint.link)
-
-
-def _registered(context: RunContext, pipeline: PipelineSpec, checkpoint: Link) -> dict[str, str]:
-    record = find_intact(context, "register", registration_inputs(pipeline.registry, checkpoint))
-    if record is None:
-        return {}
-    version = model_refs.version_of(context.workspace, pipeline.registry.model, record.document)
-    return {"evaluate": "with the registered version", "register": f"version {version}"}
 
 
 def _stage(

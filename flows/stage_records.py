@@ -1,4 +1,4 @@
-"""What stages left behind, by when they did."""
+"""The stages of a retrain, and what they left behind, by when they did."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Callable
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
 from data_contracts.stages import StageRecord
+
+STAGES = ("snapshot", "validate", "shard", "launch", "verify", "evaluate", "register")
+"""In the order in which they run."""
 
 
 def newest_record(

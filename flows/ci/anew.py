@@ -21,7 +21,7 @@ from data_contracts.source_places import is_remote, resolve_base_uri
 from data_contracts.strict_yaml import parse_yaml_model
 from flows.ci.base import Base
 from flows.pipeline_spec import PipelineSpec
-from flows.plan import STAGES
+from flows.stage_records import STAGES
 from training.code_archive import OWN_PACKAGES, encoder_code, pack, recipe_sources
 from training.import_closure import HOME
 

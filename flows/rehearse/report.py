@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.table import Table
 
 from data_contracts.report_text import count
+from flows.stage_records import STAGES
 from flows.tables import print_table
 from flows.windows.calendar import span
 from training.checkpoint.spec import CheckpointSpec
 from training.config import TrainingSpec
 from training.ledger import Event
 
-STAGES = ("snapshot", "validate", "shard", "launch", "verify", "evaluate", "register")
 OF_ALL_DATA = ("snapshot", "validate", "shard", "evaluate")
 """Stages whose time grows with the data; the others' does not."""
 LEAST_SHARE = 0.05

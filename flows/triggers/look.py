@@ -15,9 +15,9 @@ from data_contracts.documents import ContractReceipt, Link, Snapshot
 from data_contracts.errors import ConfigError
 from data_contracts.leftovers import at_work_in
 from data_contracts.publication import Workspace
+from flows.brief_context import brief_context
 from flows.environment import project_folder
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
-from flows.plan import looking_only
 from flows.triggers.measure import Figure, because, drift, new_data
 from flows.triggers.records import RetrainRecord, Standing, read_standing
 from flows.triggers.spec import DriftLimit, TriggersSpec
@@ -117,7 +117,7 @@ def look(watched: Watched, newest_event: NewestEvent | None) -> Findings:
     workspace, pipeline = watched.workspace, watched.spec.pipeline
     with (
         at_work_in(workspace.local_root, workspace.local_path("sessions")),
-        looking_only(watched.spec, watched.path, workspace) as context,
+        brief_context(pipeline, workspace, watched.path.parent) as context,
     ):
         taken = snapshot.fn(context, watched.spec.source)
         standing = read_standing(workspace, pipeline)

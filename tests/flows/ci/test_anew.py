@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.plan import STAGES
+from flows.stage_records import STAGES
 from tests.flows.ci.conftest import edit, git
 
 ALL = STAGES

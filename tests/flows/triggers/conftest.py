@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.publication import Workspace
-from flows.plan import looking_only
+from flows.brief_context import brief_context
 from flows.triggers.look import Findings, look, open_watched
 from flows.triggers.records import RetrainRecord, Standing, read_standing, record_ask, record_finished
 from tasks.snapshot import snapshot
@@ -52,7 +52,7 @@ class Pipeline:
     def retrain(self, *, began_unix_s: float = 1e9) -> None:
         """The part of a retrain that triggers know: it passes the gate, and is written down."""
         watched = open_watched("tiny.yaml", self.workspace.uri)
-        with looking_only(watched.spec, watched.path, self.workspace) as context:
+        with brief_context("tiny", self.workspace, watched.path.parent) as context:
             taken = snapshot.fn(context, watched.spec.source)
             validate.fn(context, watched.spec.contract, watched.spec.source, taken)
             object.__setattr__(context, "began_unix_s", began_unix_s)
