@@ -91,23 +91,21 @@ class _Told:
     def __init__(self, events: RunEvents) -> None:
         self._events, self._words = events, EventWords()
 
-    def lines(self) -> list[LogLine]:
+    def lines(self) -> Iterator[LogLine]:
         """What has come since the last call."""
-        return [
-            LogLine(
-                unix_s=event.unix_s,
-                gang=event.gang,
-                attempt=event.attempt,
-                node=None,
-                host="",
-                rank=event.rank,
-                stream="ledger",
-                event=event.event["event"],
-                text=text,
-            )
-            for event in self._events.read()
-            if (text := " ".join(self._words(event).splitlines()))
-        ]
+        for event in self._events.read():
+            if text := " ".join(self._words(event).splitlines()):
+                yield LogLine(
+                    unix_s=event.unix_s,
+                    gang=event.gang,
+                    attempt=event.attempt,
+                    node=None,
+                    host="",
+                    rank=event.rank,
+                    stream="ledger",
+                    event=event.event["event"],
+                    text=text,
+                )
 
 
 def _asked(workspace_uri: str, run: str) -> RunStatus:

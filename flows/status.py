@@ -24,7 +24,7 @@ from training import profiling
 from training.checkpoint.layout import MANIFEST_NAME, RESULT_NAME, step_of
 from training.launch import run_lock, stop_request
 from training.launch.retry_budget import RECORDS_NAME, AttemptRecord, AttemptRecords
-from training.ledger import Event, read_events
+from training.ledger import Event, SpoolTail
 
 
 class ModelStatus(BaseModel):
@@ -177,7 +177,7 @@ def _pipeline(workspace: Workspace, run: Sha256 | None) -> str:
 
 def _steps(folder: Path) -> Iterator[Event]:
     spools = sorted(folder.glob("attempts/*/ledger/rank-0.jsonl"))
-    return (event for spool in spools[-1:] for event in read_events(spool) if event["event"] == "step")
+    return (event for spool in spools[-1:] for event in SpoolTail(spool).stream() if event["event"] == "step")
 
 
 def request_stop(workspace_uri: str, run: str, reason: str) -> str:

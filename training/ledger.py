@@ -26,6 +26,8 @@ Listener = Callable[[Event], None]
 
 WAITING_BYTES = 4 << 20
 """How much may wait for space; later events are counted and dropped."""
+PIECE_BYTES = 64 << 10
+"""How much of a spool is read at a time, where not all of it is wanted at once."""
 
 
 class Ledger:
@@ -174,18 +176,29 @@ class SpoolTail:
         self._offset = 0
 
     def poll(self) -> list[Event]:
+        return list(_events_in(self._whole_lines(-1)))
+
+    def stream(self) -> Iterator[Event]:
+        """What `poll` returns, a piece at a time: a long run's spool is larger than memory. Read it to its end."""
+        while lines := self._whole_lines(PIECE_BYTES):
+            yield from _events_in(lines)
+
+    def _whole_lines(self, size_bytes: int) -> bytes:
+        """What is new, about so much of it; all of it where that is negative."""
         try:
             with self._spool.open("rb") as stream:
                 stream.seek(self._offset)
-                data = stream.read()
+                data = stream.read(size_bytes) + stream.readline()
         except FileNotFoundError:
-            return []
+            return b""
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
-        events = []
-        for line in whole.splitlines():
-            with contextlib.suppress(ValueError):
-                event = json.loads(line)
-                if isinstance(event, dict):
-                    events.append(event)
-        return events
+        return whole
+
+
+def _events_in(lines: bytes) -> Iterator[Event]:
+    for line in lines.splitlines():
+        with contextlib.suppress(ValueError):
+            event = json.loads(line)
+            if isinstance(event, dict):
+                yield event

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ class Written:
         self._log = files.rank_logs(0) / "abc" / "attempt_0" / "0" / "stdout.log"
         self._log.parent.mkdir(parents=True)
         self._index = files.log_times(0)
-        self._spool = files.rank_spool(0)
+        self.spool = files.rank_spool(0)
         files.node_log(0).touch()
         node = {"node": 0, "guard_pid": 1, "agent_pid": 1, "state": "running", "host": "somewhere"}
         write_json(files.status(0), node)
@@ -45,7 +46,7 @@ class Written:
             stream.write(json.dumps([unix_s, name, self._log.stat().st_size]) + "\n")
 
     def record(self, name: str, unix_s: float, **fields: Any) -> None:
-        with contextlib.closing(Ledger(self._spool)) as ledger:
+        with contextlib.closing(Ledger(self.spool)) as ledger:
             ledger.event(name, **fields, unix_s=unix_s)
 
     def attempt(self, name: str, unix_s: float, **fields: Any) -> None:
@@ -125,6 +126,23 @@ def test_of_steps_one_a_minute_is_told(workspace, capsys) -> None:
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     steps = [line["text"].split()[1] for line in told if line["event"] == "step"]
     assert steps == ["1:", "7:", "13:"]
+
+
+def test_the_ledger_of_a_long_run_is_never_in_memory_as_a_whole(workspace, capsys) -> None:
+    run, num_steps = Written(workspace, "a" * 16), 20_000
+    run.record("rank.armed", 1.0)
+    steps = ({"event": "step", "unix_s": 1e6 + i, "step": i, "loss": 1.0, "duration_s": 0.5} for i in range(num_steps))
+    with run.spool.open("a") as spool:
+        spool.writelines(json.dumps({**step, "traffic": {"all_reduce": {"num_calls": 1}}}) + "\n" for step in steps)
+    show_logs(str(workspace), "", tail=0)  # what is loaded at first use is no part of the ledger
+    tracemalloc.start()
+    try:
+        show_logs(str(workspace), "", tail=1)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "step       19,980: loss 1.0000" in capsys.readouterr().out, "one a minute"
+    assert peak_bytes < run.spool.stat().st_size / 2
 
 
 def test_a_rank_that_was_killed_and_one_that_failed_after_it_are_told_apart(workspace, capsys) -> None:

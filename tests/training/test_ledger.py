@@ -43,14 +43,17 @@ def test_what_finds_no_space_is_written_once_there_is_some(tmp_path: Path) -> No
     assert names(tmp_path / "spool.jsonl") == ["one", "two", "three", "four"]
 
 
-def test_a_reader_that_follows_sees_every_line_once_and_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("news", [SpoolTail.poll, SpoolTail.stream], ids=["at once", "in pieces"])
+def test_a_reader_that_follows_sees_every_line_once_and_whole(tmp_path: Path, monkeypatch, news) -> None:
+    monkeypatch.setattr(training.ledger, "PIECE_BYTES", 10)
     ledger, tail = Ledger(tmp_path / "spool.jsonl"), SpoolTail(tmp_path / "spool.jsonl")
-    ledger.event("one")
-    with no_file_longer_than((tmp_path / "spool.jsonl").stat().st_size + 10):
-        ledger.event("two")
-        seen = [event["event"] for event in tail.poll()]
-    ledger.event("three")
-    assert [*seen, *(event["event"] for event in tail.poll())] == ["one", "two", "three"]
+    for name in ("one", "two"):
+        ledger.event(name)
+    with no_file_longer_than((tmp_path / "spool.jsonl").stat().st_size + 20):
+        ledger.event("three")
+        seen = [event["event"] for event in news(tail)]
+    ledger.event("four")
+    assert [*seen, *(event["event"] for event in news(tail))] == ["one", "two", "three", "four"]
 
 
 def test_what_waits_has_a_bound_and_what_is_dropped_is_counted(tmp_path: Path, monkeypatch) -> None:

@@ -7,8 +7,9 @@ their markers say: a ledger of a long run is large, and a gang has many.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,35 +54,35 @@ class RunEvents:
         self._records: dict[Path, SpoolTail] = {}
         self._owners: dict[Path, _OwnerSpool] = {}
 
-    def read(self) -> list[RunEvent]:
-        """Events by time."""
-        found: list[RunEvent] = []
+    def read(self) -> Iterator[RunEvent]:
+        """Events by time, as far as each ledger is in order; never more in memory than a little of each."""
+        found: list[Iterable[RunEvent]] = []
         gangs: dict[Path, str] = {}
         for attempt in attempts_of(self._run_dir, self._attempt):
             events = self._attempts.setdefault(attempt.folder, _AttemptEvents(attempt))
             found += events.read(self._ranks)
             gangs[attempt.folder.parent.parent / RECORDS_NAME] = attempt.gang
         if not self._ranks:
-            said = [*self._of_records(gangs), *self._of_owners()]
-            found += [each for each in said if self._attempt is None or self._is_asked(each)]
-        return sorted(found, key=lambda each: each.unix_s)
+            # To the end: they name the owners whose ledgers are read beside them.
+            records = sorted(self._of_records(gangs), key=_when)
+            found += [filter(self._is_asked, said) for said in (records, *self._of_owners())]
+        return heapq.merge(*found, key=_when)
 
     def _is_asked(self, event: RunEvent) -> bool:
-        return (event.gang, event.attempt) == (TRAINING, self._attempt)
+        return self._attempt is None or (event.gang, event.attempt) == (TRAINING, self._attempt)
 
     def _of_records(self, gangs: Mapping[Path, str]) -> Iterator[RunEvent]:
         for path, gang in gangs.items():
-            for event in _poll(self._records.setdefault(path, SpoolTail(path))):
+            for event in _news(self._records.setdefault(path, SpoolTail(path))):
                 if "scope" in event and event["event"] in OF_RECORDS:
                     spool = self._ledgers / str(event["scope"]) / "flow.jsonl"
                     self._owners.setdefault(spool, _OwnerSpool(spool, is_jobs=False))
                     yield RunEvent(unix_s=event["unix_s"], gang=gang, attempt=event["attempt"], rank=None, event=event)
 
-    def _of_owners(self) -> Iterator[RunEvent]:
+    def _of_owners(self) -> list[Iterator[RunEvent]]:
         for spool in DetachedFiles(self._run_dir).folder.glob("job-*.jsonl"):
             self._owners.setdefault(spool, _OwnerSpool(spool, is_jobs=True))
-        for owner in self._owners.values():
-            yield from owner.read(self._run_dir)
+        return [owner.read(self._run_dir) for owner in self._owners.values()]
 
 
 class _OwnerSpool:
@@ -94,7 +95,7 @@ class _OwnerSpool:
         self._tail, self._is_jobs, self._folder = SpoolTail(spool), is_jobs, Path()
 
     def read(self, run_dir: Path) -> Iterator[RunEvent]:
-        for event in _poll(self._tail):
+        for event in _news(self._tail):
             if "attempt" not in event or ("job" in event) != self._is_jobs:
                 continue
             self._folder = Path(event.get("folder", self._folder))
@@ -111,18 +112,26 @@ class _AttemptEvents:
         self._tails: dict[Path, SpoolTail] = {}
         self._told: set[tuple[int, str]] = set()
 
-    def read(self, ranks: Sequence[int]) -> Iterator[RunEvent]:
-        for spool in sorted(self._files.folder.glob("ledger/node-*.jsonl")):
-            for event in self._poll(spool):
-                for rank in self._news_of(event):
-                    if not ranks or rank in ranks:
-                        yield self._made(event, rank)
-        for rank in ranks or (0,):
-            for event in self._poll(self._files.rank_spool(rank)):
-                if event["event"] not in OF_MARKERS:
+    def read(self, ranks: Sequence[int]) -> list[Iterable[RunEvent]]:
+        """What has come since the last call, of a ledger each; of the markers beside them."""
+        nodes = sorted(self._files.folder.glob("ledger/node-*.jsonl"))
+        markers = self._files.read_markers(ranks or None)
+        return [
+            *(self._of_node(spool, ranks) for spool in nodes),
+            *(self._of_rank(rank) for rank in ranks or (0,)),
+            sorted((event for rank, marker in markers.items() for event in self._of_marker(rank, marker)), key=_when),
+        ]
+
+    def _of_node(self, spool: Path, ranks: Sequence[int]) -> Iterator[RunEvent]:
+        for event in self._news(spool):
+            for rank in self._news_of(event):
+                if not ranks or rank in ranks:
                     yield self._made(event, rank)
-        for rank, marker in self._files.read_markers(ranks or None).items():
-            yield from self._of_marker(rank, marker)
+
+    def _of_rank(self, rank: int) -> Iterator[RunEvent]:
+        for event in self._news(self._files.rank_spool(rank)):
+            if event["event"] not in OF_MARKERS:
+                yield self._made(event, rank)
 
     def _news_of(self, event: Event) -> Sequence[int | None]:
         """Of whom a guard's event is: it names all ranks that are lost, once more when another is."""
@@ -142,19 +151,22 @@ class _AttemptEvents:
             self._told.add((rank, RANK_FAILED))
             yield self._made({"event": RANK_FAILED, "unix_s": marker.unix_s, "what": marker.what}, rank)
 
-    def _poll(self, spool: Path) -> list[Event]:
-        return _poll(self._tails.setdefault(spool, SpoolTail(spool)))
+    def _news(self, spool: Path) -> Iterator[Event]:
+        return _news(self._tails.setdefault(spool, SpoolTail(spool)))
 
     def _made(self, event: Event, rank: int | None) -> RunEvent:
         gang, number = self._attempt.gang, self._attempt.number
         return RunEvent(unix_s=_end_s(event), gang=gang, attempt=number, rank=rank, event=event)
 
 
-def _poll(tail: SpoolTail) -> list[Event]:
+def _news(tail: SpoolTail) -> Iterator[Event]:
     """What cannot be read now is read later."""
     with contextlib.suppress(OSError):
-        return tail.poll()
-    return []
+        yield from tail.stream()
+
+
+def _when(event: RunEvent) -> float:
+    return event.unix_s
 
 
 def _first_event(spool: Path) -> Event | None:

@@ -178,7 +178,7 @@ def test_every_line_of_a_real_gang_comes_with_who_wrote_it_when_over_a_killed_ra
     assert all(line.node == markers[line.attempt][line.rank].node for line in whole if line.rank is not None)
     assert all(began_s - 1 <= line.unix_s <= time.time() for line in whole)
 
-    happened = RunEvents(toy_run.folder, toy_run.folder / "ledger").read()
+    happened = list(RunEvents(toy_run.folder, toy_run.folder / "ledger").read())
     assert sorted(map(repr, [*happening, *events.read()])) == sorted(map(repr, happened))
     pids = {(each.attempt, each.rank): each.event["pid"] for each in happened if each.event["event"] == "rank.armed"}
     assert pids == {(number, rank): marker.pid for number in markers for rank, marker in markers[number].items()}

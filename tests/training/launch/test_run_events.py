@@ -59,12 +59,12 @@ def test_events_of_owner_guards_and_ranks_come_by_time_and_once(run_dir) -> None
     record(files.rank_spool(0), "restore", 3.5, duration_s=2.0, outcome="ok")
     record(flow_spool(run_dir), "attempt.begin", 1.0, attempt=1, folder=str(files.folder))
     record(flow_spool(run_dir), "rank.slow", 4.0, attempt=1)
-    told = events.read()
+    told = list(events.read())
     assert [(each.unix_s, each.event["event"], each.rank) for each in told] == [
         *((1.0, "attempt.begin", None), (2.0, "agent.begin", None), (3.0, "rank.armed", 0)),
         *((4.0, "rank.slow", None), (5.5, "restore", 0)),
     ], "a span has the time of its end"
-    assert events.read() == []
+    assert list(events.read()) == []
     record(flow_spool(run_dir), "rank.lost", 6.0, attempt=1)
     assert names(events) == ["rank.lost"]
 
@@ -122,11 +122,11 @@ def test_every_rank_comes_with_its_process_and_host_and_with_how_it_failed(run_d
     files, events = begin(run_dir, 1, 1.0), RunEvents(run_dir, ledgers(run_dir), ranks=[3])
     write_json(files.status(1), {"node": 1, "guard_pid": 1, "agent_pid": 1, "state": "running", "host": "there"})
     mark(files, 3, node=1)
-    assert events.read() == [], "what came up and has not said so yet is told later"
+    assert list(events.read()) == [], "what came up and has not said so yet is told later"
     record(files.rank_spool(3), "rank.armed", 2.0)
     (up,) = events.read()
     assert (up.unix_s, up.event["pid"], up.event["host"]) == (2.0, 13, "there")
     mark(files, 3, node=1, state="failed", unix_s=9.0, what="no more memory.")
     (failed,) = events.read()
     assert (failed.unix_s, failed.event["event"], failed.event["what"]) == (9.0, "rank.failed", "no more memory.")
-    assert events.read() == []
+    assert list(events.read()) == []
