@@ -22,7 +22,7 @@ from data_contracts.publication import Workspace
 from flows.event_words import EventWords
 from flows.status import RunStatus, read_status
 from training.launch import run_lock
-from training.launch.logs import LogLine, RunLogs
+from training.launch.logs import LogLine, RunLogs, attempts_of
 from training.launch.run_events import RunEvents
 
 FOLLOW_S = 0.3
@@ -53,9 +53,9 @@ def show_logs(
     folder = Path(_asked(workspace_uri, run).folder)
     logs = RunLogs(folder, ranks, attempt)
     told = _Told(RunEvents(folder, Workspace(workspace_uri).local_path("ledger"), ranks, attempt))
-    if not any(folder.glob("**/attempts/*/node-*.log")):
+    if not any(attempts_of(folder)):
         raise ConfigError(
-            "no rank of this run has started on this machine.",
+            "no attempt of this run has begun on this machine.",
             where=str(folder),
             advice="Ask on the machine that trained it; `headway status` shows what is known here.",
         )

@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import ConfigError
+from data_contracts.errors import ConfigError, EnvironmentProblem
 from data_contracts.publication import Workspace
 from flows import logs
 from flows.logs import show_logs
+from training.launch.preflight import PreflightSpec
 from training.launch.protocol import OWNER_SILENT, AttemptFiles, write_json
 from training.launch.retry_budget import RECORDS_NAME
 from training.launch.run_lock import owning
-from training.launch.spec import attempt_folder
+from training.launch.spec import Gang, LaunchSpec, attempt_folder
+from training.launch.supervisor import supervise
 from training.ledger import Ledger
 
 
@@ -106,6 +108,21 @@ def test_a_run_whose_ranks_wrote_nothing_is_told_by_what_happened(workspace, cap
     show_logs(str(workspace), "")
     said = capsys.readouterr()
     assert said.err == "" and "1 done at step 7." in said.out
+
+
+def test_a_run_whose_launch_was_refused_before_a_rank_started_says_what_was_refused(workspace, capsys) -> None:
+    run_dir = workspace / "runs" / ("a" * 16)
+    gang = Gang(module="never", arguments=(), nodes=1, ranks_per_node=1, import_path=(), run_dir=run_dir)
+    spec = LaunchSpec(nodes=1, preflight=PreflightSpec(environment=("NO_SUCH_SECRET",)))
+    with (
+        contextlib.closing(Ledger(workspace / "ledger" / "one" / "flow.jsonl")) as ledger,
+        pytest.raises(EnvironmentProblem, match="NO_SUCH_SECRET"),
+    ):
+        supervise(spec, gang, ledger=ledger, budget_scope="one", poll=lambda: None)
+    show_logs(str(workspace), "")
+    begun, failed = capsys.readouterr().out.splitlines()[1:]
+    assert "1 begins." in begun
+    assert "1 failed: " in failed and "NO_SUCH_SECRET is not set" in failed
 
 
 def test_where_an_attempt_started_from_is_told(workspace, capsys) -> None:
@@ -230,5 +247,5 @@ def test_what_cannot_be_shown_is_refused_with_what_there_is(workspace) -> None:
     with pytest.raises(ConfigError, match=f"'x' names 0 runs.*{'e' * 16}"):
         show_logs(str(workspace), "x")
     (workspace / "runs" / ("f" * 16)).mkdir()
-    with pytest.raises(ConfigError, match="no rank of this run has started on this machine"):
+    with pytest.raises(ConfigError, match="no attempt of this run has begun on this machine"):
         show_logs(str(workspace), "f")
