@@ -198,16 +198,27 @@ def _stage(
 def _by_the_step(
     context: RunContext, record: StageRecord | None, expected_s: float | None, num_steps: int
 ) -> tuple[float | None, str]:
-    """What so many steps take if each takes as long as in the run on record; and how that was said."""
+    """What so many steps take if each takes as long as those on record; and how that was said."""
     if record is None or expected_s is None:
         return expected_s, ""
-    try:
-        steps_then = TrainingSpec.model_validate(context.workspace.load(record.document, RunSpec).config).max_steps
-    except (IntegrityError, ValidationError):  # of another version of Headway
-        return None, ""
+    steps_then = _recorded_steps(context, record)
     if steps_then == num_steps:
         return expected_s, ""
-    return expected_s * num_steps / steps_then, f"by the step, from a run of {steps_then:,} steps"
+    if not steps_then:
+        return None, ""
+    scaled = f"by the step: the last {count(steps_then, 'step')} took {expected_s:.1f} s"
+    return expected_s * num_steps / steps_then, scaled
+
+
+def _recorded_steps(context: RunContext, record: StageRecord) -> int:
+    """Steps made in the time that the record of a launch gives; 0 where nobody knows."""
+    if "num_steps" in record.provenance:
+        return int(record.provenance["num_steps"])
+    # Written before steps were: all of the run, unless it was resumed.
+    try:
+        return TrainingSpec.model_validate(context.workspace.load(record.document, RunSpec).config).max_steps
+    except (IntegrityError, ValidationError):  # of another version of Headway
+        return 0
 
 
 def _rank_memory_bytes(context: RunContext) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +33,7 @@ from training.config import TrainingSpec, batch_line, can_share
 from training.data.shapes import TokenShape
 from training.launch.retry_budget import AttemptRecords
 from training.launch.spec import Gang, LaunchSpec
+from training.ledger import SpoolTail
 from training.optimizers.spec import learning_rate_line
 from training.run_documents import data_shape, mixed_manifests
 
@@ -101,11 +103,14 @@ def train(
 
 def record_trained(context: RunContext, run: RunSpec, name: str) -> Link:
     """The stage of a run that came to its end beside others."""
-    records = AttemptRecords(context.workspace.local_path(run_folder(run.link))).in_scope(context.budget_scope)
+    run_dir = context.workspace.local_path(run_folder(run.link))
+    records = AttemptRecords(run_dir).in_scope(context.budget_scope)
     took_s = sum(record.end_unix_s - record.begin_unix_s for record in records if record.end_unix_s is not None)
+    began_unix_s = min((record.begin_unix_s for record in records), default=time.time())
 
     def made() -> Made:
-        return Made(document=run, files=result_files(context, run.link), duration_s=took_s)
+        files, num_steps = result_files(context, run.link), _num_steps(run_dir, began_unix_s)
+        return Made(document=run, files=files, duration_s=took_s, num_steps=num_steps)
 
     return find_or_make(context, "launch", launch_inputs(run), made, shown=name)
 
@@ -142,10 +147,18 @@ def describe_run(context: RunContext, training: TrainingSpec, manifest: Link, be
 def _train(
     context: RunContext, training: TrainingSpec, spec: LaunchSpec, settled: Settled, tracking_uri: str, name: str = ""
 ) -> Made:
-    watched = watched_training(context, training, spec, settled, tracking_uri, name)
+    watched, began_unix_s = watched_training(context, training, spec, settled, tracking_uri, name), time.time()
     with showing_slow_ranks(context), watched as (gang, poll):
         run_to_its_end(context, spec, gang, poll)
-    return Made(document=settled.run, files=result_files(context, settled.run.link))
+    files = result_files(context, settled.run.link)
+    return Made(document=settled.run, files=files, num_steps=_num_steps(gang.run_dir, began_unix_s))
+
+
+def _num_steps(run_dir: Path, since_unix_s: float) -> int:
+    """How many steps were made since then: also those that were lost again, but none of an earlier part of the run."""
+    spools = run_dir.glob("attempts/*/ledger/rank-0.jsonl")
+    events = (event for spool in spools for event in SpoolTail(spool).stream())
+    return sum(event["event"] == "step" and event["unix_s"] >= since_unix_s for event in events)
 
 
 @contextlib.contextmanager

@@ -81,6 +81,8 @@ class Made:
     files: tuple[StoredFile, ...] = ()
     duration_s: float | None = None
     """What it took, where that is not the call that made it."""
+    num_steps: int | None = None
+    """Training steps that were made in that time, where it is training: a run that was cut goes on with those left."""
 
 
 def find_or_make(
@@ -116,13 +118,14 @@ def find_or_make(
         made = make()
         took_s = time.perf_counter() - started if made.duration_s is None else made.duration_s
         link = context.workspace.publish_document(made.document)
+        steps = {} if made.num_steps is None else {"num_steps": made.num_steps}
         stages.record(
             context.workspace,
             stage,
             inputs,
             link,
             files=made.files,
-            provenance={"unix_s": time.time(), "duration_s": round(took_s, 3), "pipeline": context.pipeline},
+            provenance={"unix_s": time.time(), "duration_s": round(took_s, 3), "pipeline": context.pipeline, **steps},
         )
         return link
 

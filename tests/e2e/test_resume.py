@@ -7,6 +7,7 @@ import json
 import pytest
 
 from data_contracts.errors import RunStopped
+from tests.e2e.project import MAX_STEPS
 from training.ledger import read_events
 
 pytestmark = pytest.mark.slow
@@ -40,6 +41,8 @@ def test_a_run_goes_on_from_the_step_a_person_names_on_its_own_data_to_the_same_
     assert project.result()["tensors_sha256"] == expected["tensors_sha256"]
     kept = {path.name for path in (project.run_dir() / "quarantine").iterdir()}
     assert len(kept) == 2, "what nobody trusted is kept for a person to look at"
+    made = json.loads(project.file("stages/launch/*.json").read_bytes())["provenance"]
+    assert made["num_steps"] == MAX_STEPS - 20, "what it took is told of the steps since it went on"
     flows = [event for path in project.files("ledger/*/flow.jsonl") for event in read_events(path)]
     (back,) = [event for event in flows if event["event"] == "run.went_back"]
     assert back["put_aside"] == [40, 47] and back["why"] == "rank 1 had a bad core" and "@" in back["who"]

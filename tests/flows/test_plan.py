@@ -46,8 +46,12 @@ def made_by(pipeline: str, *, duration_s: float, unix_s: float = 1.0) -> dict[st
     return {"pipeline": pipeline, "unix_s": unix_s, "duration_s": duration_s}
 
 
-def keep_run(project: Path, pipeline: str, *, max_steps: int, duration_s: float) -> None:
-    """What stage *launch* leaves of a run in the workspace, but for its checkpoints."""
+def keep_run(project: Path, pipeline: str, *, max_steps: int, duration_s: float, num_steps: int | None = None) -> None:
+    """What stage *launch* leaves of a run in the workspace, but for its checkpoints.
+
+    Args:
+        num_steps: made in its last part, which is what took so long; None: as before that was recorded.
+    """
     workspace = Workspace.create(str(project / "workspace"))
     file, link = workspace.publish("code/some", b""), keep_snapshot(project)
     training = load_pipeline(project / "tiny.yaml").training.model_copy(update={"max_steps": max_steps})
@@ -60,7 +64,7 @@ def keep_run(project: Path, pipeline: str, *, max_steps: int, duration_s: float)
         code=file,
         environment=file,
     )
-    provenance = made_by(pipeline, duration_s=duration_s)
+    provenance = made_by(pipeline, duration_s=duration_s) | ({} if num_steps is None else {"num_steps": num_steps})
     stages.record(workspace, "launch", {"by": pipeline}, workspace.publish_document(run), provenance=provenance)
 
 
@@ -145,7 +149,16 @@ def test_times_of_another_pipeline_say_nothing_of_this_one(project: Path) -> Non
 def test_training_is_expected_to_take_as_long_by_the_step_as_the_last_run(project: Path) -> None:
     keep_run(project, "tiny", max_steps=100, duration_s=7.0)
     launch = next(stage for stage in plan(project).stages if stage.stage == "launch")
-    assert launch.expected_s == pytest.approx(35.0) and launch.detail == "by the step, from a run of 100 steps"
+    assert launch.expected_s == pytest.approx(35.0) and launch.detail == "by the step: the last 100 steps took 7.0 s"
+
+
+@pytest.mark.parametrize(("num_steps", "expected_s"), [(100, 35.0), (500, 7.0), (0, None)])
+def test_of_a_run_that_was_resumed_only_the_steps_since_then_are_held_against_the_time_since_then(
+    project: Path, num_steps: int, expected_s: float | None
+) -> None:
+    keep_run(project, "tiny", max_steps=500, duration_s=7.0, num_steps=num_steps)
+    launch = next(stage for stage in plan(project).stages if stage.stage == "launch")
+    assert launch.expected_s == (None if expected_s is None else pytest.approx(expected_s))
 
 
 def test_a_plan_that_cannot_rehearse_says_why_and_what_can_and_rehearses_once_the_encoder_was_fitted(
