@@ -8,6 +8,7 @@ own, while evaluation packs documents one after another, so that each begins som
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,20 +51,33 @@ class TableModel:
     """None: a recipe of your own."""
     classes: tuple[int | str, ...]
     """In the order of the outputs; none where a number is predicted."""
+    fitted_types: Mapping[str, pa.DataType]
+    """By name, of the columns that the encoder reads."""
 
     def encode(self, rows: Any) -> dict[str, NDArray[Any]]:
         """The columns that the recipe reads: `numeric` float32 and `categorical` int32, (rows, columns) each.
 
         Args:
             rows: an Arrow table, a pandas frame, or a dict of lists. Columns that the model does not read,
-                the label among them, are passed over.
+                the label among them, are passed over. One without any value may be of any type.
 
         Raises:
             DataError: a column is missing, of another kind than in training, or has a null that training refused.
         """
-        table = pa.table(rows).combine_chunks()
-        (batch,) = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-        return dict(self.encoder.encode(block_of(batch)))
+        table = self._typed(pa.table(rows))
+        encoded, first_row = [], 0
+        # Not as one batch, which holds no more than 2 GB of texts.
+        for batch in table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]:
+            encoded.append(self.encoder.encode(block_of(batch, first_row)))
+            first_row += batch.num_rows
+        return {name: np.concatenate([each[name] for each in encoded]) for name in encoded[0]}
+
+    def _typed(self, table: pa.Table) -> pa.Table:
+        """With the fitted type for a column that has no value to take it from."""
+        for place, name in enumerate(table.column_names):
+            if name in self.fitted_types and table.column(place).null_count == table.num_rows:
+                table = table.set_column(place, name, pa.nulls(table.num_rows, self.fitted_types[name]))
+        return table
 
     def outputs(self, rows: Any) -> NDArray[np.float32]:
         """What the graph makes of the rows: logits (rows, classes), or numbers (rows, 1) in the unit of the label.
@@ -144,8 +158,8 @@ class TextModel:
         return made
 
 
-def block_of(batch: pa.RecordBatch) -> SourceBlock:
-    numbers = np.arange(batch.num_rows)
+def block_of(batch: pa.RecordBatch, first_row: int = 0) -> SourceBlock:
+    numbers = np.arange(first_row, first_row + batch.num_rows)
     return SourceBlock("rows", numbers, numbers.astype(np.uint64), batch)
 
 
@@ -165,6 +179,10 @@ def load_table_model(workspace: Workspace, model_uri: str) -> TableModel:
         graph=graph_model(workspace, registered_graph(registration)),
         recipe=_built_in_recipe(workspace, run),
         classes=tuple(fitted.statistics["label"]["values"]) if spec.predicts_class else (),
+        fitted_types={
+            **dict.fromkeys(spec.numeric, pa.float64()),
+            **{each["column"]: pa.array(each["values"] or [""]).type for each in fitted.statistics["categorical"]},
+        },
     )
 
 

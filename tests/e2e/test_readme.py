@@ -209,6 +209,28 @@ def test_rows_without_a_column_or_with_another_type_are_refused_by_its_name(chur
             model.predict(rows.set_column(place, name, rows[other]))
 
 
+def test_a_column_without_any_value_is_of_no_other_kind_than_in_training(churn: Churn) -> None:
+    model, rows = churn.model(), churn.rows()
+    some = rows.slice(0, 3).to_pydict()
+    mean_age = model.encode({**some, "age": [None, 18, 80]})["numeric"][0]
+    assert (model.encode({**some, "age": [None] * 3})["numeric"] == mean_age).all()
+    frame = pd.DataFrame(some)
+    for nothing in (None, float("nan")):  # an object, and what pandas reads from a column of a CSV that is empty
+        for name, place in (("plan", 1), ("tickets", 2)):
+            encoded = model.encode(frame.assign(**{name: [nothing] * 3}))["categorical"]
+            assert encoded[:, place].tolist() == [0] * 3
+            assert encoded[:, 0].tolist() == model.encode(some)["categorical"][:, 0].tolist()
+
+
+def test_a_table_in_pieces_is_told_row_by_row_and_refused_by_the_number_of_the_row(churn: Churn) -> None:
+    model, rows = churn.model(), churn.rows().slice(0, 10)
+    pieces = pyarrow.concat_tables([rows.slice(0, 4), rows.slice(4)])
+    np.testing.assert_allclose(model.outputs(pieces), model.outputs(rows.combine_chunks()), rtol=1e-6)
+    ages = pyarrow.chunked_array([[20.0] * 4, [30.0] * 5 + [float("inf")]])
+    with pytest.raises(DataError, match="is infinite in row 9"):
+        model.encode(rows.set_column(rows.column_names.index("age"), "age", ages))
+
+
 @pytest.mark.parametrize("pattern", ["models/churn/*/artifacts/model.pt2", "documents/fitted/*"])
 def test_a_model_whose_bytes_have_changed_is_not_used(copied: Path, flip_one_bit, pattern: str) -> None:
     (damaged,) = copied.glob(pattern)
