@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from data_contracts.errors import DataError, HeadwayError
 
 MAX_NAMES = 10
-"""Of columns in a message."""
+"""Of columns in a message; the others are counted."""
+MAX_COMPARED = 10_000_000
+"""Pairs of characters, of two lists of names, up to which a second is enough to compare each name with each."""
 LEAST_LIKENESS = 0.6
 """Of two names that may be one column's, from 0 to 1."""
 
@@ -99,8 +101,7 @@ def other_columns(where: str, first: str, missing: Sequence[str], extra: Sequenc
 
 def lacks_declared(where: str, missing: Sequence[str], undeclared: Sequence[str]) -> DataError:
     """Of the first file, which is held against the pipeline file alone."""
-    shown = _quoted(undeclared[:MAX_NAMES]) + (" and more" if len(undeclared) > MAX_NAMES else "")
-    besides = f", and has {shown}, which `source.column_types` does not list" if undeclared else ""
+    besides = f", and has {_quoted(undeclared)}, which `source.column_types` does not list" if undeclared else ""
     return DataError(
         f"it lacks {_quoted(missing)}, which `source.column_types` in the pipeline file lists{besides}."
         f"{_renamed(missing, undeclared)}",
@@ -111,7 +112,13 @@ def lacks_declared(where: str, missing: Sequence[str], undeclared: Sequence[str]
 
 
 def _renamed(missing: Sequence[str], others: Sequence[str]) -> str:
-    """Which of the others a missing column may have become, as a sentence that follows another."""
+    """Which of the others a missing column may have become, as a sentence that follows another.
+
+    Empty where so much is other that it is no renaming, and to look for one would take long.
+    """
+    missing = missing[:MAX_NAMES]
+    if sum(map(len, missing)) * sum(map(len, others)) > MAX_COMPARED:
+        return ""
     by_words = {_words(other): other for other in others}
     pairs = []
     for name in missing:
@@ -133,5 +140,6 @@ def other_type(where: str, column: str, found: str, expected: str, first: str) -
     )
 
 
-def _quoted(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
+def _quoted(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(f"`{name}`" for name in names[:MAX_NAMES]) + more

@@ -242,6 +242,19 @@ def test_a_renamed_column_of_a_later_file_is_told_with_its_new_name(tmp_path: Pa
         take("csv")
 
 
+@pytest.mark.parametrize(("prefix", "is_guessed"), [("", True), (40 * "x", False)], ids=["short", "long"])
+def test_of_thousands_of_other_columns_some_are_told_and_compared_as_far_as_that_is_quick(
+    tmp_path: Path, take: Take, prefix: str, is_guessed: bool
+) -> None:
+    for name, column in (("a", "reading"), ("b", "readout")):
+        header = ",".join(f"{prefix}{column}_{number}" for number in range(5000))
+        text(tmp_path / "data" / f"{name}.csv", f"{header}\n{','.join('1' * 5000)}\n")
+    with pytest.raises(DataError, match=r"reading_9` and 4,990 more and has .*readout_9` and 4,990 more") as refused:
+        take("csv")
+    assert ("Did `reading_0` become `readout_0`" in str(refused.value)) == is_guessed
+    assert len(str(refused.value)) < 2000
+
+
 def test_json_lines_may_lack_keys_and_have_no_others(tmp_path: Path, take: Take) -> None:
     text(tmp_path / "data" / "a.jsonl", '{"a": 1, "tokens": [1, 2]}\n\n{"b": "x"}\n')
     text(tmp_path / "data" / "b.jsonl", '{"b": null}\n')
