@@ -119,8 +119,14 @@ class PromotionRefused(HeadwayError):
 
 
 class EnvironmentProblem(HeadwayError):
-    cause = "environment"
+    cause: ClassVar[Cause] = "environment"
     exit_code = 8
+
+
+class PeerFailed(EnvironmentProblem):
+    """Another rank failed and says itself why: of the words of all ranks of an attempt these count last."""
+
+    cause = "infrastructure"
 
 
 class Superseded(EnvironmentProblem):

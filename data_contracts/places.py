@@ -40,7 +40,7 @@ def local_side(uri: str, endpoint: str) -> Path:
 
 
 @contextlib.contextmanager
-def naming_the_place(relative: str) -> Iterator[None]:
+def naming_the_place(place: str) -> Iterator[None]:
     """Turn the operating system's refusals into errors a person can act on."""
     try:
         yield
@@ -48,13 +48,13 @@ def naming_the_place(relative: str) -> Iterator[None]:
         if is_out_of_space(error):
             raise EnvironmentProblem(
                 "no space left while writing; nothing was published.",
-                where=relative,
+                where=place,
                 advice="Free some space and run again: finished stages are kept.",
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise EnvironmentProblem(
                 f"writing is refused ({error.strerror}); nothing was published.",
-                where=relative,
+                where=place,
                 advice="Check the workspace's owner and mode.",
             ) from error
         raise

@@ -103,7 +103,7 @@ class Workspace(PublishedFiles):
         """
         final = self.local_path(relative)
         staging = (self._stage_in or final.parent) / staging_name(final.name)
-        with naming_the_place(relative):
+        with naming_the_place(str(final)):  # which disk it is
             final.parent.mkdir(parents=True, exist_ok=True)
             prepare(staging)
             with claimed(staging):

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from data_contracts.documents import CheckpointManifest, DeviceFingerprint, Link
-from data_contracts.errors import EnvironmentProblem, RunStopped
+from data_contracts.errors import PeerFailed, RunStopped
 from training.checkpoint import layout, plan, spares
 from training.checkpoint.agreement import gathered
 from training.checkpoint.blocks import nothing
@@ -180,7 +180,7 @@ class Checkpointer:
         """Wait until all is durable on all ranks. Returns the newest checkpoint's manifest, on rank 0.
 
         Raises:
-            EnvironmentProblem: a rank could not write its part.
+            EnvironmentProblem: this rank could not write its part; `PeerFailed`: another could not.
         """
         self._settle(replan=False)
         return self.newest
@@ -202,7 +202,7 @@ class Checkpointer:
         failed, replans = answers.any(dim=0).tolist()
         if failed:
             ranks = answers[:, 0].nonzero().flatten().tolist()
-            raise EnvironmentProblem(f"rank {', '.join(map(str, ranks))} could not keep its part.", where="checkpoint")
+            raise PeerFailed(f"rank {', '.join(map(str, ranks))} could not keep its part.", where="checkpoint")
         if saved is not None:
             self._on_saved(saved)
         return bool(replans)

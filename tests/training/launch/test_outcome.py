@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from data_contracts.errors import EnvironmentProblem, PeerFailed
+from training.launch.failure import describe
 from training.launch.hosts import Host
 from training.launch.launcher import NodeReport
 from training.launch.outcome import Evidence, judge
@@ -47,6 +49,14 @@ def test_the_first_failure_is_named_and_not_its_echo() -> None:
     own = marker(1, "failed", cause="training", what="ValueError: boom", retryable=True, unix_s=2.0)
     outcome = judge(evidence(echo, own))
     assert (outcome.cause, outcome.rank, outcome.what) == ("training", 1, "ValueError: boom")
+
+
+def test_the_rank_whose_disk_is_full_is_named_and_not_the_one_that_heard_of_it_first() -> None:
+    heard = describe(PeerFailed("rank 0 could not keep its part.", where="checkpoint"))
+    full = describe(EnvironmentProblem("no space left while writing.", where="a", advice="Free some space."))
+    outcome = judge(evidence(marker(1, "failed", **heard), marker(0, "failed", **full, unix_s=9.0)))
+    assert (outcome.rank, outcome.cause, outcome.retryable) == (0, "environment", False)
+    assert (outcome.what, outcome.advice) == ("no space left while writing.", "Free some space.")
 
 
 def test_of_two_failures_the_earlier_is_named() -> None:
