@@ -10,8 +10,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
-
 from data_contracts.digests import canonical_json, sha256_of
 from data_contracts.documents import Frozen, Json, Link, StoredFile
 from data_contracts.errors import IntegrityError
@@ -66,7 +64,7 @@ def recorded(workspace: Workspace, stage: str, key: str) -> StageRecord | None:
         return None
     try:
         return StageRecord.model_validate(json.loads(data))
-    except (ValueError, ValidationError) as error:
+    except ValueError as error:
         raise IntegrityError("not a readable stage record.", where=where) from error
 
 

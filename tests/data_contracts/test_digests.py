@@ -115,6 +115,17 @@ def test_a_file_that_is_written_while_it_is_read_is_an_error(tmp_path: Path, mon
         read_stable(path)
 
 
+def test_a_file_that_is_written_over_while_it_is_read_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"before")
+    os.utime(path, ns=(0, 0))  # file systems stamp in ticks: the second write could carry the first one's
+    write_during_fstat(monkeypatch, lambda: path.write_bytes(b"after!"))
+    with pytest.raises(DataError, match="changed while it was read"):
+        read_stable(path)
+
+
 def test_a_file_that_is_replaced_while_it_is_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, other = tmp_path / "file", tmp_path / "other"
     path.write_bytes(b"before")

@@ -21,9 +21,11 @@ from data_contracts import stages
 from data_contracts.digest_cache import DigestCache
 from data_contracts.digests import HASHERS, Algorithm, sha256_bytes
 from data_contracts.documents import ContractReceipt, Link, Snapshot, SourceFile, StoredFile
-from data_contracts.errors import EnvironmentProblem, IntegrityError
+from data_contracts.errors import DataError, EnvironmentProblem, IntegrityError
+from data_contracts.leftovers import staging_name
+from data_contracts.object_store import ObjectStore
 from data_contracts.places import confined
-from data_contracts.publication import Workspace
+from data_contracts.publication import Sync, Workspace
 from data_contracts.published_files import document_path
 
 SNAPSHOT = Snapshot(
@@ -59,6 +61,13 @@ def test_what_is_published_is_read_back(workspace: Workspace) -> None:
     assert workspace.read("a/b.bin") == b"bytes"
     assert workspace.names("a") == ["b.bin"]
     workspace.verify(stored)
+
+
+def test_a_workspace_is_empty_until_something_is_published(workspace: Workspace) -> None:
+    assert workspace.is_empty()
+    assert list(workspace.local_root.rglob("*")) == []
+    workspace.publish("a", b"bytes")
+    assert not workspace.is_empty()
 
 
 def test_publishing_again_replaces(workspace: Workspace) -> None:
@@ -116,6 +125,66 @@ def test_a_file_is_copied_in_with_its_digest(workspace: Workspace, tmp_path: Pat
     stored = workspace.publish_file(local, "files/a")
     assert stored.sha256 == sha256_bytes(local.read_bytes())
     workspace.verify(stored)
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize(
+    ("sync", "made_durable"),
+    [("file and name", [("bytes", False), ("name", True)]), ("file", [("bytes", False)]), ("nothing", [])],
+)
+def test_bytes_are_durable_before_they_have_a_name_and_the_name_before_anybody_hears_of_it(
+    folder: Workspace,
+    monkeypatch: pytest.MonkeyPatch,
+    sync: Sync,
+    made_durable: list[tuple[str, bool]],
+    exclusive: bool,
+) -> None:
+    final, real, seen = folder.local_path("a/b"), os.fsync, []
+
+    def fsync(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        is_name = os.path.samestat(status, final.parent.stat())
+        assert is_name or status.st_size == len(b"bytes")
+        seen.append(("name" if is_name else "bytes", final.exists()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    folder.publish("a/b", b"bytes", exclusive=exclusive, sync=sync)
+    assert seen == made_durable
+
+
+def test_a_file_that_changes_on_its_way_up_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace, local, real = Workspace.create(f"memory://{uuid.uuid4().hex}"), tmp_path / "local", ObjectStore.put_file
+
+    def put_file(store: ObjectStore, relative: str, path: Path, *, exclusive: bool) -> None:
+        local.write_bytes(b"longer than before")
+        real(store, relative, path, exclusive=exclusive)
+
+    local.write_bytes(b"before")
+    monkeypatch.setattr(ObjectStore, "put_file", put_file)
+    with pytest.raises(DataError, match="changed while it was published"):
+        workspace.publish_file(local, "files/a")
+
+
+def test_a_tree_goes_up_without_what_was_left_half_written() -> None:
+    workspace = Workspace.create(f"memory://{uuid.uuid4().hex}")
+    folder = workspace.local_path("ledger/run")
+    (folder / "deeper").mkdir(parents=True)
+    for name in ("1.jsonl", "deeper/2.jsonl", staging_name("3.jsonl")):
+        (folder / name).write_bytes(name.encode())
+    published = workspace.publish_tree("ledger/run")
+    assert [file.path for file in published] == ["ledger/run/1.jsonl", "ledger/run/deeper/2.jsonl"]
+    assert [workspace.read(file.path) for file in published] == [b"1.jsonl", b"deeper/2.jsonl"]
+    assert workspace.names("ledger/run") == ["1.jsonl", "deeper"]
+
+
+def test_what_is_gone_is_removed_and_cannot_be_renewed(workspace: Workspace) -> None:
+    workspace.publish("a", b"bytes")
+    assert workspace.renew("a")
+    workspace.remove("a")
+    workspace.remove("a")
+    assert not workspace.exists("a")
+    assert not workspace.renew("a")
 
 
 def failing(error_number: int) -> Callable[..., Any]:
@@ -302,6 +371,9 @@ def test_a_link_that_leads_out_of_the_workspace_is_refused(folder: Workspace, tm
     with pytest.raises(IntegrityError, match="leads out of the workspace"):
         folder.publish("out/a", b"bytes")
     assert not (tmp_path / "a").exists()
+    (tmp_path / "secret").write_bytes(b"bytes")
+    with pytest.raises(IntegrityError, match="leads out of the workspace"):
+        folder.read("out/secret")
 
 
 def test_a_link_with_a_forged_digest_never_becomes_a_path() -> None:
