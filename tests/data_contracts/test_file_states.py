@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from data_contracts import tallies as tallies_module
 from data_contracts.contract import Contract, parse_contract
+from data_contracts.digests import canonical_json, sha256_of
 from data_contracts.documents import ContractReceipt, Snapshot, StoredFile
 from data_contracts.file_states import FileStates, load_states, save_states, states_path
 from data_contracts.publication import Workspace
@@ -138,7 +140,7 @@ def test_another_rule_is_counted_in_all_files_and_the_others_are_not(
     assert read == set()
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "basis", "version", "not json"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "basis", "version", "no files", "not json"])
 def test_a_state_that_cannot_be_trusted_is_no_state(paths: list[Path], tmp_path: Path, damage: str) -> None:
     workspace = Workspace.create(str(tmp_path / "workspace"))
     files = of_parquet(*paths[:2])
@@ -155,11 +157,10 @@ def test_a_state_that_cannot_be_trusted_is_no_state(paths: list[Path], tmp_path:
     elif damage == "not json":
         data = bytearray(b"\xff")
     else:
-        data = (
-            data.replace(b'"basis":"basis"', b'"basis":"other"')
-            if damage == "basis"
-            else data.replace(b'"format_version":1', b'"format_version":2')
-        )
+        changes = {"basis": {"basis": "other"}, "version": {"format_version": 2}, "no files": {"files": None}}
+        value = json.loads(data) | changes[damage]
+        del value["sha256"]
+        data = bytearray(canonical_json({**value, "sha256": sha256_of(value)}))
     where.chmod(0o644)
     where.write_bytes(data)
     assert load_states(workspace, files, "basis").num_known_files == 0
@@ -173,6 +174,26 @@ def test_a_file_that_moves_to_another_folder_of_a_partition_is_another_file(path
     states.keep(1, "figure", 6)
     moved = FileStates(there, "basis", json.loads(states.to_bytes())["files"])
     assert moved.known("figure") == {1: 6}
+
+
+@pytest.mark.parametrize("value", [3, 0.1, -0.0, math.inf, -math.inf, math.nan, {-1: 5, 7: 2}])
+def test_a_figure_comes_back_to_the_bit(paths: list[Path], tmp_path: Path, value: Any) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    files = of_parquet(paths[0])
+    states = FileStates(files, "basis")
+    states.keep(0, "figure", value)
+    save_states(workspace, states)
+    assert repr(load_states(workspace, files, "basis").known("figure")[0]) == repr(value)
+
+
+def test_a_file_whose_columns_are_read_as_other_types_is_another_file(paths: list[Path]) -> None:
+    files = of_parquet(paths[0])
+    states = FileStates(files, "basis")
+    states.keep(0, "figure", 5)
+    known = json.loads(states.to_bytes())["files"]
+    assert FileStates(files, "basis", known).known("figure") == {0: 5}
+    others = dataclasses.replace(files, columns={**files.columns, "label": "int64"})
+    assert FileStates(others, "basis", known).known("figure") == {}
 
 
 def test_figures_of_rules_that_are_gone_are_forgotten(paths: list[Path]) -> None:

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -153,7 +154,8 @@ def test_a_ref_moves_over_lost_answers_without_losing_an_entry(workspace, line) 
     assert [each.number for each in refs.history(workspace, "champion")] == [1, 2, 3, 4, 5]
 
 
-def test_equal_moves_of_two_writers_are_two_moves(workspace) -> None:
+def test_equal_moves_of_two_writers_in_one_moment_are_two_moves(workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refs, "time", SimpleNamespace(time=lambda: 1.0))
     target = Link(kind="registration", sha256="ab" * 32)
     refs.move(workspace, "champion", target, expected=None, reason="same")
     with pytest.raises(RefConflict):
@@ -259,6 +261,12 @@ def test_a_refusal_is_told_at_once_and_holds_no_secret(workspace, line, fault: s
             act()
         assert "hunter2" not in str(caught.value) and "AKIA" not in str(caught.value)
     assert len(line.log()) == 3
+
+
+def test_a_workspace_that_may_be_read_and_not_written_is_refused_at_once(line) -> None:
+    line.break_(("403", "PUT", ".probe", 10_000))
+    with pytest.raises(EnvironmentProblem, match="these credentials may not do it"):
+        Workspace.create(f"s3://{line.bucket}/prefix")
 
 
 def test_a_bucket_that_is_not_there_is_refused_by_name_and_not_made(s3_environment: dict[str, str]) -> None:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.launch.retry_budget import AttemptRecord, AttemptRecords, GiveUp, Retry, decide
+from data_contracts.errors import EnvironmentProblem
+from training.launch.retry_budget import RECORDS_NAME, AttemptRecord, AttemptRecords, GiveUp, Retry, decide
 from training.launch.spec import LaunchSpec
 
 SPEC = LaunchSpec(max_attempts=5, max_cycles_without_progress=3, backoff_s=1, max_backoff_s=3)
@@ -59,6 +60,12 @@ def test_progress_resets_the_cycles_but_not_the_attempts() -> None:
     assert decide(attempts(1, 2, 3, 4, 5), SPEC) == GiveUp("all 5 attempts are spent.")
 
 
+def test_coming_back_to_where_it_was_before_is_no_progress() -> None:
+    assert isinstance(decide(attempts(30, 10, 20), SPEC), Retry)
+    decision = decide(attempts(30, 10, 20, 29), SPEC)
+    assert decision == GiveUp("3 times in a row it came no further than step 30.")
+
+
 def test_an_attempt_that_did_its_work_is_no_failure_of_those_that_follow() -> None:
     done = attempts(1, state="done", cause="", retryable=False)
     assert decide(done, SPEC) == Retry(0.0)
@@ -89,6 +96,15 @@ def test_a_later_owner_draws_on_the_same_budget_and_one_that_died_is_counted(tmp
         (2, None, "its owner was lost."),
     ]
     assert later.next_attempt() == 4
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_no_attempt_begins_that_the_budget_cannot_count(tmp_path: Path) -> None:
+    (tmp_path / RECORDS_NAME).symlink_to("/dev/full")
+    records = AttemptRecords(tmp_path)
+    for write in (records.begin, records.end):
+        with pytest.raises(EnvironmentProblem, match="No space left"):
+            write(AttemptRecord(attempt=1, scope="one"))
 
 
 def test_a_number_is_not_given_twice_even_when_records_are_gone(tmp_path: Path) -> None:
