@@ -12,46 +12,37 @@ its own, so that no terminal or process group reaches it.
 
 from __future__ import annotations
 
-import array
 import contextlib
 import dataclasses
-import fcntl
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
-import termios
-import threading
 import time
 from pathlib import Path
 
 from training.launch import protocol
 from training.launch.log_times import LogTimes
+from training.launch.node_ranks import NodeRanks
 from training.launch.process_tree import (
     ALREADY_DEAD,
     adopt_orphans,
-    cpu_s,
     descendants,
     die_with_parent,
-    is_child,
-    kill_if,
+    kill_descendants,
     process_state,
     send_signal,
 )
-from training.launch.protocol import AttemptFiles, Command, NodeOrder, NodeStatus, RankMarker, RankVitals, write_json
+from training.launch.protocol import AttemptFiles, Command, NodeOrder, NodeStatus, write_json
+from training.launch.stand_by import StandBy
 from training.ledger import Ledger
 
 TICK_S = 0.1
 CHILDLESS_S = 1.0
 """While stopping: how long an agent without ranks may linger in its own teardown."""
 LIFELINE = 0
-STUCK_S = 2.0
-"""How long a round may take before something holds it up: a file system that does not answer."""
-EXIT_STUCK = 3
-LOOK_EVERY_S = 0.5
-"""How often the ranks' processes are looked at for who watches from afar."""
 
 
 class Guard:
@@ -63,16 +54,15 @@ class Guard:
         self._log_times = LogTimes(self._files, plan.node)
         self._poll = select.poll()
         self._status: NodeStatus
+        self._ranks: NodeRanks
+        self._stand_by = StandBy(LIFELINE, plan.lease_s, plan.lost_grace_s)
         self._deadline: float | None = None
         self._stopping_since = 0.0
         self._childless_since: float | None = None
         self._is_childless = False
-        self._ranks: set[int] = set()
         self._swept: set[int] = set()
         self._signals: list[int] = []
         self._heard_s = time.monotonic()
-        self._looked_s = 0.0
-        self._began_round_s = time.monotonic()
 
     def run(self) -> int:
         """Start the agent, watch it to its end, leave nobody behind.
@@ -91,19 +81,20 @@ class Guard:
             agent_pid=agent.pid,
             state="running",
         )
-        threading.Thread(target=self._stand_by, name="stand-by", daemon=True).start()
+        self._ranks = NodeRanks(self._files, self._plan.node, self._plan.num_ranks, agent.pid)
+        self._stand_by.start()
         self._publish()
         self._ledger.event("agent.begin", pid=agent.pid)
         while not self._is_childless:
-            self._began_round_s = time.monotonic()
+            self._stand_by.begin_round()
             self._hear()
             self._reap()
             self._watch_ranks()
-            self._note_vitals()
+            self._ranks.note_vitals()
             self._log_times.look()
             self._hurry_a_childless_agent()
             if self._status.agent_exit is not None or self._is_over_deadline():
-                self._kill_descendants()
+                self._swept |= kill_descendants()
         self._say_goodbye()
         return 0 if self._status.agent_exit == 0 else 1
 
@@ -179,9 +170,8 @@ class Guard:
         elif command is Command.PEER_LOST:
             self._stop("a peer was lost", self._plan.peer_grace_s)
         elif command is Command.STACKS:
-            for marker in self._own_ranks():
-                if self._is_here(marker):
-                    send_signal(marker.pid, signal.SIGUSR2)
+            for pid in self._ranks.pids():
+                send_signal(pid, signal.SIGUSR2)
 
     def _stop(self, why: str, grace_s: float) -> None:
         """Ask the agent, which asks its ranks; a later reason may shorten the grace, never lengthen it."""
@@ -207,50 +197,15 @@ class Guard:
             return
         if lost:
             self._stop(f"rank {lost[0]} vanished", self._plan.peer_grace_s)
-        elif failed := [marker.rank for marker in self._own_ranks() if marker.state == "failed"]:
+        elif failed := self._ranks.failed():
             self._stop(f"rank {failed[0]} failed", self._plan.peer_grace_s)
 
-    def _own_ranks(self) -> list[RankMarker]:
-        # Which they are is the rendezvous' choice. Once it is known, a large gang's other markers, which may lie on a
-        # file system far away, are left unread.
-        known = self._ranks if len(self._ranks) == self._plan.num_ranks else None
-        # Two hosts may give one number to two processes.
-        mine = (self._plan.node, self._status.agent_pid)
-        markers = self._files.read_markers(known).values()
-        own = [marker for marker in markers if (marker.node, marker.parent_pid) == mine]
-        self._ranks.update(marker.rank for marker in own)
-        return own
-
-    def _note_vitals(self) -> None:
-        if time.monotonic() - self._looked_s < LOOK_EVERY_S:
-            return
-        ranks = [
-            RankVitals(rank=marker.rank, state=process_state(marker.pid), cpu_s=cpu_s(marker.pid))
-            for marker in self._own_ranks()
-        ]
-        with contextlib.suppress(OSError):
-            write_json(
-                self._files.vitals(self._plan.node),
-                {"unix_s": time.time(), "ranks": [dataclasses.asdict(rank) for rank in ranks]},
-            )
-        self._looked_s = time.monotonic()
-
     def _note_lost_ranks(self) -> tuple[int, ...]:
-        lost = self._missing_ranks()
-        if lost:
-            # One that ended between the look at its marker and the one at its process has left its last word by now.
-            lost = tuple(rank for rank in self._missing_ranks() if rank in lost)
+        lost = self._ranks.lost()
         if lost and lost != self._status.lost_ranks:
             self._change(lost_ranks=lost)
             self._ledger.event("rank.lost", ranks=lost)
         return lost
-
-    def _missing_ranks(self) -> tuple[int, ...]:
-        return tuple(marker.rank for marker in self._own_ranks() if not marker.has_ended and not self._is_here(marker))
-
-    def _is_here(self, marker: RankMarker) -> bool:
-        """Whether it lives below its agent, or below us since that ended: its number may be another's by now."""
-        return is_child(marker.pid, of=(self._status.agent_pid, os.getpid()))
 
     def _reap(self) -> None:
         while not self._is_childless:
@@ -277,43 +232,8 @@ class Guard:
             if now - self._childless_since > CHILDLESS_S:
                 self._deadline = now
 
-    def _stand_by(self) -> None:
-        """In a thread of its own: where files hold up all that the guard does, nobody outlives the owner by it."""
-        lifeline = select.poll()
-        lifeline.register(LIFELINE, select.POLLRDHUP | select.POLLHUP)
-        num_unread, heard_s = 0, time.monotonic()
-        gone_since_s: float | None = None
-        while True:
-            time.sleep(STUCK_S / 4)
-            now_s, round_s = time.monotonic(), self._began_round_s
-            # Nobody reads what the owner says meanwhile, but that there is more of it is a word too.
-            before, num_unread = num_unread, _num_unread(LIFELINE)
-            heard_s = max(round_s, now_s if num_unread != before else heard_s)
-            is_silent = self._plan.lease_s is not None and now_s - heard_s > self._plan.lease_s
-            is_gone = now_s - round_s > STUCK_S and (bool(lifeline.poll(0)) or is_silent)
-            gone_since_s = (gone_since_s or now_s) if is_gone else None
-            if gone_since_s is not None and now_s - gone_since_s > self._plan.lost_grace_s:
-                self._fall(now_s + STUCK_S)
-
-    def _fall(self, until_s: float) -> None:
-        """With all that is below; what ranks started for themselves would not fall with the guard alone."""
-        try:
-            while descendants(os.getpid()) and time.monotonic() < until_s:
-                self._kill_descendants()
-                with contextlib.suppress(ChildProcessError):
-                    while os.waitpid(-1, os.WNOHANG)[0]:
-                        pass
-        finally:
-            os._exit(EXIT_STUCK)
-
     def _is_over_deadline(self) -> bool:
         return self._deadline is not None and time.monotonic() >= self._deadline
-
-    def _kill_descendants(self) -> None:
-        me = os.getpid()
-        for pid in descendants(me):
-            if kill_if(pid, lambda pid=pid: pid in descendants(me)):  # type: ignore[misc]
-                self._swept.add(pid)
 
     def _change(self, **changes: object) -> None:
         self._status = dataclasses.replace(self._status, **changes)  # type: ignore[arg-type]
@@ -331,12 +251,6 @@ class Guard:
         self._ledger.event(
             "agent.end", exit=self._status.agent_exit, why=self._status.why, swept=len(self._swept), stop_s=stop_s
         )
-
-
-def _num_unread(descriptor: int) -> int:
-    number = array.array("i", [0])
-    fcntl.ioctl(descriptor, termios.FIONREAD, number)
-    return number[0]
 
 
 def _watch_parent(pid: int) -> int | None:

@@ -122,6 +122,16 @@ def kill_if(pid: int, still_meant: Callable[[], bool]) -> bool:
         os.close(descriptor)
 
 
+def kill_descendants() -> set[int]:
+    """SIGKILL whoever lives below this process, once.
+
+    Returns:
+        Those killed.
+    """
+    me = os.getpid()
+    return {pid for pid in descendants(me) if kill_if(pid, lambda pid=pid: pid in descendants(me))}  # type: ignore[misc]
+
+
 def sweep(variable: str, value: str, *, patience_s: float = 5.0) -> list[int]:
     """Kill every process started with `variable=value`, until none is left or patience ends.
 

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from tests.waiting import DEADLINE_S
-from training.launch import guard
+from training.launch import node_ranks
+from training.launch.node_ranks import NodeRanks
 from training.launch.process_tree import processes_with, sweep
 from training.launch.protocol import (
     OWNER_SILENT,
@@ -31,6 +32,7 @@ from training.launch.protocol import (
     RankMarker,
     write_json,
 )
+from training.launch.stand_by import EXIT_STUCK
 from training.ledger import read_events
 
 OBEDIENT = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done"
@@ -304,7 +306,7 @@ def test_nobody_outlives_the_owner_by_a_file_system_that_never_answers(
     assert agent.guard.stdin is not None and agent.guard.poll() is None
     if how == "lets go":
         agent.guard.stdin.close()
-    assert agent.guard.wait(DEADLINE_S) == guard.EXIT_STUCK
+    assert agent.guard.wait(DEADLINE_S) == EXIT_STUCK
     wait_until(lambda: not agent.survivors())
     os.close(held)
 
@@ -329,27 +331,15 @@ def test_the_guard_looks_at_its_ranks_processes(
 
 def test_a_rank_that_begins_while_the_guard_looks_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its marker may be read after a look at the processes that came too early for it."""
-    graces = dict.fromkeys(("stop_grace_s", "lost_grace_s", "peer_grace_s"), ENDLESS_S)
-    plan = NodePlan(
-        node=0,
-        attempt=1,
-        attempt_dir=str(tmp_path),
-        owner_pid=None,
-        argv=(),
-        num_ranks=1,
-        rank_python_path="",
-        **graces,
-    )
-    looking = guard.Guard(NodeOrder(plan=plan, environment={}))
-    looking._status = NodeStatus(node=0, guard_pid=os.getpid(), agent_pid=os.getpid(), state="running")
+    looking = NodeRanks(AttemptFiles(tmp_path), node=0, num_ranks=1, agent_pid=os.getpid())
     rank = subprocess.Popen(["sleep", "600"])
     try:
         running = RankMarker(rank=3, pid=rank.pid, parent_pid=os.getpid(), state="running", unix_s=0.0)
         write_json(AttemptFiles(tmp_path).marker(3), asdict(running))
-        really, looks = guard.descendants, itertools.count()
-        monkeypatch.setattr(guard, "descendants", lambda pid: really(pid) if next(looks) else [])
-        assert looking._note_lost_ranks() == ()
+        really, looks = node_ranks.is_child, itertools.count()
+        monkeypatch.setattr(node_ranks, "is_child", lambda pid, of: bool(next(looks)) and really(pid, of=of))
+        assert looking.lost() == ()
     finally:
         rank.kill()
         rank.wait()
-    assert looking._note_lost_ranks() == (3,)
+    assert looking.lost() == (3,)
