@@ -17,7 +17,8 @@ from tasks.context import RunContext
 from tasks.decisions import who
 from tasks.launch import result_path
 from tasks.run_claims import RunClaim, claimed_run
-from training.checkpoint.layout import MANIFEST_NAME, checkpoint_path, committed_steps, quarantine, run_folder, step_of
+from training.checkpoint.layout import MANIFEST_NAME, checkpoint_path, committed_steps, run_folder, step_of
+from training.launch.mandate import NO_MANDATE
 from training.launch.protocol import DETACHED
 from training.launch.run_lock import owning
 from training.launch.spec import LaunchSpec
@@ -102,7 +103,7 @@ def _put_aside(workspace: Workspace, run: Link, run_dir: Path, step: int, claim:
                 claim.require()
                 workspace.remove(f"{folder}/{file}")
         if each in here:
-            quarantine(workspace.local_path(folder), run_dir / "quarantine")
+            NO_MANDATE.put_aside(workspace.local_path(folder), run_dir / "quarantine")
     return newer
 
 

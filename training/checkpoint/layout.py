@@ -13,7 +13,6 @@ from pathlib import Path
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointManifest, Frozen, Link, StoredFile, TensorSlice
 from data_contracts.errors import IntegrityError
-from training.launch.mandate import NO_MANDATE, Mandate
 
 MANIFEST_NAME = "manifest.json"
 SEAL_NAME = "manifest.sha256"
@@ -75,21 +74,6 @@ def committed_steps(checkpoints: Path) -> list[int]:
     folders = checkpoints.iterdir() if checkpoints.is_dir() else ()
     steps = (step_of(folder.name) for folder in folders if (folder / MANIFEST_NAME).exists())
     return sorted(step for step in steps if step is not None)
-
-
-def quarantine(directory: Path, folder: Path, mandate: Mandate = NO_MANDATE) -> Path:
-    """Move a bad checkpoint aside, keeping it for a person to look at. Returns where it is now.
-
-    It goes by way of the mandate's folder: an attempt that is killed in that moment takes it along.
-
-    Raises:
-        Superseded: a later attempt has begun, and may have another one there.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    taken = {path.name for path in folder.iterdir()}
-    number = next(number for number in range(len(taken) + 1) if f"{directory.name}.{number}" not in taken)
-    with mandate.upheld():
-        return mandate.take_out(directory).rename(folder / f"{directory.name}.{number}")
 
 
 def file_name(index: int, num_files: int) -> str:

@@ -20,7 +20,7 @@ from data_contracts.places import naming_the_place
 from training.checkpoint import layout
 from training.checkpoint.agreement import gathered
 from training.checkpoint.blocks import NotThere, nothing
-from training.checkpoint.layout import committed_steps, quarantine
+from training.checkpoint.layout import committed_steps
 from training.checkpoint.pieces import State, pieces_of
 from training.checkpoint.read import Rest, require_fit
 from training.checkpoint.retention import sweep
@@ -98,7 +98,7 @@ def restore_newest(
         if gang.leads:
             rank, finding = next((rank, each) for rank, each in enumerate(findings) if each.kind != "good")
             named = error or IntegrityError(f"rank {rank} cannot use it: {finding.what}", where=str(directory))
-            on_quarantine(quarantine(directory, run_dir / "quarantine", mandate), named)
+            on_quarantine(mandate.put_aside(directory, run_dir / "quarantine"), named)
 
 
 def require_shared(folder: Path, gang: Gang, mandate: Mandate = NO_MANDATE) -> None:

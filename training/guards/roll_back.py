@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from training.checkpoint import layout
-from training.checkpoint.layout import committed_steps, quarantine
+from training.checkpoint.layout import committed_steps
 from training.launch.mandate import Mandate
 
 ABANDONED = "abandoned"
@@ -21,4 +21,4 @@ def abandon_after(run_dir: Path, step: int, mandate: Mandate) -> None:
     """
     checkpoints = run_dir / "checkpoints"
     for later in reversed([kept for kept in committed_steps(checkpoints) if kept > step]):
-        quarantine(checkpoints / layout.directory_name(later), run_dir / ABANDONED, mandate)
+        mandate.put_aside(checkpoints / layout.directory_name(later), run_dir / ABANDONED)

@@ -4,12 +4,14 @@ A cut link, or a rank that is halted, may leave an attempt behind that goes on w
 So all that a rank publishes for its run is staged in a folder of its attempt, and comes to its place by a rename out of
 it. Who begins an attempt takes the folders of all earlier ones away first, each by one rename, and a rename out of one
 that is gone fails, whenever its caller last looked: what an attempt publishes is there before the next one begins, or
-never. What it deletes, or puts aside, goes the other way: by a rename into that folder, which fails as well.
+never. What it deletes, or puts aside, goes the other way: by a rename into that folder, which fails as well. What was
+put aside and had come no further is brought to its end by who takes the folder away.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -55,7 +57,18 @@ def _withdraw(attempt: Path) -> None:
             where=str(attempt / NAME),
             advice="Check the folder's owner, mode and disk, and run again.",
         ) from error
-    shutil.rmtree(attempt / WITHDRAWN, ignore_errors=True)
+    with contextlib.suppress(OSError):  # then it stays, and the next attempt tries again
+        for passage in (attempt / WITHDRAWN).glob("[!.]*/"):
+            for path in passage.iterdir():
+                path.rename(_free_place(attempt.parent.parent / passage.name, path.name))
+        shutil.rmtree(attempt / WITHDRAWN, ignore_errors=True)
+
+
+def _free_place(folder: Path, name: str) -> Path:
+    """Where something of that name can be put, beside others that had it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    taken = {path.name for path in folder.iterdir()}
+    return next(folder / f"{name}.{number}" for number in itertools.count() if f"{name}.{number}" not in taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +133,23 @@ class Mandate:
             return path
         with self.upheld():
             return path.rename(self.folder / staging_name(path.name))
+
+    def put_aside(self, path: Path, folder: Path) -> Path:
+        """Move what the run has made to another folder of the run's, where it is kept. Returns where it is now.
+
+        Whoever is killed on the way leaves it to the next attempt, which moves it on.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            Superseded: a later attempt has begun, and may use it; it stays where it was.
+        """
+        place = _free_place(folder, path.name)
+        if self.folder is None:
+            return path.rename(place)
+        with self.upheld():
+            passage = self.folder / folder.name
+            passage.mkdir(exist_ok=True)
+            return path.rename(passage / path.name).rename(place)
 
 
 NO_MANDATE = Mandate()

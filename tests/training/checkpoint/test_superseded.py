@@ -18,7 +18,6 @@ from training.checkpoint.layout import (
     SEAL_NAME,
     committed_steps,
     directory_name,
-    quarantine,
 )
 from training.checkpoint.retention import discard_expired, discard_unfinished, sweep
 from training.checkpoint.save import Checkpointer, save_checkpoint
@@ -102,8 +101,8 @@ CLEARINGS = {
     "what has expired": expire,
     "what an interrupted save left": save_again,
     "all that interrupted saves left": lambda run_dir, mandate: sweep(run_dir / "checkpoints", mandate),
-    "what is damaged": lambda run_dir, mandate: quarantine(
-        run_dir / "checkpoints" / directory_name(9), run_dir / "quarantine", mandate
+    "what is damaged": lambda run_dir, mandate: mandate.put_aside(
+        run_dir / "checkpoints" / directory_name(9), run_dir / "quarantine"
     ),
     "what is to be done again": lambda run_dir, mandate: abandon_after(run_dir, 3, mandate),
 }

@@ -54,6 +54,31 @@ def test_what_was_half_written_goes_with_the_mandate(tmp_path: Path) -> None:
     assert not mandate.folder.exists()
 
 
+def test_what_a_killed_attempt_was_putting_aside_is_brought_there_by_the_next_that_is_not_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint, kept, real = tmp_path / "checkpoints" / "step-1", tmp_path / "quarantine", Path.rename
+
+    def killed(path: Path, target: Path) -> Path:
+        if target.parent == kept:
+            raise KeyboardInterrupt
+        return real(path, target)
+
+    for number in (1, 3):
+        mandate = begin(tmp_path, number)
+        checkpoint.mkdir(parents=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", killed)
+            with pytest.raises(KeyboardInterrupt):
+                mandate.put_aside(checkpoint, kept)
+            with pytest.raises(KeyboardInterrupt):
+                begin(tmp_path, number + 1)
+    assert not checkpoint.exists()
+    begin(tmp_path, 5)
+    assert sorted(path.name for path in kept.iterdir()) == ["step-1.0", "step-1.1"]
+    assert not list(tmp_path.glob("attempts/*/mandate.withdrawn"))
+
+
 def test_an_attempt_is_kept_from_publishing_even_if_nothing_of_it_can_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
