@@ -108,7 +108,6 @@ class Checkpointer:
         self._abandoned = threading.Event()
 
     def __enter__(self) -> Self:
-        self._mandate.require()
         if self._gang.leads and self.newest is not None:
             self._retain(self.newest.step)  # whoever kept it may have died before the older ones went
         return self

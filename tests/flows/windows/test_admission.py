@@ -75,6 +75,14 @@ def test_an_admitted_request_carries_the_windows_deadline_and_how_it_was_asked(r
     assert isinstance(refused, Skip) and refused.state == "OutsideWindow"
 
 
+def test_of_a_persons_end_and_the_windows_the_earlier_one_counts(request_of) -> None:
+    now, early, late = (instant(f"2026-11-24T0{hour}:00Z") for hour in (1, 2, 6))
+    for asked, counts in ((early, (early, "asked")), (late, (instant("2026-11-24T03:55Z"), "window closed"))):
+        admitted = admit(kept(request_of).model_copy(update={"stop_at": asked, "stop_because": "asked"}), now)
+        assert isinstance(admitted, RetrainRequest)
+        assert (admitted.stop_at, admitted.stop_because) == counts
+
+
 def test_a_pipeline_without_windows_cannot_keep_to_them(project: Path) -> None:
     request = RetrainRequest(pipeline="plain.yaml", workspace=str(project / "workspace"), in_window=True)
     with pytest.raises(ConfigError, match="has no windows"):

@@ -195,6 +195,13 @@ def test_of_decisions_about_the_same_moment_the_last_one_counts(data) -> None:
         assert (timetable.skip_at(at) is not None) == (bool(deciding) and deciding[-1] == "skip")
 
 
+def test_a_skip_that_is_days_ahead_ends_a_long_window_wherever_it_is_asked_for() -> None:
+    spec = windows_spec("UTC", window("00:00", "24:00", ["sat", "sun"]), window("20:00", "24:00", ["fri"]))
+    skipped = override("skip", "2026-11-22T12:00Z", "2026-11-22T18:00Z")
+    found = Timetable(spec=spec, overrides=[skipped]).opening_at(instant("2026-11-20T21:00Z"))
+    assert found == Opening(start=instant("2026-11-20T20:00Z"), end=skipped.start)
+
+
 def test_a_long_opening_by_decision_is_whole_wherever_it_is_asked_for() -> None:
     spec = windows_spec("UTC", window("01:00", "02:00"))
     decided = override("open", "2026-01-10T00:00Z", "2026-05-01T00:00Z")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,6 +58,36 @@ def run_in_gang(world_size: int, work: Callable[[Gang], Any]) -> list[Any]:
     for thread in threads:
         thread.join(DEADLINE_S)
     return results
+
+
+class Disk:
+    """What a power cut would leave: bytes of files, and names in folders, since they were made durable last."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._written: set[int] = set()
+        self._names: dict[int, set[str]] = {}
+        self._fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", self._fsync_and_note)
+
+    def _fsync_and_note(self, descriptor: int) -> None:
+        self._fsync(descriptor)
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            self._names[status.st_ino] = set(os.listdir(descriptor))
+        else:
+            self._written.add(status.st_ino)
+
+    def names(self, folder: Path) -> set[str]:
+        """Empty where nobody asked for it."""
+        return self._names.get(folder.stat().st_ino, set())
+
+    def has_bytes(self, file: Path) -> bool:
+        return file.stat().st_ino in self._written
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
 
 
 def make_content(step: int, tensors: Any, **changes: Any) -> Content:

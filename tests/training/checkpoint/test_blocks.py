@@ -10,6 +10,7 @@ import pytest
 import torch
 from blake3 import blake3
 
+from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
 from training.checkpoint import blocks
 from training.checkpoint.file_image import PAGE_BYTES, FileImage, make_header
@@ -44,6 +45,34 @@ def test_any_length_is_written_and_read_back(tmp_path, monkeypatch, num_elements
     assert asked, "the straight way was tried"
     assert (tmp_path / "t.safetensors").read_bytes() == bytes(image.view())
     assert all(torch.equal(found, values[name]) for name, found in read_file(tmp_path, file).items())
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "left_out", "said"),
+    [
+        (None, 1, "blocks in its manifest do not make up its size"),
+        (None, -1, "blocks in its manifest do not make up its size"),
+        (8, 0, "its tensors do not fill it"),
+    ],
+)
+def test_a_file_that_its_manifest_or_its_header_does_not_describe_to_the_end_is_refused(
+    tmp_path, monkeypatch, num_bytes, left_out, said
+):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 256)
+    image = FileImage(make_header({"w": ("float32", (200,))}))
+    image.stage({"w": torch.ones(200)})
+    data = bytes(image.view()) + bytes(num_bytes or 0)
+    file = blocks.publish_blocks(Workspace(str(tmp_path)), "t.safetensors", memoryview(data))
+    digests = file.blocks[:-1] if left_out > 0 else file.blocks + file.blocks[:1] * -left_out
+    with pytest.raises(IntegrityError, match=said):
+        read_file(tmp_path, file.model_copy(update={"blocks": digests}))
+
+
+def test_a_header_that_is_longer_than_its_file_is_refused(tmp_path):
+    data = (1 << 62).to_bytes(8, "little") + bytes(100)
+    file = blocks.publish_blocks(Workspace(str(tmp_path)), "t.safetensors", memoryview(data))
+    with pytest.raises(IntegrityError, match="header is longer than the file"):
+        read_file(tmp_path, file)
 
 
 def test_an_image_lies_where_direct_writing_asks_for_it():

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.checkpoint.layout import MANIFEST_NAME, directory_name
+from tests.training.attempts import begin
+from tests.training.checkpoint.test_save import ALONE
+from training.checkpoint import spares
+from training.checkpoint.layout import MANIFEST_NAME, committed_steps, directory_name
 from training.checkpoint.retention import Kept, discard_expired, expired, sweep
+from training.checkpoint.save import save_checkpoint
 from training.checkpoint.spec import CheckpointSpec
 
 SCORES = st.none() | st.floats(allow_nan=True, allow_infinity=True) | st.integers(0, 3).map(float)
@@ -69,6 +74,12 @@ def test_of_equally_good_ones_the_newest_is_the_best():
     assert left(kept, CheckpointSpec(keep_last=2, keep_best=3)) == [6, 7, 8]
 
 
+@pytest.mark.parametrize("best_is", ["lowest", "highest"])
+def test_a_score_that_is_no_number_takes_nobodys_place(best_is):
+    kept = [Kept(step, True, score) for step, score in enumerate((math.nan, -math.inf, math.inf, 0.5, None, None), 1)]
+    assert left(kept, CheckpointSpec(keep_last=2, keep_best=1, best_is=best_is)) == [4, 5, 6]
+
+
 def folder(checkpoints, step: int, *, whole: bool = True) -> None:
     (checkpoints / directory_name(step)).mkdir()
     (checkpoints / directory_name(step) / "tensors").write_bytes(b"weights")
@@ -84,6 +95,30 @@ def test_what_expired_leaves_the_disk_and_nothing_else_does(tmp_path):
     discard_expired(tmp_path, CheckpointSpec(keep_last=2), known_good={4})
 
     assert sorted(path.name for path in tmp_path.iterdir()) == [directory_name(step) for step in (3, 4, 8, 10)]
+
+
+def test_a_checkpoint_whose_score_cannot_be_read_is_not_among_the_best(tmp_path, content):
+    for step, loss in ((1, 3.0), (2, 2.0), (3, 1.0), (4, 4.0), (5, 4.0)):
+        save_checkpoint(tmp_path, content(step, {}, scalars={"loss": loss}), ALONE)
+    (tmp_path / directory_name(3) / MANIFEST_NAME).write_bytes(b"{}")
+    spec = CheckpointSpec(keep_last=2, keep_best=1, best_by="loss", best_is="lowest")
+    discard_expired(tmp_path, spec, known_good={5})
+    assert committed_steps(tmp_path) == [2, 4, 5]
+
+
+def test_its_files_may_be_written_over_only_once_the_disk_too_knows_no_manifest_of_theirs(tmp_path, monkeypatch, disk):
+    checkpoints, real, kept = tmp_path / "checkpoints", spares.keep, []
+    checkpoints.mkdir()
+    for step in (2, 4, 6):
+        folder(checkpoints, step)
+
+    def keep(checkpoints, expired):
+        kept.append((disk.names(expired), disk.names(checkpoints)))
+        real(checkpoints, expired)
+
+    monkeypatch.setattr(spares, "keep", keep)
+    discard_expired(checkpoints, CheckpointSpec(keep_last=2), known_good={6}, mandate=begin(tmp_path, 1))
+    assert kept == [({"tensors"}, {directory_name(4), directory_name(6)})]
 
 
 def test_a_sweep_takes_what_has_no_manifest_and_leaves_what_is_no_checkpoint(tmp_path):

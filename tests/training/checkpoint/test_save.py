@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from data_contracts.errors import EnvironmentProblem, PeerFailed, RunStopped
 from data_contracts.publication import Workspace
 from tests.waiting import DEADLINE_S
 from training.checkpoint import blocks, commit, save
+from training.checkpoint.commit import part_name
 from training.checkpoint.layout import MANIFEST_NAME, SEAL_NAME, committed_steps, directory_name
 from training.checkpoint.save import Checkpointer, save_checkpoint
 from training.checkpoint.verify import load_checkpoint
@@ -142,6 +144,32 @@ def test_state_that_has_grown_is_planned_anew_when_one_rank_says_so(tmp_path, co
     assert in_gang(2, live) == [None, None]
     assert load_checkpoint(tmp_path / directory_name(1)).tensors.keys() == {"w"}
     assert load_checkpoint(tmp_path / directory_name(2)).tensors.keys() == {"w", "late"}
+
+
+def test_what_a_part_or_a_manifest_speaks_of_is_durable_before_it_has_its_name(
+    tmp_path, content, in_gang, monkeypatch, disk
+):
+    folder, real, spoken_of, too_early = tmp_path / directory_name(1), Path.replace, {}, []
+
+    def replace(path, target):
+        name = Path(target).name
+        if name == part_name(1):
+            spoken_of[name] = {"tensors-00001-of-00002.safetensors"}
+        elif name == MANIFEST_NAME:
+            spoken_of[name] = {file.name for file in folder.iterdir()} - {path.name}
+        too_early.extend(
+            (name, file)
+            for file in spoken_of.get(name, ())
+            if file not in disk.names(folder) or not disk.has_bytes(folder / file)
+        )
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    in_gang(2, lambda gang: save_checkpoint(tmp_path, content(1, {"w": torch.zeros(6), "v": torch.ones(6)}), gang))
+    assert too_early == []
+    assert spoken_of[MANIFEST_NAME] == {file.name for file in folder.iterdir()} - {MANIFEST_NAME}
+    assert len(spoken_of) == 2 and len(spoken_of[MANIFEST_NAME]) == 4
+    assert MANIFEST_NAME in disk.names(folder) and disk.has_bytes(folder / MANIFEST_NAME)
 
 
 @pytest.mark.parametrize("then", ["save", "finish", "leave"])

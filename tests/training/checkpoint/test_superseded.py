@@ -10,7 +10,7 @@ import torch
 
 from data_contracts.errors import Superseded
 from tests.training.attempts import begin
-from tests.training.checkpoint.test_save import ALONE
+from tests.training.checkpoint.test_save import ALONE, WITH_LOST_MATE, LostMates
 from training.checkpoint.commit import Commit, Part, part_name
 from training.checkpoint.layout import (
     MANIFEST_NAME,
@@ -19,6 +19,7 @@ from training.checkpoint.layout import (
     committed_steps,
     directory_name,
 )
+from training.checkpoint.restore import TOKEN_PREFIX, require_shared
 from training.checkpoint.retention import discard_expired, discard_unfinished, sweep
 from training.checkpoint.save import Checkpointer, save_checkpoint
 from training.checkpoint.spec import CheckpointSpec
@@ -67,6 +68,25 @@ def test_who_is_superseded_clears_no_place_for_a_checkpoint(tmp_path: Path, cont
         with pytest.raises(Superseded):
             checkpointer.save(content(3, {"w": torch.ones(5)}))
     assert committed_steps(tmp_path / "checkpoints") == [3]
+
+
+def test_who_is_superseded_begins_no_save_on_any_rank(tmp_path: Path, content) -> None:
+    mandate = begin(tmp_path, 1)
+    mate = LostMates(rank=1, world_size=2, device=torch.device("cpu"))
+    checkpointer = Checkpointer(tmp_path / "checkpoints", mate, mandate=mandate)
+    begin(tmp_path, 2)
+    with pytest.raises(Superseded):
+        checkpointer.save(content(3, {"w": torch.ones(5)}))
+    assert checkpointer.saved_step == 0
+
+
+def test_who_is_superseded_takes_no_token_by_which_the_next_attempts_ranks_find_each_other(tmp_path: Path) -> None:
+    mandate, token = begin(tmp_path, 1), tmp_path / f"{TOKEN_PREFIX}next"
+    begin(tmp_path, 2)
+    token.touch()
+    with pytest.raises(Superseded):
+        require_shared(tmp_path, WITH_LOST_MATE, mandate)
+    assert token.exists()
 
 
 def test_who_is_superseded_takes_no_part_that_the_next_attempts_ranks_have_written(tmp_path: Path, content) -> None:

@@ -15,7 +15,7 @@ from training.checkpoint import blocks, restore
 from training.checkpoint.layout import committed_steps, directory_name
 from training.checkpoint.restore import restore_newest
 from training.checkpoint.save import save_checkpoint
-from training.checkpoint.verify import verify_checkpoint
+from training.checkpoint.verify import load_checkpoint, verify_checkpoint
 from training.result import is_finished, publish_result
 
 STATE = {"model.w": torch.arange(600.0), "optimizer.m": torch.ones(600)}
@@ -121,6 +121,15 @@ def test_a_tensor_that_no_rank_wants_is_verified_all_the_same(run_dir, in_gang, 
     found = restored(in_gang, run, [run_dir] * 2, state={name: STATE[name] for name in STATE.keys() - last})
     assert [each.manifest.step for each in found] == [1, 1]
     assert all(each.tensors.keys() == {"model.w"} for each in found)
+
+
+def test_a_checkpoint_that_lacks_a_file_is_not_read_in_part_either(run_dir):
+    directory = run_dir / "checkpoints" / directory_name(2)
+    (there, lost) = sorted(load_checkpoint(directory).manifest.layout, key=lambda piece: piece.file)
+    assert load_checkpoint(directory, prefix=there.tensor, rest="skip").tensors.keys() == {there.tensor}
+    (directory / lost.file).unlink()
+    with pytest.raises(blocks.NotThere, match=lost.file):
+        load_checkpoint(directory, prefix=there.tensor, rest="skip")
 
 
 def test_every_part_that_is_read_is_told(run_dir, in_gang, run):

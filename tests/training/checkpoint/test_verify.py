@@ -15,9 +15,10 @@ from data_contracts.digests import file_digest
 from data_contracts.documents import CheckpointManifest, DeviceFingerprint, Link
 from data_contracts.errors import ConfigError, EnvironmentProblem, IntegrityError
 from training.checkpoint.layout import committed_steps
+from training.checkpoint.pieces import pieces_of
 from training.checkpoint.restore import restore_newest
 from training.checkpoint.save import Content, save_checkpoint
-from training.checkpoint.verify import load_checkpoint, verify_checkpoint
+from training.checkpoint.verify import load_checkpoint, read_checkpoint, read_manifest, verify_checkpoint
 from training.distributed import Gang
 
 ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
@@ -173,18 +174,39 @@ def test_weights_that_are_not_finite_are_named(checkpoints):
     save_checkpoint(checkpoints, content(30, tensors=bad), ALONE)
     with pytest.raises(IntegrityError, match=r"step-00000030: tensor model.weight has values that are not finite"):
         verify_checkpoint(checkpoints / "step-00000030")
+    with pytest.raises(IntegrityError, match="not finite"):
+        load_checkpoint(checkpoints / "step-00000030")
 
 
 def test_a_manifest_that_was_forged_with_its_seal_still_has_to_match_its_files(checkpoints):
     directory = newest(checkpoints)
     manifest = CheckpointManifest.from_bytes((directory / "manifest.json").read_bytes(), where="")
-    wrong = manifest.model_copy(
-        update={"layout": tuple(piece.model_copy(update={"dtype": "float64"}) for piece in manifest.layout)}
-    )
-    (directory / "manifest.json").write_bytes(wrong.to_bytes())
-    (directory / "manifest.sha256").write_text(f"{wrong.sha256}\n")
-    with pytest.raises(IntegrityError, match="does not hold model"):
-        verify_checkpoint(directory)
+    other_type = tuple(piece.model_copy(update={"dtype": "float64"}) for piece in manifest.layout)
+    no_proof = manifest.proof.model_copy(update={"file": "other.safetensors"})
+    for changes, said in (
+        ({"layout": other_type}, "does not hold model"),
+        ({"proof": no_proof}, "lists no proof batch"),
+    ):
+        wrong = manifest.model_copy(update=changes)
+        (directory / "manifest.json").write_bytes(wrong.to_bytes())
+        (directory / "manifest.sha256").write_text(f"{wrong.sha256}\n")
+        with pytest.raises(IntegrityError, match=said):
+            verify_checkpoint(directory)
+
+
+def test_tensors_of_another_shape_or_type_than_a_model_wants_are_named_and_no_checkpoint_is_put_aside(checkpoints):
+    for name, wanted, said in (
+        ("model.weight", torch.zeros(7, 5), r"float32 \[7, 5\], and the checkpoint has float32 \[5, 7\]"),
+        ("model.weight", torch.zeros(5, 7).bfloat16(), "as bfloat16"),
+        ("model.head", torch.zeros(3), "none of that name"),
+    ):
+        with pytest.raises(IntegrityError, match=said):
+            restore_newest(checkpoints.parent, RUN, ALONE, state={name: wanted})
+        piece = next(iter(pieces_of({name: wanted}).values())).slice(name)
+        with pytest.raises(IntegrityError, match=said):
+            read_checkpoint(newest(checkpoints), read_manifest(newest(checkpoints)), wanted=[piece])
+    assert committed_steps(checkpoints) == [10, 20]
+    assert not (checkpoints.parent / "quarantine").exists()
 
 
 def test_with_no_good_checkpoint_a_run_starts_afresh_and_keeps_the_bad_ones_for_a_look(checkpoints):
@@ -195,11 +217,12 @@ def test_with_no_good_checkpoint_a_run_starts_afresh_and_keeps_the_bad_ones_for_
     assert kept == ["step-00000010.0", "step-00000020.0"]
 
 
-def test_a_disk_that_gives_no_answer_is_told_and_no_checkpoint_is_put_aside(checkpoints, monkeypatch):
+@pytest.mark.parametrize("of", ["tensors", "manifest"])
+def test_a_disk_that_gives_no_answer_is_told_and_no_checkpoint_is_put_aside(checkpoints, monkeypatch, of):
     def broken(*_arguments):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(os, "preadv", broken)
+    monkeypatch.setattr(*((os, "preadv") if of == "tensors" else (Path, "read_bytes")), broken)
     with pytest.raises(EnvironmentProblem, match=r"Input/output error.*left where it is"):
         restore_newest(checkpoints.parent, RUN, ALONE)
     assert committed_steps(checkpoints) == [10, 20]
