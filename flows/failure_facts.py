@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 from data_contracts.errors import HeadwayError, RunStopped
+from data_contracts.object_store import Patience
 from data_contracts.publication import Workspace
 from flows.commands import command_name, elsewhere
 from flows.failure_card import FailureCard, Tried, markdown
 from flows.pipeline_spec import PipelineSpec
 from flows.request import TrainingRequest
+from flows.standing_failures import StandingFailure, end_failure, write_failure
 from flows.windows.gate import opens_next
 from flows.windows.openings import UTC, Timetable
 from flows.windows.overrides import read_overrides
@@ -30,6 +33,8 @@ from training.launch.supervisor import ITS_LAST_LINES
 from training.ledger import Event
 
 NAME = "failure.md"
+BRIEFLY = Patience(deadline_s=15.0, attempt_s=10.0)
+"""Of a store to which a run says its last words: it may be why the run failed."""
 LAST_LINES = 12
 DEFECT = "This is a defect of Headway, or of a library: report it with the traceback."
 
@@ -59,16 +64,22 @@ def failure_card(context: RunContext, request: TrainingRequest, pipeline: Pipeli
     """
     notes = _Notes()
     context.ledger.listeners.append(notes)
+    in_short = Workspace(context.workspace.uri, BRIEFLY)
     try:
         yield
+        with contextlib.suppress(OSError, HeadwayError):  # the work is done, whatever was said of the run before
+            end_failure(in_short, context.pipeline)
     except RunStopped:
         raise
     except Exception as error:
         try:
             card = make_card(context, request, pipeline, error, notes.stage, notes.run_dir)
-            context.workspace.local_path(f"ledger/{card.flow_run}/{NAME}").write_text(markdown(card))
+            # Who looks on is told first: it may be the disk that is full.
             context.ledger.event("flow.card", **card.model_dump(mode="json"))
             show_markdown(artifact_key(card.pipeline, "failure"), markdown(card), card.title)
+            page = context.workspace.local_path(f"ledger/{card.flow_run}/{NAME}")
+            page.write_text(markdown(card))
+            write_failure(in_short, _in_short(card, page))
         except Exception as second:
             error.add_note(f"Nor could a failure card be written: {second}")
         raise
@@ -78,6 +89,20 @@ def failure_card(context: RunContext, request: TrainingRequest, pipeline: Pipeli
             kept = "no checkpoint yet" if step is None else f"the checkpoint of step {step:,}"
             context.ledger.event("run.interrupted", run=notes.run_dir.name, step=step, message=kept)
         raise
+
+
+def _in_short(card: FailureCard, page: Path) -> StandingFailure:
+    return StandingFailure(
+        pipeline=card.pipeline,
+        stage=card.stage,
+        failed_at=datetime.datetime.fromtimestamp(card.unix_s, UTC).isoformat(timespec="seconds"),
+        host=socket.gethostname(),
+        cause=card.cause,
+        what=card.what if not card.where else f"{card.where}: {card.what}",
+        advice=card.advice,
+        card=str(page),
+        flow_run=card.flow_run,
+    )
 
 
 def make_card(

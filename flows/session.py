@@ -15,11 +15,10 @@ from data_contracts.digest_cache import DigestCache
 from data_contracts.errors import DataError, HeadwayError, IntegrityError, RunStopped
 from data_contracts.full_disk import naming_a_full_disk
 from data_contracts.leftovers import at_work_in, scratch_folder
-from data_contracts.object_store import Patience
 from data_contracts.publication import Workspace
 from flows.devices import devices_of
 from flows.environment import project_folder
-from flows.failure_facts import failure_card
+from flows.failure_facts import BRIEFLY, failure_card
 from flows.orphan import ended_with_worker
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest, TrainingRequest
@@ -33,7 +32,6 @@ watchers: ContextVar[tuple[Listener, ...]] = ContextVar("watchers", default=())
 """Who sees every event of the flow run as it happens: the terminal, a test."""
 command_began_unix_s: ContextVar[float | None] = ContextVar("command_began_unix_s", default=None)
 """When the command was started, so that imports and Prefect's own start are accounted for too."""
-BRIEFLY = Patience(deadline_s=15.0, attempt_s=10.0)
 """A store that is down has been waited for already."""
 WORKER_LOST = "the worker that started this flow is gone; what was finished is kept, and the next run goes on."
 

@@ -17,6 +17,7 @@ from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
 from data_contracts.report_text import count
 from flows.holds import Hold, shown_hold
+from flows.standing_failures import StandingFailure, read_failures
 from flows.tables import print_table
 from flows.triggers.records import read_standing
 from tasks import claim_records, current_run, decisions, model_refs
@@ -84,6 +85,8 @@ class Status(BaseModel):
     waiting: list[WaitingStatus] = []
     asked: list[AskStatus] = []
     held: list[Hold] = []
+    failed: list[StandingFailure] = []
+    """Of each pipeline whose newest retrain to end by itself failed."""
 
 
 def read_status(workspace_uri: str) -> Status:
@@ -99,7 +102,15 @@ def read_status(workspace_uri: str) -> Status:
     waiting = [*filter(None, (_waiting(workspace, name) for name in workspace.names("refs/runs")))]
     asked = [ask for name in workspace.names("refs/retrains") for ask in _asked(workspace, name)]
     held = [*filter(None, (shown_hold(workspace, name) for name in workspace.names("refs/holds")))]
-    return Status(workspace=workspace.uri, models=models, runs=runs, waiting=waiting, asked=asked, held=held)
+    return Status(
+        workspace=workspace.uri,
+        models=models,
+        runs=runs,
+        waiting=waiting,
+        asked=asked,
+        held=held,
+        failed=read_failures(workspace),
+    )
 
 
 def _waiting(workspace: Workspace, pipeline: str) -> WaitingStatus | None:
@@ -238,6 +249,12 @@ def print_status(status: Status, console: Console | None = None) -> None:
         _print_entry(console, f"{model.model}  {count(model.num_versions, 'version')}", _model_facts(model))
     if not status.models:
         console.print("no models yet")
+    for failure in status.failed:
+        _print_entry(
+            console,
+            f"{failure.pipeline}  FAILED{f' in stage {failure.stage}' if failure.stage else ''}",
+            _told(failure),
+        )
     for hold in status.held:
         _print_entry(console, f"{hold.pipeline}  HELD", {"by": hold.who, "why": hold.why, "since": hold.since})
     for ask in status.asked:
@@ -261,6 +278,15 @@ def _model_facts(model: ModelStatus) -> dict[str, str]:
     challenger = "" if has_won else "none" if model.challenger is None else f"v{model.challenger}"
     waits = "" if model.waits is None else f"v{model.waits}, for `headway promote` or `headway refuse`"
     return {"champion": champion, "why": model.reason, "challenger": challenger, "waits": waits}
+
+
+def _told(failure: StandingFailure) -> dict[str, str]:
+    return {
+        "at": f"{failure.failed_at} on {failure.host}",
+        "what": failure.what,
+        "to do": failure.advice,
+        "card": failure.card,
+    }
 
 
 def _run_facts(run: RunStatus) -> dict[str, str]:

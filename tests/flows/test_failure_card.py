@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import shutil
@@ -11,18 +12,20 @@ import pytest
 from rich.console import Console
 
 from data_contracts.digest_cache import DigestCache
-from data_contracts.errors import ContractViolation, IntegrityError, RanksLost, RunStopped, TrainingFailed
+from data_contracts.errors import ContractViolation, HeadwayError, IntegrityError, RanksLost, RunStopped, TrainingFailed
 from data_contracts.publication import Workspace
 from flows.command_signals import HungUp, Terminated
 from flows.failure_card import FailureCard, markdown, print_card
 from flows.failure_facts import NAME, failure_card, make_card
 from flows.pipeline_spec import PipelineSpec, load_pipeline
 from flows.request import RetrainRequest
+from flows.standing_failures import StandingFailure
+from flows.status import read_status
 from flows.terminal import Terminal
 from tasks.context import RunContext
 from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
 from training.launch.retry_budget import AttemptRecord, AttemptRecords
-from training.ledger import Ledger, read_events
+from training.ledger import Event, Ledger, read_events
 
 WINDOWS = "windows: {time_zone: UTC, open: [{days: [sun], start: '01:00', end: '05:00'}]}\n"
 LOST = AttemptRecord(
@@ -170,6 +173,32 @@ def test_a_failure_leaves_it_beside_the_ledger_and_travels_on(retrain) -> None:
     (event,) = [event for event in read_events(retrain.folder / "flow.jsonl") if event["event"] == "flow.card"]
     assert FailureCard.model_validate(event).run == "0123456789abcdef"
     assert json.dumps(event)
+
+
+def test_a_failure_stands_in_the_status_until_a_retrain_finishes_and_a_stop_finishes_none(retrain) -> None:
+    def end_with(error: Exception | None) -> list[StandingFailure]:
+        with contextlib.suppress(HeadwayError), failure_card(retrain.context, retrain.request, retrain.spec):
+            if error is not None:
+                raise error
+        return read_status(retrain.workspace.uri).failed
+
+    assert end_with(None) == []
+    (first,) = end_with(TrainingFailed("lost.", advice="Look."))
+    assert (first.pipeline, first.what, first.advice, first.flow_run) == ("tiny", "lost.", "Look.", "mine")
+    assert Path(first.card).read_text().startswith("# tiny failed")
+    (second,) = end_with(IntegrityError("damaged.", where="a/file"))
+    assert second.what == "a/file: damaged."
+    assert end_with(RunStopped("asked.")) == [second]
+    assert end_with(None) == []
+
+
+def test_where_the_disk_is_full_whoever_looks_on_is_told_all_the_same(retrain) -> None:
+    (retrain.folder / NAME).mkdir()
+    heard: list[Event] = []
+    retrain.context.ledger.listeners.append(heard.append)
+    with pytest.raises(TrainingFailed), failure_card(retrain.context, retrain.request, retrain.spec):
+        raise TrainingFailed("lost.")
+    assert "flow.card" in [event["event"] for event in heard]
 
 
 def test_a_stop_is_no_failure(retrain) -> None:

@@ -16,6 +16,7 @@ from data_contracts.documents import Link, RunSpec
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
+from flows.standing_failures import StandingFailure
 from flows.status import ModelStatus, RunStatus, Status, print_status, read_status, request_stop
 from tasks.current_run import CurrentRun, ref_of
 from tasks.run_claims import claimed_run
@@ -96,6 +97,27 @@ def test_a_run_that_ended_early_says_why_and_what_goes_on(tmp_path: Path) -> Non
     AttemptRecords(folder.parent).end(replace(record, attempt=2, begin_unix_s=3.0, state="done"))
     run = read_status(workspace.uri).runs[0]
     assert not run.ended and not run.continued_by
+
+
+def test_a_retrain_that_failed_is_told_before_any_run_with_what_to_do_and_where_its_card_is() -> None:
+    failure = StandingFailure(
+        pipeline="tiny",
+        stage="validate",
+        failed_at="2025-01-31T03:00:00+00:00",
+        host="n7",
+        cause="contract",
+        what="the data break tiny 1.0.0.",
+        advice="Read the report.",
+        card="/workspace/ledger/one/failure.md",
+        flow_run="one",
+    )
+    assert shown(Status(workspace="/workspace", models=[], runs=[], failed=[failure]))[3:8] == [
+        "tiny  FAILED in stage validate",
+        "  at     2025-01-31T03:00:00+00:00 on n7",
+        "  what   the data break tiny 1.0.0.",
+        "  to do  Read the report.",
+        "  card   /workspace/ledger/one/failure.md",
+    ]
 
 
 def test_a_stop_of_a_run_that_has_ended_says_so_and_at_which_step_and_what_goes_on_instead(tmp_path: Path) -> None:
