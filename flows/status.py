@@ -250,11 +250,8 @@ def print_status(status: Status, console: Console | None = None) -> None:
     if not status.models:
         console.print("no models yet")
     for failure in status.failed:
-        _print_entry(
-            console,
-            f"{failure.pipeline}  FAILED{f' in stage {failure.stage}' if failure.stage else ''}",
-            _told(failure),
-        )
+        stage = f" in stage {failure.stage}" if failure.stage else ""
+        _print_entry(console, f"{failure.pipeline}  FAILED{stage}", _told(failure))
     for hold in status.held:
         _print_entry(console, f"{hold.pipeline}  HELD", {"by": hold.who, "why": hold.why, "since": hold.since})
     for ask in status.asked:

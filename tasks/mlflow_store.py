@@ -68,8 +68,10 @@ def be_quiet() -> None:
     """Before MLflow is imported: it says nothing home, waits for seconds only, unpickles no model, draws no bars."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    for noisy in ("mlflow.store.db.utils", "mlflow.pyfunc", "alembic"):
+    for noisy in ("mlflow.pyfunc", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    # Pages of traceback for a full disk; what it logs it also raises, and who asked says it in a line.
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
 
 
 def load() -> None:
