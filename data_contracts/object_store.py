@@ -241,7 +241,11 @@ class ObjectStore:
                         "finished is kept." + endpoint_note(self.fs),
                     ) from error
                 if number >= TOLD_AFTER:
-                    log.warning("%s %s failed %d times (%s); trying on", doing, relative, number, trouble.said)
+                    left_s = max(0.0, deadline - time.monotonic())
+                    log.warning(
+                        "%s %s failed %d times (%s); trying on for %.0f s",
+                        *(doing, self.uri_of(relative), number, trouble.said, left_s),
+                    )
                 time.sleep(wait_s)
         raise AssertionError("waits never end")
 

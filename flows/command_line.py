@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -233,9 +234,23 @@ for command in COMMANDS:
     app.command()(command)
 
 
+class Warnings(logging.Handler):
+    """A line each on stderr, as everything else that the command says there."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(f"headway: {record.getMessage()}", file=sys.stderr, flush=True)
+
+
+def say_warnings() -> None:
+    """Show what this code warns of, such as a store that is tried again: of all other logs Prefect shows none here."""
+    for package in ("data_contracts", "tasks"):
+        logging.getLogger(package).handlers = [Warnings(logging.WARNING)]
+
+
 def run() -> int:
     """Run the command line; every error becomes one message and its exit code."""
     prepare()
+    say_warnings()
     try:
         # Typer keeps Ctrl-C to itself and returns its exit code.
         if app(standalone_mode=False) == EXIT_INTERRUPTED:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -29,6 +31,24 @@ def test_the_help_begins_with_what_it_is_for_and_lists_every_command_once_in_the
 
 def test_the_version_is_that_of_the_installation(headway) -> None:
     assert headway("--version") == (0, f"headway {version('headway')}\n")
+
+
+WARNS = """
+import logging
+from flows.command_line import say_warnings
+from flows.environment import prepare
+prepare()
+say_warnings()
+from prefect.logging.configuration import setup_logging
+setup_logging()
+for name in ("data_contracts.object_store", "tasks.track", "botocore"):
+    logging.getLogger(name).warning("%s waits", name)
+"""
+
+
+def test_what_the_code_warns_of_reaches_the_terminal_beside_prefect_that_keeps_all_other_logs() -> None:
+    said = subprocess.run([sys.executable, "-c", WARNS], check=True, capture_output=True, text=True, timeout=300)
+    assert said.stderr.splitlines() == ["headway: data_contracts.object_store waits", "headway: tasks.track waits"]
 
 
 @pytest.mark.parametrize("option", ["--why", "--reason"])
