@@ -16,8 +16,13 @@ ENDED = ("Completed", "Failed", "Cancelled", "Crashed", AWAITING_APPROVAL, *ENDE
 """Prefect's events are named after a state's name, not its type."""
 FAILED = ("Failed", "Crashed", "TimedOut", INFRASTRUCTURE)
 PAUSED = ("Suspended", "Paused")
+LATE_S = 900
+"""How long a run waits before somebody hears of it: a worker that is started again is there within minutes."""
 LIMIT_REACHED = f"{BY_LIMIT}*"
-OF_THE_RUN = "{{ flow_run.name }}: {{ flow_run.state.message }}"
+OF_THE_RUN = (
+    "{{ flow_run.name }} is {{ flow_run.state.name }}: "
+    "{{ flow_run.state.message|default('', true)|replace('Flow run encountered an exception: ', '') }}"
+)
 OF_THE_CHAMPION = "{{ event.payload.model }} version {{ event.payload.version }}: {{ event.payload.reason }}"
 
 
@@ -40,6 +45,31 @@ def zombies(wanted: Wanted) -> Resource:
             "within": silent_s,
         },
         [{"type": "change-flow-run-state", "state": "CRASHED", "message": why}],
+    )
+
+
+def waiting_runs(wanted: Wanted) -> Resource:
+    """Somebody hears that no worker takes what is due: nothing fails then, and nothing is retrained."""
+    pool, within_s = wanted.profile.pool.name, max(LATE_S, HEARTBEATS_MISSED * wanted.profile.heartbeat_s)
+    # One that runs shows that somebody is at work, and that those who wait do so for it.
+    at_work = ("Pending", "Running", "heartbeat")
+    return _automation(
+        wanted,
+        "waiting runs",
+        f"Fires where a run was due, and within {within_s} s no worker of the pool {pool} took one or showed that one "
+        f"goes on. `prefect worker start --pool {pool}` starts a worker; what was due begins then if its window is "
+        "still open.",
+        {
+            "posture": "Proactive",
+            "after": ["prefect.flow-run.Late"],
+            "expect": [f"prefect.flow-run.{state}" for state in at_work],
+            "match": {"prefect.resource.id": "prefect.flow-run.*"},
+            "within": within_s,
+        },
+        [{"type": "do-nothing"}],
+        for_each=(),  # one alarm for all that wait
+        whom="{{ flow.name }}/{{ deployment.name }}",
+        said="{{ flow.name }}/{{ deployment.name }} is due, and no worker takes it.",
     )
 
 
@@ -85,8 +115,8 @@ def failed_runs(wanted: Wanted) -> Resource:
     return _automation(
         wanted,
         "failed runs",
-        "Fires where a flow run failed, by the data's or the code's fault or for want of machines. Its page says why, "
-        "what was tried and what to do.",
+        "Fires where a flow run failed, by the data's or the code's fault or for want of machines. The artifact "
+        "PIPELINE-failure on its page says why, what was tried and what to do; so does `headway status`.",
         {
             "posture": "Reactive",
             "after": [],
@@ -129,6 +159,7 @@ def champions(wanted: Wanted) -> Resource:
             "within": 0,
         },
         [{"type": "do-nothing"}],
+        whom="{{ event.payload.model }}",
         said=OF_THE_CHAMPION,
     )
 
@@ -172,15 +203,19 @@ def _automation(
     actions: list[Json],
     *,
     tag: str = "",
+    for_each: tuple[str, ...] = ("prefect.resource.id",),
+    whom: str = "{{ flow_run.name }}",
     said: str = OF_THE_RUN,
 ) -> Resource:
     """Args:
-    said: what a person is told of what happened: Jinja, over Prefect's event and flow run.
+    whom: what it happened to, for the subject of what a person is told: Jinja, over Prefect's event and flow run.
+    said: what happened, likewise.
     """
     told: list[Json] = []
     if wanted.notify_block_id is not None:
-        body = f"{description}\n\n{said}\n{{{{ flow_run|ui_url }}}}"
-        subject = f"Headway {wanted.project} {wanted.profile_name}: {name}"
+        # What happened comes first: a pager shows the beginning.
+        body = f"{said}\n{{{{ flow_run|ui_url }}}}\n\n{description}"
+        subject = f"Headway {wanted.project} {wanted.profile_name}: {name}: {whom}"
         told = [
             {
                 "type": "send-notification",
@@ -202,7 +237,7 @@ def _automation(
                 "type": "event",
                 **trigger,
                 "match_related": ours,
-                "for_each": ["prefect.resource.id"],
+                "for_each": list(for_each),
                 "threshold": 1,
             },
             "actions": [*actions, *told],

@@ -52,6 +52,7 @@ def desired(wanted: Wanted) -> tuple[Resource, ...]:
         *(() if profile.housekeeping is None else [_housekeeping(wanted, profile.housekeeping)]),
         *(_watch(wanted, name, spec.triggers) for name, spec in wanted.pipelines.items() if spec.triggers),
         automations.zombies(wanted),
+        automations.waiting_runs(wanted),
         automations.lost_starts(wanted),
         automations.starving(wanted),
         automations.failed_runs(wanted),

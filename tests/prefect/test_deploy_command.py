@@ -18,6 +18,7 @@ from rich.console import Console
 
 from data_contracts.errors import ConfigError, EnvironmentProblem
 from flows.command_line import run
+from flows.deploy import automations
 from flows.deploy.deploying import Deployed, deploy
 from tests.waiting import wait_until
 
@@ -81,6 +82,7 @@ ALL = [
     "create deployment retrain/tiny-shop",
     "create deployment move-champion/champion-shop",
     "create automation shop production: zombie runs",
+    "create automation shop production: waiting runs",
     "create automation shop production: lost starts",
     "create automation shop production: starving pipelines",
     "create automation shop production: failed runs",
@@ -211,9 +213,27 @@ def webhook(shop: Shop) -> Iterator[list[str]]:
         data = {"name": "on-call", "url": f"http://127.0.0.1:{listener.server_port}", "json_data": words}
         block = {"name": "on-call", "data": data, "block_type_id": kind, "block_schema_id": schemas[0]["id"]}
         made = shop.service.api("block_documents/", block)
+        Told.heard.clear()
         yield Told.heard
         shop.service.api(f"block_documents/{made['id']}", method="DELETE")
         listener.shutdown()
+
+
+def test_who_is_on_call_hears_of_runs_that_no_worker_takes(
+    shop: Shop, webhook: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(automations, "LATE_S", 10)  # the least that Prefect takes
+    monkeypatch.setattr(automations, "HEARTBEATS_MISSED", 0)
+    shop.edit("profiles.yaml", "variables: {shop: {team: search}}", "notify: custom-webhook/on-call")
+    shop.deploy()
+    deployment = shop.service.api("deployments/name/retrain/tiny-shop")["id"]
+    for _ in range(2):
+        run = shop.service.api(f"deployments/{deployment}/create_flow_run", {})["id"]
+        late = {"type": "SCHEDULED", "name": "Late"}
+        shop.service.api(f"flow_runs/{run}/set_state", {"state": late, "force": True})
+    told = "retrain/tiny-shop is due, and no worker takes it."
+    wait_until(lambda: any("waiting runs: retrain/tiny-shop" in each and told in each for each in webhook), what=told)
+    assert len(webhook) == 1, "one alarm for all that wait"
 
 
 def test_who_is_on_call_hears_of_failures_missed_windows_and_new_champions(shop: Shop, webhook: list[str]) -> None:
@@ -231,7 +251,7 @@ def test_who_is_on_call_hears_of_failures_missed_windows_and_new_champions(shop:
     # In a process of its own: what sends events in this one may have begun to send them to another server.
     environment = shop.service.environment | {"PREFECT_API_URL": shop.service.url}
     subprocess.run([sys.executable, "-c", MOVES], env=environment, check=True, cwd=shop.folder)
-    told = [(f"shop production: {what}", state["message"]) for what, state in ends.items()]
+    told = [(f"shop production: {what}: ", f"is {state['name']}: {state['message']}") for what, state in ends.items()]
     told.append(("shop production: new champions", "tiny version 7: better by 0.1"))
     for subject, body in told:
         wait_until(lambda: any(subject in each and body in each for each in webhook), 120, subject)  # noqa: B023

@@ -27,7 +27,10 @@ def by_name(wanted: Wanted) -> dict[str, Resource]:
     return named
 
 
-AUTOMATIONS = ("zombie runs", "lost starts", "starving pipelines", "failed runs", "missed windows", "new champions")
+AUTOMATIONS = (
+    *("zombie runs", "waiting runs", "lost starts", "starving pipelines", "failed runs", "missed windows"),
+    "new champions",
+)
 
 
 def test_everything_carries_the_mark_of_its_project_and_profile(make_wanted: Make) -> None:
@@ -128,6 +131,16 @@ def test_a_run_is_a_zombie_after_three_heartbeats(make_wanted: Make, heartbeat_s
     )
 
 
+@pytest.mark.parametrize(("heartbeat_s", "within_s"), [(30, 900), (400, 1200)])
+def test_a_run_that_waits_is_told_once_for_all_and_not_while_another_shows_that_a_worker_lives(
+    make_wanted: Make, heartbeat_s: int, within_s: int
+) -> None:
+    made = by_name(make_wanted(profile={"heartbeat_s": heartbeat_s}))
+    trigger = made["acme production: waiting runs"].fields["trigger"]
+    assert (trigger["within"], trigger["for_each"]) == (within_s, [])
+    assert "prefect.flow-run.heartbeat" in trigger["expect"]
+
+
 def test_every_module_that_gives_an_end_a_name_is_one_whose_names_are_awaited() -> None:
     """Who adds one: put its names into `ENDED`, or each run that ends so is told to be a zombie."""
     flows = Path(flows_package.__path__[0])
@@ -177,6 +190,9 @@ def test_a_notification_is_sent_where_a_block_is_named(make_wanted: Make) -> Non
     for each in made:
         assert each.fields["actions"][-1]["type"] == "send-notification"
         assert each.fields["actions"][-1]["block_document_id"] == "b1"
+        whom = "{{ event.payload.model }}" if each.name.endswith("new champions") else ".name }}"
+        assert each.fields["actions"][-1]["subject"].endswith(whom)
+        assert not each.fields["actions"][-1]["body"].startswith("Fires"), "what happened comes first"
 
 
 @pytest.mark.parametrize("name", list(ENTRYPOINTS))
