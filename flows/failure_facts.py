@@ -7,12 +7,13 @@ made, the failure itself is what is raised.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_contracts.errors import HeadwayError, RunStopped
+from data_contracts.errors import EnvironmentProblem, HeadwayError, RunStopped
 from data_contracts.object_store import Patience
 from data_contracts.publication import Workspace
 from flows.commands import command_name, elsewhere
@@ -64,22 +65,22 @@ def failure_card(context: RunContext, request: TrainingRequest, pipeline: Pipeli
     """
     notes = _Notes()
     context.ledger.listeners.append(notes)
-    in_short = Workspace(context.workspace.uri, BRIEFLY)
+    brief = dataclasses.replace(context, workspace=Workspace(context.workspace.uri, BRIEFLY))
     try:
         yield
         with contextlib.suppress(OSError, HeadwayError):  # the work is done, whatever was said of the run before
-            end_failure(in_short, context.pipeline)
+            end_failure(brief.workspace, context.pipeline)
     except RunStopped:
         raise
     except Exception as error:
         try:
-            card = make_card(context, request, pipeline, error, notes.stage, notes.run_dir)
+            card = make_card(brief, request, pipeline, error, notes.stage, notes.run_dir)
             # Who looks on is told first: it may be the disk that is full.
             context.ledger.event("flow.card", **card.model_dump(mode="json"))
             show_markdown(artifact_key(card.pipeline, "failure"), markdown(card), card.title)
             page = context.workspace.local_path(f"ledger/{card.flow_run}/{NAME}")
             page.write_text(markdown(card))
-            write_failure(in_short, _in_short(card, page))
+            write_failure(brief.workspace, _in_short(card, page))
         except Exception as second:
             error.add_note(f"Nor could a failure card be written: {second}")
         raise
@@ -121,7 +122,12 @@ def make_card(
     attempts = [] if run_dir is None else _attempts(run_dir, context.budget_scope)
     failed = _failed([record for _, record in attempts])
     said = error if isinstance(error, HeadwayError) else HeadwayError(f"{type(error).__name__}: {error}", advice=DEFECT)
-    step = None if run_dir is None else _newest_checkpoint(context.workspace, run_dir)
+    try:
+        step = None if run_dir is None else _newest_checkpoint(context.workspace, run_dir)
+        coming = _next(context, pipeline, error, step)
+    except EnvironmentProblem as away:  # as far as this machine knows: there is a card all the same
+        step = None if run_dir is None else max(_checkpoints_here(run_dir), default=None)
+        coming = f"Not known while the workspace does not answer ({away.where}: {away.what})"
     log = "" if failed is None else failed.log
     return FailureCard(
         pipeline=context.pipeline,
@@ -142,7 +148,7 @@ def make_card(
         last_lines=last_lines(Path(log), LAST_LINES) if log else [],
         last_good_step=step,
         tried=[_tried(gang, record) for gang, record in attempts],
-        next=_next(context, pipeline, error, step),
+        next=coming,
         commands=_commands(request, run_dir, failed),
     )
 

@@ -32,7 +32,6 @@ watchers: ContextVar[tuple[Listener, ...]] = ContextVar("watchers", default=())
 """Who sees every event of the flow run as it happens: the terminal, a test."""
 command_began_unix_s: ContextVar[float | None] = ContextVar("command_began_unix_s", default=None)
 """When the command was started, so that imports and Prefect's own start are accounted for too."""
-"""A store that is down has been waited for already."""
 WORKER_LOST = "the worker that started this flow is gone; what was finished is kept, and the next run goes on."
 
 

@@ -12,7 +12,15 @@ import pytest
 from rich.console import Console
 
 from data_contracts.digest_cache import DigestCache
-from data_contracts.errors import ContractViolation, HeadwayError, IntegrityError, RanksLost, RunStopped, TrainingFailed
+from data_contracts.errors import (
+    ContractViolation,
+    EnvironmentProblem,
+    HeadwayError,
+    IntegrityError,
+    RanksLost,
+    RunStopped,
+    TrainingFailed,
+)
 from data_contracts.publication import Workspace
 from flows.command_signals import HungUp, Terminated
 from flows.failure_card import FailureCard, markdown, print_card
@@ -156,6 +164,21 @@ def test_what_happens_next_is_what_will_happen(tmp_path) -> None:
         card = Retrain(folder, windows).card(error)
         assert said in card.next
         assert ("The next window opens at" in card.next) == bool(windows)
+
+
+def test_there_is_a_card_while_the_store_is_away_too_and_it_says_what_is_not_known(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise EnvironmentProblem("asking failed 3 times in 15 s.", where="s3://bucket/refs")
+
+    retrain = Retrain(tmp_path, WINDOWS)
+    monkeypatch.setattr("flows.failure_card.read_overrides", away)
+    card = retrain.card(TrainingFailed("lost."))
+    assert (card.what, card.last_good_step) == ("lost.", 40)
+    assert (
+        card.next == "Not known while the workspace does not answer (s3://bucket/refs: asking failed 3 times in 15 s.)"
+    )
 
 
 def test_a_defect_is_called_one(retrain) -> None:
