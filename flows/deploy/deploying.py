@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -175,12 +176,20 @@ def _print(report: Deployed, console: Console) -> None:
 def _table(changes: list[Change]) -> Table:
     table = Table(box=None, padding=(0, 2), show_header=False)
     for change in changes:
-        shown = [f"{each.field}: {_short(each.before)} → {_short(each.after)}" for each in change.fields]
+        shown = [f"{each.field}: {' → '.join(in_short(each.before, each.after))}" for each in change.fields]
         table.add_row(change.action, change.kind, change.name, "\n".join(shown) or change.why)
     return table
 
 
-def _short(value: Json) -> str:
-    text = " ".join(str(value).split())
+def in_short(before: Json, after: Json) -> tuple[str, str]:
+    """Both, and of long ones from a little before where they begin to differ."""
+    texts = [" ".join(str(value).split()) for value in (before, after)]
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+    begin = max(0, same - MAX_SHOWN_CHARS // 3) if max(map(len, texts)) > MAX_SHOWN_CHARS else 0
+    left, right = (_cut(f"…{text[begin + 1 :]}" if begin else text) for text in texts)
+    return left, right
+
+
+def _cut(text: str) -> str:
     # The mark stands in brackets, which would be read as a style.
     return escape(text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…")

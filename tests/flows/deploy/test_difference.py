@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flows.deploy.deploying import MAX_SHOWN_CHARS, in_short
 from flows.deploy.difference import Change, difference
 from flows.deploy.resources import KINDS, Found, Kind, Resource
 
@@ -131,3 +132,12 @@ def after_all(changes: Sequence[Change], there: list[Found]) -> list[Found]:
         elif change.wanted is not None:
             now[place] = found(change.kind, change.name, **change.wanted.fields)
     return list(now.values())
+
+
+def test_of_a_long_change_that_part_is_shown_in_which_it_lies() -> None:
+    long = "the same words again and again, " * 5
+    before, after = in_short({"body": f"{long}then this{long}"}, {"body": f"{long}then that{long}"})
+    assert "then this" in before and "then that" in after
+    assert max(len(before), len(after)) <= MAX_SHOWN_CHARS
+    assert in_short("01:00", "01:30") == ("01:00", "01:30")
+    assert in_short(None, "x" * 200)[1].startswith("xxx")
