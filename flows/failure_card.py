@@ -8,6 +8,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from flows.tables import print_table
+
 
 class Tried(BaseModel):
     """One attempt of this flow run."""
@@ -66,7 +68,7 @@ class FailureCard(BaseModel):
 
 def markdown(card: FailureCard) -> str:
     """The card as a page."""
-    facts = {name: value for name, value in _facts(card).items() if value}
+    facts = {name: value for name, value in {**_facts(card), "ledger": card.ledger}.items() if value}
     parts = [f"# {card.title}", card.what, card.advice and f"**{_cell(card.advice)}**"]
     parts.append("\n".join(["| | |", "|---|---|", *(f"| {name} | {_cell(value)} |" for name, value in facts.items())]))
     if card.last_lines:
@@ -84,9 +86,11 @@ def markdown(card: FailureCard) -> str:
 
 
 def print_card(card: FailureCard, console: Console) -> None:
-    """The card in a frame."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    facts = {"what": card.what, **_facts(card), "to do": card.advice, "next": card.next, **card.commands}
+    """The card in a frame, and below it what a person copies: no frame breaks it over two lines."""
+    table, copied = Table.grid(padding=(0, 2, 0, 0)), Table.grid(padding=(0, 2, 0, 0))
+    facts = {"what": card.what, "to do": card.advice, **_facts(card), "next": card.next}
+    for name, value in {"ledger": card.ledger, **card.commands}.items():
+        copied.add_row(Text(f"  {name}", style="dim"), Text(value))
     for name, value in facts.items():
         if value:
             table.add_row(Text(name, style="dim"), Text(value, overflow="fold"))
@@ -96,6 +100,7 @@ def print_card(card: FailureCard, console: Console) -> None:
     for line in card.last_lines:
         table.add_row(Text("", style="dim"), Text(line, style="dim", overflow="fold"))
     console.print(Panel(table, title=Text(card.title, style="bold red"), title_align="left"))
+    print_table(console, copied, wrapped=False)
 
 
 def _facts(card: FailureCard) -> dict[str, str]:
@@ -109,7 +114,6 @@ def _facts(card: FailureCard) -> dict[str, str]:
         else f"checkpoint of step {card.last_good_step:,}"
         if card.last_good_step
         else "none",
-        "ledger": card.ledger,
     }
 
 

@@ -119,7 +119,7 @@ def test_it_says_who_failed_first_what_was_tried_and_from_where_it_goes_on(retra
         ):
             assert said in text, said
     assert r"rank 1 was killed \| it left no word." in markdown(card)
-    assert max(map(len, shown(card).splitlines())) <= 80
+    assert max(len(line) for line in shown(card).splitlines() if line.startswith(("╭", "│", "╰"))) <= 80
 
 
 def test_what_failed_before_training_names_the_causes_own_advice_and_the_ledger_and_no_command_that_shows_nothing(
@@ -179,6 +179,13 @@ def test_there_is_a_card_while_the_store_is_away_too_and_it_says_what_is_not_kno
     assert (
         card.next == "Not known while the workspace does not answer (s3://bucket/refs: asking failed 3 times in 15 s.)"
     )
+
+
+def test_commands_and_paths_stand_in_one_piece_however_narrow_the_terminal_is(retrain) -> None:
+    card = retrain.card(TrainingFailed("lost."))
+    lines = shown(card, width=40).splitlines()
+    for said in (card.ledger, *card.commands.values()):
+        assert [line for line in lines if line.endswith(said)]
 
 
 def test_a_defect_is_called_one(retrain) -> None:
