@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import defaultdict
 
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
+from data_contracts.errors import HeadwayError
+from flows.failure_card import FailureCard, markdown
 from flows.terminal import Rate, step_line, told_line
 from training.ledger import Event, Listener
 
@@ -15,9 +18,32 @@ STEP_EVERY_S = 60.0
 """Every line is a row of the server's database."""
 
 
+OF_PREFECT = ("prefect.flow_runs", "prefect.task_runs")
+
+
+class WithoutTraceback(logging.Filter):
+    """Of a refusal its words say all; two hundred lines of Prefect's own frames would hide them.
+
+    What another error led to, and whatever is no error of ours, keeps its traceback.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HeadwayError) and error.__cause__ is None:
+            record.exc_info = None
+        return True
+
+
+WITHOUT_TRACEBACK = WithoutTraceback()
+
+
 def run_log() -> tuple[Listener, ...]:
     """None outside of a flow run."""
-    return () if FlowRunContext.get() is None else (RunLog(),)
+    if FlowRunContext.get() is None:
+        return ()
+    for name in OF_PREFECT:
+        logging.getLogger(name).addFilter(WITHOUT_TRACEBACK)
+    return (RunLog(),)
 
 
 class RunLog:
@@ -29,6 +55,8 @@ class RunLog:
     def __call__(self, event: Event) -> None:
         if event["event"] == "step":
             self._step(event)
+        elif event["event"] == "flow.card":
+            self._log.error("%s", markdown(FailureCard.model_validate(event)))
         elif line := told_line(event):
             self._log.info("%s", line)
 

@@ -1,0 +1,50 @@
+"""A flow that is refused as the data of a retrain are; with an argument, because another error came before."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from prefect import flow, task
+
+from data_contracts.errors import DataError
+from flows.failure_card import FailureCard
+from flows.run_log import run_log
+
+
+@task
+def read(has_cause: bool) -> None:
+    try:
+        Path("/no/such/file").read_text()
+    except OSError as error:
+        if has_cause:
+            raise DataError("cannot be read.", where="a.csv") from error
+    raise DataError("lacks `spend`.", where="a.csv", advice="Mend the file.")
+
+
+@flow
+def retrain(has_cause: bool) -> None:
+    (listener,) = run_log()
+    try:
+        read(has_cause)
+    finally:
+        card = FailureCard(
+            pipeline="tiny",
+            workspace="w",
+            flow_run="f",
+            unix_s=1.0,
+            stage="snapshot",
+            error="DataError",
+            cause="data",
+            exit_code=3,
+            what="lacks `spend`.",
+            where="a.csv",
+            advice="Mend the file.",
+            next="Nothing.",
+            commands={"go on": "headway retrain tiny"},
+        )
+        listener({"event": "flow.card", **card.model_dump(mode="json")})
+
+
+if __name__ == "__main__":
+    retrain(len(sys.argv) > 1)
