@@ -19,6 +19,7 @@ from data_contracts.publication import Workspace
 from flows.devices import devices_of
 from flows.environment import project_folder
 from flows.failure_facts import BRIEFLY, failure_card
+from flows.kept_slots import keep_running
 from flows.orphan import ended_with_worker
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest, TrainingRequest
@@ -32,6 +33,7 @@ watchers: ContextVar[tuple[Listener, ...]] = ContextVar("watchers", default=())
 """Who sees every event of the flow run as it happens: the terminal, a test."""
 command_began_unix_s: ContextVar[float | None] = ContextVar("command_began_unix_s", default=None)
 """When the command was started, so that imports and Prefect's own start are accounted for too."""
+keep_running()  # as the module is imported: Prefect loads a flow, and then takes up its slot
 WORKER_LOST = "the worker that started this flow is gone; what was finished is kept, and the next run goes on."
 
 
