@@ -64,9 +64,19 @@ NO_PIPELINES = ("prefect.yaml", "profiles.yaml")
 """In `deployments/`, beside the pipeline files."""
 
 
+OF_A_CONTRACT, OF_A_PIPELINE = ".contract.yaml", ".pipeline.yaml"
+"""As `headway contract init` calls what it drafts, which may lie there as it is."""
+
+
 def pipeline_files(folder: Path) -> list[Path]:
     """Those of a project, by name."""
-    return sorted(path for path in (folder / "deployments").glob("*.yaml") if path.name not in NO_PIPELINES)
+    found = sorted((folder / "deployments").glob("*.yaml"))
+    return [path for path in found if path.name not in NO_PIPELINES and not path.name.endswith(OF_A_CONTRACT)]
+
+
+def pipeline_name(path: Path) -> str:
+    """By which people and deployments call a file of `deployments/`."""
+    return path.name.removesuffix(OF_A_PIPELINE).removesuffix(".yaml")
 
 
 def find_pipeline_file(name: str, folder: Path) -> Path:
@@ -75,10 +85,11 @@ def find_pipeline_file(name: str, folder: Path) -> Path:
     Raises:
         ConfigError: no such file; names what there is.
     """
-    for candidate in (folder / name, folder / "deployments" / f"{name}.yaml"):
+    deployments = folder / "deployments"
+    for candidate in (folder / name, deployments / f"{name}.yaml", deployments / f"{name}{OF_A_PIPELINE}"):
         if candidate.is_file():
             return candidate.resolve()
-    known = [path.stem for path in pipeline_files(folder)]
+    known = [pipeline_name(path) for path in pipeline_files(folder)]
     raise ConfigError(
         "no such pipeline file.",
         where=str(folder / name),

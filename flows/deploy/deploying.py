@@ -26,7 +26,7 @@ from flows.deploy.rendering import WHERE_CALLED, render
 from flows.deploy.server import connected
 from flows.deploy.wanted import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, TRIALS, WATCH, Wanted
 from flows.housekeeping_flow import housekeeping
-from flows.pipeline_spec import PipelineSpec, load_pipeline, pipeline_files
+from flows.pipeline_spec import PipelineSpec, load_pipeline, pipeline_files, pipeline_name
 from flows.retrain import retrain
 from flows.tables import print_table
 from flows.trials.search import trials
@@ -137,7 +137,8 @@ def _pipelines(folder: Path) -> dict[str, PipelineSpec]:
     pipelines: dict[str, PipelineSpec] = {}
     places: dict[str, str] = {}
     for path in files:
-        if not re.fullmatch(PLAIN, path.stem):
+        name = pipeline_name(path)
+        if not re.fullmatch(PLAIN, name):
             raise ConfigError(
                 "the file's name becomes that of a deployment, which cannot have such characters.",
                 where=str(path),
@@ -152,7 +153,7 @@ def _pipelines(folder: Path) -> dict[str, PipelineSpec]:
                 where=str(path),
                 advice="Give each file a name of its own under `pipeline:`.",
             )
-        pipelines[path.stem] = spec
+        pipelines[name] = spec
     return pipelines
 
 

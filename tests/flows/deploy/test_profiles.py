@@ -8,7 +8,7 @@ import pytest
 
 from data_contracts.errors import ConfigError
 from flows.deploy.profiles import load_profile
-from flows.pipeline_spec import find_pipeline_file, pipeline_files
+from flows.pipeline_spec import find_pipeline_file, pipeline_files, pipeline_name
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -37,6 +37,17 @@ def test_profiles_are_no_pipeline(tmp_path: Path) -> None:
     folder = profiles(tmp_path, "project: acme\nprofiles: {production: {pool: {name: p}}}\n")
     assert pipeline_files(folder) == []
     with pytest.raises(ConfigError, match="there is none here"):
+        find_pipeline_file("nightly", folder)
+
+
+def test_what_contract_init_drafts_may_lie_among_the_pipeline_files_as_it_is_called(tmp_path: Path) -> None:
+    folder = profiles(tmp_path, "project: acme\nprofiles: {production: {pool: {name: p}}}\n")
+    drafted = folder / "deployments" / "churn.pipeline.yaml"
+    for path in (drafted, folder / "deployments" / "churn.contract.yaml"):
+        path.write_text("")
+    assert pipeline_files(folder) == [drafted] and pipeline_name(drafted) == "churn"
+    assert find_pipeline_file("churn", folder) == drafted.resolve()
+    with pytest.raises(ConfigError, match="in deployments/: churn\\."):
         find_pipeline_file("nightly", folder)
 
 
