@@ -180,6 +180,15 @@ def test_a_retrain_that_fails_ends_with_its_own_exit_code_and_in_its_words(
     assert answer.outcomes["verify"] == "skipped" and answer["verify"]["reason"] == "smoke failed"
 
 
+def test_data_that_break_the_contract_are_told_without_the_files_that_go_with_the_smoke(ci, checkout) -> None:
+    edit(checkout / "contract.yaml", "columns:\n", "rows: {min: 1000000}\ncolumns:\n")
+    answer = ci(smoke=True)
+    assert_failed(answer, "smoke", "contract", 4, "the data break")
+    assert "`headway contract check --report FILE`" in answer["smoke"]["reason"]
+    assert "headway-ci-" not in answer["smoke"]["reason"] + answer.err
+    assert "to do" not in answer.err, "no card that names what is gone"
+
+
 def test_a_broken_proof_ends_with_5_and_names_the_link() -> None:
     links = [{"what": "run", "standing": "proved", "detail": ""}]
     links.append({"what": "checkpoint", "standing": "broken", "detail": "sha256 differs"})
