@@ -18,12 +18,20 @@ Name = Annotated[str, typer.Option(help="Instead: the name in a file that is gon
 Run = Annotated[str, typer.Argument(help="A run's id, as `headway status` shows it; a beginning is enough.")]
 
 
-def status(workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
-    """Runs that are going on, models and their champions, the last results."""
+def status(
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+    as_metrics: Annotated[bool, typer.Option("--metrics", help="Prometheus's text format instead.")] = False,
+) -> None:
+    """Runs that are going on, models and their champions, retrains that failed, what waits."""
     from flows.status import print_status, read_status
 
     found = read_status(workspace or default_workspace())
-    if as_json:
+    if as_metrics:
+        from flows.status_metrics import metrics
+
+        print(metrics(found), end="")
+    elif as_json:
         print(json.dumps(found.model_dump(mode="json")))
     else:
         print_status(found)

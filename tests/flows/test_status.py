@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from data_contracts import refs
@@ -18,6 +20,7 @@ from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
 from flows.standing_failures import StandingFailure
 from flows.status import ModelStatus, RunStatus, Status, print_status, read_status, request_stop
+from flows.status_metrics import metrics
 from tasks.current_run import CurrentRun, ref_of
 from tasks.run_claims import claimed_run
 from tests.tasks.conftest import make_context
@@ -118,6 +121,35 @@ def test_a_retrain_that_failed_is_told_before_any_run_with_what_to_do_and_where_
         "  to do  Read the report.",
         "  card   /workspace/ledger/one/failure.md",
     ]
+
+
+def test_metrics_are_what_prometheus_reads_whatever_a_cause_or_a_name_holds() -> None:
+    model = ModelStatus(
+        model='a "model"', num_versions=2, champion="1", challenger="2", champion_since="2025-01-31T00:00:00+00:00",
+        reason="", waits="2",
+    )  # fmt: skip
+    failure = StandingFailure(
+        pipeline="tiny",
+        stage="validate",
+        failed_at="2025-01-31T03:00:00+00:00",
+        host="n7",
+        cause="back\\slash\nline",
+        what="",
+        advice="",
+        card="",
+        flow_run="one",
+    )
+    said = metrics(Status(workspace="/workspace", models=[model], runs=[], failed=[failure]))
+    read = {
+        sample.name: (sample.labels, sample.value)
+        for family in text_string_to_metric_families(said)
+        for sample in family.samples
+    }
+    assert read["headway_champion_since_timestamp_seconds"] == ({"model": 'a "model"'}, 1738281600.0)
+    assert read["headway_model_awaits_approval"] == ({"model": 'a "model"'}, 1.0)
+    what, when = read["headway_retrain_failed_timestamp_seconds"]
+    assert what == {"pipeline": "tiny", "stage": "validate", "cause": "back\\slash\nline"}
+    assert when == 1738292400.0 and time.time() - read["headway_status_timestamp_seconds"][1] >= 0
 
 
 def test_a_stop_of_a_run_that_has_ended_says_so_and_at_which_step_and_what_goes_on_instead(tmp_path: Path) -> None:
