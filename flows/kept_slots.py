@@ -25,7 +25,7 @@ ENDS_WITHIN_S = 2.0
 
 def keep_running() -> None:
     """Have Prefect's engine, which enters a run after it has loaded the flow, renew its slot by `renewing`."""
-    flow_engine.maintain_concurrency_lease = renewing  # type: ignore[assignment]
+    flow_engine.maintain_concurrency_lease = renewing  # type: ignore[attr-defined, assignment]
 
 
 @contextlib.contextmanager
