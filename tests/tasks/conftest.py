@@ -95,6 +95,7 @@ def workspace(tmp_path: Path) -> Workspace:
 
 @pytest.fixture(params=["folder", "bucket"])
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
+    """A workspace in a folder, and one in object storage."""
     if request.param == "folder":
         return Workspace.create(str(tmp_path / "workspace"))
     return Workspace.create(f"s3://{request.getfixturevalue('new_bucket')()}/team")
@@ -187,11 +188,13 @@ def register(workspace: Workspace) -> Register:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> str:
+    """The tracking URI of a database of MLflow's."""
     return f"{mlflow_store.SQLITE}{shutil.copy(mlflow_tables, tmp_path_factory.mktemp('mlflow'))}"
 
 
 @pytest.fixture
 def versions(context: RunContext, store: str) -> ModelVersions:
+    """Of a model that nobody has registered."""
     client = mlflow_store.connect(store)
     for model in client.search_registered_models():
         client.delete_registered_model(model.name)

@@ -102,6 +102,7 @@ def built(tmp_path: Path, files: dict[str, bytes], spec: ShardSpec) -> Built:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Own:
+    """A project whose encoder has no mistake, and an empty workspace."""
     made = Own(tmp_path, Workspace.create(str(tmp_path / "workspace")))
     made.write()
     return made
