@@ -173,7 +173,7 @@ def test_there_is_a_card_while_the_store_is_away_too_and_it_says_what_is_not_kno
         raise EnvironmentProblem("asking failed 3 times in 15 s.", where="s3://bucket/refs")
 
     retrain = Retrain(tmp_path, WINDOWS)
-    monkeypatch.setattr("flows.failure_card.read_overrides", away)
+    monkeypatch.setattr("flows.failure_facts.read_overrides", away)
     card = retrain.card(TrainingFailed("lost."))
     assert (card.what, card.last_good_step) == ("lost.", 40)
     assert (
