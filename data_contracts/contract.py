@@ -138,6 +138,11 @@ class Contract(Frozen):
         return (*self.keys, *self.ordering, *self.balance, *self.leakage, *self.drift, *self.freshness)
 
     @property
+    def texts(self) -> frozenset[str]:
+        """Columns that are texts, whatever their values look like."""
+        return frozenset(name for name, column in self.columns.items() if column.type == "string")
+
+    @property
     def needs_baseline(self) -> bool:
         """Whether something is compared with the last accepted snapshot."""
         return bool(self.volume or self.drift)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -24,12 +24,14 @@ Found = tuple[dict[str, str], tuple[SourceFile, ...]]
 """The columns of a source, and its files."""
 
 
-def take_snapshot(spec: SourceSpec, *, base: Path, cache: DigestCache) -> Snapshot:
+def take_snapshot(spec: SourceSpec, *, base: Path, cache: DigestCache, texts: Collection[str] = ()) -> Snapshot:
     """Digest every file of the source; a file that is remembered by its stat identity or strong ETag is not read.
 
     Args:
         base: the folder relative paths start from.
         cache: remembered digests; the caller saves it. Copies of remote tables and converted ones are kept beside it.
+        texts: columns that are texts wherever a file does not say what they are, though all values be digits; others
+            have the type that their values have.
 
     Raises:
         DataError: no file matches, one cannot be read, is too large, changes while it is read, or holds other columns.
@@ -44,7 +46,9 @@ def take_snapshot(spec: SourceSpec, *, base: Path, cache: DigestCache) -> Snapsh
             where=root,
             advice="Check `source.uri`, `source.include` and `source.exclude`.",
         )
-    columns, files = _tables(spec, root, store, listed, cache, copies) if spec.is_table else _texts(spec, store, listed)
+    columns, files = (
+        _tables(spec, root, store, listed, cache, copies, texts) if spec.is_table else _texts(spec, store, listed)
+    )
     # Digests, row counts and columns were read one after another: they belong together if nothing moved meanwhile.
     store.check_unchanged(listed)
     return Snapshot(
@@ -68,7 +72,13 @@ def _texts(spec: SourceSpec, store: Store, listed: Sequence[ListedFile]) -> Foun
 
 
 def _tables(
-    spec: SourceSpec, root: str, store: Store, listed: Sequence[ListedFile], cache: DigestCache, copies: FileCache
+    spec: SourceSpec,
+    root: str,
+    store: Store,
+    listed: Sequence[ListedFile],
+    cache: DigestCache,
+    copies: FileCache,
+    texts: Collection[str],
 ) -> Found:
     partitions = partition_columns({file.path: folder_values(spec, file.path) for file in listed}, spec.column_types)
     declared = {name: kind for name, kind in spec.column_types.items() if name not in partitions}
@@ -81,7 +91,7 @@ def _tables(
             )
         columns, files = _parquet(spec, store, listed)
     else:
-        columns, files = _TextTables(spec, store, declared, cache, copies).take(listed)
+        columns, files = _TextTables(spec, store, declared, cache, copies, texts).take(listed)
     return with_partitions(listed[0].path, columns, partitions), files
 
 
@@ -98,9 +108,17 @@ class _TextTables:
     """Files whose columns and rows are known once their whole text was read: each content is read once."""
 
     def __init__(
-        self, spec: SourceSpec, store: Store, declared: Mapping[str, str], cache: DigestCache, copies: FileCache
+        self,
+        spec: SourceSpec,
+        store: Store,
+        declared: Mapping[str, str],
+        cache: DigestCache,
+        copies: FileCache,
+        texts: Collection[str],
     ) -> None:
         self._spec, self._store, self._declared = spec, store, declared
+        # In JSON a text is quoted, and what is not quoted is none.
+        self._known = {**(dict.fromkeys(sorted(texts), "string") if spec.format == "csv" else {}), **declared}
         self._cache, self._copies = cache, copies
         self._tables = ConvertedTables(spec, copies)
 
@@ -111,10 +129,10 @@ class _TextTables:
     def _columns(self, first: ListedFile) -> dict[str, str]:
         """The first file's columns, which hold for all, and those that are declared."""
         file = _digested(self._store, first, 0)
-        found = self._tables.known_columns(file.sha256, self._declared)
+        found = self._tables.known_columns(file.sha256, self._known)
         if found is None:
             with self._proved(first, file) as path:
-                found = self._tables.infer_columns(file.sha256, path, self._store.place(first), self._declared)
+                found = self._tables.infer_columns(file.sha256, path, self._store.place(first), self._known)
         if self._spec.format == "csv":
             check_declared(self._store.place(first), found, self._declared, self._spec.optional_columns)
         columns = {**found, **self._declared}

@@ -64,7 +64,8 @@ class SourceSpec(Frozen):
     column_types: dict[str, str] = Field(
         default_factory=dict,
         description="Types, by name, of columns whose files carry none: of csv and json-lines (others are inferred "
-        "from the whole first file) and of partition folders (others are strings).",
+        "from the whole first file; of csv those are strings that the contract says are) and of partition folders "
+        "(others are strings).",
     )
     optional_columns: tuple[str, ...] = Field(
         default=(), description="Columns that a file may lack, such as files older than the column: null in its rows."

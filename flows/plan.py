@@ -6,6 +6,7 @@ from pydantic import BaseModel, ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from data_contracts.contract import load_contract
 from data_contracts.documents import FittedState, Registration, RunSpec
 from data_contracts.errors import IntegrityError
 from data_contracts.report_text import count
@@ -84,7 +85,8 @@ def make_plan(request: TrainingRequest, *, may_rehearse: bool = False) -> Plan:
 def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Plan:
     workspace, damages = context.workspace, Damages()
     context.ledger.listeners.append(damages)
-    taken = take_snapshot(pipeline.source, base=context.base, cache=context.digests)
+    texts = load_contract(context.base / pipeline.contract).texts
+    taken = take_snapshot(pipeline.source, base=context.base, cache=context.digests, texts=texts)
     context.digests.save()
     found = look_up(context, pipeline, taken)
     planned = [_stage(context, pipeline, name, found, damages.by_stage) for name in STAGES]

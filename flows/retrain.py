@@ -49,7 +49,7 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
             run.devices.give_back()  # sharding needs none
         with run.ledger.span("check"):
             check_contract(pipeline, find_pipeline_file(request.pipeline, project_folder()))
-        files = snapshot(run, pipeline.source)
+        files = snapshot(run, pipeline.contract, pipeline.source)
         require_columns(run.workspace, pipeline.evaluation.slices, files)
         receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
         manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)

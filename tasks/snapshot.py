@@ -6,6 +6,7 @@ import json
 import time
 from pathlib import Path
 
+from data_contracts.contract import load_contract
 from data_contracts.digests import canonical_json, sha256_of
 from data_contracts.documents import Link
 from data_contracts.errors import IntegrityError
@@ -17,15 +18,20 @@ from tasks.stage import Made, find_or_make, stage_task
 
 
 @stage_task(name="snapshot", task_run_name="snapshot {source.uri}")
-def snapshot(context: RunContext, source: SourceSpec) -> Link:
+def snapshot(context: RunContext, contract_file: str, source: SourceSpec) -> Link:
     """Digest every source file; files unchanged by size, mtime, ctime and inode are not read again.
 
+    Args:
+        contract_file: says what is a text in files that do not say so.
+
     Raises:
+        ConfigError: the contract cannot be read.
         DataError: no file, an unreadable one, or one that changes while it is read.
     """
     began_s = time.perf_counter()
     with context.ledger.span("snapshot.read"):
-        taken = take_snapshot(source, base=context.base, cache=context.digests)
+        texts = load_contract(context.base / contract_file).texts
+        taken = take_snapshot(source, base=context.base, cache=context.digests, texts=texts)
         context.digests.save()
     # The source is always looked at: its content is the stage's input, so it is part of the key.
     inputs = {"source": source.model_dump(mode="json"), "content": taken.sha256}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from data_contracts.contract import load_contract
 from flows.pipeline_spec import PipelineSpec
 from flows.rehearse.subset import Subset, draw_subset
 from training.data.spec import ShardSpec, SkewLimits
@@ -52,7 +53,8 @@ def make_small_project(pipeline: PipelineSpec, file: Path, scratch: Path, *, ste
     """
     folder = scratch / "project"
     folder.mkdir()
-    subset = draw_subset(pipeline.source, file.parent, scratch)
+    texts = load_contract(file.parent / pipeline.contract).texts
+    subset = draw_subset(pipeline.source, file.parent, scratch, texts)
     for neighbour in file.parent.iterdir():
         if neighbour.suffix == ".py" or (neighbour / "__init__.py").is_file():
             (folder / neighbour.name).symlink_to(neighbour.resolve())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,12 +41,13 @@ class Subset:
         return self.share == 1
 
 
-def draw_subset(spec: SourceSpec, base: Path, scratch: Path) -> Subset:
+def draw_subset(spec: SourceSpec, base: Path, scratch: Path, texts: Collection[str] = ()) -> Subset:
     """Some files, first by the digest of their paths, and of long tables every so manieth row.
 
     Args:
         base: the folder relative paths start from.
         scratch: an existing folder; what is written there must outlive the subset.
+        texts: as for `take_snapshot`.
 
     Raises:
         ConfigError, DataError: what is wrong with the source.
@@ -64,7 +66,7 @@ def draw_subset(spec: SourceSpec, base: Path, scratch: Path) -> Subset:
     share = 1.0 if len(chosen) == len(listed) else _share_of_bytes(chosen, listed)
     said = f"{len(chosen)} of {count(len(listed), 'file')}"
     if spec.is_table:
-        snapshot = take_snapshot(found, base=base, cache=cache)
+        snapshot = take_snapshot(found, base=base, cache=cache, texts=texts)
         if (every := -(-snapshot.num_rows // MAX_ROWS)) > 1:
             folder = scratch / "rows"
             folder.mkdir()

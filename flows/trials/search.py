@@ -33,7 +33,7 @@ def trials(request: TrialsRequest) -> TrialsSummary | State[TrialsSummary]:
     """
     with session(request) as (run, pipeline):
         wanted, at_once = wanted_trials(pipeline)
-        files = snapshot(run, pipeline.source)
+        files = snapshot(run, pipeline.contract, pipeline.source)
         require_columns(run.workspace, pipeline.evaluation.slices, files)
         receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
         manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)

@@ -119,7 +119,7 @@ def look(watched: Watched, newest_event: NewestEvent | None) -> Findings:
         at_work_in(workspace.local_root, workspace.local_path("sessions")),
         brief_context(pipeline, workspace, watched.path.parent) as context,
     ):
-        taken = snapshot.fn(context, watched.spec.source)
+        taken = snapshot.fn(context, watched.spec.contract, watched.spec.source)
         standing = read_standing(workspace, pipeline)
         figures = tuple(_figures(context, watched, taken, standing, newest_event))
     decision = _decide(pipeline, taken, figures, standing)

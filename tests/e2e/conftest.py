@@ -108,7 +108,7 @@ def train_here() -> Callable[..., list[Event]]:
         request = RetrainRequest(pipeline=str(project.pipeline), workspace=str(project.workspace), **options)
         try:
             with contextlib.nullcontext() if guarded else forked_gangs(), session(request) as (run, spec):
-                files = snapshot.fn(run, spec.source)
+                files = snapshot.fn(run, spec.contract, spec.source)
                 receipt = validate.fn(run, spec.contract, spec.source, files)
                 manifest = shard.fn(run, spec.shards, spec.source, files, receipt)
                 launch.fn(run, spec.training, spec.launch, manifest, tracking_uri(run, spec.registry))
@@ -142,7 +142,7 @@ def try_here() -> Callable[..., tuple[Any, Any, list[Event]]]:
         request = TrialsRequest(pipeline=str(project.pipeline), workspace=str(project.workspace))
         try:
             with forked_gangs(), session(request) as (run, spec):
-                files = snapshot.fn(run, spec.source)
+                files = snapshot.fn(run, spec.contract, spec.source)
                 receipt = validate.fn(run, spec.contract, spec.source, files)
                 manifest = shard.fn(run, spec.shards, spec.source, files, receipt)
                 trials, at_once = wanted_trials(spec)

@@ -166,7 +166,7 @@ def train(project: Project, last_step: int | None) -> None:
             if cut is not None:
                 carry_on.fn(run, spec.launch, cut, uri)
             else:
-                files = snapshot.fn(run, spec.source)
+                files = snapshot.fn(run, spec.contract, spec.source)
                 receipt = validate.fn(run, spec.contract, spec.source, files)
                 launch.fn(run, spec.training, spec.launch, shard.fn(run, spec.shards, spec.source, files, receipt), uri)
         except RunStopped as stopped:

@@ -14,6 +14,21 @@ from tests.flows.contract.conftest import Headway
 from tests.flows.contract.orders import EMAIL, NUM_ROWS, orders, write_parquet
 
 
+def test_codes_that_are_digits_are_the_texts_that_the_contract_says(headway: Headway, tmp_path: Path) -> None:
+    for name, code in (("a", "107"), ("b", "007")):
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data" / f"{name}.csv").write_text(f"number,code\n1,{code}\n2,\n")
+    columns = "  number: {type: int64}\n  code: {type: string, nullable: true, in: ['107', '007']}\n"
+    (tmp_path / "codes.yaml").write_text(f"name: codes\nversion: 1.0.0\nrows: {{min: 4}}\ncolumns:\n{columns}")
+    assert headway("contract", "check", "codes.yaml", "data").code == 0
+    (tmp_path / "codes.pipeline.yaml").write_text(
+        "pipeline: codes\nsource: {format: csv, uri: data}\ncontract: codes.yaml\n"
+        "shards: {encoder: {kind: tabular, numeric: [number], label: code}}\n"
+        "training: {recipe: {name: tabular-classifier}, max_steps: 1}\nregistry: {model: codes}\n"
+    )
+    assert headway("contract", "check", "codes.pipeline.yaml").code == 0
+
+
 def test_what_breaks_a_contract_is_told_first_with_exit_code_4(headway: Headway, tmp_path: Path) -> None:
     write_parquet(tmp_path / "data")
     headway("contract", "init", "data", "--name", "orders")

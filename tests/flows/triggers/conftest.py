@@ -53,7 +53,7 @@ class Pipeline:
         """The part of a retrain that triggers know: it passes the gate, and is written down."""
         watched = open_watched("tiny.yaml", self.workspace.uri)
         with brief_context("tiny", self.workspace, watched.path.parent) as context:
-            taken = snapshot.fn(context, watched.spec.source)
+            taken = snapshot.fn(context, watched.spec.contract, watched.spec.source)
             validate.fn(context, watched.spec.contract, watched.spec.source, taken)
             object.__setattr__(context, "began_unix_s", began_unix_s)
             record_finished(context, taken, serves_events=bool(watched.spec.triggers.event))
