@@ -99,15 +99,24 @@ def _chain(
     run = workspace.load(registration.run, RunSpec)
     yield from _run(workspace, registration.run)
     shards = workspace.load(run.manifest, ShardManifest)
-    bonds = {
-        "the registration carries the model's name": registration.model == name,
-        "the evaluation is of the checkpoint": evaluation.checkpoint == registration.checkpoint,
-        "the evaluation is on the run's shards": evaluation.manifest == run.manifest,
-        "the checkpoint belongs to the run": checkpoint.run == registration.run,
-    }
-    yield _bound(bonds)
+    yield _belong_together(name, registration, evaluation, checkpoint, run)
     yield from read_source(shards.snapshot)
+    for other in _mixed_in(run):
+        yield from read_source(workspace.load(other, ShardManifest).snapshot)
     yield from _ancestors(workspace, run)
+
+
+def _belong_together(
+    name: str, registration: Registration, evaluation: EvaluationReport, checkpoint: CheckpointManifest, run: RunSpec
+) -> Proof:
+    return _bound(
+        {
+            "the registration carries the model's name": registration.model == name,
+            "the evaluation is of the checkpoint": evaluation.checkpoint == registration.checkpoint,
+            "the evaluation is on the run's shards": evaluation.manifest == run.manifest,
+            "the checkpoint belongs to the run": checkpoint.run == registration.run,
+        }
+    )
 
 
 def _run(workspace: Workspace, link: Link) -> Iterator[Proof]:
@@ -116,24 +125,46 @@ def _run(workspace: Workspace, link: Link) -> Iterator[Proof]:
     yield _document("run", link)
     yield from _files(workspace, "code", (run.code,))
     yield from _files(workspace, "environment", (run.environment,))
+    yield from _data(workspace, run.manifest)
+    mixed = _mixed_in(run)
+    for other in mixed:
+        for proof in _data(workspace, other):
+            yield dataclasses.replace(proof, what=f"mixed in: {proof.what}")
     shards = workspace.load(run.manifest, ShardManifest)
-    yield _document("shard manifest", run.manifest)
+    bonds = {
+        "the run names the fitted state of the shards": run.fitted == shards.fitted,
+        "the run names the receipt of the shards": run.receipt == shards.receipt,
+        "what is mixed in has the fitted state of the shards": all(
+            workspace.load(other, ShardManifest).fitted == shards.fitted for other in mixed
+        ),
+        "the configuration says that it starts from a model": (run.start is None) == (_starts_from(run) is None),
+    }
+    yield _bound(bonds)
+
+
+def _data(workspace: Workspace, link: Link) -> Iterator[Proof]:
+    """Shards, and all that they were made from and judged by, but the source's files."""
+    shards = workspace.load(link, ShardManifest)
+    yield _document("shard manifest", link)
     yield from _files(workspace, "shards", tuple(shard.file for group in shards.groups for shard in group.shards))
-    fitted = workspace.load(run.fitted, FittedState)
-    yield _document("fitted state", run.fitted)
+    fitted = workspace.load(shards.fitted, FittedState)
+    yield _document("fitted state", shards.fitted)
     yield from _files(workspace, "encoder", fitted.files)
-    receipt = workspace.load(run.receipt, ContractReceipt)
+    receipt = workspace.load(shards.receipt, ContractReceipt)
     yield from _receipt(workspace, receipt)
     workspace.load(shards.snapshot, Snapshot)
     yield _document("snapshot", shards.snapshot)
     bonds = {
-        "the run names the fitted state of the shards": run.fitted == shards.fitted,
-        "the run names the receipt of the shards": run.receipt == shards.receipt,
         "the receipt names the snapshot of the shards": receipt.snapshot == shards.snapshot,
         "the receipt passed": receipt.passed,
-        "the configuration says that it starts from a model": (run.start is None) == (_starts_from(run) is None),
     }
     yield _bound(bonds)
+
+
+def _mixed_in(run: RunSpec) -> tuple[Link, ...]:
+    """The shards besides its own that the configuration names."""
+    mix = run.config.get("order", {}).get("mix", ())
+    return tuple(Link(kind=ShardManifest.kind, sha256=dataset["manifest"]) for dataset in mix)
 
 
 def _ancestors(workspace: Workspace, run: RunSpec) -> Iterator[Proof]:

@@ -1,13 +1,26 @@
-"""Links of the proof that a model without quarantined rows does not have."""
+"""Links of the proof that no honest run breaks, or that a model without quarantined rows does not have."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from data_contracts.documents import ContractReceipt, Link
+from data_contracts.documents import (
+    CheckpointManifest,
+    ContractReceipt,
+    EvaluationReport,
+    Link,
+    Registration,
+    RunSpec,
+    ShardManifest,
+)
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
-from tasks.prove import _receipt
+from tasks.prove import Proof, _belong_together, _checkpoint, _receipt, _run
+from tests.tasks.conftest import Register, link
+from tests.tasks.test_clean import Made, Maker
+from training.checkpoint.layout import RESULT_NAME, run_folder
 
 
 def receipt_with_a_quarantine(workspace: Workspace) -> ContractReceipt:
@@ -39,3 +52,89 @@ def test_one_flipped_bit_in_either_is_named(workspace: Workspace, path: str) -> 
     with pytest.raises(IntegrityError, match="sha256 is") as caught:
         list(_receipt(workspace, receipt))
     assert caught.value.where == path
+
+
+@pytest.fixture
+def made(workspace: Workspace) -> Made:
+    maker = Maker(workspace)
+    return maker.run(1, maker.data(1))
+
+
+def broken(bond: str) -> Proof:
+    return Proof(what="chain", standing="broken", detail=f"it is not true that {bond}")
+
+
+def verdict(workspace: Workspace, run: RunSpec) -> Proof | None:
+    """The first link that is broken."""
+    proofs = _run(workspace, workspace.publish_document(run))
+    return next((proof for proof in proofs if proof.standing == "broken"), None)
+
+
+def test_documents_that_are_whole_and_do_not_name_one_another_prove_no_run(workspace: Workspace, made: Made) -> None:
+    run = workspace.load(made.run, RunSpec)
+    shards = workspace.load(run.manifest, ShardManifest)
+    other = workspace.load(Maker(workspace).data(2), ShardManifest)
+    failed = workspace.load(run.receipt, ContractReceipt).model_copy(update={"passed": False})
+    receipt = workspace.publish_document(failed)
+    of_other_rows = workspace.publish_document(shards.model_copy(update={"snapshot": other.snapshot}))
+    of_failed_rows = workspace.publish_document(shards.model_copy(update={"receipt": receipt}))
+    assert verdict(workspace, run) is None
+    for changes, bond in (
+        ({"fitted": other.fitted}, "the run names the fitted state of the shards"),
+        ({"receipt": other.receipt}, "the run names the receipt of the shards"),
+        ({"manifest": of_other_rows}, "the receipt names the snapshot of the shards"),
+        ({"manifest": of_failed_rows, "receipt": receipt}, "the receipt passed"),
+        ({"start": made.checkpoint}, "the configuration says that it starts from a model"),
+    ):
+        assert verdict(workspace, run.model_copy(update=changes)) == broken(bond)
+
+
+def test_shards_that_were_mixed_in_are_proved_with_the_runs_own(workspace: Workspace, made: Made) -> None:
+    run = workspace.load(made.run, RunSpec)
+    own = workspace.load(run.manifest, ShardManifest)
+    stranger = workspace.load(Maker(workspace).data(2), ShardManifest)
+    other = stranger.model_copy(update={"fitted": own.fitted})
+    failed = workspace.load(other.receipt, ContractReceipt).model_copy(update={"passed": False})
+    judged_bad = other.model_copy(update={"receipt": workspace.publish_document(failed)})
+
+    def mixing(shards: ShardManifest) -> RunSpec:
+        mix = [{"manifest": workspace.publish_document(shards).sha256, "weight": 1.0}]
+        return run.model_copy(update={"config": {**run.config, "order": {"mix": mix}}})
+
+    assert verdict(workspace, mixing(other)) is None
+    assert verdict(workspace, mixing(stranger)) == broken("what is mixed in has the fitted state of the shards")
+    assert verdict(workspace, mixing(judged_bad)) == replace(broken("the receipt passed"), what="mixed in: chain")
+    file = other.groups[0].shards[0].file
+    workspace.publish(file.path, b"other bytes")
+    with pytest.raises(IntegrityError) as caught:
+        verdict(workspace, mixing(other))
+    assert caught.value.where == file.path
+
+
+def test_documents_that_are_whole_and_of_other_models_prove_no_registration(
+    workspace: Workspace, register: Register
+) -> None:
+    registration = workspace.load(register(1)[0], Registration)
+    other = workspace.load(register(2)[0], Registration)
+    evaluation = workspace.load(registration.evaluation, EvaluationReport)
+    checkpoint = workspace.load(registration.checkpoint, CheckpointManifest)
+    run = workspace.load(registration.run, RunSpec)
+    whole = (registration.model, registration, evaluation, checkpoint, run)
+    assert _belong_together(*whole).standing == "proved"
+    elsewhere = evaluation.model_copy(update={"manifest": link("manifest", "1")})
+    for place, stranger, bond in (
+        (0, "another", "the registration carries the model's name"),
+        (2, workspace.load(other.evaluation, EvaluationReport), "the evaluation is of the checkpoint"),
+        (2, elsewhere, "the evaluation is on the run's shards"),
+        (3, workspace.load(other.checkpoint, CheckpointManifest), "the checkpoint belongs to the run"),
+    ):
+        assert _belong_together(*whole[:place], stranger, *whole[place + 1 :]) == broken(bond)  # type: ignore[arg-type]
+
+
+def test_a_run_whose_result_is_another_checkpoint_does_not_prove_this_one(workspace: Workspace, made: Made) -> None:
+    manifest = workspace.load(made.checkpoint, CheckpointManifest)
+    assert [proof.standing for proof in _checkpoint(workspace, manifest, made.run)] == ["proved"]
+    for result in ({"step": 2, "manifest_sha256": manifest.sha256}, {"step": 3, "manifest_sha256": "0" * 64}):
+        workspace.publish_json(f"{run_folder(made.run)}/{RESULT_NAME}", result)
+        with pytest.raises(IntegrityError, match="names another checkpoint than the registered one"):
+            list(_checkpoint(workspace, manifest, made.run))
