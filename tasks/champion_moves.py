@@ -90,9 +90,13 @@ def rollback(versions: ModelVersions, target: Link, *, expected: RefEntry, why: 
     """Bring an earlier champion back.
 
     Raises:
+        ConfigError: it was retired.
         RefConflict: the champion is not `expected` any more; nothing was changed.
     """
-    detail = {"version": versions.ensure(target), "how": "rollback", "by": by}
+    version = versions.ensure(target)
+    # Asked here too: it may have been retired while it was verified.
+    model_refs.require_in_use(versions.context.workspace, versions.model, version, target)
+    detail = {"version": version, "how": "rollback", "by": by}
     entry = crown(versions.context, versions.model, target, expected=expected, why=why, detail=detail)
     _follow(versions, target)
     return Moved(entry=entry, before=expected.target)
