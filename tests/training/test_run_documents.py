@@ -6,6 +6,8 @@ import pytest
 
 from data_contracts.documents import ExpectationVerdict, Link
 from data_contracts.errors import ConfigError, ContractViolation, IntegrityError
+from tests.training.conftest import TINY
+from training.data.order_spec import MixedDataset, OrderSpec
 from training.run_documents import load_receipt, load_run_documents, require_passing_receipt
 
 OTHER = Link(kind="snapshot", sha256="f" * 64)
@@ -50,6 +52,34 @@ def test_other_shards_than_the_runs_keep_it_shut(project):
     other = project.manifest.model_copy(update={"content_sha256": "0" * 64})
     with pytest.raises(ContractViolation, match="names other shards"):
         require_passing_receipt(project.publish_run(), other, project.receipt)
+
+
+def test_another_fitted_state_than_the_shards_keeps_it_shut(project):
+    run = project.publish_run(fitted=Link(kind="fitted", sha256="e" * 64))
+    with pytest.raises(ContractViolation, match="another fitted state than its shards"):
+        require_passing_receipt(run, project.manifest, project.receipt)
+
+
+def mixing(project, shards):
+    """A run that mixes in other shards than its own."""
+    mix = (MixedDataset(manifest=project.workspace.publish_document(shards).sha256),)
+    return project.publish_run(TINY.model_copy(update={"order": OrderSpec(mix=mix)})).link
+
+
+def test_shards_that_are_mixed_in_pass_the_same_gate(own_project):
+    project, receipt = own_project, own_project.receipt
+    workspace, manifest = project.workspace, project.manifest
+    assert load_run_documents(workspace, mixing(project, manifest)).mixed == (manifest,)
+    for changes in ({"passed": False}, {"snapshot": OTHER}):
+        judged = workspace.publish_document(receipt.model_copy(update=changes))
+        with pytest.raises(ContractViolation, match="mixed in without a passing receipt about its data"):
+            load_run_documents(workspace, mixing(project, manifest.model_copy(update={"receipt": judged})))
+    unjudged = manifest.model_copy(update={"receipt": Link(kind="receipt", sha256="e" * 64)})
+    with pytest.raises(ContractViolation, match="no readable contract receipt"):
+        load_run_documents(workspace, mixing(project, unjudged))
+    for changes in ({"fitted": Link(kind="fitted", sha256="e" * 64)}, {"columns": manifest.columns[:1]}):
+        with pytest.raises(ConfigError, match="their columns or fitted states differ"):
+            load_run_documents(workspace, mixing(project, manifest.model_copy(update=changes)))
 
 
 def test_a_receipt_that_is_gone_is_a_contract_violation_not_a_technical_matter(project):

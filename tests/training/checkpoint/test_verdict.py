@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from data_contracts.documents import Link
 from data_contracts.errors import EnvironmentProblem
 from training.checkpoint import blocks, restore
 from training.checkpoint.layout import committed_steps, directory_name
@@ -156,6 +157,13 @@ def test_ranks_share_out_the_check_of_a_finished_run_and_agree(run_dir, in_gang,
     alone = read_by[0]
     assert in_gang(3, finished) == [True] * 3
     assert sum(read_by.values()) == alone and max(read_by.values()) < alone
+
+    stranger = Link(kind="run", sha256="f" * 64)
+    assert in_gang(1, lambda gang: is_finished(run_dir, stranger, gang)) == [False], "the result is another run's"
+    publish_result(run_dir, run, manifest.model_copy(update={"num_samples": 0}), [])
+    assert in_gang(2, finished) == [False] * 2, "good, and not the checkpoint that the result names"
+    publish_result(run_dir, run, manifest, sorted(STATE.items()))
+    assert in_gang(2, finished) == [True] * 2
 
     bad_checkpoint(run_dir)
     assert in_gang(2, finished) == [False] * 2, "only one of them read the bad file"

@@ -202,11 +202,13 @@ def test_a_manifest_that_contradicts_itself_is_refused(shared: Any) -> None:
     manifest, split = with_shard(shared.manifest, row_groups=shard.row_groups[:-1])
     with pytest.raises(IntegrityError, match="row counts contradict"):
         ShardReader(shared.workspace, manifest, split)
-    far = shard.row_groups[0].chunks[0].model_copy(update={"offset_bytes": shard.file.size_bytes - 10})
-    row_group = shard.row_groups[0].model_copy(update={"chunks": (far, shard.row_groups[0].chunks[1])})
-    manifest, split = with_shard(shared.manifest, row_groups=(row_group, *shard.row_groups[1:]))
-    with pytest.raises(IntegrityError, match="places column tokens outside the file"):
-        ShardReader(shared.workspace, manifest, split)
+    first, second = shard.row_groups[0].chunks
+    far = first.model_copy(update={"offset_bytes": shard.file.size_bytes - 10})
+    for chunks in ((far, second), (second,), (first, first, second)):
+        row_group = shard.row_groups[0].model_copy(update={"chunks": chunks})
+        manifest, split = with_shard(shared.manifest, row_groups=(row_group, *shard.row_groups[1:]))
+        with pytest.raises(IntegrityError, match=f"places column {first.column} outside the file"):
+            ShardReader(shared.workspace, manifest, split)
 
 
 def test_a_manifest_is_opened_by_its_link_or_not_at_all(built: Any) -> None:

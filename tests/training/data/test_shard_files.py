@@ -67,6 +67,26 @@ def test_a_corrupted_entry_is_fetched_again(remote: Workspace, built: Any, cachi
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
 
+def test_a_file_that_is_replaced_between_its_fetching_and_its_mapping_is_proved_anew(
+    remote: Workspace, built: Any, caching: LoaderSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = ShardReader(built.workspace, built.manifest, TRAIN).gather(np.arange(20))
+    real, other = AddressRange.__init__, tmp_path / "other"
+
+    def replaced_before(mapped: AddressRange, files: Any, **options: Any) -> None:
+        for path, _ in files:
+            data = bytearray(path.read_bytes())
+            for place in range(0, len(data), 8):
+                data[place] ^= 4
+            other.write_bytes(data)
+            other.replace(path)
+        real(mapped, files, **options)
+
+    monkeypatch.setattr(AddressRange, "__init__", replaced_before)
+    found = ShardReader(remote, built.manifest, TRAIN, spec=caching).gather(np.arange(20))
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
 def test_a_rank_hashes_a_shard_once_whether_it_fetched_it_or_found_it(
     remote: Workspace, built: Any, caching: LoaderSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
