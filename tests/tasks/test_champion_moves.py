@@ -20,6 +20,12 @@ from tests.tasks.champion_by_hand import DEFAULT, MODEL, back, champion_of, line
 from training.ledger import read_events
 
 
+def alias_moves(versions: ModelVersions) -> int:
+    """How often somebody was told of an alias that was moved outside Headway."""
+    events = read_events(Path(versions.context.scratch) / "ledger.jsonl")
+    return sum(event["event"] == "alias.moved" for event in events)
+
+
 def test_a_held_back_model_is_promoted_by_hand_if_the_policy_allows_it(versions, register) -> None:
     held = dataclasses.replace(versions.context, may_promote=False)
     registration, evaluation = register(1)
@@ -200,12 +206,47 @@ def test_a_move_in_mlflow_is_reported_and_what_a_person_asks_headway_for_wins_ov
     one = settle(1)
     two = settle(2, one)
     versions.client.set_registered_model_alias(MODEL, "champion", "1")
-    settle(3, two, better=False)
-    events = [event["event"] for event in read_events(Path(versions.context.scratch) / "ledger.jsonl")]
-    assert "alias.moved" in events and mlflow_store.alias_version(versions.client, MODEL, "champion") == "1"
-    promote(versions, one, override="as in MLflow")
+    three = settle(3, two, better=False)
+    assert alias_moves(versions) == 1 and mlflow_store.alias_version(versions.client, MODEL, "champion") == "1"
+    promote(versions, three, override="whatever MLflow says")
+    assert alias_moves(versions) == 2 and mlflow_store.alias_version(versions.client, MODEL, "champion") == "3"
+    versions.client.set_registered_model_alias(MODEL, "champion", "1")
     back(versions)
-    assert mlflow_store.alias_version(versions.client, MODEL, "champion") == "2"
+    assert alias_moves(versions) == 3 and mlflow_store.alias_version(versions.client, MODEL, "champion") == "2"
+
+
+def test_an_alias_that_another_writer_has_set_and_not_yet_noted_is_no_strangers(versions, register) -> None:
+    (one, _), (two, _), (three, _) = register(1), register(2), register(3)
+    first = champion.crown(versions.context, MODEL, one, expected=None, why="", detail={"version": "1"})
+    champion.project(versions, "champion")
+    second = champion.crown(versions.context, MODEL, two, expected=first, why="", detail={"version": "2"})
+    versions.client.set_registered_model_alias(MODEL, "champion", versions.ensure(two))  # and its writer is killed
+    champion.crown(versions.context, MODEL, three, expected=second, why="", detail={"version": "3"})
+    champion.project(versions, "champion")
+    assert mlflow_store.alias_version(versions.client, MODEL, "champion") == versions.ensure(three)
+    assert alias_moves(versions) == 0
+
+
+def test_an_alias_that_is_given_again_while_the_champion_moves_ends_where_the_champion_is(
+    versions, register, monkeypatch
+) -> None:
+    (one, _), (two, _) = register(1), register(2)
+    client = versions.client
+    first = champion.crown(versions.context, MODEL, one, expected=None, why="", detail={"version": "1"})
+    champion.project(versions, "champion")
+    client.delete_registered_model_alias(MODEL, "champion")
+    set_alias, overtaken = client.set_registered_model_alias, []
+
+    def late(*arguments: str) -> None:
+        if not overtaken:
+            overtaken.append(True)
+            champion.crown(versions.context, MODEL, two, expected=first, why="", detail={"version": "2"})
+            champion.project(ModelVersions(versions.context, client, MODEL, versions.store), "champion")
+        set_alias(*arguments)
+
+    monkeypatch.setattr(client, "set_registered_model_alias", late)
+    champion.project(versions, "champion")
+    assert overtaken and mlflow_store.alias_version(client, MODEL, "champion") == versions.ensure(two)
 
 
 def test_a_projection_that_another_host_overtook_is_repeated(versions, register, monkeypatch) -> None:

@@ -179,6 +179,7 @@ def test_a_slice_with_few_examples_is_not_judged_and_the_line_says_so() -> None:
     assert decision.promote
     assert "1 not judged: no comparison, or fewer than 20 examples" in line(decision, "slices").detail
     assert line(judged(slices={"b/": (BAD, 19)}), "slices").standing == "not judged"
+    assert line(judged(slices={"b/": (BAD, 20)}), "slices").standing == "failed"
 
 
 def test_slices_turn_round_too_where_greater_is_better() -> None:

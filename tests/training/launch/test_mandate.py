@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from data_contracts.errors import Superseded
+from data_contracts.errors import EnvironmentProblem, Superseded
 from tests.training.attempts import begin
 from tests.training.conftest import TINY, TinyProject, rank_environment, start_fresh
 from tests.waiting import DEADLINE_S, wait_until
@@ -94,6 +94,21 @@ def test_an_attempt_is_kept_from_publishing_even_if_nothing_of_it_can_be_removed
         staged.replace(tmp_path / "manifest.json")
     with pytest.raises(FileNotFoundError):
         staged.replace(tmp_path / "manifest.json")
+
+
+def test_no_attempt_begins_while_an_earlier_one_cannot_be_kept_from_publishing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier = begin(tmp_path, 1)
+
+    def refused(_path: Path, _target: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Path, "rename", refused)
+    with pytest.raises(EnvironmentProblem, match=r"cannot be kept from publishing \(Input/output error\)"):
+        begin(tmp_path, 2)
+    earlier.require()
+    assert not (attempt_folder(tmp_path, 2) / mandates.NAME).exists()
 
 
 def test_a_folder_that_cannot_be_asked_for_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
