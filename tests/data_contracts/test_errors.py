@@ -19,6 +19,7 @@ DOCUMENTED_CODES = {
     "TrainingFailed": 6,
     "RanksLost": 6,
     "EnvironmentProblem": 8,
+    "PeerFailed": 8,
     "Superseded": 8,
     "PromotionRefused": 7,
     "RegistryError": 9,

@@ -19,7 +19,7 @@ from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
 from tasks.prove import Proof, _belong_together, _checkpoint, _receipt, _run
 from tests.tasks.conftest import Register, link
-from tests.tasks.test_clean import Made, Maker
+from tests.tasks.past_work import Made, Maker
 from training.checkpoint.layout import RESULT_NAME, run_folder
 
 
