@@ -243,6 +243,12 @@ def _spent(cause: str) -> type[TrainingFailed]:
 def _advice(outcome: AttemptOutcome) -> str:
     if outcome.cause == "oom" and not outcome.advice:
         return "Lower the micro-batch, or give the ranks more memory."
+    if outcome.cause == RanksLost.cause and not outcome.advice:
+        where = f" on {outcome.host}" if outcome.host else ""
+        return (
+            f"Look whether the kernel killed it for want of memory (`dmesg`{where}), or the machine is gone; "
+            "`headway doctor PIPELINE` looks for what else would fail there."
+        )
     return outcome.advice
 
 

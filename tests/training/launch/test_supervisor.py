@@ -8,17 +8,19 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from data_contracts.errors import ContractViolation, EnvironmentProblem, RanksLost, RunStopped, TrainingFailed
+from training.launch.outcome import AttemptOutcome
 from training.launch.retry_budget import AttemptRecords
 from training.launch.run_lock import owning
 from training.launch.spec import Gang, LaunchSpec, for_quiet_work
 from training.launch.stacks import innermost_frame
 from training.launch.stop_bound import StopBound
 from training.launch.stop_request import request_stop, requested_stop
-from training.launch.supervisor import supervise
+from training.launch.supervisor import failure, supervise
 from training.ledger import read_events
 
 SPEC = LaunchSpec(stop_grace_s=600, peer_grace_s=1, backoff_s=0)
@@ -118,6 +120,15 @@ def test_a_rank_that_never_comes_up_is_quoted(toy_run) -> None:
     spec = SPEC.model_copy(update={"max_attempts": 1})
     with pytest.raises(TrainingFailed, match="the early bird"):
         run(toy_run, toy_run.gang("--trouble", '{"kind": "early exit"}', nodes=1), spec)
+
+
+def test_who_is_woken_by_lost_ranks_is_told_where_to_look(tmp_path: Path) -> None:
+    lost = AttemptOutcome(
+        state="failed", cause="infrastructure", what="rank 1 was killed.", rank=1, host="n7", retryable=True
+    )
+    error = failure(lost, "all 5 attempts are spent.", tmp_path)
+    assert isinstance(error, RanksLost) and error.advice.startswith("all 5 attempts are spent.")
+    assert "`dmesg` on n7" in error.advice and "`headway doctor PIPELINE`" in error.advice
 
 
 def test_a_later_owner_does_not_start_when_the_budget_is_spent(toy_run) -> None:
