@@ -27,7 +27,11 @@ OF_THE_CHAMPION = "{{ event.payload.model }} version {{ event.payload.version }}
 
 
 def zombies(wanted: Wanted) -> Resource:
-    """Who gives no sign of life is Crashed."""
+    """Who gives no sign of life is Crashed, and somebody hears of that as of whatever fails.
+
+    Not of the alarm itself: a run that ends within its first heartbeat may be taken for one that is silent, and a run
+    that has ended keeps its state.
+    """
     silent_s = HEARTBEATS_MISSED * wanted.profile.heartbeat_s
     heartbeat = "prefect.flow-run.heartbeat"
     why = (
@@ -45,6 +49,7 @@ def zombies(wanted: Wanted) -> Resource:
             "within": silent_s,
         },
         [{"type": "change-flow-run-state", "state": "CRASHED", "message": why}],
+        is_told=False,
     )
 
 
@@ -202,6 +207,7 @@ def _automation(
     trigger: dict[str, Json],
     actions: list[Json],
     *,
+    is_told: bool = True,
     tag: str = "",
     for_each: tuple[str, ...] = ("prefect.resource.id",),
     whom: str = "{{ flow_run.name }}",
@@ -212,7 +218,7 @@ def _automation(
     said: what happened, likewise.
     """
     told: list[Json] = []
-    if wanted.notify_block_id is not None:
+    if wanted.notify_block_id is not None and is_told:
         # What happened comes first: a pager shows the beginning.
         body = f"{said}\n{{{{ flow_run|ui_url }}}}\n\n{description}"
         subject = f"Headway {wanted.project} {wanted.profile_name}: {name}: {whom}"

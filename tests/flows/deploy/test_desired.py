@@ -187,7 +187,9 @@ def test_what_pipelines_occupy_is_counted_by_priority_and_more_than_there_is_is_
 
 def test_a_notification_is_sent_where_a_block_is_named(make_wanted: Make) -> None:
     made = [each for each in desired(make_wanted(notify_block_id="b1")) if each.kind == "automation"]
-    for each in made:
+    zombies, *telling = made
+    assert [action["type"] for action in zombies.fields["actions"]] == ["change-flow-run-state"], "failed runs tell it"
+    for each in telling:
         assert each.fields["actions"][-1]["type"] == "send-notification"
         assert each.fields["actions"][-1]["block_document_id"] == "b1"
         whom = "{{ event.payload.model }}" if each.name.endswith("new champions") else ".name }}"
