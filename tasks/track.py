@@ -90,7 +90,8 @@ class SeriesShipper:
                     return
         except Exception as error:
             # The ledger keeps every record; MLflow's copy is a convenience and must not cost the run.
-            log.warning("MLflow takes no series, the ledger keeps them: %s", error)
+            said = str(error).partition("\n")[0]
+            log.warning("MLflow takes no series, the ledger keeps them: %s", said or type(error).__name__)
 
     def _collect(self) -> tuple[list[Event], bool]:
         """What arrived within the flush interval, and whether that was the last of it."""

@@ -213,7 +213,7 @@ def test_a_write_that_fails_midway_publishes_nothing_and_keeps_what_was(
     for name in ("a", "new"):
         with pytest.raises(EnvironmentProblem, match=message) as caught:
             folder.publish(name, b"x" * 100)
-        assert caught.value.where == name
+        assert caught.value.where == str(folder.local_path(name)), "which disk it is"
         assert "nothing was published" in caught.value.what
     assert folder.read("a") == b"what was good before"
     assert not folder.exists("new")
