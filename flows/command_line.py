@@ -238,7 +238,8 @@ class Warnings(logging.Handler):
     """A line each on stderr, as everything else that the command says there."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(f"headway: {record.getMessage()}", file=sys.stderr, flush=True)
+        over_the_step = "\r\x1b[K" if sys.stderr.isatty() else ""
+        print(f"{over_the_step}headway: {record.getMessage()}", file=sys.stderr, flush=True)
 
 
 def say_warnings() -> None:
