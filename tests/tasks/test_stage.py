@@ -89,6 +89,20 @@ def test_what_went_bad_is_made_again_as_it_was_and_told(stage: Stage, paths, wha
     assert stage.run() == 2
 
 
+def test_what_is_cleaned_away_while_it_is_found_is_made_again(stage: Stage, paths, monkeypatch) -> None:
+    stage.run()
+    real = stages.find
+
+    def find(*arguments):
+        found = real(*arguments)
+        paths["record"].unlink()
+        return found
+
+    monkeypatch.setattr(stages, "find", find)
+    assert stage.run() == 2
+    assert paths["record"].exists()
+
+
 def test_when_the_time_is_over_nothing_is_begun_and_what_is_there_is_still_found(stage: Stage) -> None:
     over = StopBound(at_unix_s=1.0, reason="window closed")
     there = Stage(stage.context, stage.document)
