@@ -20,7 +20,7 @@ from rich.text import Text
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from flows.event_words import EventWords
-from flows.status import RunStatus, read_status
+from flows.status import RunStatus, read_status, runs_named
 from training.launch import run_lock
 from training.launch.logs import LogLine, RunLogs, attempts_of
 from training.launch.run_events import RunEvents
@@ -42,7 +42,7 @@ def show_logs(
     """Print a run's logs; `follow` goes on until the run does no more.
 
     Args:
-        run: the beginning of a run's id; empty: the one that goes on, or the newest.
+        run: the beginning of a run's id, or a flow run's; empty: the one that goes on, or the newest.
         ranks: only what these wrote and what happened to them; where empty all, and what agents and guards wrote.
         attempt: only this one of the gang that trains.
         tail: of what is there already, only so many lines.
@@ -109,14 +109,14 @@ class _Told:
 
 
 def _asked(workspace_uri: str, run: str) -> RunStatus:
-    runs = read_status(workspace_uri).runs
+    status = read_status(workspace_uri)
     if run:
-        matching = [status for status in runs if status.run.startswith(run)]
+        matching = runs_named(status, run)
     else:
-        here = [status for status in runs if status.going_on and not status.is_elsewhere]
-        matching = here or sorted(runs, key=_newest_first)[:1]
+        here = [each for each in status.runs if each.going_on and not each.is_elsewhere]
+        matching = here or sorted(status.runs, key=_newest_first)[:1]
     if len(matching) != 1:
-        known = ", ".join(status.run for status in runs) or "none"
+        known = ", ".join(each.run for each in status.runs) or "none"
         named = f"{run!r} names" if run else "there are"
         raise ConfigError(f"{named} {len(matching)} runs.", advice=f"Runs here: {known}.")
     return matching[0]

@@ -6,6 +6,7 @@ Heavy imports happen inside.
 from __future__ import annotations
 
 import json
+import resource
 from typing import Annotated
 
 import typer
@@ -15,7 +16,9 @@ from flows.options import AsJson, Why, WorkspaceUri
 
 HeldPipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
 Name = Annotated[str, typer.Option(help="Instead: the name in a file that is gone, or cannot be read any more.")]
-Run = Annotated[str, typer.Argument(help="A run's id, as `headway status` shows it; a beginning is enough.")]
+Run = Annotated[
+    str, typer.Argument(help="A run's id, as `headway status` shows it, or its beginning, or a flow run's.")
+]
 
 
 def status(
@@ -51,7 +54,8 @@ def stop(
 
 def logs(
     run: Annotated[
-        str, typer.Argument(help="A run's id, or its beginning; left out: what goes on, or the newest.")
+        str,
+        typer.Argument(help="A run's id or its beginning, or a flow run's; left out: what goes on, or the newest."),
     ] = "",
     workspace: WorkspaceUri = "",
     rank: Annotated[list[int] | None, typer.Option(help="Only this rank's; may be given several times.")] = None,
@@ -63,6 +67,9 @@ def logs(
     """What happened in a run, and what its ranks, agents and guards wrote; by time, with attempt, host and rank."""
     from flows.logs import show_logs
 
+    # All logs are open while they are merged by time: as many as attempts times ranks.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     where = workspace or default_workspace()
     show_logs(where, run, ranks=rank or (), attempt=attempt, tail=tail, follow=follow, as_json=as_json)
 

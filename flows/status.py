@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -191,6 +192,15 @@ def _steps(folder: Path) -> Iterator[Event]:
     return (event for spool in spools[-1:] for event in SpoolTail(spool).stream() if event["event"] == "step")
 
 
+def runs_named(status: Status, name: str) -> list[RunStatus]:
+    """Those whose id begins so, and those that a flow run of this id trained: an alert shows no other."""
+    trained: set[str] = set()
+    with contextlib.suppress(ValueError):
+        spool = Workspace(status.workspace).local_path(f"ledger/{uuid.UUID(name)}/flow.jsonl")
+        trained = {Path(event["path"]).name for event in SpoolTail(spool).stream() if event["event"] == "run.folder"}
+    return [run for run in status.runs if run.run in trained or run.run.startswith(name)]
+
+
 def request_stop(workspace_uri: str, run: str, reason: str) -> str:
     """Leave the request where the run's owner finds it.
 
@@ -218,12 +228,12 @@ def request_profile(workspace_uri: str, run: str, num_steps: int) -> str:
 
 def _going_on(workspace_uri: str, run: str) -> RunStatus:
     """The one run that goes on and begins so."""
-    runs = read_status(workspace_uri).runs
-    going_on = [status for status in runs if status.going_on]
-    matching = [status for status in going_on if status.run.startswith(run)]
+    status = read_status(workspace_uri)
+    named = runs_named(status, run)
+    matching = [each for each in named if each.going_on]
     if len(matching) != 1:
-        known = f"Going on: {', '.join(status.run for status in going_on) or 'none'}."
-        over = [status for status in runs if status.run.startswith(run)]
+        known = f"Going on: {', '.join(each.run for each in status.runs if each.going_on) or 'none'}."
+        over = [each for each in named if not each.going_on]
         if not matching and len(over) == 1:
             raise _over(over[0], known)
         raise ConfigError(f"{run!r} names {len(matching)} runs that are going on.", advice=known)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
+import shutil
+import subprocess
+import sys
 import tracemalloc
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,7 @@ from data_contracts.errors import ConfigError, EnvironmentProblem
 from data_contracts.publication import Workspace
 from flows import logs
 from flows.logs import show_logs
+from flows.status import request_stop
 from training.launch.preflight import PreflightSpec
 from training.launch.protocol import OWNER_SILENT, AttemptFiles, write_json
 from training.launch.retry_budget import RECORDS_NAME
@@ -237,6 +243,37 @@ def test_who_follows_sees_all_to_the_last_word_and_then_it_ends(workspace, capsy
     show_logs(str(workspace), "d", follow=True)
     assert [line.split()[-1] for line in capsys.readouterr().out.splitlines()[1:]] == ["one", "two", "begins.", "words"]
     assert next(happens, None) is None
+
+
+def test_a_run_is_found_by_the_flow_run_that_trained_it_which_is_what_an_alert_names(workspace, capsys) -> None:
+    for name, text in (("a" * 16, "mine"), ("b" * 16, "another's")):
+        Written(workspace, name).say(f"{text}\n", 1.0)
+    flow_run = str(uuid.uuid4())
+    with contextlib.closing(Ledger(workspace / "ledger" / flow_run / "flow.jsonl")) as ledger:
+        ledger.event("run.folder", run="a" * 64, path=str(workspace / "runs" / ("a" * 16)))
+    show_logs(str(workspace), flow_run)
+    said = capsys.readouterr().out
+    assert "mine" in said and "another's" not in said
+    with pytest.raises(ConfigError, match="has ended"):
+        request_stop(str(workspace), flow_run, "")
+    with pytest.raises(ConfigError, match="names 0 runs"):
+        show_logs(str(workspace), str(uuid.uuid4()))
+
+
+def test_no_line_is_lost_of_a_run_with_more_logs_than_may_be_open_by_default(workspace) -> None:
+    run = Written(workspace, "a" * 16)
+    run.say("said 0\n", 1.0)
+    one = attempt_folder(run.folder, 1)
+    for number in range(2, 65):
+        shutil.copytree(one, attempt_folder(run.folder, number))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    done = subprocess.run(
+        [sys.executable, "-m", "headway", "logs", "--workspace", str(workspace), "--json"],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, most)),
+    )
+    assert [json.loads(line)["text"] for line in done.stdout.splitlines()].count("said 0") == 64, done.stderr
 
 
 def test_what_cannot_be_shown_is_refused_with_what_there_is(workspace) -> None:
