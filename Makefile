@@ -12,10 +12,10 @@ unexport PYTHONDONTWRITEBYTECODE
 retrain: $(INSTALLED)
 	$(BIN)/headway retrain deployments/stdlib-lm.yaml
 
-# Four processes on two cores: a good part of what is tested waits for servers and deadlines.
+# Five processes on two cores: a good part of what is tested waits for servers and deadlines.
 test: $(INSTALLED)
 	@$(MAKE) --no-print-directory -j 2 lint compiled
-	$(BIN)/python -m pytest -n 4 --dist loadfile --ignore=tests/cluster
+	$(BIN)/python -m pytest -n 5 --dist loadfile --ignore=tests/cluster
 
 # Hosts of namespaces with sshd, a Slurm of three nodes, an emulated Kubernetes, a PostgreSQL: as root, with the packages
 # of tests/cluster/install.sh.
