@@ -91,8 +91,9 @@ def told_line(event: Event) -> str:
     name = str(event["event"])
     if name.startswith("stage.") and "duration_s" in event:
         return stage_line(event)
-    if name == "restore" and event.get("outcome") == "ok" and event.get("step"):
-        what = f"goes on from the checkpoint of step {event['step']:,}"
+    if name == "restore" and event.get("outcome") == "ok" and (event.get("step") or event.get("put_aside")):
+        step = event["step"]
+        what = f"goes on from the checkpoint of step {step:,}" if step else "no good checkpoint is left: begins anew"
         return f"{event.get('trial', name):<{STAGE_WIDTH}} {what}"
     return (
         f"{NOTICES[name]:<{STAGE_WIDTH}} {event.get('message') or event.get('what') or ''}" if name in NOTICES else ""

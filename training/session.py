@@ -7,7 +7,9 @@ import contextlib
 import dataclasses
 import gc
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -178,7 +180,7 @@ class _Session:
             self._learner = Learner(self._recipe, self._spec, self._gang)
             self._recorder = StepRecorder(self._rank, self._recipe, self._spec, self._gang, self._learner)
             self._proof_batch = proof_batch(self._reader, self._spec, self._gang.device)
-            step = fields["step"] = self._restore()
+            step = fields["step"] = self._restore(fields)
             self._saved_s = time.monotonic()
             if inexact := inexactness(self._inexact()):
                 self._rank.ledger.event("run.inexact", what=f"not to the bit an undisturbed run: {inexact}.")
@@ -189,8 +191,12 @@ class _Session:
             fields |= as_fields(self._gang.traffic.take())
         return step
 
-    def _restore(self) -> int:
-        """Take up the newest good checkpoint. Returns how many steps are done."""
+    def _restore(self, fields: dict[str, Any]) -> int:
+        """Take up the newest good checkpoint. Returns how many steps are done.
+
+        Args:
+            fields: of the event; `put_aside` is the number of checkpoints that were not good.
+        """
         self._checkpoints.mkdir(parents=True, exist_ok=True)
         pulse = Pulse(self._rank.ledger, "restore")
         verified = restore_newest(
@@ -198,7 +204,7 @@ class _Session:
             self._run,
             self._gang,
             state=self._learner.tensors(),
-            on_quarantine=self._report_quarantine,
+            on_quarantine=partial(self._report_quarantine, fields),
             on_part=pulse,
             mandate=self._rank.mandate,
         )
@@ -239,7 +245,8 @@ class _Session:
             self._rank.ledger.event("restore.inexact", changed=changed, what=what)
         return bool(changed)
 
-    def _report_quarantine(self, directory: Path, error: IntegrityError) -> None:
+    def _report_quarantine(self, fields: dict[str, Any], directory: Path, error: IntegrityError) -> None:
+        fields["put_aside"] = fields.get("put_aside", 0) + 1
         self._rank.ledger.event(
             "checkpoint.quarantined", checkpoint=directory.name, problem=str(error), what=str(error)
         )

@@ -29,3 +29,9 @@ def test_each_attempt_that_goes_on_tells_once_from_the_checkpoint_of_which_step(
     line = "restore    goes on from the checkpoint of step 1,500"
     assert stream.getvalue().splitlines() == [line, line]
     assert [*filter(None, map(told_line, in_prefect))] == [line, line]
+
+
+def test_a_run_whose_checkpoints_were_all_put_aside_is_said_to_begin_anew() -> None:
+    restored = {"event": "restore", "outcome": "ok", "step": 0}
+    assert told_line({**restored, "put_aside": 2}) == "restore    no good checkpoint is left: begins anew"
+    assert told_line(restored) == "", "of a first attempt, which expects none"

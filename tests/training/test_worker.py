@@ -193,6 +193,22 @@ def test_a_corrupt_newest_checkpoint_is_put_aside_and_the_older_one_gives_the_sa
     assert result(tmp_path) == result(undisturbed)
 
 
+def test_a_run_whose_checkpoints_are_all_corrupt_says_so_and_begins_anew_to_the_same_bits(
+    project, undisturbed, tmp_path
+):
+    run = project.publish_run()
+    assert project.train(run, tmp_path, world_size=2) == [0, 0]
+    _forget_after(tmp_path, step=4)
+    for checkpoint in (tmp_path / "checkpoints").iterdir():
+        _flip_a_bit(next(checkpoint.glob("tensors-*")))
+
+    assert project.train(run, tmp_path, world_size=2) == [0, 0]
+
+    (restored,) = (event for event in project.events(tmp_path) if event["event"] == "restore")
+    assert (restored["step"], restored["put_aside"]) == (0, 2)
+    assert result(tmp_path) == result(undisturbed)
+
+
 def test_a_finished_run_returns_at_once(project, undisturbed):
     assert project.train(project.publish_run(), undisturbed, world_size=2) == [0, 0]
 
