@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -238,8 +239,9 @@ class Warnings(logging.Handler):
     """A line each on stderr, as everything else that the command says there."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        over_the_step = "\r\x1b[K" if sys.stderr.isatty() else ""
-        print(f"{over_the_step}headway: {record.getMessage()}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError, ValueError):  # whoever warns goes on, whether it can be shown or not
+            over_the_step = "\r\x1b[K" if sys.stderr.isatty() else ""
+            print(f"{over_the_step}headway: {' '.join(record.getMessage().split())}", file=sys.stderr, flush=True)
 
 
 def say_warnings() -> None:

@@ -19,7 +19,7 @@ from data_contracts.publication import Workspace
 from flows.commands import command_name, elsewhere
 from flows.failure_card import FailureCard, Tried, markdown
 from flows.pipeline_spec import PipelineSpec
-from flows.request import TrainingRequest
+from flows.request import RetrainRequest, TrainingRequest
 from flows.standing_failures import StandingFailure, end_failure, write_failure
 from flows.windows.gate import opens_next
 from flows.windows.openings import UTC, Timetable
@@ -65,11 +65,11 @@ def failure_card(context: RunContext, request: TrainingRequest, pipeline: Pipeli
     """
     notes = _Notes()
     context.ledger.listeners.append(notes)
+    # What trials come to says nothing of the pipeline's retrains.
+    is_retrain = isinstance(request, RetrainRequest)
     brief = dataclasses.replace(context, workspace=Workspace(context.workspace.uri, BRIEFLY))
     try:
         yield
-        with contextlib.suppress(OSError, HeadwayError):  # the work is done, whatever was said of the run before
-            end_failure(brief.workspace, context.pipeline)
     except RunStopped:
         raise
     except Exception as error:
@@ -79,8 +79,11 @@ def failure_card(context: RunContext, request: TrainingRequest, pipeline: Pipeli
             context.ledger.event("flow.card", **card.model_dump(mode="json"))
             show_markdown(artifact_key(card.pipeline, "failure"), markdown(card), card.title)
             page = context.workspace.local_path(f"ledger/{card.flow_run}/{NAME}")
-            page.write_text(markdown(card))
-            write_failure(brief.workspace, _in_short(card, page))
+            try:
+                if is_retrain:
+                    write_failure(brief.workspace, _in_short(card, page))
+            finally:
+                page.write_text(markdown(card))
         except Exception as second:
             error.add_note(f"Nor could a failure card be written: {second}")
         raise
@@ -90,6 +93,10 @@ def failure_card(context: RunContext, request: TrainingRequest, pipeline: Pipeli
             kept = "no checkpoint yet" if step is None else f"the checkpoint of step {step:,}"
             context.ledger.event("run.interrupted", run=notes.run_dir.name, step=step, message=kept)
         raise
+    # A run that was resumed began behind what may have failed since.
+    if isinstance(request, RetrainRequest) and not request.run:
+        with contextlib.suppress(OSError, HeadwayError):  # the work is done, whatever was said of the one before
+            end_failure(brief.workspace, context.pipeline)
 
 
 def _in_short(card: FailureCard, page: Path) -> StandingFailure:

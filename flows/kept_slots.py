@@ -9,6 +9,7 @@ start beside this one, and is told who has the run.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import logging
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from uuid import UUID
 
 from prefect import flow_engine
 from prefect.client.orchestration import get_client
+from prefect.exceptions import MissingContextError
+from prefect.logging import get_run_logger
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +28,8 @@ ENDS_WITHIN_S = 2.0
 
 def keep_running() -> None:
     """Have Prefect's engine, which enters a run after it has loaded the flow, renew its slot by `renewing`."""
-    flow_engine.maintain_concurrency_lease = renewing  # type: ignore[attr-defined, assignment]
+    assert hasattr(flow_engine, "maintain_concurrency_lease"), "another Prefect: see how it renews a run's slot"
+    flow_engine.maintain_concurrency_lease = renewing
 
 
 @contextlib.contextmanager
@@ -37,7 +41,10 @@ def renewing(lease_id: UUID, lease_duration: float, **_of_prefect: bool) -> Iter
     """
     ended = threading.Event()
     renewal = threading.Thread(
-        target=_renew, args=(lease_id, lease_duration, ended), name=f"slot-renewal-{lease_id}", daemon=True
+        target=contextvars.copy_context().run,  # of the run, with its log and its settings
+        args=(_renew, lease_id, lease_duration, ended),
+        name=f"slot-renewal-{lease_id}",
+        daemon=True,
     )
     renewal.start()
     try:
@@ -56,6 +63,14 @@ def _renew(lease_id: UUID, lease_duration_s: float, ended: threading.Event) -> N
                 is_told = False
             except Exception as error:
                 if not is_told and not ended.is_set():
-                    log.warning("Prefect's server does not renew this run's slot, and the run goes on: %s", error)
+                    _log().warning("Prefect's server does not renew this run's slot, and the run goes on: %s", error)
                 is_told = True
             ended.wait(lease_duration_s / RENEWALS_A_LEASE)
+
+
+def _log() -> logging.Logger | logging.LoggerAdapter[logging.Logger]:
+    """Of the run, whose page somebody may look at."""
+    try:
+        return get_run_logger()
+    except MissingContextError:
+        return log

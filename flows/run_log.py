@@ -24,12 +24,12 @@ OF_PREFECT = ("prefect.flow_runs", "prefect.task_runs")
 class WithoutTraceback(logging.Filter):
     """Of a refusal its words say all; two hundred lines of Prefect's own frames would hide them.
 
-    What another error led to, and whatever is no error of ours, keeps its traceback.
+    What another error led to, or has more to tell in its notes, and whatever is no error of ours keeps its traceback.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, HeadwayError) and error.__cause__ is None:
+        if isinstance(error, HeadwayError) and error.__cause__ is None and not hasattr(error, "__notes__"):
             record.exc_info = None
         return True
 

@@ -1,4 +1,7 @@
-"""How the newest retrain of each pipeline failed, until one finishes: for `headway status`, on whatever machine."""
+"""How the newest retrain of each pipeline failed, until one finishes: for `headway status`, on whatever machine.
+
+A retrain that does not come to its workspace, such as one whose pipeline file cannot be read, leaves nothing here.
+"""
 
 from __future__ import annotations
 
@@ -44,6 +47,8 @@ def read_failures(workspace: Workspace) -> list[StandingFailure]:
     """Those that no finished retrain has ended yet, by pipeline."""
     found = []
     for name in sorted(workspace.names(FAILURES)):
+        if name.startswith(".") or not name.endswith(".json"):
+            continue  # one that is being written
         with contextlib.suppress(IntegrityError, ValidationError):  # gone since, or another Headway's
             found.append(StandingFailure.model_validate_json(workspace.read(f"{FAILURES}/{name}")))
     return found

@@ -154,11 +154,19 @@ def _train(
     return Made(document=settled.run, files=files, num_steps=_num_steps(gang.run_dir, began_unix_s))
 
 
-def _num_steps(run_dir: Path, since_unix_s: float) -> int:
-    """How many steps were made since then: also those that were lost again, but none of an earlier part of the run."""
-    spools = run_dir.glob("attempts/*/ledger/rank-0.jsonl")
-    events = (event for spool in spools for event in SpoolTail(spool).stream())
-    return sum(event["event"] == "step" and event["unix_s"] >= since_unix_s for event in events)
+def _num_steps(run_dir: Path, since_unix_s: float) -> int | None:
+    """How many steps were made since then: also those that were lost again, but none of an earlier part of the run.
+
+    None where that cannot be read: it is for plans alone.
+    """
+    try:
+        spools = [
+            spool for spool in run_dir.glob("attempts/*/ledger/rank-0.jsonl") if spool.stat().st_mtime >= since_unix_s
+        ]
+        events = (event for spool in spools for event in SpoolTail(spool).stream())
+        return sum(1 for event in events if event["event"] == "step" and event["unix_s"] >= since_unix_s)
+    except OSError:
+        return None
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 RUN_TAG = "headway.run"
 SQLITE = "sqlite:///"
 UI_OF_A_LOCAL_STORE = "http://127.0.0.1:5000"
+DATABASE_LOG = "mlflow.store.db.utils"
 MIGRATION_WITHIN_S = 120.0
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -68,10 +69,14 @@ def be_quiet() -> None:
     """Before MLflow is imported: it says nothing home, waits for seconds only, unpickles no model, draws no bars."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    for noisy in ("mlflow.pyfunc", "alembic"):
+    for noisy in (DATABASE_LOG, "mlflow.pyfunc", "alembic"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    # Pages of traceback for a full disk; what it logs it also raises, and who asked says it in a line.
-    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+    logging.getLogger(DATABASE_LOG).addFilter(_is_no_traceback)
+
+
+def _is_no_traceback(record: logging.LogRecord) -> bool:
+    """Pages of it, of a full disk say, are raised as well, and who asked says them in a line; retries are told."""
+    return not record.exc_info
 
 
 def load() -> None:

@@ -9,7 +9,7 @@ registration ─ evaluation ─ checkpoint ─ run ─┬─ code, environment
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -102,7 +102,7 @@ def _chain(
     yield _belong_together(name, registration, evaluation, checkpoint, run)
     yield from read_source(shards.snapshot)
     for other in _mixed_in(run):
-        yield from read_source(workspace.load(other, ShardManifest).snapshot)
+        yield from _as_mixed_in(read_source(workspace.load(other, ShardManifest).snapshot))
     yield from _ancestors(workspace, run)
 
 
@@ -128,8 +128,7 @@ def _run(workspace: Workspace, link: Link) -> Iterator[Proof]:
     yield from _data(workspace, run.manifest)
     mixed = _mixed_in(run)
     for other in mixed:
-        for proof in _data(workspace, other):
-            yield dataclasses.replace(proof, what=f"mixed in: {proof.what}")
+        yield from _as_mixed_in(_data(workspace, other))
     shards = workspace.load(run.manifest, ShardManifest)
     bonds = {
         "the run names the fitted state of the shards": run.fitted == shards.fitted,
@@ -165,6 +164,11 @@ def _mixed_in(run: RunSpec) -> tuple[Link, ...]:
     """The shards besides its own that the configuration names."""
     mix = run.config.get("order", {}).get("mix", ())
     return tuple(Link(kind=ShardManifest.kind, sha256=dataset["manifest"]) for dataset in mix)
+
+
+def _as_mixed_in(proofs: Iterable[Proof]) -> Iterator[Proof]:
+    for proof in proofs:
+        yield dataclasses.replace(proof, what=f"mixed in: {proof.what}")
 
 
 def _ancestors(workspace: Workspace, run: RunSpec) -> Iterator[Proof]:

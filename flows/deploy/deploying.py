@@ -153,6 +153,10 @@ def _pipelines(folder: Path) -> dict[str, PipelineSpec]:
                 where=str(path),
                 advice="Give each file a name of its own under `pipeline:`.",
             )
+        if name in pipelines:
+            raise ConfigError(
+                f"another file is called {name}, too.", where=str(path), advice="Rename one: deployments have its name."
+            )
         pipelines[name] = spec
     return pipelines
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import pytest
 import typer.main
 
 from data_contracts.publication import Workspace
-from flows.command_line import PANELS, app
+from flows.command_line import PANELS, Warnings, app
 from training.launch.run_lock import owning
 from training.launch.stop_request import requested_stop
 
@@ -49,6 +51,18 @@ for name in ("data_contracts.object_store", "tasks.track", "botocore"):
 def test_what_the_code_warns_of_reaches_the_terminal_beside_prefect_that_keeps_all_other_logs() -> None:
     said = subprocess.run([sys.executable, "-c", WARNS], check=True, capture_output=True, text=True, timeout=300)
     assert said.stderr.splitlines() == ["headway: data_contracts.object_store waits", "headway: tasks.track waits"]
+
+
+def test_a_warning_is_one_line_and_one_that_cannot_be_shown_hinders_nobody(capsys, monkeypatch) -> None:
+    log, warnings = logging.getLogger("of this test"), Warnings(logging.WARNING)
+    log.addHandler(warnings)
+    log.warning("a store\nwaits")
+    assert capsys.readouterr().err == "headway: a store waits\n"
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        log.warning("a store waits")
+        with contextlib.suppress(OSError):
+            full.close()
 
 
 @pytest.mark.parametrize("option", ["--why", "--reason"])

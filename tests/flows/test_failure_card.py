@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import shutil
+import uuid
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from flows.command_signals import HungUp, Terminated
 from flows.failure_card import FailureCard, markdown, print_card
 from flows.failure_facts import NAME, failure_card, make_card
 from flows.pipeline_spec import PipelineSpec, load_pipeline
-from flows.request import RetrainRequest
+from flows.request import RetrainRequest, TrialsRequest
 from flows.standing_failures import StandingFailure
 from flows.status import read_status
 from flows.terminal import Terminal
@@ -219,7 +220,22 @@ def test_a_failure_stands_in_the_status_until_a_retrain_finishes_and_a_stop_fini
     (second,) = end_with(IntegrityError("damaged.", where="a/file"))
     assert second.what == "a/file: damaged."
     assert end_with(RunStopped("asked.")) == [second]
+    resumed, trials = retrain.request.model_copy(update={"run": "0123"}), TrialsRequest(pipeline="tiny.yaml")
+    for other in (resumed, trials):
+        with failure_card(retrain.context, other, retrain.spec):
+            pass
+    with pytest.raises(TrainingFailed), failure_card(retrain.context, trials, retrain.spec):
+        raise TrainingFailed("a trial of it.")
+    assert read_status(retrain.workspace.uri).failed == [second], "neither is a retrain of today's data"
     assert end_with(None) == []
+
+
+def test_a_failure_that_is_still_being_written_is_none_yet(retrain) -> None:
+    with pytest.raises(TrainingFailed), failure_card(retrain.context, retrain.request, retrain.spec):
+        raise TrainingFailed("lost.")
+    folder = retrain.workspace.local_path("failures")
+    shutil.copy(folder / "tiny.json", folder / f".tiny.json.{uuid.uuid4()}.partial")
+    assert len(read_status(retrain.workspace.uri).failed) == 1
 
 
 def test_where_the_disk_is_full_whoever_looks_on_is_told_all_the_same(retrain) -> None:
@@ -229,6 +245,7 @@ def test_where_the_disk_is_full_whoever_looks_on_is_told_all_the_same(retrain) -
     with pytest.raises(TrainingFailed), failure_card(retrain.context, retrain.request, retrain.spec):
         raise TrainingFailed("lost.")
     assert "flow.card" in [event["event"] for event in heard]
+    assert [failure.what for failure in read_status(retrain.workspace.uri).failed] == ["lost."]
 
 
 def test_a_stop_is_no_failure(retrain) -> None:

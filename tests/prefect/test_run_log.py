@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,21 @@ from typing import Any
 
 import pytest
 
+from data_contracts.errors import DataError, HeadwayError
+from flows.run_log import WithoutTraceback
+
 TOY = Path(__file__).parent / "toys" / "refused.py"
+
+
+def test_what_an_error_has_in_its_notes_is_not_lost_with_its_traceback() -> None:
+    def says_where(error: HeadwayError) -> bool:
+        record = logging.LogRecord("prefect.flow_runs", logging.ERROR, "", 0, "", None, (type(error), error, None))
+        return WithoutTraceback().filter(record) and record.exc_info is not None
+
+    error = DataError("no rows.")
+    assert not says_where(error)
+    error.add_note("Nor could a failure card be written")
+    assert says_where(error)
 
 
 @pytest.mark.slow

@@ -201,7 +201,11 @@ class Checkpointer:
         failed, replans = answers.any(dim=0).tolist()
         if failed:
             ranks = answers[:, 0].nonzero().flatten().tolist()
-            raise PeerFailed(f"rank {', '.join(map(str, ranks))} could not keep its part.", where="checkpoint")
+            raise PeerFailed(
+                f"rank {', '.join(map(str, ranks))} could not keep its part.",
+                where="checkpoint",
+                advice="That rank's log says why: `headway logs`; it may be a full disk.",
+            )
         if saved is not None:
             self._on_saved(saved)
         return bool(replans)

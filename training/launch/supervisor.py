@@ -246,7 +246,7 @@ def _advice(outcome: AttemptOutcome) -> str:
     if outcome.cause == RanksLost.cause and not outcome.advice:
         where = f" on {outcome.host}" if outcome.host else ""
         return (
-            f"Look whether the kernel killed it for want of memory (`dmesg`{where}), or the machine is gone; "
+            f"Look whether the kernel killed a rank for want of memory (`dmesg`{where}), or the machine is gone; "
             "`headway doctor PIPELINE` looks for what else would fail there."
         )
     return outcome.advice

@@ -30,6 +30,12 @@ def add(folder: Path, name: str, *, pipeline: str, more: str = "") -> None:
     (folder / "deployments" / f"{name}.yaml").write_text(text + more)
 
 
+def test_two_files_of_one_name_are_refused(folder: Path) -> None:
+    add(folder, "digits.pipeline", pipeline="others")
+    with pytest.raises(ConfigError, match="another file is called digits, too"):
+        rendered(folder, "dev")
+
+
 def test_two_files_of_one_pipeline_are_refused_by_name(folder: Path) -> None:
     add(folder, "digits-again", pipeline="digits")
     with pytest.raises(ConfigError, match=r"digits\.yaml.*is called digits, as that of digits-again\.yaml is"):
