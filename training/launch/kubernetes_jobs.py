@@ -139,7 +139,9 @@ class Kubernetes:
         if words := last_lines(Path(handle.log), lines):
             return words
         try:
-            for pod in _newest(self._api.pods(self._spec.namespace, f"{KEY_LABEL}={handle.key}")):
+            pods = _newest(self._api.pods(self._spec.namespace, f"{KEY_LABEL}={handle.key}"))
+            # What was ended because another failed has no word of why.
+            for pod in sorted(pods, key=_was_sent_away):
                 if words := self._words_of(pod, lines):
                     return [f"{pod['metadata']['name']}: {line}" for line in words]
         except EnvironmentProblem as problem:
@@ -238,6 +240,10 @@ def _name(job: Manifest) -> str:
 
 def _index(pod: Manifest) -> int:
     return int(pod["metadata"].get("labels", {}).get(INDEX_LABEL, 0))
+
+
+def _was_sent_away(pod: Manifest) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
 
 
 def _is_first(pod: Manifest) -> bool:

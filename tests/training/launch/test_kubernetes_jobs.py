@@ -118,6 +118,20 @@ def test_a_server_that_gives_no_answer_says_nothing_about_the_job(nobody: Kubern
     assert "cannot be reached" in nobody.last_words(HANDLE, 5)[0]
 
 
+def test_the_last_words_are_those_of_the_pod_that_failed_by_itself(
+    nobody: Kubernetes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its failure ended the others, and they say no more than that."""
+    sent_away, failed = pod(0, "Failed", **KILLED), pod(1, "Failed")
+    sent_away["metadata"]["deletionTimestamp"] = "now"
+    logs = {"k-0-1": ["waiting for the other"], "k-1-1": ["ImportError: no CUDA"]}
+    server = SimpleNamespace(pods=lambda *_: [sent_away, failed], log=lambda _namespace, name, _lines: logs[name])
+    monkeypatch.setattr(nobody, "_api", server)
+    assert nobody.last_words(HANDLE, 5) == ["k-1-1: ImportError: no CUDA"]
+    logs["k-1-1"] = []
+    assert nobody.last_words(HANDLE, 5) == ["k-0-1: waiting for the other"]
+
+
 class Deleted:
     """A server on which a job that was deleted is still there; a second for each time that somebody looks."""
 

@@ -6,6 +6,8 @@ import json
 import os
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -173,6 +175,15 @@ def test_a_link_is_measured_and_one_that_nobody_answers_is_told(monkeypatch: pyt
         taken.bind((LOOPBACK, 0))  # and does not listen
         with pytest.raises(OSError, match="refused"):
             measure(*taken.getsockname())
+
+
+def test_a_host_whose_neighbours_stay_away_says_so_alone_and_its_end_is_in_order() -> None:
+    """What a thread writes while Python ends would abort it, and be its last line."""
+    impatient = (
+        f"from training.launch import links; links.PATIENCE_S = 0.3; links.main('{LOOPBACK}', '0', '{LOOPBACK}', '1')"
+    )
+    ended = subprocess.run([sys.executable, "-c", impatient], capture_output=True, text=True, check=True)
+    assert "refused" in json.loads(ended.stdout)["problem"] and ended.stderr == ""
 
 
 def test_what_preflight_refuses_starts_no_rank_and_is_not_tried_again(toy_run) -> None:
