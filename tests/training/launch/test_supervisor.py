@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import ContractViolation, EnvironmentProblem, RanksLost, RunStopped, TrainingFailed
+from tests.waiting import wait_until
 from training.launch.outcome import AttemptOutcome
+from training.launch.process_tree import process_state
 from training.launch.retry_budget import AttemptRecords
 from training.launch.run_lock import owning
 from training.launch.spec import Gang, LaunchSpec, for_quiet_work
@@ -87,6 +89,23 @@ def test_a_kill_costs_seconds_and_not_the_run(
     ended_unix_s = float(str(first["unix_s"])) + float(str(first["duration_s"]))
     assert ended_unix_s - kill.killed_unix_s < SOON_S, "peers are ended long before the whole grace"
     assert second["step"] == 12
+
+
+def test_a_break_that_is_over_before_the_next_look_is_told_too(toy_run) -> None:
+    killed: list[int] = []
+
+    def kill_both(step: int) -> None:
+        statuses = [toy_run.attempt(1).read_status(node) for node in (0, 1)]
+        if killed or not all(statuses):
+            return
+        killed.extend(status.guard_pid for status in statuses)
+        for pid in killed:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: {process_state(pid) for pid in killed} == {"Z"})
+
+    assert run(toy_run, toy_run.gang("--steps", "12"), act=kill_both).state == "done"
+    (lost,) = toy_run.events("rank.lost")
+    assert lost["what"] == "nodes 0, 1 were lost; the attempt is ended."
 
 
 def test_peers_that_ignore_the_request_to_stop_are_not_waited_for(toy_run) -> None:
