@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -54,10 +54,23 @@ def runs(slurm: SlurmCluster, tmp_path: Path) -> Iterator[list[Run]]:
     assert [run.survivors() for run in made] == [[], [], []]
 
 
-def follow(runs: Sequence[DetachedRun], *arguments: tuple[str, ...], at_once: int = 2) -> list[HeadwayError | None]:
-    """As a flow does that has so many trials to train."""
+def follow(
+    runs: Sequence[DetachedRun],
+    *arguments: tuple[str, ...],
+    at_once: int = 2,
+    act: Callable[[], object] = lambda: None,
+) -> list[HeadwayError | None]:
+    """As a flow does that has so many trials to train.
+
+    Args:
+        act: called as often as the flow looks.
+    """
+
+    def no_step() -> None:
+        act()
+
     spec = runs[0].spec
-    watched = [(run.gang(*given, nodes=1), lambda: None) for run, given in zip(runs, arguments, strict=True)]
+    watched = [(run.gang(*given, nodes=1), no_step) for run, given in zip(runs, arguments, strict=True)]
     ends: dict[int, HeadwayError | None] = {}
     follow_all(
         scheduler_for(spec),
@@ -128,8 +141,12 @@ def test_a_flow_that_dies_finds_its_array_again_and_so_does_one_that_watches_a_s
     wait_until(lambda: runs[0].handle().job == f"{array_of(runs)}_0", what="the element, found by its run alone")
     alone.kill()
     alone.wait()
-    enough.touch()
-    ends = follow(runs, *[("--until", str(enough))] * 3)
+
+    def touch_when_found() -> None:
+        if all(run.handle().job for run in runs):
+            enough.touch()
+
+    ends = follow(runs, *[("--until", str(enough))] * 3, act=touch_when_found)
 
     assert ends == [None, None, None]
     assert [run.records() for run in runs] == [["done"]] * 3, "one attempt each"
