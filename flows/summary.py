@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from prefect import State
@@ -22,7 +23,7 @@ from tasks.context import RunContext
 from tasks.model_card import card_path
 from tasks.pages import contract_page, evaluation_page
 from tasks.track import SUMMARY
-from training.ledger import Event, read_events
+from training.ledger import Event, SpoolTail, read_events
 from training.step_summary import StepSummary
 
 AWAITING_APPROVAL = "AwaitingApproval"
@@ -142,15 +143,14 @@ def _steps(events: list[Event]) -> StepSummary | None:
 def spent_time(flow_events: list[Event]) -> TimeAccount:
     """The account of a flow run so far, its ranks' records included."""
     began = next(float(event["began_unix_s"]) for event in flow_events if event["event"] == "flow.begin")
-    events = [*flow_events, *rank_events(flow_events)]
-    return account(events, began, time.time())
+    return account(chain(flow_events, rank_events(flow_events)), began, time.time())
 
 
 def rank_events(flow_events: list[Event]) -> Iterator[Event]:
     """Records of rank 0 of every attempt that this flow run supervised."""
     for event in flow_events:
         if event["event"] == "attempt" and "folder" in event:
-            yield from read_events(Path(event["folder"]) / "ledger" / "rank-0.jsonl")
+            yield from SpoolTail(Path(event["folder"]) / "ledger" / "rank-0.jsonl").stream()
 
 
 def title(summary: RetrainSummary) -> str:

@@ -1,27 +1,23 @@
 """The time account: every second of a flow run under one name, the names summing to wall time.
 
 An instant belongs to the innermost thing that was going on: the span that began last. What only the
-command itself covers is unattributed.
+command itself covers is unattributed. A run of a million steps has seven spans for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 from training.ledger import Event
 from training.step_summary import PARTS
 
 STEPS = frozenset({"step", "step.left_out"})
 UNNAMED = "unattributed"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interval:
-    name: str
-    begin_s: float
-    end_s: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,18 +31,43 @@ class TimeAccount:
         return self.parts_s.get(UNNAMED, 0.0) / self.wall_s if self.wall_s else 0.0
 
 
-def intervals(events: Iterable[Event]) -> list[Interval]:
-    """Spans as intervals, steps broken up into their parts."""
-    found: list[Interval] = []
+def account(events: Iterable[Event], began_unix_s: float, ended_unix_s: float) -> TimeAccount:
+    """Attribute every instant between the two times.
+
+    Args:
+        events: of the flow and of rank 0 of every attempt, in any order.
+    """
+    names = {UNNAMED: 0}
+    named, begins_s, ends_s = array("i"), array("d"), array("d")
     for event in events:
-        if "duration_s" not in event:
-            continue
-        begin, duration = float(event["unix_s"]), float(event["duration_s"])
-        if event["event"] in STEPS:
-            found += _step_parts(event, begin, duration)
-        else:
-            found.append(Interval(name=_name(event), begin_s=begin, end_s=begin + duration))
-    return found
+        for name, begin_s, end_s in _spans(event):
+            if end_s > began_unix_s and begin_s < ended_unix_s:
+                named.append(names.setdefault(name, len(names)))
+                begins_s.append(begin_s)
+                ends_s.append(end_s)
+    begins, ends = np.frombuffer(begins_s), np.frombuffer(ends_s)
+    edges = np.unique(np.clip(np.concatenate([[began_unix_s, ended_unix_s], begins, ends]), began_unix_s, ended_unix_s))
+    innermost = _innermost(np.frombuffer(named, np.int32), begins, ends, edges)
+    seconds = np.bincount(innermost, weights=np.diff(edges), minlength=len(names)).tolist()
+    parts = {name: seconds[index] for name, index in names.items() if seconds[index] > 0}
+    ordered = dict(sorted(parts.items(), key=lambda part: -part[1]))
+    return TimeAccount(wall_s=ended_unix_s - began_unix_s, parts_s=ordered)
+
+
+def _spans(event: Event) -> Iterator[tuple[str, float, float]]:
+    """Name, begin and end of what took its time; a step's with its parts."""
+    if "duration_s" not in event:
+        return
+    begin_s, duration_s = float(event["unix_s"]), float(event["duration_s"])
+    end_s = begin_s + duration_s
+    if event["event"] not in STEPS:
+        yield _name(event), begin_s, end_s
+        return
+    yield "train.other", begin_s, end_s
+    for part in PARTS:
+        length_s = float(event.get(f"{part}_s", 0.0))
+        yield f"train.{part}", begin_s, min(begin_s + length_s, end_s)
+        begin_s += length_s
 
 
 def _name(event: Event) -> str:
@@ -54,41 +75,14 @@ def _name(event: Event) -> str:
     return str(event["task"] if event["event"] == "task" else event["event"]).removeprefix("stage.")
 
 
-def _step_parts(event: Event, begin: float, duration: float) -> list[Interval]:
-    parts, at = [Interval(name="train.other", begin_s=begin, end_s=begin + duration)], begin
-    for part in PARTS:
-        length = float(event.get(f"{part}_s", 0.0))
-        # Later than the step itself by a hair, so that the part is the innermost.
-        parts.append(Interval(name=f"train.{part}", begin_s=at, end_s=min(at + length, begin + duration)))
-        at += length
-    return parts
-
-
-def account(events: Iterable[Event], began_unix_s: float, ended_unix_s: float) -> TimeAccount:
-    """Attribute every instant between the two times.
-
-    Args:
-        events: of the flow and of rank 0 of every attempt, in any order.
-    """
-    spans = [span for span in intervals(events) if span.end_s > began_unix_s and span.begin_s < ended_unix_s]
-    edges = sorted(
-        {began_unix_s, ended_unix_s}
-        | {edge for span in spans for edge in (span.begin_s, span.end_s) if began_unix_s < edge < ended_unix_s}
-    )
-    parts: dict[str, float] = {}
-    for (begin, end), name in zip(pairwise(edges), _innermost(edges, spans), strict=True):
-        parts[name] = parts.get(name, 0.0) + (end - begin)
-    ordered = dict(sorted(parts.items(), key=lambda part: -part[1]))
-    return TimeAccount(wall_s=ended_unix_s - began_unix_s, parts_s=ordered)
-
-
-def _innermost(edges: Sequence[float], spans: Sequence[Interval]) -> list[str]:
-    """Name of the innermost span over each stretch between neighbouring edges."""
-    position = {edge: index for index, edge in enumerate(edges)}
-    names = [UNNAMED] * (len(edges) - 1)
-    # Painted outermost first: earlier begin, then later end; what is painted last is innermost.
-    for span in sorted(spans, key=lambda span: (span.begin_s, -span.end_s)):
-        first = position.get(span.begin_s, 0)
-        last = position.get(span.end_s, len(edges) - 1)
-        names[first:last] = [span.name] * (last - first)
-    return names
+def _innermost(
+    named: NDArray[np.int32], begins: NDArray[np.float64], ends: NDArray[np.float64], edges: NDArray[np.float64]
+) -> NDArray[np.int32]:
+    """Which span's name holds over each stretch between neighbouring edges; 0 where there is none."""
+    innermost = np.zeros(len(edges) - 1, np.int32)
+    firsts, lasts = (np.searchsorted(edges, np.clip(moments, edges[0], edges[-1])) for moments in (begins, ends))
+    # Painted outermost first: earlier begin, then later end, then as they came; what is painted last is innermost.
+    order = np.lexsort((-ends, begins))
+    for span in order:
+        innermost[firsts[span] : lasts[span]] = named[span]
+    return innermost

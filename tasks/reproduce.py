@@ -43,7 +43,7 @@ from training.evaluation import EvaluationRequest
 from training.launch.run_lock import owning
 from training.launch.spec import LaunchSpec
 from training.launch.supervisor import supervise
-from training.ledger import read_events
+from training.ledger import SpoolTail
 from training.measures import yardstick_for
 from training.run_documents import mixed_manifests, training_spec
 from training.statistics import ratio_interval
@@ -294,7 +294,7 @@ def _losses(run_dir: Path) -> dict[int, float]:
     """By step; of one that was done twice, the last."""
     found: dict[int, float] = {}
     for spool in sorted(run_dir.glob("attempts/*/ledger/rank-0.jsonl")):
-        found |= {int(event["step"]): event["loss"] for event in read_events(spool) if event["event"] == "step"}
+        found |= {int(event["step"]): event["loss"] for event in SpoolTail(spool).stream() if event["event"] == "step"}
     return found
 
 

@@ -11,7 +11,7 @@ from tasks.artifacts import ProgressBar, artifact_key
 from tasks.context import RunContext
 from tasks.track import SUMMARY
 from training.launch.retry_budget import AttemptRecords
-from training.ledger import Event, SpoolTail, read_events
+from training.ledger import Event, SpoolTail
 from training.step_summary import summarise_steps
 
 
@@ -53,7 +53,7 @@ class TrainingWatch:
 
     def sum_up(self) -> None:
         """Tell the ledger and MLflow what the steps of this flow run came to, where there were any."""
-        steps = summarise_steps(event for spool in self._tails for event in read_events(spool))
+        steps = summarise_steps(event for spool in self._tails for event in SpoolTail(spool).stream())
         if steps is not None:
             self._ship(self._context.ledger.event(SUMMARY, **steps.model_dump()))
 

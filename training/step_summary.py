@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from collections.abc import Iterable
 from typing import Self
 
 from data_contracts.documents import Frozen
@@ -72,62 +73,69 @@ class StepSummary(Frozen):
 
 def summarise_steps(events: Iterable[Event]) -> StepSummary | None:
     """Of one rank's events, over all its attempts; None without a step."""
-    steps: list[Event] = []
-    num_left_out = 0
-    stalls_s: list[float] = []
+    figures = _Figures()
     for event in events:
+        figures.take(event)
+    return figures.summary() if len(figures.durations_s) else None
+
+
+class _Figures:
+    """Of each step only what percentiles want: a run may have millions of them."""
+
+    def __init__(self) -> None:
+        self.durations_s, self._stalls_s = array("d"), array("d")
+        self._parts_s = {part: array("d") for part in PARTS}
+        self._mfus, self._norms = array("d"), array("d")
+        self._num_left_out = self._num_tokens = self._sent_bytes = self._peak_memory_bytes = 0
+        self._loss: float | None = None
+        self._traffic: dict[str, dict[str, float]] = {}
+
+    def take(self, event: Event) -> None:
         if event["event"] == "step":
-            steps.append(event)
+            self._take_step(event)
         elif event["event"] == "step.left_out":
-            num_left_out += 1
+            self._num_left_out += 1
         elif event["event"] == "checkpoint":
-            stalls_s.append(float(event["duration_s"]))
-    if not steps:
-        return None
-    durations_s = [float(step["duration_s"]) for step in steps]
-    total_s = sum(durations_s)
-    num_tokens = sum(int(step["tokens"]) for step in steps)
-    parts_s = {part: [float(step.get(f"{part}_s", 0.0)) for step in steps] for part in PARTS}
-    mfus, norms, losses = (_values(steps, name) for name in ("mfu", "grad_norm", "loss"))
-    return StepSummary(
-        num_steps=len(steps),
-        num_left_out=num_left_out,
-        p50_s=quantile(durations_s, 0.50),
-        p95_s=quantile(durations_s, 0.95),
-        p99_s=quantile(durations_s, 0.99),
-        num_tokens=num_tokens,
-        tokens_per_s=num_tokens / max(total_s + sum(stalls_s), 1e-9),
-        shares={part: sum(values) / max(total_s, 1e-9) for part, values in parts_s.items()},
-        parts_s={
-            part: Percentiles.of(values) for part, values in {**parts_s, "checkpoint": stalls_s}.items() if values
-        },
-        loss=losses[-1] if losses else None,
-        grad_norm=Percentiles.of(norms) if norms else None,
-        checkpoint_stall_s=sum(stalls_s) + sum(parts_s["staging"]),
-        peak_memory_bytes=max(int(step.get("memory_bytes", 0)) for step in steps),
-        sent_bytes=sum(int(step.get("sent_bytes", 0)) for step in steps),
-        traffic=_traffic(steps),
-        mfu=statistics.median(mfus) if mfus else None,
-    )
+            self._stalls_s.append(float(event["duration_s"]))
 
-
-def _values(steps: Sequence[Event], name: str) -> list[float]:
-    return [float(step[name]) for step in steps if name in step]
-
-
-def _traffic(steps: Sequence[Event]) -> dict[str, KindOfTraffic]:
-    found: dict[str, list[Mapping[str, float]]] = {}
-    for step in steps:
+    def _take_step(self, step: Event) -> None:
+        self.durations_s.append(float(step["duration_s"]))
+        for part, values in self._parts_s.items():
+            values.append(float(step.get(f"{part}_s", 0.0)))
+        for name, found in (("mfu", self._mfus), ("grad_norm", self._norms)):
+            if name in step:
+                found.append(float(step[name]))
+        self._num_tokens += int(step["tokens"])
+        self._sent_bytes += int(step.get("sent_bytes", 0))
+        self._peak_memory_bytes = max(self._peak_memory_bytes, int(step.get("memory_bytes", 0)))
+        self._loss = float(step["loss"]) if "loss" in step else self._loss
         for kind, cost in step.get("traffic", {}).items():
-            found.setdefault(kind, []).append(cost)
-    return {
-        kind: KindOfTraffic(
-            num_calls=sum(int(cost["num_calls"]) for cost in costs),
-            sent_bytes=sum(int(cost["sent_bytes"]) for cost in costs),
-            busy_s=sum(cost["busy_s"] for cost in costs),
+            total = self._traffic.setdefault(kind, dict.fromkeys(KindOfTraffic.model_fields, 0))
+            for name in total:
+                total[name] += cost[name]
+
+    def summary(self) -> StepSummary:
+        total_s, stalls_s = sum(self.durations_s), sum(self._stalls_s)
+        of_parts = {**self._parts_s, "checkpoint": self._stalls_s}
+        steps = Percentiles.of(self.durations_s)
+        return StepSummary(
+            num_steps=len(self.durations_s),
+            num_left_out=self._num_left_out,
+            p50_s=steps.p50,
+            p95_s=steps.p95,
+            p99_s=steps.p99,
+            num_tokens=self._num_tokens,
+            tokens_per_s=self._num_tokens / max(total_s + stalls_s, 1e-9),
+            shares={part: sum(values) / max(total_s, 1e-9) for part, values in self._parts_s.items()},
+            parts_s={part: Percentiles.of(values) for part, values in of_parts.items() if values},
+            loss=self._loss,
+            grad_norm=Percentiles.of(self._norms) if self._norms else None,
+            checkpoint_stall_s=stalls_s + sum(self._parts_s["staging"]),
+            peak_memory_bytes=self._peak_memory_bytes,
+            sent_bytes=self._sent_bytes,
+            traffic={kind: KindOfTraffic.model_validate(total) for kind, total in sorted(self._traffic.items())},
+            mfu=statistics.median(self._mfus) if self._mfus else None,
         )
-        for kind, costs in sorted(found.items())
-    }
 
 
 def quantile(values: Iterable[float], fraction: float) -> float:

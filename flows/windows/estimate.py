@@ -10,7 +10,7 @@ from flows.plan import Plan, StagePlan, make_plan
 from flows.request import TrainingRequest
 from flows.status import read_status
 from flows.windows.forecast import Work
-from training.ledger import Event, read_events
+from training.ledger import SpoolTail
 
 
 class Estimate(NamedTuple):
@@ -49,21 +49,30 @@ def _training_s(stage: StagePlan, step_s: float | None, max_steps: int) -> float
 
 def measured_step_s(workspace: Workspace, pipeline: str) -> float | None:
     """Of the attempt of this pipeline that took a step last, on this machine."""
-    newest: list[Event] = []
-    for steps in _attempts(workspace, pipeline):
-        if not newest or steps[-1]["unix_s"] > newest[-1]["unix_s"]:
-            newest = steps
-    if not newest:
-        return None
-    end_unix_s = float(newest[-1]["unix_s"]) + float(newest[-1]["duration_s"])
-    return (end_unix_s - float(newest[0]["unix_s"])) / len(newest)
+    newest = max(_attempts(workspace, pipeline), key=lambda steps: steps.last_unix_s, default=None)
+    return None if newest is None else (newest.end_unix_s - newest.begin_unix_s) / newest.num_steps
 
 
-def _attempts(workspace: Workspace, pipeline: str) -> Iterator[list[Event]]:
+class _Steps(NamedTuple):
+    """Of one attempt."""
+
+    num_steps: int
+    begin_unix_s: float
+    last_unix_s: float
+    """When the last began."""
+    end_unix_s: float
+
+
+def _attempts(workspace: Workspace, pipeline: str) -> Iterator[_Steps]:
     if workspace.is_empty():
         return
     for run in read_status(workspace.uri).runs:
         if run.pipeline == pipeline:
             for spool in workspace.local_path(f"runs/{run.run}").glob("attempts/*/ledger/rank-0.jsonl"):
-                if steps := [event for event in read_events(spool) if event["event"] == "step"]:
-                    yield steps
+                first, num_steps, last = None, 0, None
+                for event in SpoolTail(spool).stream():
+                    if event["event"] == "step":
+                        first, num_steps, last = first or event, num_steps + 1, event
+                if first is not None and last is not None:
+                    last_s = float(last["unix_s"])
+                    yield _Steps(num_steps, float(first["unix_s"]), last_s, last_s + float(last["duration_s"]))

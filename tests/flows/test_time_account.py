@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,3 +58,14 @@ def test_an_injected_loss_appears_under_its_own_name() -> None:
     before, after = account(quiet, 0, 20).parts_s, account(slow, 0, 25).parts_s
     assert after["checkpoint"] - before["checkpoint"] == pytest.approx(5)
     assert after["launch"] == pytest.approx(before["launch"])
+
+
+def test_of_a_million_steps_none_is_kept_as_an_object() -> None:
+    num_steps = 20_000
+    parts = dict.fromkeys(("data_s", "forward_s", "backward_s", "sync_s", "optimizer_s"), 0.1)
+    tracemalloc.start()
+    spent = account((span("step", float(at), 0.9, **parts) for at in range(num_steps)), 0, num_steps)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert spent.parts_s["train.forward"] == pytest.approx(0.1 * num_steps)
+    assert peak_bytes < 1000 * num_steps

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from training.step_summary import quantile, summarise_steps
@@ -46,6 +48,15 @@ def test_losses_and_norms_that_were_not_finite_are_in_no_figure():
 def test_utilisation_is_the_median_where_a_peak_is_known():
     summary = summarise_steps([step(0.1, mfu=0.3), step(0.1, mfu=0.5), step(0.1, mfu=0.4)])
     assert summary.mfu == 0.4 and "MFU 40.0 %" in summary.line()
+
+
+def test_of_a_million_steps_none_is_kept_as_an_object():
+    num_steps = 5_000
+    tracemalloc.start()
+    summary = summarise_steps(step(0.1, mfu=0.3, grad_norm=1.0) for _ in range(num_steps))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert summary.num_steps == num_steps and peak_bytes < 400 * num_steps
 
 
 def test_without_a_step_there_is_no_summary():

@@ -11,7 +11,7 @@ from training.launch.pace import Pace
 from training.launch.protocol import AttemptFiles, RankMarker, RankVitals
 from training.launch.spec import LaunchSpec, QuietLaunchSpec
 from training.launch.stacks import innermost_frame, waits_for_peers
-from training.ledger import read_events
+from training.ledger import SpoolTail
 
 BLINK_S = 5.0
 """How long whoever watches may look away; what is beyond is not held against the ranks."""
@@ -164,8 +164,10 @@ def positions(files: AttemptFiles, world_size: int) -> list[RankPosition]:
 def _position(files: AttemptFiles, rank: int, marker: RankMarker | None, vitals: RankVitals | None) -> RankPosition:
     if marker is None:
         return RankPosition(rank=rank, step=None, state="X")
-    steps = [event["step"] for event in read_events(files.rank_spool(rank)) if isinstance(event.get("step"), int)]
-    step = max([*steps, *([] if marker.step is None else [marker.step])], default=None)
+    events = SpoolTail(files.rank_spool(rank)).stream()
+    steps = (event["step"] for event in events if isinstance(event.get("step"), int))
+    known = [max(steps, default=None), marker.step]
+    step = max((step for step in known if step is not None), default=None)
     stacks = files.stacks(rank)
     text = stacks.read_text(errors="replace") if stacks.exists() else ""
     return RankPosition(
