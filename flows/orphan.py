@@ -26,7 +26,17 @@ def ended_with_worker(on_lost: Callable[[], object]) -> Iterator[None]:
         return
     worker = os.pidfd_open(os.getppid())
     done, finished = os.pipe()
-    thread = threading.Thread(target=_watch, args=(worker, done, on_lost), name="worker-watch", daemon=True)
+    is_lost = threading.Event()
+
+    def watch() -> None:
+        readable, _, _ = select.select([worker, done], [], [])
+        if done not in readable:
+            is_lost.set()
+            with contextlib.suppress(Exception):
+                on_lost()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=watch, name="worker-watch", daemon=True)
     thread.start()
     try:
         yield
@@ -35,14 +45,7 @@ def ended_with_worker(on_lost: Callable[[], object]) -> Iterator[None]:
         thread.join()
         os.close(done)
         os.close(worker)
-        # The process ends with its flow. What Prefect and MLflow have loaded is looked through for garbage once more
-        # then, which takes seconds on a busy machine.
-        gc.freeze()
-
-
-def _watch(worker: int, done: int, on_lost: Callable[[], object]) -> None:
-    readable, _, _ = select.select([worker, done], [], [])
-    if done not in readable:
-        with contextlib.suppress(Exception):
-            on_lost()
-        os.kill(os.getpid(), signal.SIGTERM)
+        if is_lost.is_set():
+            # This process ends now. It would look once more through all that Prefect and MLflow have loaded for
+            # garbage, which takes seconds on a busy machine; what DuckDB says of garbage then, nobody reads.
+            gc.freeze()

@@ -149,6 +149,15 @@ class Service:
     def processes(self) -> set[int]:
         return set(processes_with(TOKEN, self.token))
 
+    def flow_processes(self) -> set[int]:
+        """Those that workers started, each for a flow run."""
+        found = set()
+        for pid in self.processes():
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                if b"prefect.engine" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.add(pid)
+        return found
+
 
 def end(process: subprocess.Popen[bytes], within_s: float = 30) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):

@@ -211,5 +211,4 @@ def test_cancelling_leaves_no_process_and_keeps_a_checkpoint(
 @pytest.fixture
 def others(deployed: Any, worker: subprocess.Popen[bytes], request: pytest.FixtureRequest) -> set[int]:
     """Server and worker: what runs when no flow does."""
-    running = deployed.processes()
-    return {pid for pid in running if b"prefect.engine" not in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    return deployed.processes() - deployed.flow_processes()

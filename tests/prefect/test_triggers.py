@@ -242,3 +242,6 @@ def test_an_event_starts_one_retrain_that_says_why_and_waits_for_its_devices(
     standing = read_standing(watched.workspace, "tiny")
     assert standing.asked is None and standing.finished is not None
     assert watched.watch() == Outcome("NotDue", "nothing is over its limit")
+    wait_until(lambda: not watched.service.flow_processes(), 300, "the end of the retrain's process")
+    said = (watched.folder.parent / "worker.log").read_text()
+    assert "register tiny" in said and "leaked" not in said, "it ends in order, and no library complains of its end"
