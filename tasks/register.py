@@ -7,7 +7,7 @@ that died half-way, or is simply run again, makes no second version.
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import Field, field_validator
 
@@ -41,9 +41,13 @@ class RegistrySpec(Frozen):
     @classmethod
     def _holds_no_secret(cls, uri: str) -> str:
         # It is written down beside every version and named in every error.
-        if urlsplit(uri).password is not None:
+        parts = urlsplit(uri)
+        # A database wants its user's name; a server's user name alone is a token.
+        is_token = parts.username is not None and parts.scheme in ("http", "https")
+        if parts.password is not None or is_token or "password" in parse_qs(parts.query):
             raise ValueError(
-                "a password does not belong in a pipeline file; MLflow reads MLFLOW_TRACKING_USERNAME and _PASSWORD"
+                "a password or token does not belong in a pipeline file; MLflow reads MLFLOW_TRACKING_USERNAME and "
+                "_PASSWORD, or MLFLOW_TRACKING_TOKEN, and a database's client its own, such as PGPASSWORD"
             )
         return uri
 

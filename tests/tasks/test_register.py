@@ -11,14 +11,24 @@ from tasks.register import RegistrySpec, registration_inputs
 CHECKPOINT = Link(kind="checkpoint", sha256="c" * 64)
 
 
-@pytest.mark.parametrize("uri", ["http://user:secret@mlflow:5000", "postgresql://u:secret@db/mlflow"])
-def test_a_password_in_the_tracking_uri_is_refused_without_repeating_it(uri: str) -> None:
-    with pytest.raises(ValidationError, match="a password does not belong in a pipeline file") as caught:
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://user:secret@mlflow:5000",
+        "https://secret@mlflow.example.org",
+        "postgresql://u:secret@db/mlflow",
+        "postgresql://db/mlflow?user=u&password=secret",
+    ],
+)
+def test_a_password_or_token_in_the_tracking_uri_is_refused_without_repeating_it(uri: str) -> None:
+    with pytest.raises(ValidationError, match="a password or token does not belong in a pipeline file") as caught:
         RegistrySpec(model="m", tracking_uri=uri)
     assert "secret" not in caught.value.errors(include_input=False)[0]["msg"]
 
 
-@pytest.mark.parametrize("uri", ["", "sqlite:////a/mlflow.db", "http://user@mlflow:5000", "https://mlflow.example.org"])
+@pytest.mark.parametrize(
+    "uri", ["", "sqlite:////a/mlflow.db", "postgresql://user@db/mlflow", "https://mlflow.example.org"]
+)
 def test_a_tracking_uri_without_a_password_is_taken(uri: str) -> None:
     assert RegistrySpec(model="m", tracking_uri=uri).tracking_uri == uri
 
