@@ -104,7 +104,7 @@ class Workspace(PublishedFiles):
         final = self.local_path(relative)
         staging = (self._stage_in or final.parent) / staging_name(final.name)
         with naming_the_place(str(final)):  # which disk it is
-            final.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(final.parent)
             prepare(staging)
             with claimed(staging):
                 try:
@@ -195,6 +195,14 @@ class Workspace(PublishedFiles):
 
     def publish_json(self, relative: str, value: Any) -> StoredFile:
         return self.publish(relative, canonical_json(value))
+
+
+def make_folder(folder: Path) -> None:
+    """With those it lies in, where they are missing; the names of all that were are safe from a power cut."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        fsync_path(folder.parent)
 
 
 def fsync_path(path: Path) -> None:

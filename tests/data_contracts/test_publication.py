@@ -148,9 +148,26 @@ def test_bytes_are_durable_before_they_have_a_name_and_the_name_before_anybody_h
         seen.append(("name" if is_name else "bytes", final.exists()))
         real(descriptor)
 
+    final.parent.mkdir()
     monkeypatch.setattr(os, "fsync", fsync)
     folder.publish("a/b", b"bytes", exclusive=exclusive, sync=sync)
     assert seen == made_durable
+
+
+def test_the_names_of_folders_that_a_file_needs_are_durable_before_it_has_one(
+    folder: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    final, real, seen = folder.local_path("a/b/c"), os.fsync, []
+
+    def fsync(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        places = [place for place in (folder.local_root, *final.parents[:2]) if place.exists()]
+        seen.extend((place, final.exists()) for place in places if os.path.samestat(status, place.stat()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    folder.publish("a/b/c", b"bytes")
+    assert seen == [(folder.local_root, False), (final.parents[1], False), (final.parent, True)]
 
 
 def test_a_file_that_changes_on_its_way_up_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
