@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import datetime
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +19,9 @@ from data_contracts.object_store import Patience
 from data_contracts.publication import Workspace
 from flows.commands import command_name, elsewhere
 from flows.failure_card import FailureCard, Tried, markdown
+from flows.last_retrains import FinishedRetrain, StandingFailure, write_failure, write_finished
 from flows.pipeline_spec import PipelineSpec
 from flows.request import RetrainRequest, TrainingRequest
-from flows.standing_failures import StandingFailure, end_failure, write_failure
 from flows.windows.gate import opens_next
 from flows.windows.openings import UTC, Timetable
 from flows.windows.overrides import read_overrides
@@ -96,14 +97,20 @@ def failure_card(context: RunContext, request: TrainingRequest, pipeline: Pipeli
     # A run that was resumed began behind what may have failed since.
     if isinstance(request, RetrainRequest) and not request.run:
         with contextlib.suppress(OSError, HeadwayError):  # the work is done, whatever was said of the one before
-            end_failure(brief.workspace, context.pipeline)
+            finished = FinishedRetrain(
+                pipeline=context.pipeline,
+                finished_at=_moment(time.time()),
+                host=socket.gethostname(),
+                flow_run=context.budget_scope,
+            )
+            write_finished(brief.workspace, finished)
 
 
 def _in_short(card: FailureCard, page: Path) -> StandingFailure:
     return StandingFailure(
         pipeline=card.pipeline,
         stage=card.stage,
-        failed_at=datetime.datetime.fromtimestamp(card.unix_s, UTC).isoformat(timespec="seconds"),
+        failed_at=_moment(card.unix_s),
         host=socket.gethostname(),
         cause=card.cause,
         what=card.what if not card.where else f"{card.where}: {card.what}",
@@ -111,6 +118,10 @@ def _in_short(card: FailureCard, page: Path) -> StandingFailure:
         card=str(page),
         flow_run=card.flow_run,
     )
+
+
+def _moment(unix_s: float) -> str:
+    return datetime.datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="seconds")
 
 
 def make_card(

@@ -18,7 +18,7 @@ from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
 from data_contracts.report_text import count
 from flows.holds import Hold, shown_hold
-from flows.standing_failures import StandingFailure, read_failures
+from flows.last_retrains import FinishedRetrain, StandingFailure, read_failures, read_finished
 from flows.tables import print_table
 from flows.triggers.records import read_standing
 from tasks import claim_records, current_run, decisions, model_refs
@@ -88,6 +88,8 @@ class Status(BaseModel):
     held: list[Hold] = []
     failed: list[StandingFailure] = []
     """Of each pipeline whose newest retrain to end by itself failed."""
+    finished: list[FinishedRetrain] = []
+    """The newest of each pipeline's retrains that came to its end."""
 
 
 def read_status(workspace_uri: str) -> Status:
@@ -111,6 +113,7 @@ def read_status(workspace_uri: str) -> Status:
         asked=asked,
         held=held,
         failed=read_failures(workspace),
+        finished=read_finished(workspace),
     )
 
 
@@ -259,9 +262,16 @@ def print_status(status: Status, console: Console | None = None) -> None:
         _print_entry(console, f"{model.model}  {count(model.num_versions, 'version')}", _model_facts(model))
     if not status.models:
         console.print("no models yet")
+    finished = {retrain.pipeline: f"finished {retrain.finished_at} on {retrain.host}" for retrain in status.finished}
     for failure in status.failed:
         stage = f" in stage {failure.stage}" if failure.stage else ""
-        _print_entry(console, f"{failure.pipeline}  FAILED{stage}", _told(failure))
+        _print_entry(
+            console,
+            f"{failure.pipeline}  FAILED{stage}",
+            _told(failure, finished.pop(failure.pipeline, "none has finished yet")),
+        )
+    for name, when in finished.items():
+        _print_entry(console, f"{name}  retrains", {"last": when})
     for hold in status.held:
         _print_entry(console, f"{hold.pipeline}  HELD", {"by": hold.who, "why": hold.why, "since": hold.since})
     for ask in status.asked:
@@ -287,12 +297,13 @@ def _model_facts(model: ModelStatus) -> dict[str, str]:
     return {"champion": champion, "why": model.reason, "challenger": challenger, "waits": waits}
 
 
-def _told(failure: StandingFailure) -> dict[str, str]:
+def _told(failure: StandingFailure, finished: str) -> dict[str, str]:
     return {
         "at": f"{failure.failed_at} on {failure.host}",
         "what": failure.what,
         "to do": failure.advice,
         "card": failure.card,
+        "before": finished,
     }
 
 

@@ -42,6 +42,10 @@ def _gauges(status: Status) -> Iterator[Gauge]:
             yield Gauge("headway_champion_since_timestamp_seconds", "When the champion became it.", named, since)
         waits = float(model.waits is not None)
         yield Gauge("headway_model_awaits_approval", "1: a version waits for a person.", named, waits)
+    for retrain in status.finished:
+        when = _unix_s(retrain.finished_at)
+        of = {"pipeline": retrain.pipeline}
+        yield Gauge("headway_retrain_finished_timestamp_seconds", "When the newest that did finished.", of, when)
     for failure in status.failed:
         what = {"pipeline": failure.pipeline, "stage": failure.stage, "cause": failure.cause}
         when = _unix_s(failure.failed_at)

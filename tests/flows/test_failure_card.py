@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import io
 import json
 import shutil
@@ -26,10 +27,10 @@ from data_contracts.publication import Workspace
 from flows.command_signals import HungUp, Terminated
 from flows.failure_card import FailureCard, markdown, print_card
 from flows.failure_facts import NAME, failure_card, make_card
+from flows.last_retrains import StandingFailure
 from flows.pipeline_spec import PipelineSpec, load_pipeline
 from flows.request import RetrainRequest, TrialsRequest
-from flows.standing_failures import StandingFailure
-from flows.status import read_status
+from flows.status import Status, read_status
 from flows.terminal import Terminal
 from tasks.context import RunContext
 from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
@@ -230,11 +231,28 @@ def test_a_failure_stands_in_the_status_until_a_retrain_finishes_and_a_stop_fini
     assert end_with(None) == []
 
 
+def test_when_a_retrain_finished_last_stands_in_the_status_beside_a_failure_since(retrain) -> None:
+    def end_with(error: Exception | None) -> Status:
+        with contextlib.suppress(HeadwayError), failure_card(retrain.context, retrain.request, retrain.spec):
+            if error is not None:
+                raise error
+        return read_status(retrain.workspace.uri)
+
+    assert end_with(TrainingFailed("lost.")).finished == []
+    began = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    (finished,) = end_with(None).finished
+    assert (finished.pipeline, finished.flow_run) == ("tiny", "mine")
+    assert began <= datetime.datetime.fromisoformat(finished.finished_at) <= datetime.datetime.now(datetime.UTC)
+    for error in (TrainingFailed("lost."), RunStopped("asked.")):
+        assert end_with(error).finished == [finished]
+
+
 def test_a_failure_that_is_still_being_written_is_none_yet(retrain) -> None:
     with pytest.raises(TrainingFailed), failure_card(retrain.context, retrain.request, retrain.spec):
         raise TrainingFailed("lost.")
-    folder = retrain.workspace.local_path("failures")
-    shutil.copy(folder / "tiny.json", folder / f".tiny.json.{uuid.uuid4()}.partial")
+    folder = retrain.workspace.local_path("retrains/tiny")
+    shutil.copy(folder / "failed.json", folder / f".failed.json.{uuid.uuid4()}.partial")
+    shutil.copytree(folder, folder.with_name("other"), ignore=shutil.ignore_patterns("failed.json"))
     assert len(read_status(retrain.workspace.uri).failed) == 1
 
 

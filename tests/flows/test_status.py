@@ -18,7 +18,7 @@ from data_contracts.documents import Link, RunSpec
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
-from flows.standing_failures import StandingFailure
+from flows.last_retrains import FinishedRetrain, StandingFailure
 from flows.status import ModelStatus, RunStatus, Status, print_status, read_status, request_stop
 from flows.status_metrics import metrics
 from tasks.current_run import CurrentRun, ref_of
@@ -28,6 +28,7 @@ from training.launch.retry_budget import AttemptRecord, AttemptRecords
 from training.launch.run_lock import owning
 from training.launch.spec import LaunchSpec
 
+LAST_FINISHED = {"finished_at": "2025-01-30T03:00:00+00:00", "host": "n8", "flow_run": "zero"}
 REASON = "bits per byte 2.104 [2.086, 2.122], 0.310 below the champion's on the same 512 examples"
 RUN = RunStatus(
     run="0123456789abcdef",
@@ -114,12 +115,21 @@ def test_a_retrain_that_failed_is_told_before_any_run_with_what_to_do_and_where_
         card="/workspace/ledger/one/failure.md",
         flow_run="one",
     )
-    assert shown(Status(workspace="/workspace", models=[], runs=[], failed=[failure]))[3:8] == [
+    told = [
         "tiny  FAILED in stage validate",
-        "  at     2025-01-31T03:00:00+00:00 on n7",
-        "  what   the data break tiny 1.0.0.",
-        "  to do  Read the report.",
-        "  card   /workspace/ledger/one/failure.md",
+        "  at      2025-01-31T03:00:00+00:00 on n7",
+        "  what    the data break tiny 1.0.0.",
+        "  to do   Read the report.",
+        "  card    /workspace/ledger/one/failure.md",
+    ]
+    status = Status(workspace="/workspace", models=[], runs=[], failed=[failure])
+    assert shown(status)[3:9] == [*told, "  before  none has finished yet"]
+    finished = [FinishedRetrain(pipeline=name, **LAST_FINISHED) for name in ("other", "tiny")]
+    assert shown(status.model_copy(update={"finished": finished}))[3:11] == [
+        *told,
+        "  before  finished 2025-01-30T03:00:00+00:00 on n8",
+        "other  retrains",
+        "  last  finished 2025-01-30T03:00:00+00:00 on n8",
     ]
 
 
@@ -139,7 +149,8 @@ def test_metrics_are_what_prometheus_reads_whatever_a_cause_or_a_name_holds() ->
         card="",
         flow_run="one",
     )
-    said = metrics(Status(workspace="/workspace", models=[model], runs=[], failed=[failure]))
+    finished = FinishedRetrain(pipeline="tiny", **LAST_FINISHED)
+    said = metrics(Status(workspace="/workspace", models=[model], runs=[], failed=[failure], finished=[finished]))
     read = {
         sample.name: (sample.labels, sample.value)
         for family in text_string_to_metric_families(said)
@@ -147,6 +158,7 @@ def test_metrics_are_what_prometheus_reads_whatever_a_cause_or_a_name_holds() ->
     }
     assert read["headway_champion_since_timestamp_seconds"] == ({"model": 'a "model"'}, 1738281600.0)
     assert read["headway_model_awaits_approval"] == ({"model": 'a "model"'}, 1.0)
+    assert read["headway_retrain_finished_timestamp_seconds"] == ({"pipeline": "tiny"}, 1738206000.0)
     what, when = read["headway_retrain_failed_timestamp_seconds"]
     assert what == {"pipeline": "tiny", "stage": "validate", "cause": "back\\slash\nline"}
     assert when == 1738292400.0 and time.time() - read["headway_status_timestamp_seconds"][1] >= 0
