@@ -106,7 +106,7 @@ class Watch:
                 if report.guard_was_lost:
                     self._lost_with.setdefault(report.node, unfinished_ranks(markers, report.node))
             if all(report.has_ended for report in reports) or self._is_past_force():
-                self._note_break(reports, markers)
+                self._note_a_break_that_is_over(reports, markers)
                 return reports
             self._note_coming_up(markers)
             self._stop_if_asked(handle)
@@ -150,17 +150,21 @@ class Watch:
         self._tell(handle, Command.STOP)
 
     def _end_if_broken(self, handle: Handle, reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> None:
-        if (command := self._note_break(reports, markers)) is not None:
-            self._tell(handle, command)
-
-    def _note_break(self, reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> Command | None:
-        """What those that still run are to be told, where it is news; all may have ended since the last look."""
         command = answer(reports, markers)
-        if command is None or not self._is_news(command):
-            return None
+        if command is not None and self._tell(handle, command):
+            self._note_break(command, reports, markers)
+
+    def _note_a_break_that_is_over(self, reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> None:
+        """All that had come up may have ended since the last look, and nobody is left to be told."""
+        were_up = len(markers) == self._gang.world_size
+        if self._sent or not were_up or all(marker.state == "done" for marker in markers.values()):
+            return
+        if (command := answer(reports, markers)) is not None:
+            self._note_break(command, reports, markers)
+
+    def _note_break(self, command: Command, reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]) -> None:
         name, what = describe_break(reports, markers)
         self._ledger.event(name, attempt=self._attempt.number, what=what, command=command.name)
-        return command
 
     def _end_if_done(self, handle: Handle, markers: Mapping[int, RankMarker]) -> None:
         if len(markers) < self._gang.world_size or not all(marker.state == "done" for marker in markers.values()):
@@ -194,19 +198,17 @@ class Watch:
         while time.monotonic() < deadline and not all(path.exists() and are_whole(path.read_text()) for path in paths):
             time.sleep(0.02)
 
-    def _is_news(self, command: Command) -> bool:
-        return command not in self._sent and Command.PEER_LOST not in self._sent
-
-    def _tell(self, handle: Handle, command: Command) -> None:
-        """Send a command once."""
-        if not self._is_news(command):
-            return
+    def _tell(self, handle: Handle, command: Command) -> bool:
+        """Send a command once; returns whether it was news."""
+        if command in self._sent or Command.PEER_LOST in self._sent:
+            return False
         self._sent.add(command)
         self._ending_since_unix_s = self._ending_since_unix_s or time.time()
         grace_s = self._spec.stop_grace_s if command is Command.STOP else self._spec.peer_grace_s
         force_at_s = time.monotonic() + grace_s + GUARD_MARGIN_S
         self._force_at_s = min(self._force_at_s or force_at_s, force_at_s)
         self._launcher.signal(handle, command)
+        return True
 
     def _is_past_force(self) -> bool:
         return self._force_at_s is not None and time.monotonic() > self._force_at_s

@@ -93,17 +93,20 @@ def test_a_kill_costs_seconds_and_not_the_run(
 
 def test_a_break_that_is_over_before_the_next_look_is_told_too(toy_run) -> None:
     killed: list[int] = []
+    enough = toy_run.folder / "enough"
 
     def kill_both(step: int) -> None:
-        statuses = [toy_run.attempt(1).read_status(node) for node in (0, 1)]
-        if killed or not all(statuses):
+        files = toy_run.attempt(1)
+        statuses = [files.read_status(node) for node in (0, 1)]
+        if killed or not all(statuses) or len(files.read_markers()) < 2:
             return
         killed.extend(status.guard_pid for status in statuses)
         for pid in killed:
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: {process_state(pid) for pid in killed} == {"Z"})
+        enough.touch()
 
-    assert run(toy_run, toy_run.gang("--steps", "12"), act=kill_both).state == "done"
+    assert run(toy_run, toy_run.gang("--steps", "12", "--until", str(enough)), act=kill_both).state == "done"
     (lost,) = toy_run.events("rank.lost")
     assert lost["what"] == "nodes 0, 1 were lost; the attempt is ended."
 
