@@ -140,8 +140,7 @@ class Kubernetes:
             return words
         try:
             pods = _newest(self._api.pods(self._spec.namespace, f"{KEY_LABEL}={handle.key}"))
-            # What was ended because another failed has no word of why.
-            for pod in sorted(pods, key=_was_sent_away):
+            for pod in sorted(pods, key=_how_little_it_knows):
                 if words := self._words_of(pod, lines):
                     return [f"{pod['metadata']['name']}: {line}" for line in words]
         except EnvironmentProblem as problem:
@@ -152,7 +151,7 @@ class Kubernetes:
         # A container that never came up has no log.
         with contextlib.suppress(EnvironmentProblem):
             if words := self._api.log(self._spec.namespace, pod["metadata"]["name"], lines):
-                return words
+                return [*filter(None, [_disruption(pod)]), *words]
         return [why] if (why := _why(pod)) else []
 
     def cancel(self, handle: JobHandle) -> None:
@@ -221,17 +220,25 @@ def _end(job: Manifest) -> JobReport | None:
 def _why(pod: Manifest) -> str:
     """A pod does not run, or had to go; empty where all is well."""
     status: dict[str, Any] = pod["status"]
+    if disruption := _disruption(pod):
+        return disruption
     for container in status.get("containerStatuses", ()):
         for state in ("waiting", "terminated"):
             if (found := container.get("state", {}).get(state)) and found.get("exitCode") != 0:
                 code = f"exit status {found['exitCode']}" if "exitCode" in found else ""
                 return ": ".join(filter(None, (found.get("reason"), found.get("message"), code)))
     for condition in status.get("conditions", ()):
-        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
-            return f"it must go ({condition.get('reason', '')})"
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return str(condition.get("message") or condition.get("reason") or "it has no place yet")
     return str(status.get("message") or status.get("reason") or "")
+
+
+def _disruption(pod: Manifest) -> str:
+    """Empty where nothing takes the pod away."""
+    for condition in pod["status"].get("conditions", ()):
+        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+            return f"it must go ({condition.get('reason', '')})"
+    return ""
 
 
 def _name(job: Manifest) -> str:
@@ -242,8 +249,14 @@ def _index(pod: Manifest) -> int:
     return int(pod["metadata"].get("labels", {}).get(INDEX_LABEL, 0))
 
 
-def _was_sent_away(pod: Manifest) -> bool:
-    return "deletionTimestamp" in pod["metadata"]
+def _how_little_it_knows(pod: Manifest) -> int:
+    """Of why the job failed: one that failed or had to go by itself most; one that was ended for another's failure
+    least."""
+    if _disruption(pod):
+        return 0
+    if "deletionTimestamp" in pod["metadata"]:
+        return 2
+    return 0 if pod["status"].get("phase") == "Failed" else 1
 
 
 def _is_first(pod: Manifest) -> bool:

@@ -130,6 +130,10 @@ def test_the_last_words_are_those_of_the_pod_that_failed_by_itself(
     assert nobody.last_words(HANDLE, 5) == ["k-1-1: ImportError: no CUDA"]
     logs["k-1-1"] = []
     assert nobody.last_words(HANDLE, 5) == ["k-0-1: waiting for the other"]
+    sent_away["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": "Preemption"}]
+    failed["status"]["phase"] = "Running"
+    said = ["k-0-1: it must go (Preemption)", "k-0-1: waiting for the other"]
+    assert nobody.last_words(HANDLE, 5) == said, "here it is the one that began it"
 
 
 class Deleted:
