@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,7 +43,7 @@ class Workspace(PublishedFiles):
         probe = f".probe-{uuid.uuid4().hex}"
         place = str(workspace._local)
         try:
-            workspace._local.mkdir(parents=True, exist_ok=True)
+            make_folder(workspace._local)
             (workspace._local / probe).write_bytes(b"")
             (workspace._local / probe).unlink()
         except OSError as error:
@@ -104,7 +104,7 @@ class Workspace(PublishedFiles):
         final = self.local_path(relative)
         staging = (self._stage_in or final.parent) / staging_name(final.name)
         with naming_the_place(str(final)):  # which disk it is
-            make_folder(final.parent)
+            made = _make_folder(final.parent)
             prepare(staging)
             with claimed(staging):
                 try:
@@ -114,6 +114,8 @@ class Workspace(PublishedFiles):
                     self._store.put_file(confined(relative), staging, exclusive=exclusive)
                     if self._remote is None and sync == "file and name":
                         fsync_path(final.parent)
+                    if sync != "nothing":
+                        _fsync_names(made)
                 finally:
                     staging.unlink(missing_ok=True)
 
@@ -199,9 +201,26 @@ class Workspace(PublishedFiles):
 
 def make_folder(folder: Path) -> None:
     """With those it lies in, where they are missing; the names of all that were are safe from a power cut."""
-    if not folder.is_dir():
-        make_folder(folder.parent)
+    _fsync_names(_make_folder(folder))
+
+
+def _make_folder(folder: Path) -> list[Path]:
+    """Returns what was missing, innermost first."""
+    try:
+        folder.mkdir()
+        return [folder]
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+        return []
+    except FileNotFoundError:
+        above = _make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
+        return [folder, *above]
+
+
+def _fsync_names(folders: Sequence[Path]) -> None:
+    for folder in folders:
         fsync_path(folder.parent)
 
 

@@ -15,7 +15,7 @@ from data_contracts import stages
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointManifest, FittedState, Link, RunSpec, ShardManifest, StoredFile
 from data_contracts.errors import ConfigError, IntegrityError
-from data_contracts.publication import Workspace
+from data_contracts.publication import Workspace, make_folder
 from tasks import current_run
 from tasks.checkpoint_carrier import CheckpointCarrier
 from tasks.claim_taking import Seen
@@ -186,7 +186,7 @@ def watched_training(
     workspace, run = context.workspace, settled.run
     with claimed_run(context, run.link, spec, seen) as claim:
         run_dir = workspace.local_path(run_folder(run.link))
-        run_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(run_dir)
         context.ledger.event("run.folder", run=run.sha256, path=str(run_dir))
         world_size, context_tokens = spec.nodes * spec.ranks_per_node, _context_tokens(context, run)
         line = batch_line(training, world_size=world_size, context_tokens=context_tokens)

@@ -15,7 +15,7 @@ import torch
 
 from data_contracts.documents import Link
 from data_contracts.errors import IntegrityError, RunStopped
-from data_contracts.publication import Workspace
+from data_contracts.publication import Workspace, make_folder
 from training.batches import RankBatches, prefetched, proof_batch
 from training.checkpoint.inexactness import HALVED_MICRO_BATCH, INEXACT_RESUMES, inexactness
 from training.checkpoint.proof import fingerprint
@@ -197,7 +197,7 @@ class _Session:
         Args:
             fields: of the event; `put_aside` is the number of checkpoints that were not good.
         """
-        self._checkpoints.mkdir(parents=True, exist_ok=True)
+        make_folder(self._checkpoints)
         pulse = Pulse(self._rank.ledger, "restore")
         verified = restore_newest(
             self._run_dir,

@@ -154,7 +154,7 @@ def test_bytes_are_durable_before_they_have_a_name_and_the_name_before_anybody_h
     assert seen == made_durable
 
 
-def test_the_names_of_folders_that_a_file_needs_are_durable_before_it_has_one(
+def test_the_names_of_folders_that_a_file_needs_are_durable_before_anybody_hears_of_it(
     folder: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     final, real, seen = folder.local_path("a/b/c"), os.fsync, []
@@ -167,7 +167,7 @@ def test_the_names_of_folders_that_a_file_needs_are_durable_before_it_has_one(
 
     monkeypatch.setattr(os, "fsync", fsync)
     folder.publish("a/b/c", b"bytes")
-    assert seen == [(folder.local_root, False), (final.parents[1], False), (final.parent, True)]
+    assert seen == [(final.parent, True), (final.parents[1], True), (folder.local_root, True)]
 
 
 def test_a_file_that_changes_on_its_way_up_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from data_contracts.errors import HeadwayError, RanksLost, RunStopped, StopReason, TrainingFailed
+from data_contracts.publication import make_folder
 from training.launch.failure import error_classes
 from training.launch.hosts import Muster
 from training.launch.launcher import Launcher
@@ -71,7 +72,7 @@ def supervise(
         HeadwayError: a rank raised it and no retry can help: the same class, words and exit code.
         EnvironmentProblem: another process owns the run.
     """
-    gang.run_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(gang.run_dir)
     with owning(gang.run_dir):
         clear_stop(gang.run_dir)
         launcher = launcher_for(spec)
