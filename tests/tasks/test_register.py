@@ -18,6 +18,8 @@ CHECKPOINT = Link(kind="checkpoint", sha256="c" * 64)
         "https://secret@mlflow.example.org",
         "postgresql://u:secret@db/mlflow",
         "postgresql://db/mlflow?user=u&password=secret",
+        "mysql://db/mlflow?user=u&passwd=secret",
+        "https://mlflow.example.org?token=secret",
     ],
 )
 def test_a_password_or_token_in_the_tracking_uri_is_refused_without_repeating_it(uri: str) -> None:
