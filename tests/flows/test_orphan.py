@@ -14,7 +14,7 @@ from tests.waiting import DEADLINE_S
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FLOW = """
-import gc, signal, sys
+import gc, signal, sys, time
 from flows.orphan import ended_with_worker
 signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 try:
@@ -22,7 +22,8 @@ try:
         loaded = len(gc.get_objects())
         print("loaded", flush=True)
         if sys.argv[1] == "waits":
-            signal.pause()
+            while True:
+                time.sleep(0.01)  # not `pause`: the signal may come just before it
 finally:
     print("spared" if gc.get_freeze_count() > loaded / 2 else "looked through", flush=True)
 """
