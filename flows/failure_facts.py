@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import datetime
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from data_contracts.object_store import Patience
 from data_contracts.publication import Workspace
 from flows.commands import command_name, elsewhere
 from flows.failure_card import FailureCard, Tried, markdown
-from flows.last_retrains import FinishedRetrain, StandingFailure, write_failure, write_finished
+from flows.last_retrains import StandingFailure, write_failure
 from flows.pipeline_spec import PipelineSpec
 from flows.request import RetrainRequest, TrainingRequest
 from flows.windows.gate import opens_next
@@ -94,23 +93,13 @@ def failure_card(context: RunContext, request: TrainingRequest, pipeline: Pipeli
             kept = "no checkpoint yet" if step is None else f"the checkpoint of step {step:,}"
             context.ledger.event("run.interrupted", run=notes.run_dir.name, step=step, message=kept)
         raise
-    # A run that was resumed began behind what may have failed since.
-    if isinstance(request, RetrainRequest) and not request.run:
-        with contextlib.suppress(OSError, HeadwayError):  # the work is done, whatever was said of the one before
-            finished = FinishedRetrain(
-                pipeline=context.pipeline,
-                finished_at=_moment(time.time()),
-                host=socket.gethostname(),
-                flow_run=context.budget_scope,
-            )
-            write_finished(brief.workspace, finished)
 
 
 def _in_short(card: FailureCard, page: Path) -> StandingFailure:
     return StandingFailure(
         pipeline=card.pipeline,
         stage=card.stage,
-        failed_at=_moment(card.unix_s),
+        failed_unix_s=card.unix_s,
         host=socket.gethostname(),
         cause=card.cause,
         what=card.what if not card.where else f"{card.where}: {card.what}",
@@ -118,10 +107,6 @@ def _in_short(card: FailureCard, page: Path) -> StandingFailure:
         card=str(page),
         flow_run=card.flow_run,
     )
-
-
-def _moment(unix_s: float) -> str:
-    return datetime.datetime.fromtimestamp(unix_s, UTC).isoformat(timespec="seconds")
 
 
 def make_card(

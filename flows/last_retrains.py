@@ -6,12 +6,16 @@ A retrain that does not come to its workspace, such as one whose pipeline file c
 from __future__ import annotations
 
 import contextlib
+import datetime
+import socket
+import time
 from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, computed_field
 
-from data_contracts.errors import IntegrityError
+from data_contracts.errors import HeadwayError, IntegrityError
 from data_contracts.publication import Workspace
+from tasks.context import RunContext
 
 LAST_RETRAINS = "retrains"
 _FAILED, _FINISHED = "failed.json", "finished.json"
@@ -23,8 +27,7 @@ class StandingFailure(BaseModel):
     pipeline: str
     stage: str
     """Empty where it was none."""
-    failed_at: str
-    """ISO 8601, in UTC."""
+    failed_unix_s: float
     host: str
     """Where the flow ran."""
     cause: str
@@ -34,15 +37,26 @@ class StandingFailure(BaseModel):
     """The page, as a path on that host."""
     flow_run: str
 
+    @computed_field
+    def failed_at(self) -> str:
+        """ISO 8601, in UTC."""
+        return _moment(self.failed_unix_s)
+
 
 class FinishedRetrain(BaseModel):
-    """The newest that came to its end, whether it trained or found all there."""
+    """The newest whose model came to be judged and registered, whether it was trained or found."""
 
     pipeline: str
-    finished_at: str
-    """ISO 8601, in UTC."""
+    finished_unix_s: float
+    begun_unix_s: float
+    """When its data were taken, if that is known, else 0: what failed before is over."""
     host: str
     flow_run: str
+
+    @computed_field
+    def finished_at(self) -> str:
+        """ISO 8601, in UTC."""
+        return _moment(self.finished_unix_s)
 
 
 def write_failure(workspace: Workspace, failure: StandingFailure) -> None:
@@ -50,15 +64,30 @@ def write_failure(workspace: Workspace, failure: StandingFailure) -> None:
     workspace.publish_json(_path(failure.pipeline, _FAILED), failure.model_dump(mode="json"))
 
 
-def write_finished(workspace: Workspace, finished: FinishedRetrain) -> None:
-    """In place of the one before; no failure stands any more."""
-    workspace.publish_json(_path(finished.pipeline, _FINISHED), finished.model_dump(mode="json"))
-    workspace.remove(_path(finished.pipeline, _FAILED))
+def write_finished(context: RunContext, begun_unix_s: float) -> None:
+    """In place of the one before. A retrain that registers nothing is none.
+
+    Args:
+        begun_unix_s: as `FinishedRetrain`'s.
+    """
+    if not context.may_register:
+        return
+    finished = FinishedRetrain(
+        pipeline=context.pipeline,
+        finished_unix_s=time.time(),
+        begun_unix_s=begun_unix_s,
+        host=socket.gethostname(),
+        flow_run=context.budget_scope,
+    )
+    with contextlib.suppress(OSError, HeadwayError):  # the work is done, whatever is said of it
+        context.workspace.publish_json(_path(context.pipeline, _FINISHED), finished.model_dump(mode="json"))
 
 
 def read_failures(workspace: Workspace) -> list[StandingFailure]:
-    """Those that no finished retrain has ended yet, by pipeline."""
-    return _read(workspace, _FAILED, StandingFailure)
+    """Of each pipeline the newest, unless a retrain that began later has finished since."""
+    begun = {retrain.pipeline: retrain.begun_unix_s for retrain in read_finished(workspace)}
+    failed = _read(workspace, _FAILED, StandingFailure)
+    return [failure for failure in failed if failure.failed_unix_s > begun.get(failure.pipeline, 0.0)]
 
 
 def read_finished(workspace: Workspace) -> list[FinishedRetrain]:
@@ -72,10 +101,15 @@ _Last = TypeVar("_Last", bound=BaseModel)
 def _read(workspace: Workspace, name: str, kind: type[_Last]) -> list[_Last]:
     found = []
     for pipeline in sorted(workspace.names(LAST_RETRAINS)):
-        with contextlib.suppress(IntegrityError, ValidationError):  # there is none, or another Headway's
+        # There is none, or another Headway's; or it is no pipeline's folder.
+        with contextlib.suppress(IntegrityError, ValidationError, NotADirectoryError):
             found.append(kind.model_validate_json(workspace.read(_path(pipeline, name))))
     return found
 
 
 def _path(pipeline: str, name: str) -> str:
     return f"{LAST_RETRAINS}/{pipeline}/{name}"
+
+
+def _moment(unix_s: float) -> str:
+    return datetime.datetime.fromtimestamp(unix_s, datetime.UTC).isoformat(timespec="seconds")

@@ -10,6 +10,7 @@ from prefect import State, flow
 from data_contracts.documents import Link
 from flows.champion_event import tell_of_champion
 from flows.environment import project_folder
+from flows.last_retrains import write_finished
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file
 from flows.preflight import check_contract
 from flows.request import RetrainRequest
@@ -19,7 +20,7 @@ from flows.triggers.records import record_finished
 from flows.windows.admission import keeping_to_windows
 from tasks.champion import Outcome
 from tasks.context import RunContext
-from tasks.current_run import begin, cut_run, finish, giving_up
+from tasks.current_run import begin, begun_at, cut_run, finish, giving_up
 from tasks.evaluate import evaluate
 from tasks.heldout_parts import require_parts
 from tasks.launch import carry_on, launch
@@ -45,7 +46,9 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
             return as_state(resume(run, pipeline, request))
         if request.in_window and (cut := cut_run(run)) is not None:
             training = carry_on(run, pipeline.launch, cut, tracking_uri(run, pipeline.registry))
+            begun_unix_s = begun_at(run, cut)
             judge_and_register(run, pipeline, training)
+            write_finished(run, begun_unix_s)
             run.devices.give_back()  # sharding needs none
         with run.ledger.span("check"):
             check_contract(pipeline, find_pipeline_file(request.pipeline, project_folder()))
@@ -57,6 +60,7 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
         # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
         training = launch(run, pipeline.training, pipeline.launch, manifest, tracking_uri(run, pipeline.registry))
         evaluation, outcome = judge_and_register(run, pipeline, training)
+        write_finished(run, run.began_unix_s)
         record_finished(run, files, serves_events=bool(pipeline.triggers and pipeline.triggers.event))
         return as_state(summarise(run, pipeline, receipt, evaluation, outcome))
 
@@ -68,7 +72,9 @@ def resume(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest) -> 
         go_back(run, link, request.from_step, why=request.note)
     begin(run, link.sha256)
     training = carry_on(run, pipeline.launch, link, tracking_uri(run, pipeline.registry))
-    return summarise(run, pipeline, begun.receipt, *judge_and_register(run, pipeline, training))
+    evaluation, outcome = judge_and_register(run, pipeline, training)
+    write_finished(run, begun_unix_s=0.0)  # what failed since it began may fail again
+    return summarise(run, pipeline, begun.receipt, evaluation, outcome)
 
 
 def judge_and_register(run: RunContext, pipeline: PipelineSpec, training: Link) -> tuple[Link, Outcome]:

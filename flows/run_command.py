@@ -26,7 +26,7 @@ def status(
     as_json: AsJson = False,
     as_metrics: Annotated[bool, typer.Option("--metrics", help="Prometheus's text format instead.")] = False,
 ) -> None:
-    """Runs that are going on, models and their champions, retrains that failed, what waits."""
+    """Runs that are going on, models and their champions, retrains that failed or finished last, what waits."""
     from flows.status import print_status, read_status
 
     found = read_status(workspace or default_workspace())

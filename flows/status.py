@@ -268,7 +268,7 @@ def print_status(status: Status, console: Console | None = None) -> None:
         _print_entry(
             console,
             f"{failure.pipeline}  FAILED{stage}",
-            _told(failure, finished.pop(failure.pipeline, "none has finished yet")),
+            _told(failure, finished.pop(failure.pipeline, "none on record has finished")),
         )
     for name, when in finished.items():
         _print_entry(console, f"{name}  retrains", {"last": when})
@@ -303,7 +303,7 @@ def _told(failure: StandingFailure, finished: str) -> dict[str, str]:
         "what": failure.what,
         "to do": failure.advice,
         "card": failure.card,
-        "before": finished,
+        "last": finished,
     }
 
 

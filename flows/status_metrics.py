@@ -43,12 +43,11 @@ def _gauges(status: Status) -> Iterator[Gauge]:
         waits = float(model.waits is not None)
         yield Gauge("headway_model_awaits_approval", "1: a version waits for a person.", named, waits)
     for retrain in status.finished:
-        when = _unix_s(retrain.finished_at)
-        of = {"pipeline": retrain.pipeline}
+        of, when = {"pipeline": retrain.pipeline}, retrain.finished_unix_s
         yield Gauge("headway_retrain_finished_timestamp_seconds", "When the newest that did finished.", of, when)
     for failure in status.failed:
         what = {"pipeline": failure.pipeline, "stage": failure.stage, "cause": failure.cause}
-        when = _unix_s(failure.failed_at)
+        when = failure.failed_unix_s
         yield Gauge("headway_retrain_failed_timestamp_seconds", "No retrain has finished since.", what, when)
     for hold in status.held:
         yield Gauge("headway_pipeline_held", "A person holds it.", {"pipeline": hold.pipeline}, 1)

@@ -84,6 +84,17 @@ def begin(context: RunContext, run: Sha256) -> None:
         _append(context.workspace, context.pipeline, "begun", run=run[:16])
 
 
+def begun_at(context: RunContext, run: Link) -> float:
+    """Seconds since the epoch when the run was begun, where it is the current one; 0 where no record says."""
+    begun_unix_s = 0.0
+    for entry in refs.newest_first(context.workspace, ref_of(context.pipeline)):
+        now = context.workspace.load(entry.target, CurrentRun)
+        if now.run != run.sha256[:16]:
+            break
+        begun_unix_s = entry.unix_s if now.state == "begun" else begun_unix_s
+    return begun_unix_s
+
+
 def finish(context: RunContext) -> None:
     """Its model is registered."""
     now = read(context.workspace, context.pipeline)

@@ -13,6 +13,7 @@ import pytest
 from data_contracts import refs
 from data_contracts.errors import RunStopped
 from data_contracts.publication import Workspace
+from flows.last_retrains import read_finished
 from flows.request import RetrainRequest
 from flows.windows.admission import open_pipeline
 from flows.windows.decisions import open_until
@@ -102,6 +103,7 @@ def test_what_a_window_cut_is_finished_and_registered_before_the_newest_data_are
     retrain_here(project)
     run = project.run_dir().name
     assert history(project) == [(run, "begun"), (run, "finished")]
+    (first,) = read_finished(workspace)
     cut = CurrentRun(pipeline="tiny", run=run, state="cut", windows_cut=1)
     newest = refs.current(workspace, ref_of("tiny"))
     refs.move(workspace, ref_of("tiny"), workspace.publish_document(cut), expected=newest, reason="cut")
@@ -115,6 +117,9 @@ def test_what_a_window_cut_is_finished_and_registered_before_the_newest_data_are
     assert state.name == "Stopped", state.message
     done, (newer, begun), stopped = history(project)[-3:]
     assert done == (run, "finished") and begun == "begun" and stopped == (newer, "stopped")
+    (finished,) = read_finished(workspace)
+    assert finished.finished_unix_s > first.finished_unix_s, "it is registered, whatever becomes of newer data"
+    assert first.begun_unix_s < finished.begun_unix_s < first.finished_unix_s, "on data of then"
     assert newer != run and {path.name for path in (project.workspace / "runs").iterdir()} == {run, newer}
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import io
 import json
 import shutil
+import time
 import uuid
 from pathlib import Path
 
@@ -27,7 +29,7 @@ from data_contracts.publication import Workspace
 from flows.command_signals import HungUp, Terminated
 from flows.failure_card import FailureCard, markdown, print_card
 from flows.failure_facts import NAME, failure_card, make_card
-from flows.last_retrains import StandingFailure
+from flows.last_retrains import StandingFailure, write_finished
 from flows.pipeline_spec import PipelineSpec, load_pipeline
 from flows.request import RetrainRequest, TrialsRequest
 from flows.status import Status, read_status
@@ -208,10 +210,11 @@ def test_a_failure_leaves_it_beside_the_ledger_and_travels_on(retrain) -> None:
 
 
 def test_a_failure_stands_in_the_status_until_a_retrain_finishes_and_a_stop_finishes_none(retrain) -> None:
-    def end_with(error: Exception | None) -> list[StandingFailure]:
+    def end_with(error: Exception | None, begun_unix_s: float = 0.0) -> list[StandingFailure]:
         with contextlib.suppress(HeadwayError), failure_card(retrain.context, retrain.request, retrain.spec):
             if error is not None:
                 raise error
+            write_finished(retrain.context, begun_unix_s or time.time())
         return read_status(retrain.workspace.uri).failed
 
     assert end_with(None) == []
@@ -221,13 +224,12 @@ def test_a_failure_stands_in_the_status_until_a_retrain_finishes_and_a_stop_fini
     (second,) = end_with(IntegrityError("damaged.", where="a/file"))
     assert second.what == "a/file: damaged."
     assert end_with(RunStopped("asked.")) == [second]
-    resumed, trials = retrain.request.model_copy(update={"run": "0123"}), TrialsRequest(pipeline="tiny.yaml")
-    for other in (resumed, trials):
-        with failure_card(retrain.context, other, retrain.spec):
-            pass
+    assert end_with(None, second.failed_unix_s - 1) == [second], "what began before may still be so"
+    write_finished(dataclasses.replace(retrain.context, may_register=False), time.time())
+    trials = TrialsRequest(pipeline="tiny.yaml")
     with pytest.raises(TrainingFailed), failure_card(retrain.context, trials, retrain.spec):
         raise TrainingFailed("a trial of it.")
-    assert read_status(retrain.workspace.uri).failed == [second], "neither is a retrain of today's data"
+    assert read_status(retrain.workspace.uri).failed == [second], "neither is a retrain"
     assert end_with(None) == []
 
 
@@ -236,6 +238,7 @@ def test_when_a_retrain_finished_last_stands_in_the_status_beside_a_failure_sinc
         with contextlib.suppress(HeadwayError), failure_card(retrain.context, retrain.request, retrain.spec):
             if error is not None:
                 raise error
+            write_finished(retrain.context, time.time())
         return read_status(retrain.workspace.uri)
 
     assert end_with(TrainingFailed("lost.")).finished == []
@@ -253,6 +256,7 @@ def test_a_failure_that_is_still_being_written_is_none_yet(retrain) -> None:
     folder = retrain.workspace.local_path("retrains/tiny")
     shutil.copy(folder / "failed.json", folder / f".failed.json.{uuid.uuid4()}.partial")
     shutil.copytree(folder, folder.with_name("other"), ignore=shutil.ignore_patterns("failed.json"))
+    folder.with_name(".DS_Store").touch()
     assert len(read_status(retrain.workspace.uri).failed) == 1
 
 

@@ -28,7 +28,7 @@ from training.launch.retry_budget import AttemptRecord, AttemptRecords
 from training.launch.run_lock import owning
 from training.launch.spec import LaunchSpec
 
-LAST_FINISHED = {"finished_at": "2025-01-30T03:00:00+00:00", "host": "n8", "flow_run": "zero"}
+LAST_FINISHED = {"finished_unix_s": 1738206000.0, "begun_unix_s": 1738202400.0, "host": "n8", "flow_run": "zero"}
 REASON = "bits per byte 2.104 [2.086, 2.122], 0.310 below the champion's on the same 512 examples"
 RUN = RunStatus(
     run="0123456789abcdef",
@@ -107,7 +107,7 @@ def test_a_retrain_that_failed_is_told_before_any_run_with_what_to_do_and_where_
     failure = StandingFailure(
         pipeline="tiny",
         stage="validate",
-        failed_at="2025-01-31T03:00:00+00:00",
+        failed_unix_s=1738292400.0,
         host="n7",
         cause="contract",
         what="the data break tiny 1.0.0.",
@@ -117,17 +117,17 @@ def test_a_retrain_that_failed_is_told_before_any_run_with_what_to_do_and_where_
     )
     told = [
         "tiny  FAILED in stage validate",
-        "  at      2025-01-31T03:00:00+00:00 on n7",
-        "  what    the data break tiny 1.0.0.",
-        "  to do   Read the report.",
-        "  card    /workspace/ledger/one/failure.md",
+        "  at     2025-01-31T03:00:00+00:00 on n7",
+        "  what   the data break tiny 1.0.0.",
+        "  to do  Read the report.",
+        "  card   /workspace/ledger/one/failure.md",
     ]
     status = Status(workspace="/workspace", models=[], runs=[], failed=[failure])
-    assert shown(status)[3:9] == [*told, "  before  none has finished yet"]
+    assert shown(status)[3:9] == [*told, "  last   none on record has finished"]
     finished = [FinishedRetrain(pipeline=name, **LAST_FINISHED) for name in ("other", "tiny")]
     assert shown(status.model_copy(update={"finished": finished}))[3:11] == [
         *told,
-        "  before  finished 2025-01-30T03:00:00+00:00 on n8",
+        "  last   finished 2025-01-30T03:00:00+00:00 on n8",
         "other  retrains",
         "  last  finished 2025-01-30T03:00:00+00:00 on n8",
     ]
@@ -141,7 +141,7 @@ def test_metrics_are_what_prometheus_reads_whatever_a_cause_or_a_name_holds() ->
     failure = StandingFailure(
         pipeline="tiny",
         stage="validate",
-        failed_at="2025-01-31T03:00:00+00:00",
+        failed_unix_s=1738292400.0,
         host="n7",
         cause="back\\slash\nline",
         what="",

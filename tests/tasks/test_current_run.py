@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable
 
 import pytest
@@ -52,6 +53,21 @@ def test_what_a_window_cut_is_carried_on_until_it_is_finished(context: RunContex
         assert (current_run.cut_run(context), now(context).windows_cut) == (run, windows)
     current_run.finish(context)
     assert current_run.cut_run(context) is None and now(context).windows_cut == 0
+
+
+def test_a_run_was_begun_before_all_windows_that_cut_it(context: RunContext, described) -> None:
+    run, newer = described("1"), described("2")
+    assert current_run.begun_at(context, run) == 0.0
+    current_run.begin(context, run.sha256)
+    begun_unix_s = current_run.begun_at(context, run)
+    assert time.time() - 60 < begun_unix_s <= time.time()
+    for _ in range(2):
+        end(context, CLOSED)
+        current_run.begin(context, run.sha256)
+    assert current_run.begun_at(context, run) == begun_unix_s
+    current_run.begin(context, newer.sha256)
+    assert current_run.begun_at(context, newer) > begun_unix_s
+    assert current_run.begun_at(context, run) == 0.0, "of one that is not current nobody asks"
 
 
 def test_a_run_that_a_crash_left_is_carried_on(context: RunContext, described) -> None:
