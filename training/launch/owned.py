@@ -43,6 +43,8 @@ CANCEL_MARGIN_S = 5.0
 BEAT_S = 1.0
 ANSWER_S = 30.0
 """How long a busy host may take to say whether it can take a node; one that is gone the transport gives up sooner."""
+LINK_LOOKS = 2
+"""Neighbours that start too far apart, on a busy machine, miss each other; a way that is closed is closed twice."""
 
 
 def _no_room(_gang: Gang, _machines: Collection[str]) -> bool:
@@ -94,8 +96,13 @@ class OwnedLauncher:
         arguments: dict[Host, tuple[str, ...]] = {
             one: (one.address, str(one.port), other.address, str(other.port)) for one, other in ring
         }
-        answers = ask_all(self._transport, list(arguments), "training.launch.links", arguments, ANSWER_S)
-        return {(str(one), str(other)): _link(answers[one]) for one, other in ring}
+        found: dict[tuple[str, str], Link | str] = {}
+        for _ in range(LINK_LOOKS):
+            answers = ask_all(self._transport, list(arguments), "training.launch.links", arguments, ANSWER_S)
+            found = {(str(one), str(other)): _link(answers[one]) for one, other in ring}
+            if not any(isinstance(link, str) for link in found.values()):
+                break
+        return found
 
     def render(self, gang: Gang, attempt: Attempt) -> tuple[NodeCommand, ...]:
         is_here = self._transport.is_here
