@@ -49,7 +49,7 @@ pytestmark = pytest.mark.slow
 
 DOCKER = Path(__file__).resolve().parents[2] / "deployments" / "docker"
 PATIENT_S = 900.0
-MAX_STEPS = 300
+MAX_STEPS = 600
 PROFILES = "project: pg\nprofiles: {production: {pool: {name: headway}, heartbeat_s: 30}}\n"
 
 

@@ -18,7 +18,11 @@ def test_a_slow_host_is_left_out_and_a_spare_one_takes_its_place_at_the_same_ste
     slow, fast, spare = hosts.hosts[2], hosts.hosts[1], hosts.hosts[3]
     run = new_run(ssh_spec(hosts, stragglers="exclude", max_attempts=1), hosts.hosts[0])
     run.agents = "toys"
-    run.begin("--steps", "150", "--in-step", "--step-s", "0.02", "--slow-on", slow.name, "--slow-by-s", "0.5")
+    enough = run.folder / "enough"
+    until = ("--steps", "1", "--until", str(enough))
+    run.begin(*until, "--in-step", "--step-s", "0.02", "--slow-on", slow.name, "--slow-by-s", "0.5")
+    run.until_it_steps(2)
+    enough.touch()
     assert run.ends() == 0, run.said
     assert outcome_of(run)["state"] == "done"
 
@@ -30,4 +34,4 @@ def test_a_slow_host_is_left_out_and_a_spare_one_takes_its_place_at_the_same_ste
     assert run.records()[0]["left_out"] == slow.address
     statuses = [run.files.read_status(node) for node in (0, 1)]
     assert [status.host for status in statuses if status is not None] == [fast.name, spare.name]
-    assert run.step_of(2) == 150 > run.step_of(1) > 0
+    assert run.step_of(2) > run.step_of(1) > 0

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def run(hosts: NamespaceHosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnedRun]:
     """A run of two nodes that goes on for ever, from fault to fault; the third host stands by."""
-    spec = ssh_spec(hosts, max_attempts=1000, max_cycles_without_progress=1000, min_nodes=1)
+    # Beyond a cut link ranks live for longer than it takes to notice here: what was lost with it can be said.
+    spec = ssh_spec(hosts, max_attempts=1000, max_cycles_without_progress=1000, lease_s=12.0)
     run = OwnedRun(tmp_path_factory.mktemp("run"), spec, hosts.hosts[0], agents="toys")
     run.begin("--steps", "999999", "--children")
     yield run

@@ -35,8 +35,11 @@ def toy_argv(gang: Gang, attempt: Attempt, _spec: LaunchSpec, node: int, python:
 def main(plan: str) -> int:
     told = json.loads(plan)
     ranks: list[subprocess.Popen[bytes]] = []
+    told_to_end = False
 
     def end_all(_number: int, _frame: object) -> None:
+        nonlocal told_to_end
+        told_to_end = True
         for rank in ranks:
             if rank.poll() is None:
                 rank.send_signal(signal.SIGTERM)
@@ -56,6 +59,8 @@ def main(plan: str) -> int:
         with (folder / "stdout.log").open("wb") as out, (folder / "stderr.log").open("wb") as err:
             command = [sys.executable, "-u", "-m", told["module"], *told["arguments"]]
             ranks.append(subprocess.Popen(command, env=os.environ | place, stdout=out, stderr=err))
+            if told_to_end:  # it may have come between the fork and here
+                end_all(signal.SIGTERM, None)
     while ranks:
         pid, status = os.wait()
         rank = next((rank for rank in ranks if rank.pid == pid), None)

@@ -69,6 +69,8 @@ def count(rank: Rank, arguments: argparse.Namespace) -> None:
             checkpoint.write_text(str(step))
             raise RunStopped(f"stopped at step {step}.")
         misbehave(rank, arguments.trouble, step)
+    if arguments.in_step:
+        tell_peers(rank, sys.maxsize)  # one that saw later that it is enough waits for nobody
     if arguments.last_words:
         raise RuntimeError(arguments.last_words)
 
