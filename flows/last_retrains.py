@@ -9,6 +9,7 @@ import contextlib
 import datetime
 import socket
 import time
+from collections.abc import Iterable
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError, computed_field
@@ -21,21 +22,24 @@ LAST_RETRAINS = "retrains"
 _FAILED, _FINISHED = "failed.json", "finished.json"
 
 
-class StandingFailure(BaseModel):
+class _Retrain(BaseModel):
+    pipeline: str
+    host: str
+    """Where the flow ran."""
+    flow_run: str
+
+
+class StandingFailure(_Retrain):
     """What a failure card says in short, and where it lies."""
 
-    pipeline: str
     stage: str
     """Empty where it was none."""
     failed_unix_s: float
-    host: str
-    """Where the flow ran."""
     cause: str
     what: str
     advice: str
     card: str
     """The page, as a path on that host."""
-    flow_run: str
 
     @computed_field
     def failed_at(self) -> str:
@@ -43,15 +47,12 @@ class StandingFailure(BaseModel):
         return _moment(self.failed_unix_s)
 
 
-class FinishedRetrain(BaseModel):
+class FinishedRetrain(_Retrain):
     """The newest whose model came to be judged and registered, whether it was trained or found."""
 
-    pipeline: str
     finished_unix_s: float
     begun_unix_s: float
     """When its data were taken, if that is known, else 0: what failed before is over."""
-    host: str
-    flow_run: str
 
     @computed_field
     def finished_at(self) -> str:
@@ -83,9 +84,9 @@ def write_finished(context: RunContext, begun_unix_s: float) -> None:
         context.workspace.publish_json(_path(context.pipeline, _FINISHED), finished.model_dump(mode="json"))
 
 
-def read_failures(workspace: Workspace) -> list[StandingFailure]:
-    """Of each pipeline the newest, unless a retrain that began later has finished since."""
-    begun = {retrain.pipeline: retrain.begun_unix_s for retrain in read_finished(workspace)}
+def read_failures(workspace: Workspace, finished: Iterable[FinishedRetrain]) -> list[StandingFailure]:
+    """Of each pipeline the newest, unless a retrain that began later is among those that have finished since."""
+    begun = {retrain.pipeline: retrain.begun_unix_s for retrain in finished}
     failed = _read(workspace, _FAILED, StandingFailure)
     return [failure for failure in failed if failure.failed_unix_s > begun.get(failure.pipeline, 0.0)]
 
@@ -95,7 +96,7 @@ def read_finished(workspace: Workspace) -> list[FinishedRetrain]:
     return _read(workspace, _FINISHED, FinishedRetrain)
 
 
-_Last = TypeVar("_Last", bound=BaseModel)
+_Last = TypeVar("_Last", bound=_Retrain)
 
 
 def _read(workspace: Workspace, name: str, kind: type[_Last]) -> list[_Last]:

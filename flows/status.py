@@ -105,6 +105,7 @@ def read_status(workspace_uri: str) -> Status:
     waiting = [*filter(None, (_waiting(workspace, name) for name in workspace.names("refs/runs")))]
     asked = [ask for name in workspace.names("refs/retrains") for ask in _asked(workspace, name)]
     held = [*filter(None, (shown_hold(workspace, name) for name in workspace.names("refs/holds")))]
+    finished = read_finished(workspace)
     return Status(
         workspace=workspace.uri,
         models=models,
@@ -112,8 +113,8 @@ def read_status(workspace_uri: str) -> Status:
         waiting=waiting,
         asked=asked,
         held=held,
-        failed=read_failures(workspace),
-        finished=read_finished(workspace),
+        failed=read_failures(workspace, finished),
+        finished=finished,
     )
 
 

@@ -19,7 +19,6 @@ from tests.training.conftest import TINY, make_project
 from tests.waiting import DEADLINE_S, wait_until
 from training.launch.jobs import JobState
 from training.launch.launcher import Handle
-from training.launch.manifests import grace_s
 from training.launch.order import Outcome
 from training.launch.retry_budget import AttemptRecords
 from training.launch.spec import DetachedSpec
@@ -201,13 +200,13 @@ def test_a_slow_pods_machine_is_named_and_left_out_also_after_the_pod_was_replac
     assert {pod.spec["nodeName"] for pod in cluster.pods} == {"gpu-node-0", "gpu-node-2"}
 
 
-def test_after_a_cancellation_all_end_by_its_notice_alone_and_the_flow_says_who(
+def test_within_10_s_of_a_cancellation_nothing_is_left_and_the_flow_says_who(
     run: DetachedRun, cluster: KubernetesRecorder
 ) -> None:
     def cancel() -> None:
         if run.newest_step(1) >= 3 and run.state() is JobState.RUNNING:
             run.scheduler.cancel(run.handle())
-            wait_until(lambda: not cluster.living(), within_s=grace_s(run.spec), what="the end of all pods")
+            wait_until(lambda: not cluster.living(), within_s=10, what="the end of all pods")
 
     with pytest.raises(RunStopped, match=r"job headway-\S+ was cancelled in kubernetes") as stopped:
         run.follow(run.gang(*LONG, "--children"), run.spec, cancel)

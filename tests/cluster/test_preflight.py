@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tests.cluster.prerequisites import SYSTEM_PATH
 
 pytestmark = pytest.mark.slow
 
-WITHIN_S, TIMES_SOUND = 15.0, 4.0
+WITHIN_S, TIMES_SOUND = 5.0, 4.0
 """For what hosts say of themselves, and for what lies between them, by the ledger; where others keep the machine busy,
 so many times what sound hosts take."""
 TAKER = """
@@ -169,9 +170,9 @@ FAULTS: dict[str, tuple[Callable[[Place], Fault], str]] = {
         "the run's folder: it creates a file exclusively that is there already",
     ),
     "bandwidth": (lambda place: place.host.slow("4mbit"), "{address} to {peer}: 0."),
-    "latency": (slow_answers, " ms, over 100"),
+    "latency": (slow_answers, "{address} to {peer}: * ms, over 100"),
 }
-"""What is planted, and what is said of it."""
+"""What is planted, and what is said of it; `*` stands for a figure."""
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +211,8 @@ def test_what_is_wrong_on_one_of_two_hosts_is_refused_with_all_else_that_is_miss
         status = run.ends()
 
     expected = told.format(address=host.address, peer=peer.address)
-    assert expected in run.said and host.address in (run.said if told else host.address), run.said
+    pattern = r"[\d.]+".join(re.escape(part) for part in expected.split("*"))
+    assert re.search(pattern, run.said) and host.address in (run.said if told else host.address), run.said
     if name in AT_MUSTER:
         assert "1 of at least 2 hosts can take a node" in run.said
     else:

@@ -37,6 +37,8 @@ def test_a_run_goes_on_from_the_step_a_person_names_on_its_own_data_to_the_same_
     )
     assert resumed.returncode == 0, resumed.stderr
     assert f"run {run} goes back to step 20" in resumed.stdout and "champion" in resumed.stdout
+    last = json.loads(project.file("retrains/*/finished.json").read_bytes())
+    assert last["begun_unix_s"] == 0, "what failed since it began may fail again"
     expected = json.loads(next(finished.pristine.glob("workspace/runs/*/result.json")).read_bytes())
     assert project.result()["tensors_sha256"] == expected["tensors_sha256"]
     kept = {path.name for path in (project.run_dir() / "quarantine").iterdir()}

@@ -23,6 +23,7 @@ from pathlib import Path
 from training.launch.host_facts import look
 from training.launch.hosts import Answer, Host, Member, Muster, Transport, ask_all, module_command, muster
 from training.launch.launcher import Handle, NodeCommand, NodeReport
+from training.launch.links import PATIENCE_S as LINK_PATIENCE_S
 from training.launch.links import Link
 from training.launch.preflight import Seen, find_faults, require_no_fault
 from training.launch.process_tree import sweep, sweep_later
@@ -43,8 +44,6 @@ CANCEL_MARGIN_S = 5.0
 BEAT_S = 1.0
 ANSWER_S = 30.0
 """How long a busy host may take to say whether it can take a node; one that is gone the transport gives up sooner."""
-LINK_LOOKS = 2
-"""Neighbours that start too far apart, on a busy machine, miss each other; a way that is closed is closed twice."""
 
 
 def _no_room(_gang: Gang, _machines: Collection[str]) -> bool:
@@ -96,13 +95,16 @@ class OwnedLauncher:
         arguments: dict[Host, tuple[str, ...]] = {
             one: (one.address, str(one.port), other.address, str(other.port)) for one, other in ring
         }
-        found: dict[tuple[str, str], Link | str] = {}
-        for _ in range(LINK_LOOKS):
+
+        def look() -> dict[tuple[str, str], Link | str]:
             answers = ask_all(self._transport, list(arguments), "training.launch.links", arguments, ANSWER_S)
-            found = {(str(one), str(other)): _link(answers[one]) for one, other in ring}
-            if not any(isinstance(link, str) for link in found.values()):
-                break
-        return found
+            return {(str(one), str(other)): _link(answers[one]) for one, other in ring}
+
+        began_s, found = time.monotonic(), look()
+        is_broken = any(isinstance(link, str) for link in found.values())
+        # Where one gave up before its neighbour began, that one had its whole patience still to come.
+        may_have_missed = time.monotonic() - began_s > 2 * LINK_PATIENCE_S
+        return look() if is_broken and may_have_missed else found
 
     def render(self, gang: Gang, attempt: Attempt) -> tuple[NodeCommand, ...]:
         is_here = self._transport.is_here

@@ -11,6 +11,7 @@ import pytest
 
 from training.launch import supervisor
 from training.launch.hosts import Host, Member, Muster
+from training.launch.links import PATIENCE_S as LINK_PATIENCE_S
 from training.launch.membership import Membership
 from training.launch.owned import OwnedLauncher
 from training.launch.ports import LOOPBACK
@@ -85,6 +86,31 @@ def run(toy_run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
         return transport.guards
 
     return run
+
+
+class Unpunctual(Pretended):
+    """One host's first look at its neighbour begins when the others have given up."""
+
+    def __init__(self, names: str, late: str) -> None:
+        super().__init__(names)
+        self._late, self.num_looks = late, 0
+
+    def command(self, host: Host, argv: Sequence[str]) -> tuple[str, ...]:
+        command = super().command(host, argv)
+        if "training.launch.links" not in argv:
+            return command
+        self.num_looks += 1
+        is_late = host.name == self._late and self.num_looks <= len(self._names)
+        return ("sh", "-c", f'sleep {LINK_PATIENCE_S + 0.5}; exec "$@"', "sh", *command) if is_late else command
+
+
+def test_hosts_that_began_to_look_too_far_apart_look_once_more_before_a_run_is_refused(toy_run) -> None:
+    transport = Unpunctual("ab", late="b")
+    spec = LaunchSpec(nodes=2)
+    launcher = OwnedLauncher(spec, transport)
+    gang = toy_run.gang()
+    launcher.preflight(gang, launcher.muster(gang))
+    assert transport.num_looks == 4
 
 
 def records(folder: Path) -> list[AttemptRecord]:

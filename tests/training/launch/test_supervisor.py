@@ -240,6 +240,7 @@ def test_a_request_to_stop_keeps_checkpoints_and_the_next_run_goes_on_from_them(
 
     assert run(toy_run, gang).state == "done"
     assert AttemptRecords(toy_run.folder).all()[0].state == "stopped"
+    assert toy_run.events("rank.lost") == [], "neither who stops nor who is done is lost"
 
 
 @pytest.fixture
