@@ -5,6 +5,7 @@ Creating entry n exclusively is the compare-and-set: of two writers that both sa
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import time
@@ -126,6 +127,22 @@ def move(
             advice="Read it again and decide anew.",
         ) from error
     return _read(workspace, name, number)
+
+
+def ensure(
+    workspace: Workspace, name: str, target: Link, *, reason: str, detail: dict[str, Any] | None = None
+) -> RefEntry:
+    """Point the ref at `target`, whatever it points at: for moves that no earlier entry decides about.
+
+    Returns:
+        The entry that points at it: the newest, if it does already, also by a writer that was first just now.
+    """
+    while True:
+        newest = current(workspace, name)
+        if newest is not None and newest.target == target:
+            return newest
+        with contextlib.suppress(RefConflict):
+            return move(workspace, name, target, expected=newest, reason=reason, detail=detail)
 
 
 def _read(workspace: Workspace, name: str, number: int) -> RefEntry:

@@ -9,7 +9,7 @@ from data_contracts.checks import Check
 from data_contracts.compatibility import Suites, breaks_promise, compare, next_version
 from data_contracts.contract import Contract, parse_contract
 from data_contracts.documents import ContractReceipt, Link, StoredFile
-from data_contracts.errors import ConfigError, HeadwayError, RefConflict
+from data_contracts.errors import ConfigError, HeadwayError
 from data_contracts.given_suite import parse_suite
 from data_contracts.publication import Workspace
 from tasks.context import RunContext
@@ -40,15 +40,7 @@ def baseline_of(workspace: Workspace, pipeline: str, snapshot: Link) -> Contract
 
 def accept(context: RunContext, receipt: Link) -> None:
     """Make a receipt that passed the gate the one that the next snapshot is compared with."""
-    name = accepted_ref(context.pipeline)
-    newest = refs.current(context.workspace, name)
-    if newest is not None and newest.target == receipt:
-        return
-    try:
-        refs.move(context.workspace, name, receipt, expected=newest, reason="the data passed the gate")
-    except RefConflict as error:
-        # Another run of the pipeline accepted its snapshot at the same moment; either may be the next baseline.
-        context.ledger.event("validate.not_accepted", message=str(error))
+    refs.ensure(context.workspace, accepted_ref(context.pipeline), receipt, reason="the data passed the gate")
 
 
 class Promise(NamedTuple):

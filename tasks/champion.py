@@ -68,7 +68,8 @@ def settle(
         promoted, waits, reason = decision.promote, decision.waits, decision.reason
         if promoted:
             made = {"version": version, "how": "retrain", "by": by, "decision": kept.sha256}
-            crown(context, model, registration, expected=now, why=reason, detail=made)
+            promoted = crown_unless_it_is(context, model, registration, expected=now, why=reason, detail=made)
+            is_champion = True
     model_card.attach(versions, registration, version)
     for alias in ALIASES:
         project(versions, alias)
@@ -163,14 +164,29 @@ def crown(
         raise
 
 
+def crown_unless_it_is(
+    context: RunContext, model: str, registration: Link, *, expected: RefEntry | None, why: str, detail: dict[str, str]
+) -> bool:
+    """Whether it was we who made it champion, and not another retrain that came to the same model at the same time.
+
+    Raises:
+        RefConflict: another model became champion meanwhile.
+    """
+    try:
+        crown(context, model, registration, expected=expected, why=why, detail=detail)
+    except RefConflict:
+        now = refs.current(context.workspace, model_refs.alias_ref(model, "champion"))
+        if now is None or now.target != registration:
+            raise
+        return False
+    return True
+
+
 def point(
     context: RunContext, model: str, alias: str, registration: Link, *, reason: str, detail: dict[str, str]
 ) -> None:
     """Move a ref to the registration, unless it is there."""
-    name = model_refs.alias_ref(model, alias)
-    entry = refs.current(context.workspace, name)
-    if entry is None or entry.target != registration:
-        refs.move(context.workspace, name, registration, expected=entry, reason=reason, detail=detail)
+    refs.ensure(context.workspace, model_refs.alias_ref(model, alias), registration, reason=reason, detail=detail)
 
 
 def project(versions: ModelVersions, alias: str, *, take_over: bool = False) -> None:

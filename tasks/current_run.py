@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -78,10 +78,12 @@ def cut_run(context: RunContext) -> Link | None:
 
 def begin(context: RunContext, run: Sha256) -> None:
     """What is finished and found once more begins nothing."""
-    context.at.run = run[:16]
-    now = read(context.workspace, context.pipeline)
-    if now is None or now.run != run[:16] or now.state in ("stopped", "given up"):
-        _append(context.workspace, context.pipeline, "begun", run=run[:16])
+    name = context.at.run = run[:16]
+
+    def is_wanted(now: CurrentRun | None) -> bool:
+        return now is None or now.run != name or now.state in ("stopped", "given up")
+
+    _append(context.workspace, context.pipeline, "begun", run=name, is_wanted=is_wanted)
 
 
 def begun_at(context: RunContext, run: Link) -> float:
@@ -97,9 +99,7 @@ def begun_at(context: RunContext, run: Link) -> float:
 
 def finish(context: RunContext) -> None:
     """Its model is registered."""
-    now = read(context.workspace, context.pipeline)
-    if now is not None and now.state != "finished":
-        _append_own(context, "finished")
+    _append_own(context, "finished", is_wanted=lambda now: now is not None and now.state != "finished")
 
 
 @contextlib.contextmanager
@@ -153,32 +153,62 @@ def _without_hiding(error: HeadwayError) -> Iterator[None]:
 
 def lose_window(workspace: Workspace, pipeline: str, starving_after: int) -> CurrentRun:
     """A window was over, or nearly, before a run could begin in it: the pipeline has one less."""
-    return _append(workspace, pipeline, "cut", starving_after=starving_after)
+    lost = _append(workspace, pipeline, "cut", starving_after=starving_after)
+    assert lost is not None  # it is always wanted
+    return lost
 
 
-def _append_own(context: RunContext, state: State, *, starving_after: int | None = None) -> CurrentRun | None:
+def _append_own(
+    context: RunContext,
+    state: State,
+    *,
+    starving_after: int | None = None,
+    is_wanted: Callable[[CurrentRun | None], bool] = lambda _: True,
+) -> CurrentRun | None:
     """None, and nothing is written, where another retrain has begun another run since: that is the current one."""
-    now = read(context.workspace, context.pipeline)
-    if now is not None and now.run and context.at.run not in ("", now.run):
-        return None
-    return _append(context.workspace, context.pipeline, state, starving_after=starving_after)
+
+    def is_ours(now: CurrentRun | None) -> bool:
+        return is_wanted(now) and (now is None or not now.run or context.at.run in ("", now.run))
+
+    return _append(context.workspace, context.pipeline, state, starving_after=starving_after, is_wanted=is_ours)
 
 
 def _append(
-    workspace: Workspace, pipeline: str, state: State, *, run: str = "", starving_after: int | None = None
-) -> CurrentRun:
-    """Args:
-    run: empty: the one it is at.
+    workspace: Workspace,
+    pipeline: str,
+    state: State,
+    *,
+    run: str = "",
+    starving_after: int | None = None,
+    is_wanted: Callable[[CurrentRun | None], bool] = lambda _: True,
+) -> CurrentRun | None:
+    """Follow the newest entry, or the one that another retrain of the pipeline writes at the same moment.
+
+    Args:
+        run: empty: the one it is at.
+        is_wanted: of the newest entry; where it says no, nothing is written and None is returned.
     """
-    entry = refs.current(workspace, ref_of(pipeline))
-    before = None if entry is None else workspace.load(entry.target, CurrentRun)
+    rejected: Link | None = None
+    while True:
+        entry = refs.current(workspace, ref_of(pipeline))
+        before = None if entry is None else workspace.load(entry.target, CurrentRun)
+        if entry is not None and before is not None and entry.target == rejected:
+            return before  # what we would have written: a window that cut two retrains at once was one
+        if not is_wanted(before):
+            return None
+        now = _following(before, pipeline, state, run, starving_after)
+        rejected = workspace.publish_document(now)
+        with contextlib.suppress(RefConflict):
+            refs.move(workspace, ref_of(pipeline), rejected, expected=entry, reason=state)
+            return now
+
+
+def _following(
+    before: CurrentRun | None, pipeline: str, state: State, run: str, starving_after: int | None
+) -> CurrentRun:
     if not run and before is not None and before.state in ("begun", "cut"):
         run = before.run
     spent = 0 if before is None or state in ("finished", "given up") else before.windows_cut
     cut = spent + (state == "cut")
     starving = starving_after is not None and cut >= starving_after
-    now = CurrentRun(pipeline=pipeline, run=run, state=state, windows_cut=cut, starving=starving)
-    # Two retrains of one pipeline at once: the other's is as good.
-    with contextlib.suppress(RefConflict):
-        refs.move(workspace, ref_of(pipeline), workspace.publish_document(now), expected=entry, reason=state)
-    return now
+    return CurrentRun(pipeline=pipeline, run=run, state=state, windows_cut=cut, starving=starving)

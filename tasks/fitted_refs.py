@@ -8,7 +8,7 @@ from typing import Any
 
 from data_contracts import refs, stages
 from data_contracts.documents import Link, RunSpec, ShardManifest
-from data_contracts.errors import IntegrityError
+from data_contracts.errors import IntegrityError, RefConflict
 from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
 from tasks.context import RunContext
@@ -49,15 +49,17 @@ def _derived(workspace: Workspace, number: int, run: RunSpec) -> RefEntry:
 def repaired_state_in_use(context: RunContext) -> RefEntry | None:
     """The same; what was derived is written down, after the damaged entry, which stays as it is."""
     name = fitted_ref(context.pipeline)
-    try:
-        return refs.current(context.workspace, name)
-    except IntegrityError as error:
-        entry = state_in_use(context.workspace, context.pipeline)
-        if entry is None:
-            raise
-        said = f"{error.where}: {error.what} {entry.target.short}, which the last training went with, stays in use."
-        context.ledger.event("stage.damaged", stage="fit", message=said)
-        return refs.move(context.workspace, name, entry.target, expected=entry, reason=RECOVERED, detail=entry.detail)
+    while True:
+        try:
+            return refs.current(context.workspace, name)
+        except IntegrityError as error:
+            entry = state_in_use(context.workspace, context.pipeline)
+            if entry is None:
+                raise
+            said = f"{error.where}: {error.what} {entry.target.short}, which the last training went with, stays in use."
+        with contextlib.suppress(RefConflict):  # another retrain has repaired it: its entry is read again
+            refs.move(context.workspace, name, entry.target, expected=entry, reason=RECOVERED, detail=entry.detail)
+            context.ledger.event("stage.damaged", stage="fit", message=said)
 
 
 def _last_trained(workspace: Workspace, pipeline: str) -> RunSpec | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from data_contracts import refs
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import ContractReceipt, FittedState, Link, ShardGroup, ShardManifest, Snapshot, SourceFile
-from data_contracts.errors import IntegrityError
+from data_contracts.errors import IntegrityError, RefConflict
 from data_contracts.quarantine import left_out_rows
 from data_contracts.report_text import count
 from data_contracts.sources import SourceSpec
@@ -47,11 +49,27 @@ def current_fitted_state(
     context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link
 ) -> Link:
     """The pipeline's fitted state: fitted on the first data it saw, then kept until encoder, split or `fit` change."""
+    while True:
+        entry = repaired_state_in_use(context)
+        reason = reason_to_fit(context, spec, entry)
+        if entry is not None and reason is None:
+            return entry.target
+        link = _newly_fitted(context, spec, source, snapshot, receipt)
+        if entry is not None and reason == DAMAGED and link != entry.target:
+            message = f"{entry.target.short} came from earlier data; {link.short}, fitted on today's, takes its place."
+            context.ledger.event("stage.damaged", stage="fit", message=message)
+        detail = detail_of(spec)
+        if entry is not None and (entry.target, entry.detail) == (link, detail):
+            return link
+        with contextlib.suppress(RefConflict):  # another retrain fitted meanwhile: its state will do, if ours would
+            name, why = fitted_ref(context.pipeline), reason or FIRST_FIT
+            refs.move(context.workspace, name, link, expected=entry, reason=why, detail=detail)
+            return link
+
+
+def _newly_fitted(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link) -> Link:
+    """A state fitted on these data, now or before."""
     workspace = context.workspace
-    entry = repaired_state_in_use(context)
-    reason = reason_to_fit(context, spec, entry)
-    if entry is not None and reason is None:
-        return entry.target
     own = encoder_code(spec.encoder, (str(context.base),))
     inputs = {
         "encoder": spec.encoder.fitting,
@@ -68,16 +86,7 @@ def current_fitted_state(
         state = fit(spec, sources, workspace, snapshot=snapshot, receipt=receipt, code=own)
         return Made(document=state, files=state.files)
 
-    link = find_or_make(context, "fit", inputs, make)
-    if entry is not None and reason == DAMAGED and link != entry.target:
-        message = f"{entry.target.short} came from earlier data; {link.short}, fitted on today's, takes its place."
-        context.ledger.event("stage.damaged", stage="fit", message=message)
-    detail = detail_of(spec)
-    if entry is None or (entry.target, entry.detail) != (link, detail):
-        refs.move(
-            workspace, fitted_ref(context.pipeline), link, expected=entry, reason=reason or FIRST_FIT, detail=detail
-        )
-    return link
+    return find_or_make(context, "fit", inputs, make)
 
 
 def known_fitted_state(context: RunContext, spec: ShardSpec) -> Link | None:

@@ -45,18 +45,11 @@ def settle_start(context: RunContext, run: RunSpec, start: StartSpec) -> Settled
 
 
 def write_down_start(context: RunContext, settled: Settled) -> None:
-    """Hold the starting point fast for a run that is about to begin.
-
-    Raises:
-        RefConflict: another flow began the same run at the same moment; retried.
-    """
+    """Hold the starting point fast for a run that is about to begin."""
     if settled.run.start is None:
         return
     name = start_ref(settled.run.model_copy(update={"start": None}))
-    entry = refs.current(context.workspace, name)
-    if entry is None or entry.target != settled.run.start:
-        detail = {"said": settled.said}
-        refs.move(context.workspace, name, settled.run.start, expected=entry, reason="a run began", detail=detail)
+    refs.ensure(context.workspace, name, settled.run.start, reason="a run began", detail={"said": settled.said})
 
 
 def start_ref(run: RunSpec) -> str:
