@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
 
 import fsspec
 
+from data_contracts.credentials import credential_in_uri
 from data_contracts.errors import ConfigError
 
 NUM_PARALLEL = 4
@@ -16,7 +15,6 @@ NUM_PARALLEL = 4
 CONNECT_S, SILENCE_S = 5, 20
 """How long a connection may take to stand, and how long it may then say nothing."""
 CREDENTIALS = "Credentials come from the environment or AWS's own configuration (AWS_PROFILE, AWS_ACCESS_KEY_ID, ...)."
-SECRET_WORDS = ("secret", "token=", "password", "passwd", "pwd=", "pwd%3d", "signature=")
 
 
 def open_file_system(uri: str) -> tuple[Any, str]:
@@ -43,15 +41,11 @@ def refuse_credentials(uri: str) -> None:
     Raises:
         ConfigError: it holds some.
     """
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(uri)
-        if "://" in uri and holds_a_secret(parts):
-            raise ConfigError("a URI must not hold credentials.", where=f"{parts.scheme}://...", advice=CREDENTIALS)
-
-
-def holds_a_secret(parts: SplitResult) -> bool:
-    """Whether a URI has a password, or what looks like a secret in its query."""
-    return parts.password is not None or any(word in parts.query.lower() for word in SECRET_WORDS)
+    if found := credential_in_uri(uri):
+        scheme = uri.partition("://")[0]
+        raise ConfigError(
+            f"a URI must not hold credentials, and this one holds {found}.", where=f"{scheme}://...", advice=CREDENTIALS
+        )
 
 
 def _options(protocol: str) -> dict[str, Any]:

@@ -7,14 +7,13 @@ that died half-way, or is simply run again, makes no second version.
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
 from data_contracts import stages
+from data_contracts.credentials import credential_in_uri
 from data_contracts.documents import Frozen, Link, Registration, StoredFile
 from data_contracts.errors import IntegrityError
-from data_contracts.file_systems import holds_a_secret
 from tasks import mlflow_store, model_card
 from tasks.artifacts import artifact_key, show_link, show_markdown
 from tasks.candidate import Candidate, read_candidate, require_files
@@ -42,10 +41,7 @@ class RegistrySpec(Frozen):
     @classmethod
     def _holds_no_secret(cls, uri: str) -> str:
         # It is written down beside every version and named in every error.
-        parts = urlsplit(uri)
-        # A database wants its user's name; a server's user name alone is a token.
-        is_token = parts.username is not None and parts.scheme in ("http", "https")
-        if is_token or holds_a_secret(parts):
+        if credential_in_uri(uri):
             raise ValueError(
                 "a password or token does not belong in a pipeline file; MLflow reads MLFLOW_TRACKING_USERNAME and "
                 "_PASSWORD, or MLFLOW_TRACKING_TOKEN, and a database's client its own, such as PGPASSWORD"

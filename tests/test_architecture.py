@@ -14,7 +14,7 @@ from training.code_archive import pack, rank_sources
 
 HOME = Path(__file__).resolve().parent.parent
 GROUND_FLOOR = {
-    *("__init__", "errors", "digests", "documents", "publication", "refs", "stages"),
+    *("__init__", "credentials", "errors", "digests", "documents", "publication", "refs", "stages"),
     *("full_disk", "leftovers", "object_store", "store_errors"),
     *("file_systems", "folder_store", "places", "published_files"),
 }

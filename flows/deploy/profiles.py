@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, field_validator
 
+from data_contracts.credentials import credential_in_uri, is_secret_name
 from data_contracts.documents import Frozen, Json
 from data_contracts.errors import ConfigError
 from data_contracts.strict_yaml import parse_yaml_model
@@ -23,10 +24,6 @@ PLAIN = r"^[^/%&<>?#\[\]\\]+$"
 """Names that Prefect takes, and that a place of its API and a line in a terminal can hold as they are."""
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
-_SECRET = re.compile(
-    r"(^|_)(SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIALS?|(API|ACCESS|PRIVATE)_?KEY|AUTH_STRING)(_|$)", re.I
-)
 
 
 class PoolSpec(Frozen):
@@ -108,10 +105,10 @@ class Profile(Frozen):
     @classmethod
     def _no_secrets(cls, values: dict[str, Json]) -> dict[str, Json]:
         # Anybody who sees the server's pages reads these.
-        if found := [name for name, value in values.items() if _SECRET.search(name) and value is not None]:
+        if found := [name for name, value in values.items() if is_secret_name(name) and value is not None]:
             raise ValueError(f"{', '.join(found)} reads like a secret; set it in the workers' environment instead")
-        if found := [name for name, value in values.items() if _PASSWORD_IN_URL.search(str(value))]:
-            raise ValueError(f"{', '.join(found)} holds a URL with a password; set it in the workers' environment")
+        if found := [name for name, value in values.items() if credential_in_uri(str(value))]:
+            raise ValueError(f"{', '.join(found)} holds a URL with credentials; set it in the workers' environment")
         return values
 
 

@@ -1,0 +1,124 @@
+"""Credentials where none belong: what looks like one in a URI, in a variable's name, in a value.
+
+URIs, variables and parameters are written into documents, logs and servers' pages, where whoever reads those would
+find the credential. It is recognised by where it stands and by its look; no answer of this module repeats it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+_SECRET_WORDS = frozenset(
+    {"secret", "token", "password", "passwd", "passphrase", "pass", "pwd", "pw", "sig", "signature", "sas", "jwt"}
+    | {"credential", "credentials", "auth", "authorization", "bearer", "apikey", "accesskey", "privatekey", "session"}
+)
+_KEYS_OF = frozenset({"api", "access", "private", "account", "storage", "shared", "subscription", "master", "secret"})
+_VERSION_WORDS = frozenset({"id", "version", "versionid", "generation", "snapshot", "digest", "sha256", "md5", "etag"})
+"""Long and random too, and no secrets."""
+_NAMED_USERS = frozenset(
+    {"sftp", "ssh", "ftp", "smb", "hdfs", "webhdfs", "abfs", "abfss", "wasb", "wasbs"}
+    | {"postgresql", "postgres", "mysql", "mariadb", "mssql", "oracle"}
+)
+"""Schemes that want a user's or a container's name before the `@`; elsewhere what stands there is a token."""
+_ISSUED = re.compile(
+    r"(?<![A-Za-z0-9])(A[KS]IA[A-Z0-9]{12,}|gh[opsur]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|hf_\w{16,}|"
+    r"xox[abeprs]-[\w-]{8,}|AIza[\w-]{16,}|ya29\.[\w-]{8,}|dapi[0-9a-f]{16,}|(sk|rk|pk)[-_][\w-]{16,}|npm_\w{16,}|"
+    r"pypi-[\w-]{16,}|eyJ[\w-]{8,}\.[\w-]{8,})"
+)
+"""What the large issuers' tokens begin with."""
+_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)")
+_RANDOM = re.compile(r"[A-Za-z0-9+/=_.~-]{20,}")
+_MIN_RANDOM_BITS_PER_CHARACTER = 3.5
+_MAX_NESTED = 4
+
+
+def credential_in_uri(uri: str) -> str:
+    """Where a URI holds what looks like a credential, such as "its user name"; empty where it holds none.
+
+    Chained URIs (`zip://a.csv::https://...`), URIs inside others, and percent-encoded ones are looked into. One that
+    is malformed where a credential could stand counts as holding one.
+    """
+    if "://" not in uri and "%3a%2f%2f" not in uri.lower():
+        return ""
+    for text in _decoded(uri):
+        if _ISSUED.search(text):
+            return "an issued token"
+        for scheme, authority in _URI.findall(text):
+            if found := _in_authority(scheme.lower(), authority, text):
+                return found
+        for name, value in _parameters(text):
+            if is_secret_name(name) and value:
+                return f"the parameter {name!r}"
+            if looks_random(value) and not _names_a_version(name):
+                return "a parameter that looks like a token"
+    return ""
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable or parameter of this name holds a secret; one that names a file of secrets does not."""
+    words = _words(name)
+    if not words or words[-1] in ("file", "path", "dir"):
+        return False
+    if _SECRET_WORDS & {*words, *map("".join, itertools.pairwise(words))}:
+        return True
+    return any(word == "key" and before in _KEYS_OF for before, word in itertools.pairwise(words))
+
+
+def looks_random(value: str) -> bool:
+    """Whether a value looks like a drawn token: long, of letters and digits, and no word repeats in it."""
+    if not _RANDOM.fullmatch(value) or not re.search(r"[0-9]", value) or not re.search(r"[A-Za-z]", value):
+        return False
+    counts = Counter(value).values()
+    return -sum(n / len(value) * math.log2(n / len(value)) for n in counts) >= _MIN_RANDOM_BITS_PER_CHARACTER
+
+
+def _in_authority(scheme: str, authority: str, text: str) -> str:
+    user_info, at, host = authority.rpartition("@")
+    if not at:
+        # A slash in a password ends the authority before its `@`.
+        _, colon, port = host.rpartition(":")
+        after = text.partition(f"://{authority}")[2]
+        cut = bool(colon) and not port.isdigit() and not host.endswith("]") and "@" in after
+        return "what looks like a password" if cut else ""
+    user, has_password, _password = user_info.partition(":")
+    if has_password:
+        return "a password"
+    if user and (scheme.partition("+")[0] not in _NAMED_USERS or looks_random(user)):
+        return "a user name that may be a token"
+    return ""
+
+
+def _parameters(text: str) -> Iterator[tuple[str, str]]:
+    """`name=value` of query, fragment and connection strings, wherever they stand behind the first `?`, `;` or `#`."""
+    behind = re.split(r"[?;#]", text, maxsplit=1)[1:]
+    for part in re.split(r"[?&;#,{}\s]", behind[0]) if behind else ():
+        name, is_pair, value = part.partition("=") if "=" in part else part.partition(":")
+        if is_pair:
+            yield name.strip("\"' "), value.strip("\"' ")
+
+
+def _decoded(uri: str) -> Iterator[str]:
+    """The URI as it is, and as it reads after each percent-decoding."""
+    text = uri
+    for _ in range(_MAX_NESTED):
+        yield text
+        decoded = unquote(text)
+        if decoded == text:
+            return
+        text = decoded
+
+
+def _names_a_version(name: str) -> bool:
+    words = _words(name)
+    return bool(words) and (words[-1] in _VERSION_WORDS or "".join(words) in _VERSION_WORDS)
+
+
+def _words(name: str) -> list[str]:
+    """`X-Amz-Signature`, `apiKey` and `DB_PASSWORD` as lower-case words."""
+    spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
+    return [word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word]

@@ -1,0 +1,89 @@
+"""What is written down holds no credential: each form in which people put one into a URI, and those that are none."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+
+from data_contracts.credentials import credential_in_uri, is_secret_name
+from data_contracts.errors import ConfigError
+from data_contracts.file_systems import open_file_system, refuse_credentials
+
+DRAWN = "Zk9Qv2Lr8XwT4sNb7Yc1"
+REFUSED = [
+    f"https://user:{DRAWN}@host/data",
+    f"https://{DRAWN}@host/data",
+    "https://reader@host/data",
+    f"https://user:half/{DRAWN}@host/data",
+    f"https://host/data.csv?sig={DRAWN}",
+    f"https://host/data.csv?sv=2022-11-02&sr=b&sig={quote(DRAWN + '+/=')}",
+    f"https://host/data.csv?api_key={DRAWN}",
+    f"https://host/data.csv?apiKey={DRAWN}",
+    f"https://host/data.csv?X-Amz-Credential={DRAWN}&x=1",
+    f"https://host/data.csv?auth={DRAWN}",
+    f"https://host/data.csv?key={DRAWN}",
+    f"https://host/data.csv?q={DRAWN}",
+    f"https://host/data.csv?format=csv;pwd={DRAWN}",
+    f"https://host/data.csv#access_token={DRAWN}",
+    "https://host/ghp_abcdefghijklmnop1234/data.csv",
+    "https://[::1/data?password=x",
+    f"s3://AKIA:{DRAWN}@bucket/x",
+    "s3://AKIAIOSFODNN7EXAMPLE@bucket/x",
+    f"s3://bucket/x?secret={DRAWN}",
+    f"simplecache::https://user:{DRAWN}@host/data.csv",
+    f"zip://a.csv::https://host/all.zip?sig={DRAWN}",
+    f"filecache::s3://key:{DRAWN}@bucket/data.csv",
+    f"https://proxy/fetch?url={quote(f'https://user:{DRAWN}@host/data', safe='')}",
+    f"https://proxy/https://user:{DRAWN}@host/data",
+    f"https://host/data%3Fsig%3D{DRAWN}",
+    f"mssql+pyodbc:///?odbc_connect={quote(f'DRIVER=x;SERVER=y;PWD={DRAWN}')}",
+    f"postgresql://db/mlflow?user=u&password={DRAWN}",
+]
+TAKEN = [
+    "s3://bucket/prefix",
+    "s3://bucket/data.csv?versionId=3sL4kqtJlcpXroDTDmJ_rmSpXd3dIbrHY",
+    "gs://bucket/o#generation=1612345678901234",
+    "https://host:8443/data.csv?format=csv&gid=0",
+    "https://docs.host/export?id=1BxiMVs0XRA5nFMdKvBdBZjgmUUqptlbs74OgvE2upms",
+    "https://[::1]:9000/data",
+    "sftp://reader@host/data",
+    "abfs://container@account.dfs.core.windows.net/data",
+    "zip://a.csv::https://host/all.zip",
+    "simplecache::s3://bucket/data",
+    "postgresql://user@db/mlflow",
+    "sqlite:////a/mlflow.db?timeout=20",
+    "memory://workspace",
+    "/home/me/keys=all/data?token=x",
+    "python:sklearn/datasets/data",
+]
+
+
+@pytest.mark.parametrize("uri", REFUSED)
+def test_a_credential_in_a_uri_is_refused_and_not_repeated(uri: str) -> None:
+    with pytest.raises(ConfigError, match="must not hold credentials") as refused:
+        refuse_credentials(uri)
+    assert DRAWN not in str(refused.value) and refused.value.where and refused.value.advice
+
+
+@pytest.mark.parametrize("uri", TAKEN)
+def test_a_uri_without_credentials_is_taken(uri: str) -> None:
+    assert credential_in_uri(uri) == ""
+
+
+@pytest.mark.parametrize("uri", [f"simplecache::https://user:{DRAWN}@host/data", f"memory://x?sig={DRAWN}"])
+def test_no_file_system_is_opened_by_a_uri_with_credentials(uri: str) -> None:
+    with pytest.raises(ConfigError, match="must not hold credentials"):
+        open_file_system(uri)
+
+
+@pytest.mark.parametrize("name", ["WANDB_API_KEY", "apiKey", "DB_PASSWORD", "slack_token", "X-Amz-Signature", "sig"])
+def test_a_name_of_a_secret_is_known(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["DB_PASSWORD_FILE", "MAX_TOKENS", "TOKENIZERS_PARALLELISM", "KEYS", "PARTITION_KEY", "OMP_NUM_THREADS", ""]
+)
+def test_a_name_of_none_is_taken(name: str) -> None:
+    assert not is_secret_name(name)
