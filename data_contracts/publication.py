@@ -25,6 +25,8 @@ from data_contracts.published_files import PublishedFiles, document_path, requir
 Sync = Literal["file and name", "file", "nothing"]
 """What is safe from a power cut when a file is published: all of it; its bytes, since whoever publishes more beside it
 makes all names durable at once; or nothing, since another process reads it now or never."""
+PRIVATE = 0o700
+"""A new workspace is its user's alone: it holds data, models and what decides which model serves."""
 RENEW_AFTER_S = 3600.0
 """What was written within this counts as new."""
 
@@ -36,6 +38,9 @@ class Workspace(PublishedFiles):
     def create(cls, uri: str, patience: Patience | None = None) -> Workspace:
         """Open, making a folder if it is missing, and prove that it can be written, here and there.
 
+        A folder that is made here is its user's alone (0700); one that is there keeps its mode, so that a team shares
+        what it made for a group.
+
         Raises:
             EnvironmentProblem: not writable, not a folder, or no such bucket.
         """
@@ -43,7 +48,7 @@ class Workspace(PublishedFiles):
         probe = f".probe-{uuid.uuid4().hex}"
         place = str(workspace._local)
         try:
-            make_folder(workspace._local)
+            make_folder(workspace._local, mode=PRIVATE)
             (workspace._local / probe).write_bytes(b"")
             (workspace._local / probe).unlink()
         except OSError as error:
@@ -199,15 +204,19 @@ class Workspace(PublishedFiles):
         return self.publish(relative, canonical_json(value))
 
 
-def make_folder(folder: Path) -> None:
-    """With those it lies in, where they are missing; the names of all that were are safe from a power cut."""
-    _fsync_names(_make_folder(folder))
+def make_folder(folder: Path, *, mode: int = 0o777) -> None:
+    """With those it lies in, where they are missing; the names of all that were are safe from a power cut.
+
+    Args:
+        mode: of the folder itself, if it is made here, less the umask.
+    """
+    _fsync_names(_make_folder(folder, mode))
 
 
-def _make_folder(folder: Path) -> list[Path]:
+def _make_folder(folder: Path, mode: int = 0o777) -> list[Path]:
     """Returns what was missing, innermost first."""
     try:
-        folder.mkdir()
+        folder.mkdir(mode)
         return [folder]
     except FileExistsError:
         if not folder.is_dir():
@@ -215,7 +224,7 @@ def _make_folder(folder: Path) -> list[Path]:
         return []
     except FileNotFoundError:
         above = _make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(mode, exist_ok=True)
         return [folder, *above]
 
 

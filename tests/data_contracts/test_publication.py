@@ -396,3 +396,17 @@ def test_a_link_that_leads_out_of_the_workspace_is_refused(folder: Workspace, tm
 def test_a_link_with_a_forged_digest_never_becomes_a_path() -> None:
     with pytest.raises(ValueError, match="sha256"):
         Link(kind="snapshot", sha256="../../etc/passwd")
+
+
+def test_a_new_workspace_is_its_users_alone_and_one_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o770)
+    before = os.umask(0)
+    try:
+        Workspace.create(str(tmp_path / "above" / "new"))
+        Workspace.create(str(shared))
+    finally:
+        os.umask(before)
+    modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "above" / "new", tmp_path / "above", shared)]
+    assert modes == [0o700, 0o777, 0o770]
