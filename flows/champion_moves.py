@@ -18,7 +18,7 @@ from flows.environment import project_folder
 from flows.pipeline_spec import find_pipeline_file, load_pipeline
 from flows.tables import print_table
 from flows.verify import proofs
-from tasks import champion_moves, decisions, model_card, model_refs, retirement
+from tasks import champion_moves, decisions, identity, model_card, model_refs, retirement
 from tasks.champion_moves import Moved
 from tasks.context import RunContext
 from tasks.model_versions import model_versions
@@ -74,7 +74,7 @@ def promote(
         _at_work(workspace, name) as (context, warnings),
         model_versions(context, name, _store(workspace, name)) as made,
     ):
-        moved = champion_moves.promote(made, target, why=why, by=decisions.who(), policy=policy, override=override)
+        moved = champion_moves.promote(made, target, why=why, by=identity.who(), policy=policy, override=override)
     return _report(workspace, name, moved, warnings)
 
 
@@ -98,7 +98,7 @@ def refuse(workspace_uri: str, model: str, version: str, *, why: str) -> Refusal
     workspace = Workspace(workspace_uri)
     _require_reason(why)
     name, version, target = model_refs.resolve(workspace, f"models:/{model}/{version}")
-    by, policy = decisions.who(), decisions.last_policy(workspace, name)
+    by, policy = identity.who(), decisions.last_policy(workspace, name)
     with (
         _at_work(workspace, name) as (context, _),
         model_versions(context, name, _store(workspace, name)) as made,
@@ -122,7 +122,7 @@ def retire(workspace_uri: str, model: str, version: str, *, why: str) -> Refusal
         _at_work(workspace, name) as (context, _),
         model_versions(context, name, _store(workspace, name)) as made,
     ):
-        entry = retirement.retire(made, target, why=why, by=decisions.who())
+        entry = retirement.retire(made, target, why=why, by=identity.who())
         model_card.attach(made, target, version)
     card = workspace.uri_of(model_card.card_path(name, target))
     return RefusalReport(model=name, version=version, why=entry.reason, by=str(entry.detail["by"]), card=card)
@@ -149,7 +149,7 @@ def rollback(workspace_uri: str, model: str, *, why: str, to: str = "") -> MoveR
         _at_work(workspace, model) as (context, warnings),
         model_versions(context, model, _store(workspace, model)) as made,
     ):
-        moved = champion_moves.rollback(made, target, expected=now, why=why, by=decisions.who())
+        moved = champion_moves.rollback(made, target, expected=now, why=why, by=identity.who())
     return _report(workspace, model, moved, warnings)
 
 

@@ -17,7 +17,7 @@ from data_contracts.publication import Workspace
 from flows.commands import hold_command, release_command
 from flows.environment import project_folder
 from flows.pipeline_spec import NAME_PATTERN, find_pipeline_file, load_pipeline
-from tasks.decisions import who
+from tasks.identity import who
 
 NOT_STOPPED = "A run that is going on is not stopped; `headway stop` does that."
 

@@ -11,7 +11,7 @@ from data_contracts.documents import EvaluationReport, Frozen, Link, Registratio
 from data_contracts.errors import RefConflict
 from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
-from tasks import decisions, mlflow_store, model_card, model_refs
+from tasks import decisions, identity, mlflow_store, model_card, model_refs
 from tasks.context import RunContext
 from tasks.model_facts import machine_here, subject_of
 from tasks.model_versions import ModelVersions
@@ -63,7 +63,7 @@ def settle(
         if (gone := model_refs.retirement_of(workspace, model, registration)) is not None:
             held_back = f"was retired by {gone.detail['by']}: {gone.reason}"
         decision = judge(workspace, policy or PromotionSpec(), registration, evaluation, now, held_back=held_back)
-        by = f"retrain {context.pipeline}, {decisions.who()}"
+        by = f"retrain {context.pipeline}, {identity.who()}"
         kept = decisions.record(workspace, decision, version=version, by=by)
         promoted, waits, reason = decision.promote, decision.waits, decision.reason
         if promoted:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
-import os
-import socket
 from collections.abc import Iterator
 
 from data_contracts import refs
@@ -102,12 +99,3 @@ def newest_evaluation(workspace: Workspace, registration: Link, champion: Link |
         (each for each in found if workspace.load(each, EvaluationReport).judged_against == champion),
         document.evaluation,
     )
-
-
-def who() -> str:
-    """User and host, as the operating system knows them."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"

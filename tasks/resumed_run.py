@@ -14,7 +14,7 @@ from data_contracts.documents import Link, RunSpec
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from tasks.context import RunContext
-from tasks.decisions import who
+from tasks.identity import who
 from tasks.launch import result_path
 from tasks.run_claims import RunClaim, claimed_run
 from training.checkpoint.layout import MANIFEST_NAME, checkpoint_path, committed_steps, run_folder, step_of

@@ -15,7 +15,7 @@ from data_contracts.documents import Document, Link
 from data_contracts.errors import IntegrityError, RefConflict
 from data_contracts.publication import Workspace
 from tasks.context import RunContext
-from tasks.decisions import who
+from tasks.identity import who
 
 Trigger = Literal["new data", "drift", "event"]
 

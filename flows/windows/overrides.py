@@ -11,7 +11,7 @@ from data_contracts import refs
 from data_contracts.documents import Document
 from data_contracts.publication import Workspace
 from flows.windows.openings import UTC, Override
-from tasks.decisions import who
+from tasks.identity import who
 
 
 class WindowDecision(Document):

@@ -8,7 +8,9 @@ import shlex
 from pathlib import Path
 
 import pytest
-from prefect import State
+from prefect import State, flow
+from prefect.client.orchestration import get_client
+from prefect.flow_engine import run_flow
 
 from data_contracts import refs
 from data_contracts.digests import canonical_json
@@ -17,6 +19,7 @@ from data_contracts.publication import Workspace
 from flows.holds import standing_hold
 from flows.request import RetrainRequest
 from flows.windows.admission import enter, keeping_to_windows
+from tasks.identity import who
 from tests.flows.tiny_pipeline import PIPELINE
 
 AHEAD = """\
@@ -162,3 +165,17 @@ def test_what_goes_on_with_a_resumed_run_keeps_to_it_that_nobody_is_promoted(req
     assert resumed.command == "headway resume 0123456789abcdef --pipeline tiny.yaml --no-promote"
     unregistered = request_of.model_copy(update={"may_register": False})
     assert unregistered.command == "headway retrain tiny.yaml --no-register"
+
+
+@flow
+def asks_who_acts() -> str:
+    return who()
+
+
+def test_what_a_deployments_run_decides_is_told_by_the_run_and_not_as_a_persons(prefect_here: None) -> None:
+    with get_client(sync_client=True) as client:
+        flow_id = client.create_flow(asks_who_acts)
+        deployment_id = client.create_deployment(flow_id, name="nightly")
+        run = client.create_flow_run_from_deployment(deployment_id)
+    assert run_flow(asks_who_acts, flow_run=run).startswith(f"flow run {run.name} of a deployment (Prefect), as ")
+    assert "(Prefect)" not in asks_who_acts(), "by hand there is no deployment that vouches"
