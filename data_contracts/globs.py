@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+_SET_WITH_SLASH = re.compile(r"\[[^\]]*/")
+
 
 @lru_cache(maxsize=1024)
 def compile_glob(pattern: str) -> re.Pattern[str]:
@@ -63,7 +65,23 @@ def path_filter(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str
     return is_wanted
 
 
-def folder_filter(exclude: Sequence[str]) -> Callable[[str], bool]:
-    """Whether a folder need be looked into: not when an exclude pattern covers all that is below it."""
+def folder_filter(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:
+    """Whether a folder need be looked into: not when no include pattern matches below it, nor when an exclude pattern
+    covers all that is below it."""
     covered = [compile_glob(pattern.removesuffix("/**")) for pattern in exclude if pattern.endswith("/**")]
-    return lambda folder: not any(each.fullmatch(folder) for each in covered)
+    return lambda folder: (
+        any(_may_match_below(folder, pattern) for pattern in include)
+        and not any(each.fullmatch(folder) for each in covered)
+    )
+
+
+def _may_match_below(folder: str, pattern: str) -> bool:
+    if _SET_WITH_SLASH.search(pattern):
+        return True
+    parts, segments = folder.split("/"), pattern.split("/")
+    for part, segment in zip(parts, segments, strict=False):
+        if "**" in segment:
+            return True
+        if not compile_glob(segment).fullmatch(part):
+            return False
+    return len(segments) > len(parts)

@@ -29,14 +29,21 @@ class RemoteFile(NamedTuple):
     """The strong ETag, which no other content of this name ever has; empty where there is none."""
 
 
-def list_local(root: Path, include: Sequence[str], exclude: Sequence[str]) -> list[LocalFile]:
+def list_local(
+    root: Path, include: Sequence[str], exclude: Sequence[str], *, follow_links: bool = False
+) -> list[LocalFile]:
     """Wanted regular files below a folder, by relative POSIX path in code-point order, with their stat.
 
     A link to a file counts as that file. A linked folder is followed unless it is read already, so that no file is
     listed twice and a loop ends. No name is normalised: `é` in two Unicode forms is two files, as on the disk.
 
+    Args:
+        root: may itself be a link.
+        follow_links: whether a link may lead out of `root`; links that stay within are always followed.
+
     Raises:
-        DataError: the root or a folder cannot be listed; a wanted name is not a readable regular file, or not UTF-8.
+        DataError: the root or a folder cannot be listed; a wanted name is not a readable regular file, or not UTF-8; a
+            link leads out that may not.
     """
     try:
         is_folder = root.is_dir()
@@ -44,12 +51,40 @@ def list_local(root: Path, include: Sequence[str], exclude: Sequence[str]) -> li
         raise unreadable(str(root), error) from error
     if not is_folder:
         raise DataError("there is no such folder.", where=str(root), advice="Check `source.uri`.")
-    is_wanted, is_open = path_filter(include, exclude), folder_filter(exclude)
-    files = [(relative, _status(entry)) for relative, entry in _walk(root, is_open) if is_wanted(relative)]
-    return sorted(files, key=lambda file: file[0])
+    is_wanted, is_excluded = path_filter(include, exclude), path_filter(exclude, ())
+    may_hold, home = folder_filter(include, exclude), Path(os.path.realpath(root))
+
+    def is_open(relative: str, entry: os.DirEntry[str]) -> bool:
+        if not may_hold(relative):
+            return False
+        if follow_links or not _leads_out(entry, home):
+            return True
+        if is_excluded(relative):
+            return False
+        raise _link_out(entry.path)
+
+    found = []
+    for relative, entry in _walk(root, is_open):
+        if is_wanted(relative):
+            found.append((relative, _status(entry)))
+            if not follow_links and _leads_out(entry, home):
+                raise _link_out(entry.path)
+    return sorted(found, key=lambda file: file[0])
 
 
-def _walk(root: Path, is_open: Callable[[str], bool]) -> Iterator[tuple[str, os.DirEntry[str]]]:
+def _leads_out(entry: os.DirEntry[str], home: Path) -> bool:
+    return entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(home)
+
+
+def _link_out(where: str) -> DataError:
+    return DataError(
+        "the link leads out of the source's folder.",
+        where=where.encode(errors="backslashreplace").decode(),
+        advice="Put what it names into the folder, exclude it in `source.exclude`, or set `source.follow_links: true`.",
+    )
+
+
+def _walk(root: Path, is_open: Callable[[str, os.DirEntry[str]], bool]) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """Every entry; real folders first and linked ones last, so that a file keeps its real path."""
     real, linked, seen = deque([("", str(root))]), deque[tuple[str, str]](), set[tuple[int, int]]()
     while real or linked:
@@ -64,7 +99,7 @@ def _walk(root: Path, is_open: Callable[[str], bool]) -> Iterator[tuple[str, os.
         for entry in _scan(folder):
             relative = prefix + entry.name
             if _is_folder(entry):
-                if is_open(relative):
+                if is_open(relative, entry):
                     (linked if entry.is_symlink() else real).append((f"{relative}/", entry.path))
             else:
                 yield relative, entry
@@ -100,12 +135,17 @@ def _status(entry: os.DirEntry[str]) -> os.stat_result:
     return status
 
 
-def list_remote(root: str, include: Sequence[str], exclude: Sequence[str]) -> list[RemoteFile]:
+def list_remote(
+    root: str, include: Sequence[str], exclude: Sequence[str], *, follow_links: bool = False
+) -> list[RemoteFile]:
     """Wanted files below an fsspec URI, by relative path in code-point order, as the store has them now.
+
+    Args:
+        follow_links: whether files may be links, in stores that know links and say which they are.
 
     Raises:
         ConfigError: the URI's protocol is not known or its package is not installed.
-        DataError: the listing was refused.
+        DataError: the listing was refused, or holds a link.
     """
     try:
         fs, path = fsspec.core.url_to_fs(root)
@@ -123,6 +163,10 @@ def list_remote(root: str, include: Sequence[str], exclude: Sequence[str]) -> li
             for name, info in wanted.items()
             if is_wanted(name)
         }
+    for name, info in sorted(whole.items()):
+        # Where a store's link leads is not to be found out, so that none is followed.
+        if not follow_links and (info.get("islink") or info.get("type") == "link"):
+            raise _link_out(f"{root.rstrip('/')}/{name}")
     return [_remote_file(name, info) for name, info in sorted(whole.items())]
 
 

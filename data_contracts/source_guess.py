@@ -12,7 +12,7 @@ import fsspec
 
 from data_contracts.errors import ConfigError, DataError
 from data_contracts.source_files import list_local, list_remote
-from data_contracts.source_places import resolve_base_uri
+from data_contracts.source_places import LOCAL_SCHEMES, follows_links, resolve_base_uri
 from data_contracts.source_spec import CsvOptions, Format, SourceSpec
 
 COMPRESSED = (".gz", ".bz2", ".zst")
@@ -49,12 +49,13 @@ def guess_source(data: str, *, base: Path) -> GuessedSource:
         ConfigError: tables of more than one format.
     """
     uri, only = _split(data, base)
-    root = resolve_base_uri(SourceSpec(uri=uri), base=base)
+    plain = SourceSpec(uri=uri)
+    root = resolve_base_uri(plain, base=base)
     include = (_literal(only),) if only else ("**/*",)
     names = (
         [file.path for file in list_remote(root, include, HIDDEN)]
         if "://" in root
-        else [name for name, _ in list_local(Path(root), include, HIDDEN)]
+        else [name for name, _ in list_local(Path(root), include, HIDDEN, follow_links=follows_links(plain))]
     )
     if not names:
         raise DataError("there is no file here.", where=data, advice="Give a folder, file or URI that holds data.")
@@ -76,7 +77,7 @@ def guess_source(data: str, *, base: Path) -> GuessedSource:
 
 def _split(data: str, base: Path) -> tuple[str, str]:
     """A folder and nothing, or the folder of a single file and its name."""
-    if "://" in data and not data.startswith("file://"):
+    if "://" in data and not data.startswith(LOCAL_SCHEMES):
         try:
             fs, path = fsspec.core.url_to_fs(data)
             is_file = fs.isfile(path)
@@ -84,7 +85,7 @@ def _split(data: str, base: Path) -> tuple[str, str]:
             raise ConfigError(f"no file system for this URI ({error}).", where=data) from error
         folder, _, name = data.rstrip("/").rpartition("/")
         return (folder, name) if is_file and urlsplit(folder).scheme else (data, "")
-    local = Path(data.removeprefix("file://")).expanduser()
+    local = Path(data.removeprefix("file://").removeprefix("local://")).expanduser()
     return (str(local.parent), local.name) if (base / local).is_file() else (data, "")
 
 

@@ -14,6 +14,8 @@ from data_contracts.places import confined
 from data_contracts.source_spec import SourceSpec
 
 PYTHON_SCHEME = "python:"
+LOCAL_SCHEMES = ("file://", "local://")
+"""What fsspec calls this machine's own folders."""
 STDLIB_URI = f"{PYTHON_SCHEME}stdlib"
 
 
@@ -31,9 +33,16 @@ def resolve_base_uri(spec: SourceSpec, *, base: Path) -> str:
         return sysconfig.get_path("stdlib")
     if spec.uri.startswith(PYTHON_SCHEME):
         return str(_package_folder(spec.uri))
-    if spec.uri.startswith("file://"):
-        return str(Path(spec.uri.removeprefix("file://")).resolve())
+    for scheme in LOCAL_SCHEMES:
+        if spec.uri.startswith(scheme):
+            return str(Path(spec.uri.removeprefix(scheme)).resolve())
     return spec.uri if "://" in spec.uri else str((base / Path(spec.uri).expanduser()).resolve())
+
+
+def follows_links(spec: SourceSpec) -> bool:
+    """Whether links out of the source's folder are followed: as it says, and always within the interpreter's own files,
+    which a distribution may lay out in several places and which run as code in any case."""
+    return spec.follow_links or spec.uri.startswith(PYTHON_SCHEME)
 
 
 def file_place(root: str, path: str) -> str:

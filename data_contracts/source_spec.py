@@ -55,6 +55,11 @@ class SourceSpec(Frozen):
         default=("**/*",), min_length=1, description="Globs over relative paths; a file must match one of them."
     )
     exclude: tuple[str, ...] = Field(default=(), description="Globs over relative paths; a match leaves the file out.")
+    follow_links: bool = Field(
+        default=False,
+        description="Whether symbolic links that lead out of the source's folder are followed; else such a link is "
+        "refused by name. Links to what lies in the folder are always followed.",
+    )
     max_file_bytes: int = Field(
         default=256 << 20,
         gt=0,

@@ -12,8 +12,8 @@ from data_contracts.file_cache import FileCache
 from data_contracts.parquet_files import Footer, read_footer
 from data_contracts.source_bytes import copy_remote, hash_remote, open_remote
 from data_contracts.source_errors import changed_while_read, unreadable
-from data_contracts.source_files import list_local, list_remote
-from data_contracts.source_places import file_place, is_remote
+from data_contracts.source_files import RemoteFile, list_local, list_remote
+from data_contracts.source_places import file_place, follows_links, is_remote
 from data_contracts.source_spec import SourceSpec
 
 
@@ -54,7 +54,8 @@ class LocalStore:
         self._spec, self._root, self._cache = spec, root, cache
 
     def list_files(self) -> list[ListedFile]:
-        found = list_local(Path(self._root), self._spec.include, self._spec.exclude)
+        follow_links = follows_links(self._spec)
+        found = list_local(Path(self._root), self._spec.include, self._spec.exclude, follow_links=follow_links)
         return [ListedFile(path, status.st_size, stat_identity(status)) for path, status in found]
 
     def place(self, file: ListedFile) -> str:
@@ -88,12 +89,16 @@ class RemoteStore:
         self._fresh: list[tuple[str, int, str, str]] = []
 
     def list_files(self) -> list[ListedFile]:
-        found = list_remote(self._root, self._spec.include, self._spec.exclude)
+        found = self._listed()
         self._etags = {file.path: file.etag for file in found}
         return [ListedFile(file.path, file.size_bytes, file.version) for file in found]
 
     def place(self, file: ListedFile) -> str:
         return file_place(self._root, file.path)
+
+    def _listed(self) -> list[RemoteFile]:
+        spec = self._spec
+        return list_remote(self._root, spec.include, spec.exclude, follow_links=follows_links(spec))
 
     def footer(self, file: ListedFile) -> Footer:
         uri = self.place(file)
@@ -113,7 +118,7 @@ class RemoteStore:
         return sha256
 
     def check_unchanged(self, files: Sequence[ListedFile]) -> None:
-        now = {file.path: file.version for file in list_remote(self._root, self._spec.include, self._spec.exclude)}
+        now = {file.path: file.version for file in self._listed()}
         for file in files:
             if now.get(file.path) != file.version:
                 raise changed_while_read(self.place(file))

@@ -55,8 +55,21 @@ def test_any_text_is_a_pattern(path: str, pattern: str) -> None:
 
 @given(PATHS, PATHS, st.sampled_from(["a/**", "**/b/**", "*/**", "a.*/**"]))
 def test_a_closed_folder_holds_no_wanted_file(folder: str, below: str, pattern: str) -> None:
-    if not folder_filter([pattern])(folder):
+    if not folder_filter(["**/*"], [pattern])(folder):
         assert not path_filter(["**/*"], [pattern])(f"{folder}/{below}")
+
+
+@given(PATHS, PATHS, st.lists(st.sampled_from(["a", "b", "*", "?", "**", "a**", "**b", "[a/b]", "[!a]"]), min_size=1))
+def test_a_folder_in_which_nothing_can_match_holds_no_wanted_file(folder: str, below: str, parts: list[str]) -> None:
+    pattern = "/".join(parts)
+    if path_filter([pattern], [])(f"{folder}/{below}"):
+        assert folder_filter([pattern], [])(folder)
+
+
+def test_a_folder_beside_the_wanted_one_stays_closed() -> None:
+    assert not folder_filter(["data/*.csv"], [])("other")
+    assert not folder_filter(["a.csv"], [])("data")
+    assert folder_filter(["data/*/*.csv"], [])("data/1")
 
 
 def test_exclusion_wins_over_inclusion() -> None:

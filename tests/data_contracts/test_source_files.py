@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import unicodedata
 import uuid
 from pathlib import Path
@@ -20,8 +21,10 @@ def write(root: Path, *names: str) -> None:
         (root / name).write_text(name)
 
 
-def names(root: Path, include: tuple[str, ...] = ("**/*",), exclude: tuple[str, ...] = ()) -> list[str]:
-    return [name for name, _ in list_local(root, include, exclude)]
+def names(
+    root: Path, include: tuple[str, ...] = ("**/*",), exclude: tuple[str, ...] = (), *, follow_links: bool = False
+) -> list[str]:
+    return [name for name, _ in list_local(root, include, exclude, follow_links=follow_links)]
 
 
 def test_files_come_in_code_point_order(tmp_path: Path) -> None:
@@ -55,14 +58,41 @@ def test_a_linked_folder_outside_is_read_once(tmp_path: Path) -> None:
     write(outside, "x.py")
     (root / "z1").symlink_to(outside)
     (root / "z2").symlink_to(outside)
-    assert names(root) == ["a.py", "z1/x.py"]
+    assert names(root, follow_links=True) == ["a.py", "z1/x.py"]
 
 
 def test_a_linked_file_counts_as_that_file(tmp_path: Path) -> None:
     root = tmp_path / "root"
     write(tmp_path, "far.py", "root/a.py")
     (root / "b.py").symlink_to(tmp_path / "far.py")
-    assert names(root) == ["a.py", "b.py"]
+    assert names(root, follow_links=True) == ["a.py", "b.py"]
+
+
+@pytest.mark.parametrize("target", ["../outside", "../outside/x.py", "/", "../root-beside", "in/../../outside/x.py"])
+def test_a_link_that_leads_out_is_refused_by_name(tmp_path: Path, target: str) -> None:
+    write(tmp_path, "outside/x.py", "root-beside/x.py", "root/a.py", "root/in/b.py")
+    (tmp_path / "root" / "in" / "l.py").symlink_to(tmp_path / "root" / target if target != "/" else target)
+    with pytest.raises(DataError, match=r"root/in/l\.py: the link leads out .*`source\.follow_links: true`"):
+        names(tmp_path / "root")
+    assert names(tmp_path / "root", exclude=("in/l.py",)) == ["a.py", "in/b.py"]
+    assert names(tmp_path / "root", ("*.py",)) == ["a.py"]
+
+
+def test_a_link_through_a_folder_within_cannot_lead_out_either(tmp_path: Path) -> None:
+    write(tmp_path, "outside/x.py", "root/a.py")
+    (tmp_path / "root" / "deep").mkdir()
+    (tmp_path / "root" / "deep" / "step").symlink_to(tmp_path / "outside")
+    (tmp_path / "root" / "b.py").symlink_to("deep/step/x.py")
+    with pytest.raises(DataError, match="the link leads out"):
+        names(tmp_path / "root", exclude=("deep/**",))
+
+
+def test_links_within_and_a_folder_that_is_itself_a_link_are_followed(tmp_path: Path) -> None:
+    write(tmp_path, "real/a/x.py", "real/b.py")
+    (tmp_path / "real" / "absolute.py").symlink_to(tmp_path / "real" / "b.py")
+    (tmp_path / "real" / "relative.py").symlink_to("a/x.py")
+    (tmp_path / "root").symlink_to("real")
+    assert names(tmp_path / "root") == ["a/x.py", "absolute.py", "b.py", "relative.py"]
 
 
 @pytest.mark.parametrize("target", ["nowhere", "b.py"])
@@ -74,10 +104,22 @@ def test_a_wanted_link_that_leads_nowhere_is_named(tmp_path: Path, target: str) 
     assert names(tmp_path, exclude=("b.py",)) == ["a.py"]
 
 
-def test_a_wanted_pipe_is_refused_instead_of_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.py")
-    with pytest.raises(DataError, match=r"a\.py: is not a regular file"):
-        names(tmp_path)
+@pytest.mark.parametrize("kind", ["pipe", "socket", "link to a device", "link to a pipe"])
+def test_what_is_no_regular_file_is_refused_instead_of_waited_for(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.py"
+    with socket.socket(socket.AF_UNIX) as listener:
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "socket":
+            listener.bind(str(path))
+        elif kind == "link to a device":
+            path.symlink_to("/dev/zero")
+        else:
+            os.mkfifo(tmp_path / "pipe")
+            path.symlink_to("pipe")
+        for follow_links in (False, True):
+            with pytest.raises(DataError, match=r"a\.py: is not a regular file.*source\.exclude"):
+                names(tmp_path, ("*.py",), follow_links=follow_links)
 
 
 def test_a_name_that_is_not_utf8_is_refused_by_name(tmp_path: Path) -> None:
@@ -103,6 +145,15 @@ def test_a_remote_listing_has_the_same_names() -> None:
     for uri in (root, f"{root}/"):
         found = list_remote(uri, ("**/*.py",), ("out/**",))
         assert [(file.path, file.size_bytes) for file in found] == wanted
+
+
+def test_a_link_in_a_store_that_says_so_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, "far.py", "root/a.py")
+    (tmp_path / "root" / "b.py").symlink_to(tmp_path / "far.py")
+    root = f"local://{tmp_path}/root"
+    with pytest.raises(DataError, match=r"b\.py: the link leads out"):
+        list_remote(root, ("**/*",), ())
+    assert [file.path for file in list_remote(root, ("**/*",), (), follow_links=True)] == ["a.py", "b.py"]
 
 
 def test_an_unknown_protocol_is_a_mistake_in_the_configuration() -> None:
