@@ -1,4 +1,4 @@
-"""Columns that a pipeline file names, held against those that its contract lists: known before a byte is read."""
+"""Columns that a pipeline file names, held against the contract that lists them: known before a byte is read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 from data_contracts.contract import Contract
 from data_contracts.strict_yaml import Location, nearest, refused_values
 from data_contracts.text_rows import TEXT_COLUMNS
+from flows.encodable_columns import unfit_columns
 from flows.pipeline_spec import PipelineSpec
 from training.data.encoder_specs import ImageSpec, TabularSpec, TokenSpec
 from training.data.source_values import PATH
@@ -29,13 +30,13 @@ def require_named_columns(pipeline: PipelineSpec, contract: Contract, path: Path
         judges_data_alone: whether nothing is to be trained, so that what to read and to predict may still be left open.
 
     Raises:
-        ConfigError: a column that the contract does not list, or none to predict where the recipe needs one: all of
-            them, with line, key and nearest name.
+        ConfigError: a column that the contract does not list, one whose type or nulls the encoder refuses, or none to
+            predict where the recipe needs one: all of them, with line, key and nearest name.
     """
     named = list(_cut_by(pipeline))
     if not judges_data_alone or "encoder" in pipeline.shards.model_fields_set:
         named += _read(pipeline)
-    problems = [*_unknown(pipeline, contract, named), *(() if judges_data_alone else _unlabelled(pipeline, contract))]
+    problems = [*_unknown(pipeline, contract, named), *(() if judges_data_alone else _untrainable(pipeline, contract))]
     if problems:
         raise refused_values(path.read_text(encoding="utf-8"), problems, str(path))
 
@@ -79,6 +80,12 @@ def _cut_by(pipeline: PipelineSpec) -> Iterator[Named]:
         yield ("shards", "split_key"), pipeline.shards.split_key
     for place, by in enumerate(pipeline.evaluation.slices):
         yield ("evaluation", "slices", place, "column"), by.column
+
+
+def _untrainable(pipeline: PipelineSpec, contract: Contract) -> Iterator[tuple[Location, str]]:
+    yield from _unlabelled(pipeline, contract)
+    if pipeline.source.is_table:
+        yield from unfit_columns(pipeline.shards.encoder, contract)
 
 
 def _unlabelled(pipeline: PipelineSpec, contract: Contract) -> Iterator[tuple[Location, str]]:

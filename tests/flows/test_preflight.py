@@ -140,6 +140,49 @@ def test_a_column_that_the_contract_lacks_is_told_by_line_and_nearest_name_befor
         what_is_asked("churn.yaml", "")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "place", "said"),
+    [
+        ("churned: {type: string}", "churned: {type: double}", "label (line 12)", "`label_kind: number`"),
+        (
+            "churned: {type: string}",
+            "churned: {type: string, nullable: true}",
+            "label (line 12)",
+            "not_null: true, act",
+        ),
+        ("age: {type: int64}", "age: {type: string}", "numeric[0] (line 9)", "under `categorical`"),
+        ("age: {type: int64}", "age: {type: int64, nullable: true}", "numeric[0] (line 9)", "`missing: mean`"),
+        ("spend: {type: double}", "spend: {type: double, finite: false}", "numeric[1] (line 9)", "NaN or infinite"),
+        ("country: {type: string}", "country: {type: double}", "categorical[0] (line 11)", "under `numeric`"),
+    ],
+)
+def test_a_column_that_the_encoder_cannot_take_is_told_by_line_before_anything_is_spent(
+    table, tmp_path, old, new, place, said
+):
+    request = table(contract=TABLE_CONTRACT.replace(old, new))
+    with pytest.raises(ConfigError) as refused:
+        check_request(request)
+    assert f"churn.yaml: shards.encoder.{place}: " in str(refused.value) and said in str(refused.value)
+    assert not (tmp_path / "workspace").exists()
+
+
+@pytest.mark.parametrize("kept_out", ["not_null: true, action: quarantine", "not_null: true"])
+def test_a_label_that_may_be_null_is_taken_where_a_rule_leaves_such_rows_out(table, kept_out):
+    contract = TABLE_CONTRACT.replace("churned: {type: string}", "churned: {type: string, nullable: true}")
+    request = table(contract=f"{contract}rules:\n  - {{id: labelled, column: churned, {kept_out}}}\n")
+    if "quarantine" in kept_out:
+        assert check_request(request)[0].pipeline == "churn"
+    else:
+        with pytest.raises(ConfigError, match="lets `churned` be null"):
+            check_request(request)
+
+
+def test_a_number_may_be_missing_where_the_encoder_says_what_stands_for_it(table):
+    contract = TABLE_CONTRACT.replace("age: {type: int64}", "age: {type: int64, nullable: true}")
+    request = table("    label: churned\n", "    label: churned\n    missing: mean\n", contract)
+    assert check_request(request)[0].pipeline == "churn"
+
+
 def test_a_run_that_goes_on_is_not_held_against_the_columns_of_todays_contract(table):
     request = table(contract=TABLE_CONTRACT.replace("age:", "years:"))
     pipeline, _, _ = check_request(request.model_copy(update={"run": "0" * 16}))
