@@ -6,7 +6,16 @@ INSTALLED := .venv/.installed
 # Whoever sets it has every process compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: retrain test test-cluster cluster-packages soak lint compiled clean
+PIP_INSTALL := $(BIN)/pip install --no-compile --quiet --disable-pip-version-check
+UV ?= uv
+LOCKED := pyproject.toml --constraint constraints.txt --generate-hashes --universal --python-version 3.11 --no-header \
+	--no-annotate --quiet
+CUDA := cuda-bindings cuda-pathfinder cuda-toolkit triton nvidia-cublas nvidia-cuda-cupti nvidia-cuda-nvrtc \
+	nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand nvidia-cusolver nvidia-cusparse \
+	nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
+TORCH_CPU_SHA256 := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
+
+.PHONY: retrain test test-cluster cluster-packages soak lint compiled locks clean
 .DEFAULT_GOAL := retrain
 
 retrain: $(INSTALLED)
@@ -49,11 +58,21 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-$(INSTALLED): pyproject.toml constraints.txt
+# Every package is held against its digest in the lock. What is left for the second step are CUDA's libraries, where
+# the index has a torch for a GPU.
+$(INSTALLED): pyproject.toml constraints.txt locks/development.txt
 	@echo "installing into .venv: once, some minutes; the packages come from your package index"
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP_INSTALL) --no-deps --require-hashes --requirement locks/development.txt
+	$(PIP_INSTALL) --no-build-isolation --constraint constraints.txt --editable '.[dev]'
 	touch $@
+
+# After an edit to the dependencies: the digests of every file of every version in constraints.txt. PyTorch's own index
+# has a torch for the CPU alone, whose digest no other index knows.
+locks:
+	$(UV) pip compile $(LOCKED) --extra dev $(addprefix --no-emit-package ,$(CUDA)) --output-file locks/development.txt
+	$(UV) pip compile $(LOCKED) --extra kubernetes --extra postgres --extra s3 --output-file locks/image.txt
+	sed -i 's/^torch==2.13.0 .*/&\n    --hash=sha256:$(TORCH_CPU_SHA256) \\/' locks/development.txt locks/image.txt
 
 clean:
 	rm -rf .venv

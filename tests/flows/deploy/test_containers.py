@@ -74,11 +74,11 @@ def test_what_is_copied_makes_a_wheel_with_every_module_and_contract(tmp_path: P
     assert inside == there | {"headway.py"}
 
 
-def test_the_image_is_pinned_constrained_and_run_by_a_user_without_rights() -> None:
+def test_the_image_is_pinned_locked_and_run_by_a_user_without_rights() -> None:
     made = list(instructions())
     assert all(PINNED.fullmatch(rest) for word, rest in made if word == "FROM")
     (install,) = (rest for word, rest in made if word == "RUN" and "pip install" in rest)
-    assert "--constraint constraints.txt" in install and "[kubernetes,postgres,s3]" in install
+    assert "--require-hashes --requirement locks/image.txt" in install and "--no-build-isolation ." in install
     users = [rest for word, rest in made if word == "USER"]
     assert users and users[-1].isdigit() and int(users[-1]) > 0
     assert not SECRET.search(" ".join(rest for word, rest in made if word in ("ENV", "ARG")))
