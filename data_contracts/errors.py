@@ -10,6 +10,7 @@
     │   └── RanksLost          6   ranks or machines were lost until the budget was spent
     ├── PromotionRefused       7   the promotion policy says no
     ├── EnvironmentProblem     8   workspace, disk, port or machine
+    │   ├── RunBusy            8   another process works on the run
     │   └── Superseded         8   a later attempt of the run has begun, or another machine has it
     ├── RegistryError          9   MLflow or a ref refused
     │   └── RefConflict        9   another writer moved the ref first
@@ -127,6 +128,10 @@ class PeerFailed(EnvironmentProblem):
     """Another rank failed and says itself why: of the words of all ranks of an attempt these count last."""
 
     cause = "infrastructure"
+
+
+class RunBusy(EnvironmentProblem):
+    """Another process works on the run. Nothing is wrong with it: who waits finds what that process makes."""
 
 
 class Superseded(EnvironmentProblem):

@@ -39,6 +39,7 @@ from flows.retrain_command import resume, retrain
 from flows.run_command import hold, logs, profile, release, status, stop
 from flows.trials.command import trials
 from flows.triggers.command import triggers
+from flows.wait_option import WithWait
 from flows.windows.command import app as windows_app
 
 if TYPE_CHECKING:
@@ -210,11 +211,11 @@ def ui(
     serve(workspace or default_workspace(), prefect_port, mlflow_port)
 
 
+app.command(cls=WithWait)(retrain)
+app.command(cls=WithWait)(resume)
 COMMANDS = (
     *(
         rehearse,
-        retrain,
-        resume,
         status,
         logs,
         stop,

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_contracts.errors import EnvironmentProblem, HeadwayError, RunStopped
+from data_contracts.errors import EnvironmentProblem, HeadwayError, RunBusy, RunStopped
 from data_contracts.object_store import Patience
 from data_contracts.publication import Workspace
 from flows.commands import command_name, elsewhere
@@ -70,7 +70,7 @@ def failure_card(context: RunContext, request: TrainingRequest, pipeline: Pipeli
     brief = dataclasses.replace(context, workspace=Workspace(context.workspace.uri, BRIEFLY))
     try:
         yield
-    except RunStopped:
+    except (RunStopped, RunBusy):  # nothing is wrong with a run that another process works on
         raise
     except Exception as error:
         try:

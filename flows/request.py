@@ -101,6 +101,14 @@ class RetrainRequest(TrainingRequest):
         description="Train to this step and end; the next retrain continues. None: to the last.",
     )
 
+    wait_s: float | None = Field(
+        default=None,
+        ge=0,
+        title="Wait for another retrain, in seconds",
+        description="Where another process works on the same run: how long to wait until it has ended. None: not at "
+        "all, and end with its name.",
+    )
+
     run: str = Field(
         default="",
         title="Run to resume",

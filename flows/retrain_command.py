@@ -9,7 +9,8 @@ import typer
 from flows.environment import default_workspace
 from flows.options import AsJson, Pipeline, Promote, Register, StopAfter, StopAt, StopAtStep, WorkspaceUri
 from flows.request import RetrainRequest
-from flows.stop_options import stop_fields
+from flows.stop_options import duration, stop_fields
+from flows.wait_option import Wait
 from flows.windows.command import InWindow
 from training.process_ends import started_unix_s
 
@@ -24,6 +25,7 @@ def retrain(
     stop_after: StopAfter = "",
     stop_at_step: StopAtStep = None,
     in_window: InWindow = False,
+    wait: Wait = "",
     as_json: AsJson = False,
 ) -> None:
     """Run every stage that is not found, and register what comes out; ended by a bound, it is continued by the next."""
@@ -36,6 +38,7 @@ def retrain(
         note=note,
         in_window=in_window,
         stop_at_step=stop_at_step,
+        wait_s=duration(wait, "--wait").total_seconds() if wait else None,
         **stop_fields(stop_at, stop_after, began_unix_s),
     )
     _run(request, began_unix_s, as_json=as_json)
@@ -55,6 +58,7 @@ def resume(
     stop_at: StopAt = "",
     stop_after: StopAfter = "",
     stop_at_step: StopAtStep = None,
+    wait: Wait = "",
     as_json: AsJson = False,
 ) -> None:
     """Go on with a run on the code and data that it was begun with, and register what comes out."""
@@ -76,6 +80,7 @@ def resume(
         run=link.sha256[:16],
         from_step=from_step,
         stop_at_step=stop_at_step,
+        wait_s=duration(wait, "--wait").total_seconds() if wait else None,
         **stop_fields(stop_at, stop_after, began_unix_s),
     )
     _run(request, began_unix_s, as_json=as_json)

@@ -75,12 +75,13 @@ def session(request: TrainingRequest) -> Iterator[tuple[RunContext, PipelineSpec
             may_register=request.may_register,
             stop=stop,
             continued_by=request.command,
+            wait_s=request.wait_s if isinstance(request, RetrainRequest) else None,
         )
         starving_after = None if pipeline.windows is None else pipeline.windows.starving_after
         # Trials are nobody's current run: what a retrain left to go on with is not for them to end.
         is_retrain = isinstance(request, RetrainRequest)
         recording = on_record(context, starving_after) if is_retrain else contextlib.nullcontext()
-        with recording, failure_card(context, request, pipeline):
+        with context.owned.held, recording, failure_card(context, request, pipeline):
             try:
                 yield context, pipeline
             finally:

@@ -57,6 +57,7 @@ NOTICES = {
     "run.carried_on": "carry on",
     "run.went_back": "go back",
     "run.claimed_elsewhere": "claimed",
+    "run.waiting": "waiting",
     "run.lost": "lost",
     "run.interrupted": "kept",
     "pipeline.starving": "starving",

@@ -15,7 +15,7 @@ import uuid
 from typing import NamedTuple
 
 from data_contracts.documents import Link
-from data_contracts.errors import EnvironmentProblem
+from data_contracts.errors import EnvironmentProblem, RunBusy
 from data_contracts.publication import Workspace
 from tasks.claim_records import Claim, ClaimRecords
 from tasks.context import RunContext
@@ -56,7 +56,8 @@ def take_claim(context: RunContext, records: ClaimRecords, lease_s: float, seen:
         Its number.
 
     Raises:
-        EnvironmentProblem: another process has the run; the message names it.
+        RunBusy: another process has the run; the message names it.
+        EnvironmentProblem: the store is too slow to tell.
         RunStopped: the time was over before that could be told.
         IntegrityError: the newest claim cannot be read.
     """
@@ -108,10 +109,10 @@ def _is_silent(context: RunContext, records: ClaimRecords, number: int, claim: C
         if records.is_over(number) or records.is_there(number + 1):
             return False
         if records.beat(number) != beat:
-            raise EnvironmentProblem(
+            raise RunBusy(
                 f"another machine trains this run already ({claim}).",
                 where=workspace.uri_of(records.path(number)),
-                advice=f"Wait for it, or end it there with `headway stop {run}`.",
+                advice=f"`headway retrain --wait` waits for it; `headway stop {run}` on that machine ends it.",
             )
         last_s, looked_s = looked_s, time.monotonic()
         if looked_s - last_s > claim.lease_s / 2:

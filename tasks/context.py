@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,14 @@ class AtWork:
 
     run: str = ""
     """Named as its folder is; empty until one is described or carried on."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedRuns:
+    """Those that no other flow run may work on until this one ends; see `run_locks`."""
+
+    runs: set[str] = field(default_factory=set)
+    held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +50,9 @@ class RunContext:
     devices: Devices = field(default_factory=Uncounted)
     """What ranks occupy."""
     at: AtWork = field(default_factory=AtWork)
+    owned: OwnedRuns = field(default_factory=OwnedRuns)
+    wait_s: float | None = None
+    """How long a run that another process works on is waited for; None: not at all."""
     continued_by: str = "headway retrain"
     """The command that continues it."""
 

@@ -130,6 +130,7 @@ def evaluate(context: RunContext, pipeline: Judged, checkpoint: Link) -> Link:
         inputs,
         lambda: _evaluate(bench, pipeline.evaluation, registry, checkpoint, champion),
         shown=HELDOUT,
+        exclusive=True,
     )
     report = workspace.load(link, EvaluationReport)
     text = render_markdown(report, standing_of(context, registry, report))

@@ -98,6 +98,7 @@ def train(
         launch_inputs(settled.run),
         lambda: _train(context, training, spec, settled, tracking_uri, name),
         shown=name,
+        exclusive=True,
     )
 
 

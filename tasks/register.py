@@ -85,6 +85,7 @@ def register(
         registration_inputs(registry, checkpoint),
         lambda: _export(context, registry, launch, checkpoint, evaluation),
         shown=registry.model,
+        exclusive=True,
     )
     if not context.may_register:
         return unregistered(context.workspace, registry.model, link, evaluation, promotion)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from data_contracts import stages
 from data_contracts.documents import Document, Link, StoredFile
-from data_contracts.errors import IntegrityError
+from data_contracts.errors import IntegrityError, RunBusy
 from tasks.context import RunContext
 from tasks.retry_policy import is_transient
+from tasks.run_locks import own_run, wait_for_other
 
 if TYPE_CHECKING:
     from prefect import Task
@@ -93,6 +94,7 @@ def find_or_make(
     *,
     shown: str = "",
     span: str = "",
+    exclusive: bool = False,
 ) -> Link:
     """The document of a stage, found under the key of all its inputs or made now.
 
@@ -102,20 +104,27 @@ def find_or_make(
     Args:
         shown: what a person sees beside the stage's name.
         span: another name in the ledger than `stage.<stage>`, for work that is not this run's own stage.
+        exclusive: made by one flow run at a time of those that are at the same run.
 
     Raises:
+        RunBusy: another process works on the run, and is not waited for.
         RunStopped: the time is over.
     """
     with context.ledger.span(span or f"stage.{stage}", shown=shown) as fields:
-        found = find_intact(context, stage, inputs)
-        if found is not None and not context.workspace.renew(stages.record_path(stage, found.key)):
-            found = None  # it was cleaned away meanwhile
-        fields["found"] = found is not None
-        if found is not None:
-            return found.document
-        context.require_time(f"stage {stage}")
-        started = time.perf_counter()
-        made = make()
+        while True:
+            found = _find_and_renew(context, stage, inputs)
+            fields["found"] = found is not None
+            if found is not None:
+                return found.document
+            context.require_time(f"stage {stage}")
+            try:
+                if exclusive and own_run(context):
+                    continue  # another flow run may have made it just before
+                started = time.perf_counter()
+                made = make()
+                break
+            except RunBusy as busy:
+                wait_for_other(context, busy)
         took_s = time.perf_counter() - started if made.duration_s is None else made.duration_s
         link = context.workspace.publish_document(made.document)
         steps = {} if made.num_steps is None else {"num_steps": made.num_steps}
@@ -128,6 +137,13 @@ def find_or_make(
             provenance={"unix_s": time.time(), "duration_s": round(took_s, 3), "pipeline": context.pipeline, **steps},
         )
         return link
+
+
+def _find_and_renew(context: RunContext, stage: str, inputs: Mapping[str, Any]) -> stages.StageRecord | None:
+    found = find_intact(context, stage, inputs)
+    if found is not None and not context.workspace.renew(stages.record_path(stage, found.key)):
+        return None  # it was cleaned away meanwhile
+    return found
 
 
 def find_intact(context: RunContext, stage: str, inputs: Mapping[str, Any]) -> stages.StageRecord | None:

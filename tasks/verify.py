@@ -31,6 +31,7 @@ def verify(context: RunContext, spec: LaunchSpec, run: Link) -> Link:
         verify_inputs(run, manifest),
         lambda: _prove(context, spec, run, manifest),
         shown=f"step {manifest.step:,}",
+        exclusive=True,
     )
 
 

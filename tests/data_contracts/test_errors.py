@@ -20,6 +20,7 @@ DOCUMENTED_CODES = {
     "RanksLost": 6,
     "EnvironmentProblem": 8,
     "PeerFailed": 8,
+    "RunBusy": 8,
     "Superseded": 8,
     "PromotionRefused": 7,
     "RegistryError": 9,

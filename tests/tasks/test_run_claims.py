@@ -126,7 +126,7 @@ def test_a_second_machine_is_refused_while_the_first_gives_signs_of_life(machine
     assert said(owner) == "owner"
     refused = second.start()
     told = said(refused)
-    assert told.startswith("EnvironmentProblem") and f"another machine trains this run already (pid {owner.pid}" in told
+    assert told.startswith("RunBusy") and f"another machine trains this run already (pid {owner.pid}" in told
     assert refused.wait() == 8
     assert is_owner(owner)
 

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_contracts.errors import EnvironmentProblem
+from data_contracts.errors import RunBusy
 from training.launch.protocol import DETACHED
 
 NAME = "owner.lock"
@@ -24,7 +24,7 @@ def owning(folder: Path, run: str = "") -> Iterator[None]:
         run: the run's name, where the folder has another.
 
     Raises:
-        EnvironmentProblem: another process holds it; the message names it.
+        RunBusy: another process holds it; the message names it.
     """
     # Children must not inherit the descriptor: the lock would live as long as they do. Python opens it close-on-exec.
     descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -32,10 +32,11 @@ def owning(folder: Path, run: str = "") -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise EnvironmentProblem(
+            raise RunBusy(
                 f"another process trains this run already ({_owner(descriptor)}).",
                 where=str(folder),
-                advice=f"Wait for it, or end it with `headway stop {run or folder.name}`.",
+                advice="`headway retrain --wait` waits for it; "
+                f"`headway stop {run or folder.name}` ends it, and a checkpoint is kept.",
             ) from error
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)

@@ -1,0 +1,63 @@
+"""Several retrains of one pipeline at the same moment, in one workspace."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from data_contracts import refs
+from data_contracts.errors import HeadwayError
+from data_contracts.publication import Workspace
+from tests.e2e.project import DEADLINE_S, Project
+
+
+def test_of_six_processes_that_come_to_train_the_same_run_one_trains_and_the_others_find_what_it_made(
+    new_project: Project, train_here: Callable[..., object]
+) -> None:
+    """Up to the trained run, without the imports and servers of six commands."""
+    new_project.edit("tiny.yaml", "max_steps: 120", "max_steps: 20")
+
+    def train(wait_s: float | None) -> None:
+        try:
+            train_here(new_project, guarded=True, wait_s=wait_s)
+        except HeadwayError as error:
+            print(error, file=sys.stderr, flush=True)
+            sys.exit(error.exit_code)
+
+    forking = multiprocessing.get_context("fork")
+    waits_s = [*[DEADLINE_S] * 5, None]
+    processes = [forking.Process(target=train, args=(wait_s,), daemon=True) for wait_s in waits_s]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(DEADLINE_S)
+    assert [process.exitcode for process in processes[:5]] == [0] * 5
+    assert processes[5].exitcode in (0, 8)
+    assert len(new_project.attempts()) == 1
+    assert len(refs.history(Workspace(str(new_project.workspace)), "fitted/tiny")) == 1
+
+
+@pytest.mark.soak
+def test_of_six_retrains_at_once_one_trains_those_that_wait_find_its_model_and_the_other_is_told_who_trains(
+    new_project: Project, shared_server: dict[str, str]
+) -> None:
+    new_project.settings |= shared_server
+    new_project.edit("tiny.yaml", "max_steps: 120", "max_steps: 40")
+    waiting = [new_project.start("retrain", "tiny.yaml", "--wait") for _ in range(5)]
+    hasty = new_project.start("retrain", "tiny.yaml")
+    ends = [(process, *process.communicate(timeout=DEADLINE_S)) for process in (*waiting, hasty)]
+
+    assert [process.returncode for process, _, _ in ends[:5]] == [0] * 5, [err for _, _, err in ends]
+    _, _, said = ends[5]
+    assert hasty.returncode == 0 or (hasty.returncode == 8 and "trains this run already (pid " in said), said
+    waited = [out for _, out, _ in ends[:5] if "\nwaiting    pid " in out]
+    assert len(waited) >= 3 and all("works on run " in out for out in waited)
+
+    assert len(new_project.attempts()) == 1
+    workspace = Workspace(str(new_project.workspace))
+    for name in ("fitted/tiny", "accepted/tiny", "models/tiny/versions", "models/tiny/champion"):
+        assert len(refs.history(workspace, name)) == 1, name
+    assert not new_project.files("retrains/tiny/failed.json")
