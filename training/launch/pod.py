@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -20,19 +21,17 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
+from training.launch.channel import Channel, Listener
 from training.launch.manifests import EXIT_LEAVING
 from training.launch.order import DetachedFiles
-from training.launch.pods import CONNECT_S, END_MARK, SILENT_S, PodPlace, notice_silence, places_of, read_line
+from training.launch.pods import OUTPUT, PART_BYTES, SILENT_S, STATUS, PodPlace, notice_silence, places_of
 from training.launch.protocol import JOB, MACHINE, POD, POD_ADDRESS, PODS
 from training.launch.spec import inherited_environment
 
 LOOK_S = 0.2
 OVER_LOOK_S = 1.0
 """How often the first pod's word is looked for: it may lie on a file system far away."""
-DEAF_S = 1.0
-"""How long no connection is taken after one could not be."""
 INDEX = "JOB_COMPLETION_INDEX"
 """Set by Kubernetes in every pod of an Indexed Job."""
 
@@ -40,16 +39,15 @@ INDEX = "JOB_COMPLETION_INDEX"
 class Pod:
     def __init__(self, run_dir: Path, environ: Mapping[str, str]) -> None:
         self._run_dir, self._files = run_dir, DetachedFiles(run_dir)
-        address = environ[POD_ADDRESS]
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._listener = socket.create_server((address, 0), family=family)
+        address, key = environ[POD_ADDRESS], secrets.token_hex(32)
+        self._listener = Listener(address, 0, key, self._serve)
         self._place = PodPlace(
             job=environ[JOB],
             index=int(environ[INDEX]),
             pod=environ[POD],
             address=address,
-            port=self._listener.getsockname()[1],
-            key=secrets.token_hex(32),
+            port=self._listener.port,
+            key=key,
             machine=environ.get(MACHINE, ""),
         )
         self._supervisor: subprocess.Popen[bytes] | None = None
@@ -65,7 +63,7 @@ class Pod:
             if place.index == self._place.index:
                 (self._files.pods / f"{place.pod}.json").unlink(missing_ok=True)
         self._place.save(self._files.pods)
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listener.start()
         print(f"pod {self._place.pod} of job {self._place.job} at {self._place.address}", flush=True)
         if self._place.index == 0:
             self._start_supervisor()
@@ -119,78 +117,74 @@ class Pod:
                 start_new_session=True,
             )
 
-    def _listen(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-                with contextlib.ExitStack() as unserved:
-                    unserved.enter_context(connection)
-                    threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-                    unserved.pop_all()
-            except (OSError, RuntimeError) as error:
-                # Too many files or threads are open, which passes; a pod that is deaf for good would only look alive.
-                print(f"no connection can be taken now: {error}", flush=True)
-                time.sleep(DEAF_S)
-
-    def _serve(self, connection: socket.socket) -> None:
-        """Start one process for whoever has the key; the connection is its stdin, stdout and stderr."""
-        with connection, contextlib.suppress(OSError):
-            connection.settimeout(CONNECT_S)
-            nonce = secrets.token_hex(16)
-            connection.sendall(nonce.encode() + b"\n")
-            wish = _read_wish(read_line(connection))
-            if wish is None:
+    def _serve(self, channel: Channel, deadline_s: float) -> None:
+        """Start one process for whoever has the key; the channel is its stdin, stdout and stderr."""
+        argv = json.loads(channel.receive(deadline_s))
+        with self._lock:
+            if self._place.state != "here":
                 return
-            proof = self._place.proof(nonce, wish.argv).encode()
+            self._num_started += 1
+        try:
+            channel.connection.settimeout(None)
+            notice_silence(channel.connection)
+            _run(argv, channel)
+        finally:
             with self._lock:
-                if self._place.state != "here" or not secrets.compare_digest(proof, wish.proof):
+                self._num_started -= 1
+
+
+def _run(argv: list[str], channel: Channel) -> None:
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=inherited_environment(os.environ),
+        start_new_session=True,
+        bufsize=0,
+    )
+    stdin = threading.Thread(target=_pass_on_stdin, args=(channel, process), daemon=True)
+    stdin.start()
+    with contextlib.suppress(OSError):  # the client is gone, and the process hears of it by the end of its stdin
+        _pass_on_output(process, channel)
+    status = _exit_status(process.wait())
+    channel.send(STATUS + str(status).encode())
+    channel.connection.shutdown(socket.SHUT_WR)
+    # A connection that is closed with the client's words unread is reset, and loses what the client was told.
+    stdin.join(SILENT_S)
+
+
+def _pass_on_stdin(channel: Channel, process: subprocess.Popen[bytes]) -> None:
+    """Until the client or the connection ends; a frame that is not the client's is the connection's end."""
+    assert process.stdin is not None
+    with contextlib.suppress(OSError), process.stdin as stdin:
+        while data := channel.receive():
+            with contextlib.suppress(BrokenPipeError):
+                stdin.write(data)
+
+
+def _pass_on_output(process: subprocess.Popen[bytes], channel: Channel) -> None:
+    """Until the process ends, whoever of its children still holds the other end."""
+    assert process.stdout is not None
+    poll, ended = select.poll(), os.pidfd_open(process.pid)
+    try:
+        with process.stdout as stdout:
+            output = stdout.fileno()
+            for descriptor in (ended, output):
+                poll.register(descriptor, select.POLLIN)
+            has_ended = False
+            while True:
+                ready = {descriptor for descriptor, _ in poll.poll(0 if has_ended else None)}
+                has_ended |= ended in ready
+                if output in ready:
+                    if data := os.read(output, PART_BYTES):
+                        channel.send(OUTPUT + data)
+                    else:
+                        poll.unregister(output)
+                elif has_ended:
                     return
-                self._num_started += 1
-            try:
-                connection.settimeout(None)
-                notice_silence(connection)
-                status = self._run(wish.argv, connection)
-            finally:
-                with self._lock:
-                    self._num_started -= 1
-            connection.sendall(END_MARK + str(status).encode() + b"\n")
-            _part(connection)
-
-    def _run(self, argv: list[str], connection: socket.socket) -> int:
-        end = connection.fileno()
-        process = subprocess.Popen(
-            argv,
-            stdin=end,
-            stdout=end,
-            stderr=end,
-            env=inherited_environment(os.environ),
-            start_new_session=True,
-        )
-        return _exit_status(process.wait())
-
-
-class _Wish(NamedTuple):
-    """A process that is to be started."""
-
-    argv: list[str]
-    proof: bytes
-
-
-def _read_wish(line: bytes) -> _Wish | None:
-    """None: it is none, and whoever said it a stranger."""
-    with contextlib.suppress(ValueError, RecursionError):
-        match json.loads(line):
-            case {"argv": [*argv], "proof": str(proof)}:
-                return _Wish(argv, proof.encode())
-    return None
-
-
-def _part(connection: socket.socket) -> None:
-    """Close once the other end has: one that is closed with its words unread is reset, and loses what it was told."""
-    connection.shutdown(socket.SHUT_WR)
-    connection.settimeout(SILENT_S)
-    while connection.recv(1 << 12):
-        pass
+    finally:
+        os.close(ended)
 
 
 def _exit_status(code: int) -> int:

@@ -4,15 +4,16 @@
 
 A pod says in the run's folder where it can be reached, and by which key, readable by its own user alone. Whoever shows
 the key may start a process there; the order of a guard follows as its first line, and the end of the client or of the
-connection is the end of the guard's stdin. The connection itself is not encrypted: variables with secrets never take
-it, since every pod has them from Kubernetes. Standard library only.
+connection is the end of the guard's stdin. Every frame is authenticated, to the exit status; see `channel`. Nothing is
+encrypted: variables with secrets never take this way, since every pod has them from Kubernetes. Standard library only.
+
+frames of the client: the command as JSON, then parts of its stdin, the last of them empty
+frames of the pod:    `OUTPUT` and a part of what the command writes, at last `STATUS` and its exit status
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import json
 import os
 import select
@@ -24,6 +25,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
+from training.launch.channel import Channel, connect
 from training.launch.hosts import Host
 from training.launch.protocol import read_json, write_json
 
@@ -32,9 +34,8 @@ SILENT_S = 8.0
 """A connection on which nothing is heard or acknowledged for so long is lost."""
 LOST = 255
 """Exit status of a client that cannot say how the process ended, as ssh's."""
-MAX_LINE_BYTES = 1 << 20
-END_MARK = b"\0"
-"""Before the exit status, which is the last that comes; what is started there writes text."""
+PART_BYTES = 1 << 16
+OUTPUT, STATUS = b"o", b"s"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,10 +63,6 @@ class PodPlace:
 
     def changed(self, state: Literal["leaving", "over"]) -> PodPlace:
         return replace(self, state=state)
-
-    def proof(self, nonce: str, argv: Sequence[str]) -> str:
-        """That whoever asks for this process to be started knows the key."""
-        return hmac.new(self.key.encode(), json.dumps([nonce, *argv]).encode(), hashlib.sha256).hexdigest()
 
 
 def read_place(path: Path) -> PodPlace | None:
@@ -110,19 +107,10 @@ class Pods:
 def _is_there(place: PodPlace) -> bool:
     if place.state != "here":
         return False
-    with contextlib.suppress(OSError), socket.create_connection((place.address, place.port), timeout=CONNECT_S):
+    with contextlib.suppress(OSError):
+        connect(place.address, place.port, place.key, within_s=CONNECT_S).connection.close()
         return True
     return False
-
-
-def read_line(connection: socket.socket) -> bytes:
-    """Without a byte of what follows; raises `OSError` where none comes."""
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        if not (byte := connection.recv(1)) or len(line) > MAX_LINE_BYTES:
-            raise ConnectionError("the other end said nothing")
-        line += byte
-    return bytes(line[:-1])
 
 
 def notice_silence(connection: socket.socket) -> None:
@@ -142,38 +130,34 @@ def _run(place: PodPlace, argv: Sequence[str]) -> tuple[bytes, int]:
         What it wrote, and its exit status.
 
     Raises:
-        OSError: the pod cannot be reached, or went away.
+        OSError: the pod cannot be reached, went away, or another spoke in its name.
     """
-    with socket.create_connection((place.address, place.port), timeout=CONNECT_S) as connection:
-        nonce = read_line(connection).decode()
-        connection.sendall(json.dumps({"proof": place.proof(nonce, argv), "argv": list(argv)}).encode() + b"\n")
-        connection.settimeout(None)
-        notice_silence(connection)
-        said = _converse(connection)
-    out, mark, status = said.rpartition(END_MARK)
-    if not mark or not status.strip().isdigit():
-        raise ConnectionError("the connection was lost")
-    return out, int(status)
+    channel = connect(place.address, place.port, place.key, within_s=CONNECT_S)
+    with channel.connection:
+        notice_silence(channel.connection)
+        channel.send(json.dumps(list(argv)).encode())
+        return _converse(channel)
 
 
-def _converse(connection: socket.socket) -> bytes:
-    """Pass stdin on until the other end is done; returns what came back."""
+def _converse(channel: Channel) -> tuple[bytes, int]:
+    """Pass stdin on until the command is done; returns what came back."""
     said = bytearray()
     poll = select.poll()
-    for descriptor in (0, connection.fileno()):
+    for descriptor in (0, channel.connection.fileno()):
         poll.register(descriptor, select.POLLIN)
     while True:
         for descriptor, _ in poll.poll():
             if descriptor == 0:
-                if data := os.read(0, 1 << 16):
-                    connection.sendall(data)
-                else:
+                data = os.read(0, PART_BYTES)
+                channel.send(data)
+                if not data:
                     poll.unregister(0)
-                    connection.shutdown(socket.SHUT_WR)
-            elif data := connection.recv(1 << 16):
-                said += data
-            else:
-                return bytes(said)
+                continue
+            frame = channel.receive()
+            kind, part = frame[:1], frame[1:]
+            if kind == STATUS:
+                return bytes(said), int(part)
+            said += part
 
 
 def main(path: str, *argv: str) -> int:

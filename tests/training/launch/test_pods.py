@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from training.launch.hosts import HEADWAY_HOME, Host
 from training.launch.manifests import EXIT_LEAVING
 from training.launch.order import DetachedFiles
 from training.launch.pod_start import PodStart
-from training.launch.pods import LOST, MAX_LINE_BYTES, PodPlace, Pods, places_of, read_line, read_place
+from training.launch.pods import LOST, PodPlace, Pods, places_of, read_place
 from training.launch.protocol import JOB, MACHINE, POD, POD_ADDRESS
 
 pytestmark = pytest.mark.slow
@@ -64,6 +65,17 @@ def ask(run_dir: Path, host: Host, *argv: str, stdin: bytes = b"") -> subprocess
     environment = {**os.environ, "PYTHONPATH": HEADWAY_HOME}
     command = transport(run_dir).command(host, argv)
     return subprocess.run(command, input=stdin, env=environment, capture_output=True, timeout=DEADLINE_S)
+
+
+def say(place: PodPlace, words: bytes) -> None:
+    """As a stranger, to the connection's end."""
+    where = (place.address, place.port)
+    # Its end may come before all is sent.
+    with socket.create_connection(where, timeout=DEADLINE_S) as connection, contextlib.suppress(OSError):
+        connection.sendall(words)
+        connection.shutdown(socket.SHUT_WR)
+        while connection.recv(1 << 12):
+            pass
 
 
 def test_what_is_started_in_a_pod_has_its_stdin_output_status_and_secrets(run_dir: Path, start: Start) -> None:
@@ -127,27 +139,120 @@ def test_a_strangers_words_end_the_connection_and_harm_nothing(
     place = read_place(DetachedFiles(run_dir).pods / "pod-b.json")
     assert place is not None
     made = run_dir / "made"
-    argv = ["touch", str(made)]
-    strange: list[object] = [
-        *({}, [], None, 7, {"argv": argv}, {"proof": ""}, {"argv": argv, "proof": None}, {"argv": argv, "proof": "ä"}),
-        *({"argv": wrong, "proof": "x"} for wrong in (None, 7, [], [None], [[argv]], str(made), {"touch": str(made)})),
-        {"argv": argv, "proof": "\ud800"},
-    ]
-    lines = [json.dumps(each).encode() for each in strange]
-    lines += [b"", b"GET / HTTP/1.1\r", b"\xff\xfe\x00", b"{", b"[" * 100_000, b"NaN", b"x" * (MAX_LINE_BYTES + 2)]
-    for line in lines:
-        with socket.create_connection((place.address, place.port), timeout=DEADLINE_S) as connection:
-            read_line(connection)
-            # Its end may come before all is sent.
-            with contextlib.suppress(ConnectionError):
-                connection.sendall(line + b"\n")
-                assert connection.recv(1) == b""
+    argv = json.dumps(["touch", str(made)]).encode()
+    words = [b"", b"GET / HTTP/1.1\r\n\r\n", argv, b"\0" * 64, b"\xff" * 64, b"x" * (1 << 21), bytes(64) + argv]
+    for each in words:
+        say(place, each)
     assert not made.exists()
     assert ask(run_dir, Host(name="pod-b"), "true").returncode == 0
     pod.terminate()
     assert pod.wait(DEADLINE_S) == EXIT_LEAVING
     said = capfd.readouterr()
     assert said.err == "" and len(said.out.splitlines()) == 2, "that it is there, and that it was told to end"
+
+
+@contextlib.contextmanager
+def between(run_dir: Path, change: Callable[[bytes], bytes]) -> Iterator[None]:
+    """A man in the middle of the way to pod-b, who changes what clients say."""
+    path = DetachedFiles(run_dir).pods / "pod-b.json"
+    real = read_place(path)
+    assert real is not None
+
+    def pass_on(source: socket.socket, sink: socket.socket, change: Callable[[bytes], bytes]) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(change(data))
+            sink.shutdown(socket.SHUT_WR)
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                pod = socket.create_connection((real.address, real.port), timeout=DEADLINE_S)
+                ends.extend((client, pod))
+                threading.Thread(target=pass_on, args=(client, pod, change), daemon=True).start()
+                threading.Thread(target=pass_on, args=(pod, client, bytes), daemon=True).start()
+
+    ends: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        replace(real, port=listener.getsockname()[1]).save(path.parent)
+        yield
+        listener.shutdown(socket.SHUT_RDWR)
+    for end in ends:
+        end.close()
+    real.save(path.parent)
+
+
+def test_who_passes_an_offer_on_cannot_put_an_order_of_his_own_after_it(run_dir: Path, start: Start) -> None:
+    start("pod-b", 1)
+    made = run_dir / "made"
+    meant = f"echo meant; : > {made}".encode()
+    forged = f"echo other; : > {made}".encode()
+    for asked, instead in ((meant, forged), (b"sh", b"cp")):
+        made.unlink(missing_ok=True)
+        with between(run_dir, lambda data: data.replace(asked, instead)):  # noqa: B023
+            done = ask(run_dir, Host(name="pod-b"), "sh", stdin=meant + b"\n")
+        assert not made.exists() and b"other" not in done.stdout
+    with between(run_dir, bytes):
+        assert ask(run_dir, Host(name="pod-b"), "sh", stdin=meant + b"\n").stdout == b"meant\n"
+    assert made.exists()
+
+
+def test_an_order_is_taken_once(run_dir: Path, start: Start) -> None:
+    start("pod-b", 1)
+    order = f"echo done >> {run_dir / 'made'}\n".encode()
+    heard: list[bytes] = []
+
+    def twice(data: bytes) -> bytes:
+        heard.append(data)
+        return data * 2 if order in data else data
+
+    with between(run_dir, twice):
+        ask(run_dir, Host(name="pod-b"), "sh", stdin=order)
+    assert not (run_dir / "made").exists() or (run_dir / "made").read_text() == "done\n"
+    (run_dir / "made").unlink(missing_ok=True)
+    place = read_place(DetachedFiles(run_dir).pods / "pod-b.json")
+    assert place is not None
+    say(place, b"".join(heard))
+    assert not (run_dir / "made").exists(), "a whole session is of no use to another"
+
+
+NUM_STRANGERS = 1100
+
+
+def test_strangers_who_say_a_byte_a_second_lock_nobody_out(run_dir: Path, start: Start) -> None:
+    pod = start("pod-b", 1)
+    _, most = resource.prlimit(pod.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pod.pid, resource.RLIMIT_NOFILE, (1024, most))
+    place = read_place(DetachedFiles(run_dir).pods / "pod-b.json")
+    assert place is not None
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(usual[0], NUM_STRANGERS + 256), most))
+    is_over = threading.Event()
+    with contextlib.ExitStack() as held:
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, usual)
+        strangers = []
+        for _ in range(NUM_STRANGERS):
+            connection = socket.create_connection((place.address, place.port), timeout=DEADLINE_S)
+            strangers.append(held.enter_context(connection))
+
+        def keep_on() -> None:
+            while True:
+                for stranger in strangers:
+                    with contextlib.suppress(OSError):
+                        stranger.sendall(b"x")
+                if is_over.wait(1.0):
+                    return
+
+        talking = threading.Thread(target=keep_on)
+        talking.start()
+        held.callback(talking.join)
+        held.callback(is_over.set)
+        assert ask(run_dir, Host(name="pod-b"), "echo", "heard").stdout == b"heard\n"
+        wait_until(lambda: len(list(Path(f"/proc/{pod.pid}/task").iterdir())) < 100, what="few threads")
+        assert len(list(Path(f"/proc/{pod.pid}/fd").iterdir())) < 100
+    assert transport(run_dir).is_gathered(1, 1)
 
 
 def test_the_end_of_the_client_ends_the_stdin_and_the_end_of_the_pod_the_client(run_dir: Path, start: Start) -> None:
