@@ -203,14 +203,14 @@ class KubernetesRecorder:
                     if not pod.ended_s and (pod.has_ended or time.monotonic() > pod.kill_at_s):
                         pod.kill()
                 for (plural, _), item in list(self.objects.items()):
-                    if plural != "services":
+                    if plural in ("jobs", "trainjobs"):
                         (self._control_job if plural == "jobs" else self._control_train_job)(item)
 
     def _control_train_job(self, item: Json) -> None:
         child = self.objects.get(("jobs", name := f"{item['metadata']['name']}-node-0"))
         if "deletionTimestamp" in item["metadata"]:
             if child is None:
-                del self.objects["trainjobs", item["metadata"]["name"]]
+                self._collect(item)
             else:
                 child["metadata"].setdefault("deletionTimestamp", "now")
         elif child is None:
@@ -231,7 +231,7 @@ class KubernetesRecorder:
             patched = jobs[0]["template"]["spec"]["template"]
             template["metadata"] = {"labels": patched["metadata"]["labels"]}
             template["spec"] |= {key: value for key, value in patched["spec"].items() if key != "containers"}
-            template["spec"]["containers"][0]["volumeMounts"] = patched["spec"]["containers"][0]["volumeMounts"]
+            template["spec"]["containers"][0] |= patched["spec"]["containers"][0]
         return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
 
     def _control_job(self, job: Json) -> None:
@@ -242,10 +242,7 @@ class KubernetesRecorder:
                 pod.terminate()
             if all(pod.ended_s for pod in pods):
                 self.pods = [pod for pod in self.pods if pod.job is not job]
-                for key, item in list(self.objects.items()):
-                    owners = [owner["uid"] for owner in item["metadata"].get("ownerReferences", ())]
-                    if item is job or job["metadata"]["uid"] in owners:
-                        del self.objects[key]
+                self._collect(job)
             return None
         if "status" in job:
             return None
@@ -261,6 +258,13 @@ class KubernetesRecorder:
         if len(done) == spec["completions"]:
             self._finish(job, pods, "Complete", "CompletionsReached")
         return None
+
+    def _collect(self, job: Json) -> None:
+        """The job is gone, and with it what belongs to it."""
+        for key, item in list(self.objects.items()):
+            owners = [owner["uid"] for owner in item["metadata"].get("ownerReferences", ())]
+            if item is job or job["metadata"]["uid"] in owners:
+                del self.objects[key]
 
     def _is_ignored(self, pod: Pod) -> bool:
         for rule in pod.job["spec"]["podFailurePolicy"]["rules"]:

@@ -21,7 +21,7 @@ CONNECT_S, ANSWER_S = 5.0, 30.0
 _TIMEOUT = (CONNECT_S, ANSWER_S)
 _SILENT = (429, 500, 502, 503, 504)
 """The server is there, and cannot answer now."""
-_PLURALS = {"Job": "jobs", "TrainJob": "trainjobs"}
+_PLURALS = {"Job": "jobs", "TrainJob": "trainjobs", "NetworkPolicy": "networkpolicies"}
 
 
 class KubernetesApi:

@@ -27,10 +27,9 @@ SETTLE_MARGIN_S = 130.0
 """Beyond their grace: how long a job that was deleted may take to be gone, with its pods."""
 TRY_AGAIN_S = 1.0
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
-NEEDED = (("list", "", "pods"), ("get", "", "pods/log"))
+NEEDED = (("list", "", "pods"), ("get", "", "pods/log"), ("create", "networking.k8s.io", "networkpolicies"))
 """Rights beyond those on the job itself; see deployments/kubernetes/access.yaml."""
-NEEDED_FOR_SERVICE = (("create", "", "services"), ("update", "batch", "jobs/finalizers"))
-"""And where a service belongs to the job, which is not gone before it."""
+NEEDED_FOR_SERVICE = (("create", "", "services"),)
 
 
 class Kubernetes:
@@ -112,7 +111,9 @@ class Kubernetes:
             self._api.create(item, dry_run=True)
         is_train_job = bool(self._spec.training_runtime)
         job = ("trainer.kubeflow.org", "trainjobs") if is_train_job else ("batch", "jobs")
-        wanted = [("get", *job), ("delete", *job), *NEEDED, *(() if is_train_job else NEEDED_FOR_SERVICE)]
+        # The last: what else there is belongs to the job, which is not gone before it.
+        of_job = (("get", *job), ("delete", *job), ("update", job[0], f"{job[1]}/finalizers"))
+        wanted = [*of_job, *NEEDED, *(() if is_train_job else NEEDED_FOR_SERVICE)]
         denied = [
             f"{verb} {resource}"
             for verb, group, resource in wanted

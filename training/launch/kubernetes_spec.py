@@ -86,7 +86,9 @@ class KubernetesSpec(Frozen):
     priority_class: Name | None = Field(None, description="Empty: the default; a TrainJob has it from its runtime.")
     service_account: Name | None = Field(None, description="Empty: the namespace's default, without its token.")
     image_pull_secrets: tuple[Name, ...] = ()
-    run_as_user: int | None = Field(None, ge=0)
+    run_as_user: int | None = Field(
+        None, ge=1, description="Number of the user; empty: the image's own, which must be a number other than root's."
+    )
     fs_group: int | None = Field(None, ge=0, description="Group that volumes are given to.")
     labels: Mapping[Key, LabelValue] = Field(
         default_factory=dict, description="Of the job and its pods, such as `kueue.x-k8s.io/queue-name`."

@@ -1,4 +1,6 @@
-"""What Kubernetes is told of a run: a TrainJob, or an Indexed Job with a headless Service. Pure.
+"""What Kubernetes is told of a run: a TrainJob, or an Indexed Job with a headless Service; and who may reach its pods.
+
+Pure. Pods keep to the Pod Security Standard *restricted*.
 
 Every pod runs `training.launch.pod`; the one of index 0 has the supervisor beside it. A pod is never started anew in
 its place: a job makes another, also for one that was evicted, and the retry budget is the run's own. Sources:
@@ -25,6 +27,8 @@ KEY_LABEL, ORDER_LABEL = "headway/key", "headway/order"
 CONTAINER = "node"
 """Kubeflow Trainer's name for it, too."""
 MANAGER = "headway/launcher"
+POD_SECURITY: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+CONTAINER_SECURITY: Manifest = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 EXIT_LEAVING = 143
 """Of a pod that was told to end: no failure of its."""
 KEPT_S = 86_400
@@ -49,8 +53,9 @@ def manifests(
     """
     request = _JobRequest(spec, spec_of(spec), gang, key, order, now_unix_s, without)
     _require_mounted(request.kubernetes, gang.run_dir)
+    policy = _network_policy(request)
     if request.kubernetes.training_runtime:
-        return [_train_job(request)]
+        return [_train_job(request), policy]
     service = {
         "apiVersion": "v1",
         "kind": "Service",
@@ -58,7 +63,7 @@ def manifests(
         # Names, forward and reverse, for process groups, which ask for their own.
         "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {KEY_LABEL: key}},
     }
-    return [_indexed_job(request), service]
+    return [_indexed_job(request), service, policy]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,7 @@ def _indexed_job(request: _JobRequest) -> Manifest:
                         envFrom=[{"secretRef": {"name": name}} for name in kubernetes.secret_environments],
                         resources=_resources(kubernetes),
                     ),
+                    "securityContext": CONTAINER_SECURITY,
                     "volumeMounts": _mounts(kubernetes),
                 }
             ],
@@ -130,6 +136,17 @@ def _indexed_job(request: _JobRequest) -> Manifest:
         "kind": "Job",
         "metadata": _metadata(request),
         "spec": job_spec,
+    }
+
+
+def _network_policy(request: _JobRequest) -> Manifest:
+    """Only the run's own pods reach each other's ports; the flow needs none."""
+    pods = {"podSelector": {"matchLabels": {KEY_LABEL: request.key}}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata(request),
+        "spec": {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}]},
     }
 
 
@@ -155,7 +172,9 @@ def _train_job(request: _JobRequest) -> Manifest:
         "metadata": _labelled(request),
         "spec": {
             **_placement(request),
-            "containers": [{"name": CONTAINER, "volumeMounts": _mounts(kubernetes)}],
+            "containers": [
+                {"name": CONTAINER, "securityContext": CONTAINER_SECURITY, "volumeMounts": _mounts(kubernetes)}
+            ],
         },
     }
     jobs = [{"name": CONTAINER, "template": {"spec": {"template": pods}}}]
@@ -188,7 +207,7 @@ def _train_job(request: _JobRequest) -> Manifest:
 def _placement(request: _JobRequest) -> Manifest:
     """Of a pod's spec, what a TrainJob may patch too."""
     kubernetes = request.kubernetes
-    security = {"runAsUser": kubernetes.run_as_user, "fsGroup": kubernetes.fs_group}
+    security = {**POD_SECURITY, "runAsUser": kubernetes.run_as_user, "fsGroup": kubernetes.fs_group}
     return {
         "terminationGracePeriodSeconds": grace_s(request.spec),
         **_unless_empty(

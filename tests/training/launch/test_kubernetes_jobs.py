@@ -184,6 +184,7 @@ def test_a_flow_may_do_all_that_a_run_needs() -> None:
     }
     kinds = (("batch", "jobs"), ("trainer.kubeflow.org", "trainjobs"))
     of_jobs = {(verb, *kind) for kind in kinds for verb in ("create", "get", "delete")}
+    of_jobs |= {("update", group, f"{plural}/finalizers") for group, plural in kinds}
     assert given == of_jobs | {*NEEDED, *NEEDED_FOR_SERVICE}
 
 

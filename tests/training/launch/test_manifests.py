@@ -115,6 +115,77 @@ def test_a_train_job_with_a_field_that_is_not_there_would_be_refused(path: Any, 
     assert words in problem(items[0])
 
 
+def unrestricted(pod: Manifest) -> list[str]:
+    """What of a pod the Pod Security Standard *restricted* refuses (Kubernetes 1.25 and later, Linux)."""
+    wrong = [name for name in ("hostNetwork", "hostPID", "hostIPC") if pod.get(name)]
+    kinds = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
+    wrong += [f"volume {volume['name']}" for volume in pod.get("volumes", ()) if not volume.keys() - {"name"} <= kinds]
+    of_pod = pod.get("securityContext", {})
+    if of_pod.get("sysctls"):
+        wrong.append("sysctls")
+    for container in (*pod.get("initContainers", ()), *pod["containers"]):
+        own = container.get("securityContext", {})
+        both = {**of_pod, **own}
+        drops, adds = (own.get("capabilities", {}).get(what, ()) for what in ("drop", "add"))
+        rules = {
+            "privileged": not own.get("privileged"),
+            "allowPrivilegeEscalation": own.get("allowPrivilegeEscalation") is False,
+            "runAsNonRoot": both.get("runAsNonRoot") is True,
+            "runAsUser": both.get("runAsUser") != 0,
+            "seccompProfile": both.get("seccompProfile", {}).get("type") in ("RuntimeDefault", "Localhost"),
+            "capabilities": "ALL" in drops and set(adds) <= {"NET_BIND_SERVICE"},
+            "procMount": own.get("procMount", "Default") == "Default",
+            "hostPort": not any(port.get("hostPort") for port in container.get("ports", ())),
+        }
+        wrong += [name for name, is_kept in rules.items() if not is_kept]
+    return wrong
+
+
+def pod_of(job: Manifest) -> Manifest:
+    """Of an Indexed Job, or of what a TrainJob or its runtime says of one."""
+    template: Manifest = job["spec"]
+    if job["kind"] == "TrainJob":
+        template = template["runtimePatches"][0]["trainingRuntimeSpec"]
+    if "replicatedJobs" in template.get("template", {}).get("spec", {}):
+        template = template["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]
+    found: Manifest = template["template"]["spec"]
+    return found
+
+
+@pytest.mark.parametrize("form", ["indexed-job", "train-job"])
+def test_pods_are_taken_where_pod_security_is_restricted(form: str) -> None:
+    runtime = yaml.safe_load((DEPLOYMENTS / "training-runtime.yaml").read_text())
+    plain = spec("image: i\nvolumes: [{claim: shared, mount_path: /shared}]\n")
+    jobs = [rendered(form)[0], manifests(plain, gang(), KEY, ORDER, NOW_S)[0], runtime]
+    assert [unrestricted(pod_of(job)) for job in jobs] == [[], [], []]
+    bare = {"containers": [{"name": "node", "image": "i"}]}
+    assert unrestricted(bare) == ["allowPrivilegeEscalation", "runAsNonRoot", "seccompProfile", "capabilities"]
+
+
+@pytest.mark.parametrize("form", ["indexed-job", "train-job"])
+def test_only_the_runs_own_pods_reach_its_pods(form: str) -> None:
+    job, *others = rendered(form)
+    (policy,) = (item for item in others if item["kind"] == "NetworkPolicy")
+    pods = {"matchLabels": {"headway/key": KEY}}
+    assert policy["spec"] == {
+        "podSelector": pods,
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": pods}]}],
+    }
+    labels = [found["headway/key"] for found in _labels_of_pods(job)]
+    assert labels == [KEY], "of every pod"
+
+
+def _labels_of_pods(value: Any) -> list[dict[str, str]]:
+    """Wherever in a job a pod's template stands."""
+    if isinstance(value, list):
+        return [found for each in value for found in _labels_of_pods(each)]
+    if not isinstance(value, dict):
+        return []
+    own = [value["metadata"]["labels"]] if "containers" in value.get("spec", {}) else []
+    return own + [found for each in value.values() for found in _labels_of_pods(each)]
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_a_cluster_must_have_is_there_to_be_applied(version: str) -> None:
     items = [item for file in sorted(DEPLOYMENTS.glob("*.yaml")) for item in yaml.safe_load_all(file.read_text())]
@@ -175,6 +246,7 @@ def test_the_job_ends_with_the_runs_bound(form: str, bound_s: float, deadline_s:
         ("image: i\nvolumes: []", "at least 1 item"),
         ("image: i\nvolumes: [{claim: c, mount_path: w}]", "should match pattern"),
         ("image: i\nvolumes: [{claim: c, mount_path: /w}]\nresources: {cpu: many}", "should match pattern"),
+        ("image: i\nvolumes: [{claim: c, mount_path: /w}]\nrun_as_user: 0", "greater than or equal to 1"),
         ("image: i\nvolumes: [{claim: c, mount_path: /w}]\nsecrets: {A: {secret: s, key: k, value: v}}", "`value`"),
         (
             "image: i\nvolumes: [{claim: c, mount_path: /w}]\nsecrets: {A: {secret: s, key: k}}\nenvironment: {A: x}",
