@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from training.keyed_store import store_of_attempt
 from training.launch import protocol
 from training.traffic import TrafficMeter, size_bytes
 
@@ -91,16 +92,22 @@ def meet(*, rank: int, world_size: int) -> Iterator[Gang]:
 
     A world of one needs no process group and makes none.
     """
-    device, meetings = choose_device(), None
-    if world_size > 1:
-        dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo", timeout=timedelta(seconds=COLLECTIVE_TIMEOUT_S)
-        )
+    device = choose_device()
+    if world_size == 1:
+        yield Gang(rank=rank, world_size=world_size, device=device, traffic=TrafficMeter(device))
+        return
+    with store_of_attempt(rank, world_size, PATIENCE_S) as store:
+        backend, timeout = "nccl" if device.type == "cuda" else "gloo", timedelta(seconds=COLLECTIVE_TIMEOUT_S)
+        if store is None:  # torchrun was started by hand, and says by the environment where ranks meet
+            dist.init_process_group(backend, timeout=timeout)
+        else:
+            dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=world_size)
         meetings = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
-    try:
-        gang = Gang(rank=rank, world_size=world_size, device=device, meetings=meetings, traffic=TrafficMeter(device))
-        yield gang
-        gang.barrier()  # nobody leaves while another still needs it
-    finally:
-        if world_size > 1:
+        try:
+            gang = Gang(
+                rank=rank, world_size=world_size, device=device, meetings=meetings, traffic=TrafficMeter(device)
+            )
+            yield gang
+            gang.barrier()  # nobody leaves while another still needs it
+        finally:
             dist.destroy_process_group()

@@ -1,13 +1,13 @@
 """How fast one host reaches the next: each listens, and each measures the way to its neighbour.
 
-    python -m training.launch.links OWN_ADDRESS OWN_PORT PEER_ADDRESS PEER_PORT
+    python -m training.launch.links KEY_FILE OWN_ADDRESS OWN_PORT PEER_ADDRESS PEER_PORT
 
-Prints `{"latency_s": ..., "bytes_per_s": ...}`, or `{"problem": ...}`. Standard library only.
+Prints `{"latency_s": ..., "bytes_per_s": ...}`, or `{"problem": ...}`. It answers who has the key, and nobody else.
+Standard library only.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 import statistics
@@ -15,7 +15,10 @@ import struct
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import NamedTuple
+
+from training.launch.channel import Channel, Listener, connect
 
 MOST_PINGS, MOST_BYTES, MOST_S = 20, 16 << 20, 0.5
 """What is sent to measure a way, unless the time is over before."""
@@ -35,32 +38,24 @@ class Link(NamedTuple):
     bytes_per_s: float
 
 
-def serve_one(listener: socket.socket) -> None:
-    """Answer one neighbour: each ping at once, and what follows by its number of bytes."""
-    listener.settimeout(PATIENCE_S)
-    connection, _ = listener.accept()
-    with connection:
+def answer(channel: Channel, deadline_s: float) -> None:
+    """A neighbour: each ping at once, and what follows by its number of bytes."""
+    connection = channel.connection
+    connection.settimeout(max(0.0, deadline_s - time.monotonic()))
+    while (word := _exactly(connection, 1)) == PING:
         connection.settimeout(PATIENCE_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        while (word := _exactly(connection, 1)) == PING:
-            connection.sendall(word)
-        received = 0
-        while part := connection.recv(1 << 20):
-            received += len(part)
-        connection.sendall(_COUNT.pack(received))
+        connection.sendall(word)
+    received = 0
+    while part := connection.recv(1 << 20):
+        received += len(part)
+    connection.sendall(_COUNT.pack(received))
 
 
-def _serve(listener: socket.socket) -> None:
-    # The neighbour tells what was wrong. A word of this thread's while Python ends would abort it.
-    with contextlib.suppress(OSError):
-        serve_one(listener)
-
-
-def measure(address: str, port: int) -> Link:
+def measure(address: str, port: int, key: str) -> Link:
     """Raises `OSError`: the neighbour cannot be reached, went away, or the way is too slow to wait for."""
-    with _connected(address, port) as connection:
+    # It may not listen yet.
+    with connect(address, port, key, within_s=PATIENCE_S, once_s=PATIENCE_S).connection as connection:
         connection.settimeout(PATIENCE_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         trips: list[float] = []
         while not trips or (len(trips) < MOST_PINGS and sum(trips) < MOST_S):
@@ -77,17 +72,6 @@ def measure(address: str, port: int) -> Link:
         return Link(statistics.median(trips) / 2, received / (time.perf_counter() - began))
 
 
-def _connected(address: str, port: int) -> socket.socket:
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return socket.create_connection((address, port), timeout=max(0.1, deadline - time.monotonic()))
-        except ConnectionRefusedError:
-            if time.monotonic() > deadline:  # it does not listen yet
-                raise
-            time.sleep(0.02)
-
-
 def _exactly(connection: socket.socket, length: int) -> bytes:
     data = b""
     while len(data) < length:
@@ -97,14 +81,22 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
     return data
 
 
-def main(own_address: str, own_port: str, peer_address: str, peer_port: str) -> None:
+def main(key_file: str, own_address: str, own_port: str, peer_address: str, peer_port: str) -> None:
+    was_asked = threading.Event()
+
+    def serve(channel: Channel, deadline_s: float) -> None:
+        try:
+            answer(channel, deadline_s)
+        finally:
+            was_asked.set()
+
     try:
-        family = socket.AF_INET6 if ":" in own_address else socket.AF_INET
-        with socket.create_server((own_address, int(own_port)), family=family) as listener:
-            server = threading.Thread(target=_serve, args=(listener,), daemon=True)
-            server.start()
-            link = measure(peer_address, int(peer_port))
-            server.join(PATIENCE_S)
+        key = Path(key_file).read_text()
+        listener = Listener(own_address, int(own_port), key, serve)
+        listener.start()
+        link = measure(peer_address, int(peer_port), key)
+        was_asked.wait(PATIENCE_S)
+        listener.close()
         print(json.dumps(link._asdict()))
     except OSError as error:
         print(json.dumps({"problem": str(error)}))

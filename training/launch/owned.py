@@ -12,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import select
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -81,30 +83,37 @@ class OwnedLauncher:
         ]
         here = look(gang.run_dir, "")
         environ = {**os.environ, **gang.environment}
-        links = {} if self._transport.is_here else self._links(found.members)
+        links = {} if self._transport.is_here else self._links(found.members, gang.run_dir)
         faults = find_faults(
             spec, here=here, seen=seen, links=links, environ=environ, ranks_per_node=gang.ranks_per_node
         )
         require_no_fault(faults)
 
-    def _links(self, members: Sequence[Member]) -> dict[tuple[str, str], Link | str]:
-        """Each host's way to the next, in a ring."""
+    def _links(self, members: Sequence[Member], folder: Path) -> dict[tuple[str, str], Link | str]:
+        """Each host's way to the next, in a ring.
+
+        Args:
+            folder: that all see.
+        """
         if len(members) < 2:
             return {}
         ring = list(zip(members, (*members[1:], members[0]), strict=True))
-        arguments: dict[Host, tuple[str, ...]] = {
-            one: (one.address, str(one.port), other.address, str(other.port)) for one, other in ring
-        }
 
-        def look() -> dict[tuple[str, str], Link | str]:
+        def look(key_file: str) -> dict[tuple[str, str], Link | str]:
+            arguments: dict[Host, tuple[str, ...]] = {
+                one: (key_file, one.address, str(one.port), other.address, str(other.port)) for one, other in ring
+            }
             answers = ask_all(self._transport, list(arguments), "training.launch.links", arguments, ANSWER_S)
             return {(str(one), str(other)): _link(answers[one]) for one, other in ring}
 
-        began_s, found = time.monotonic(), look()
-        is_broken = any(isinstance(link, str) for link in found.values())
-        # Where one gave up before its neighbour began, that one had its whole patience still to come.
-        may_have_missed = time.monotonic() - began_s > 2 * LINK_PATIENCE_S
-        return look() if is_broken and may_have_missed else found
+        with tempfile.NamedTemporaryFile("w", prefix=".links-", dir=folder) as key_file:  # for their user alone
+            key_file.write(secrets.token_hex(32))
+            key_file.flush()
+            began_s, found = time.monotonic(), look(key_file.name)
+            is_broken = any(isinstance(link, str) for link in found.values())
+            # Where one gave up before its neighbour began, that one had its whole patience still to come.
+            may_have_missed = time.monotonic() - began_s > 2 * LINK_PATIENCE_S
+            return look(key_file.name) if is_broken and may_have_missed else found
 
     def render(self, gang: Gang, attempt: Attempt) -> tuple[NodeCommand, ...]:
         is_here = self._transport.is_here
@@ -112,7 +121,7 @@ class OwnedLauncher:
         return tuple(
             NodeCommand(
                 node=node,
-                agent_argv=agent_argv(gang, attempt, self._spec, node, self._transport.python),
+                agent_argv=agent_argv(gang, attempt, node, self._transport.python),
                 num_ranks=gang.ranks_per_node,
                 environment=rank_environment(gang, attempt, self._spec, node, carried, is_here=is_here),
                 rank_python_path=rank_python_path(gang, os.environ),

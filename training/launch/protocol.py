@@ -1,6 +1,7 @@
 """What a launcher, its guards and its ranks tell each other, and where: small JSON files, renamed into place.
 
     <run_dir>/attempts/<NNN>/
+        store.json           where ranks exchange addresses, and the key to it, for their own user alone
         rank-N.json          marker: how rank N is or how it ended (torchrun hides exit codes)
         rank-N.stacks        stacks of all threads of rank N, once somebody asked
         mandate/             what the attempt publishes is staged here; removed when a later one begins
@@ -214,6 +215,15 @@ class RankVitals(_Record):
     """CPU seconds used."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StorePlace(_Record):
+    """Where rank 0 serves its peers, and whom: who has the key."""
+
+    address: str
+    port: int
+    key: str
+
+
 class AttemptFiles:
     """Names of an attempt's files."""
 
@@ -267,6 +277,17 @@ class AttemptFiles:
         found = [read_json(path) for path in sorted(self.folder.glob("node-*.vitals.json"))]
         vitals = [RankVitals.from_json(one) for value in found if value is not None for one in value["ranks"]]
         return {one.rank: one for one in vitals}
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store.json"
+
+    def write_store(self, place: StorePlace) -> None:
+        write_json(self.store, asdict(place), is_private=True)
+
+    def read_store(self) -> StorePlace | None:
+        value = read_json(self.store)
+        return None if value is None else StorePlace.from_json(value)
 
     def read_status(self, node: int) -> NodeStatus | None:
         value = read_json(self.status(node))

@@ -190,14 +190,14 @@ class Gang:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """One fresh gang: its membership is fixed, its rendezvous its own."""
+    """One fresh gang, whose membership is fixed."""
 
     number: int
     folder: Path
     token: str
     rendezvous_id: str
     members: tuple[Member, ...]
-    """Where its nodes stand; the first hosts the rendezvous."""
+    """Where its nodes stand; rank 0 of the first has the store."""
     owner_pid: int
 
 
@@ -205,32 +205,27 @@ def attempt_folder(run_dir: Path, number: int) -> Path:
     return run_dir / "attempts" / f"{number:03d}"
 
 
-def agent_argv(gang: Gang, attempt: Attempt, spec: LaunchSpec, node: int, python: str) -> tuple[str, ...]:
+def agent_argv(gang: Gang, attempt: Attempt, node: int, python: str) -> tuple[str, ...]:
     """The agent's command on one node: torchrun's, where there is anybody to meet."""
     if gang.world_size > 1:
-        return torchrun_argv(gang, attempt, spec, node, python)
+        return torchrun_argv(gang, attempt, node, python)
     log_dir, port = protocol.AttemptFiles(attempt.folder).rank_logs(node), attempt.members[0].port
     return (python, str(LONE_AGENT), str(log_dir), attempt.rendezvous_id, str(port), gang.module, *gang.arguments)
 
 
-def torchrun_argv(gang: Gang, attempt: Attempt, spec: LaunchSpec, node: int, python: str) -> tuple[str, ...]:
-    """Node 0 hosts the rendezvous; restarts are the supervisor's alone."""
+def torchrun_argv(gang: Gang, attempt: Attempt, node: int, python: str) -> tuple[str, ...]:
+    """Each node is told its number; restarts are the supervisor's alone."""
     host = attempt.members[0]
     endpoint = f"[{host.address}]:{host.port}" if ":" in host.address else f"{host.address}:{host.port}"
-    conf = {
-        "is_host": int(node == 0),
-        "join_timeout": max(1, round(spec.start_deadline_s)),
-        "read_timeout": max(1, round(spec.start_deadline_s)),
-    }
     return (
         *(python, str(TORCHRUN_AGENT)),
         f"--nnodes={gang.nodes}",
         f"--nproc-per-node={gang.ranks_per_node}",
         "--max-restarts=0",
-        "--rdzv-backend=c10d",
+        "--rdzv-backend=fixed",
         f"--rdzv-endpoint={endpoint}",
         f"--rdzv-id={attempt.rendezvous_id}",
-        "--rdzv-conf=" + ",".join(f"{key}={value}" for key, value in conf.items()),
+        f"--rdzv-conf=node={node}",
         # Without it the agent asks DNS for its own name, which takes 10 s where no resolver answers.
         f"--local-addr={attempt.members[node].address}",
         f"--shutdown-timeout={AGENT_SHUTDOWN_S}",
@@ -275,10 +270,9 @@ def rank_environment(
         "OMP_NUM_THREADS": str(gang.num_threads),
         "PYTHONUNBUFFERED": "1",
         "PYTHONSAFEPATH": "1",
-        # Otherwise a second rendezvous in one agent reads the addresses of the first.
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        # They listen on the interface that peers reach them by, and on no other.
         "GLOO_SOCKET_IFNAME": interface,
-        **({} if is_here else {"NCCL_SOCKET_IFNAME": interface}),
+        "NCCL_SOCKET_IFNAME": interface,
         protocol.TOKEN: attempt.token,
         protocol.ATTEMPT: str(attempt.number),
         protocol.ATTEMPT_DIR: str(attempt.folder),

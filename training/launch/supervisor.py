@@ -26,7 +26,7 @@ from training.launch.logs import last_lines
 from training.launch.mandate import grant
 from training.launch.membership import Membership
 from training.launch.outcome import AttemptOutcome
-from training.launch.protocol import TOKEN
+from training.launch.protocol import TOKEN, AttemptFiles, StorePlace
 from training.launch.reaper import reaped
 from training.launch.retry_budget import AttemptRecord, AttemptRecords, GiveUp, decide
 from training.launch.run_lock import owning
@@ -186,6 +186,9 @@ class _Supervisor:
             rendezvous_id=f"{self._token[:8]}-{number}",
             members=members,
             owner_pid=os.getpid(),
+        )
+        AttemptFiles(folder).write_store(
+            StorePlace(address=members[0].address, port=members[0].port, key=secrets.token_hex(32))
         )
         gang = replace(self._gang, nodes=len(members))
         return Watch(

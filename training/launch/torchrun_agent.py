@@ -2,7 +2,7 @@
 
     python .../torchrun_agent.py TORCHRUN'S ARGUMENTS... -m MODULE ARGUMENTS...
 
-Rendezvous, environment, logs and the watch over ranks are torchrun's own; only how it starts a process is another. A
+Environment, logs and the watch over ranks are torchrun's own; how it starts a process and who takes part are not. A
 rank is what `python -m MODULE` would be, with its modules there already, which saves a second of every attempt and of
 every rank. Started by its path: a rank imports frozen code, which may be older than this file.
 """
@@ -15,7 +15,6 @@ import os
 import runpy
 import select
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -27,19 +26,26 @@ from typing import IO, NoReturn
 gc.disable()  # a third of the time it takes to import torch is spent looking for garbage that is not there
 
 import torch.distributed.run  # noqa: E402
+from torch._C._distributed_c10d import HashStore  # noqa: E402
 from torch.distributed.elastic.multiprocessing import api as starting  # noqa: E402
 from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import (  # noqa: E402
     SubprocessHandler,
 )
-from torch.distributed.elastic.rendezvous import api as rendezvous  # noqa: E402
+from torch.distributed.elastic.rendezvous import (  # noqa: E402
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+    rendezvous_handler_registry,
+)
+from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint  # noqa: E402
 
 gc.freeze()
 gc.enable()
 
 HEARD_BY_AGENT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 CUDA_IS_AVAILABLE = torch.cuda.is_available
-HELD: list[socket.socket] = []
-"""Ports, by the sockets that hold them."""
+BACKEND = "fixed"
 
 
 class ForkedRank:
@@ -139,23 +145,47 @@ def _let_go_of_sockets() -> None:
     os.close(nowhere)
 
 
-def hold_port() -> int:
-    """A port for the ranks to meet at, which no other is given before rank 0 listens there, nor while this agent lives.
+class FixedMembership(RendezvousHandler):
+    """Who takes part is known before anybody is started: agents ask nobody, listen nowhere and unpickle nothing.
 
-    torchrun only looks for one that is free: a connection that begins before rank 0 does may be given the same. What is
-    bound and not listened at is given to nobody, and yet taken by who asks for reuse, as torch's store does.
+    torchrun's own way lets whoever reaches its store join, and unpickles what is there.
     """
-    for family in (socket.AF_INET6, socket.AF_INET):
-        with contextlib.suppress(OSError):
-            holder = socket.socket(family)
-            HELD.append(holder)
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            holder.bind(("", 0))
-            port: int = holder.getsockname()[1]
-            return port
-    raise OSError("no port can be had for the ranks to meet at")
+
+    def __init__(self, parameters: RendezvousParameters) -> None:
+        self._parameters = parameters
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        told = self._parameters
+        address, port = parse_rendezvous_endpoint(told.endpoint, default_port=-1)
+        node = told.get_as_int("node")
+        assert node is not None, "every agent is told which node it is"
+        # Where ranks meet is their own affair; the variables are for who looks for them.
+        return RendezvousInfo(NoStore(), node, told.max_nodes, RendezvousStoreInfo(address, port))
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        return self._parameters.run_id
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        pass
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def shutdown(self) -> bool:
+        return True
+
+
+class NoStore(HashStore):
+    """Through it agents would wait for each other at the end: none needs another, whose end its guard tells."""
+
+    def wait(self, *_: object) -> None:
+        pass
 
 
 def _not_asked() -> bool:
@@ -167,7 +197,9 @@ def main(arguments: Sequence[str]) -> int:
     # torchrun asks in order to bind ranks to memory. To answer starts CUDA here, and no fork could use a device then.
     torch.cuda.is_available = _not_asked
     setattr(starting, "get_subprocess_handler", ForkingHandler)  # noqa: B010  # a name that torch does not export
-    setattr(rendezvous, "get_free_port", hold_port)  # noqa: B010
+    rendezvous_handler_registry.register(BACKEND, FixedMembership)
+    # Each knows its ranks' numbers by its own: all nodes have as many.
+    os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
     try:
         torch.distributed.run.main(list(arguments))
     except SystemExit as end:

@@ -17,8 +17,9 @@ import pytest
 
 from data_contracts.errors import EnvironmentProblem
 from training.launch import host_facts, links
+from training.launch.channel import Listener
 from training.launch.host_facts import PATIENCE_S, HostFacts, look
-from training.launch.links import Link, measure, serve_one
+from training.launch.links import Link, measure
 from training.launch.ports import LOOPBACK
 from training.launch.preflight import PreflightSpec, Seen, find_faults, require_no_fault
 from training.launch.retry_budget import AttemptRecords
@@ -164,24 +165,23 @@ def test_what_is_wrong_with_gpus_is_said(
 
 
 def test_a_link_is_measured_and_one_that_nobody_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server((LOOPBACK, 0)) as listener:
-        server = threading.Thread(target=serve_one, args=(listener,))
-        server.start()
-        link = measure(*listener.getsockname())
-        server.join()
+    neighbour = Listener(LOOPBACK, 0, "key", links.answer)
+    neighbour.start()
+    link = measure(LOOPBACK, neighbour.port, "key")
+    neighbour.close()
     assert 0 < link.latency_s < 1 and link.bytes_per_s > 1e5
     monkeypatch.setattr(links, "PATIENCE_S", 0.1)
     with socket.socket() as taken:
         taken.bind((LOOPBACK, 0))  # and does not listen
         with pytest.raises(OSError, match="refused"):
-            measure(*taken.getsockname())
+            measure(LOOPBACK, taken.getsockname()[1], "key")
 
 
-def test_a_host_whose_neighbours_stay_away_says_so_alone_and_its_end_is_in_order() -> None:
+def test_a_host_whose_neighbours_stay_away_says_so_alone_and_its_end_is_in_order(tmp_path: Path) -> None:
     """What a thread writes while Python ends would abort it, and be its last line."""
-    impatient = (
-        f"from training.launch import links; links.PATIENCE_S = 0.3; links.main('{LOOPBACK}', '0', '{LOOPBACK}', '1')"
-    )
+    (tmp_path / "key").write_text("key")
+    told = (str(tmp_path / "key"), LOOPBACK, "0", LOOPBACK, "1")
+    impatient = f"from training.launch import links; links.PATIENCE_S = 0.3; links.main(*{told})"
     ended = subprocess.run([sys.executable, "-c", impatient], capture_output=True, text=True, check=True)
     assert "refused" in json.loads(ended.stdout)["problem"] and ended.stderr == ""
 

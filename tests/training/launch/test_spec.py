@@ -35,16 +35,16 @@ ATTEMPT = Attempt(
 
 
 def test_an_attempt_is_one_fresh_gang_with_its_own_rendezvous_on_loopback() -> None:
-    argv = torchrun_argv(GANG, ATTEMPT, LaunchSpec(), node=1, python="python")
+    argv = torchrun_argv(GANG, ATTEMPT, node=1, python="python")
     assert argv[:2] == ("python", str(TORCHRUN_AGENT))
-    assert {"--nnodes=2", "--nproc-per-node=3", "--max-restarts=0", "--rdzv-backend=c10d"} <= set(argv)
+    assert {"--nnodes=2", "--nproc-per-node=3", "--max-restarts=0", "--rdzv-backend=fixed"} <= set(argv)
     assert {"--rdzv-endpoint=127.0.0.1:4711", "--rdzv-id=t-4", "--local-addr=127.0.0.1"} <= set(argv)
     assert argv[-4:] == ("-m", "training.worker", "--run", "abc")
 
 
-def test_only_node_0_hosts_the_rendezvous() -> None:
-    hosts = [" ".join(torchrun_argv(GANG, ATTEMPT, LaunchSpec(), node, "python")) for node in (0, 1)]
-    assert ["is_host=1" in argv for argv in hosts] == [True, False]
+def test_each_agent_is_told_which_node_it_is() -> None:
+    hosts = [torchrun_argv(GANG, ATTEMPT, node, "python") for node in (0, 1)]
+    assert ["--rdzv-conf=node=0" in hosts[0], "--rdzv-conf=node=1" in hosts[1]] == [True, True]
 
 
 def test_ranks_see_no_key_of_tracker_or_orchestrator_and_no_place_in_an_outer_gang() -> None:
@@ -63,10 +63,10 @@ def test_ranks_see_no_key_of_tracker_or_orchestrator_and_no_place_in_an_outer_ga
     assert environment["HEADWAY_RUN_TOKEN"] == "t"
 
 
-def test_ranks_get_their_threads_their_place_and_the_working_rendezvous() -> None:
+def test_ranks_get_their_threads_their_place_and_listen_on_loopback_alone() -> None:
     environment = rank_environment(GANG, ATTEMPT, LaunchSpec(), 1, {}, is_here=True)
     assert environment["OMP_NUM_THREADS"] == "2"
-    assert environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+    assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == ("lo", "lo")
     assert environment["PYTHONSAFEPATH"] == "1"
     assert (environment["HEADWAY_NODE"], environment["HEADWAY_ATTEMPT"]) == ("1", "4")
     assert environment["PALETTE"] == "warm"
@@ -94,10 +94,10 @@ ELSEWHERE = (
 
 
 def test_on_other_hosts_the_first_ones_own_address_has_the_rendezvous() -> None:
-    argv = torchrun_argv(GANG, replace(ATTEMPT, members=ELSEWHERE), LaunchSpec(), node=1, python="python")
+    argv = torchrun_argv(GANG, replace(ATTEMPT, members=ELSEWHERE), node=1, python="python")
     assert {"--rdzv-endpoint=10.0.0.1:4711", "--local-addr=10.0.0.2"} <= set(argv)
     six = replace(ATTEMPT, members=(replace(ELSEWHERE[0], address="fd00::1"),))
-    assert "--rdzv-endpoint=[fd00::1]:4711" in torchrun_argv(GANG, six, LaunchSpec(), node=0, python="python")
+    assert "--rdzv-endpoint=[fd00::1]:4711" in torchrun_argv(GANG, six, node=0, python="python")
 
 
 def test_on_another_host_what_describes_a_machine_or_a_login_is_its_own() -> None:

@@ -28,19 +28,13 @@ print(json.dumps({"code": code, "asked": len(asked)}))
 """
 """An agent on what seems to be a machine with two GPUs; whoever asks for their number starts CUDA."""
 FACTS = """
-import json, os, signal, socket, stat, sys
+import json, os, signal, stat, sys
 held = sys.modules.get("torch") is not None
 sockets = [fd for fd in os.listdir("/proc/self/fd") if fd > "2" and os.path.exists(f"/proc/self/fd/{fd}")
            and stat.S_ISSOCK(os.stat(f"/proc/self/fd/{fd}").st_mode)]
 heard = {name: str(signal.getsignal(getattr(signal, name))) for name in ("SIGTERM", "SIGHUP", "SIGQUIT")}
-try:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", int(os.environ["MASTER_PORT"])))
-        is_free = True
-except OSError:
-    is_free = False
 print(json.dumps({
-    "held": held, "is_free": is_free,
+    "held": held,
     "argv": sys.argv[1:], "file": sys.argv[0], "name": __name__, "spec": __spec__.name,
     "main": sys.modules["__main__"].__dict__ is globals(), "path": sys.path, "sockets": sockets, "heard": heard,
     "leads": os.getsid(0) == os.getpid(), "parent": os.getppid(), "environment": dict(os.environ),
@@ -51,6 +45,10 @@ print("a word of trouble", file=sys.stderr)
 
 
 MODULE = ("-m", "facts", "--word", "abc")
+ALONE = ("--rdzv-backend=fixed", "--rdzv-endpoint=127.0.0.1:4711", "--rdzv-conf=node=0", "--local-addr=127.0.0.1")
+"""Of the only node; torchrun calls it `--standalone`."""
+NOTHING_SHARED = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "TORCH_ELASTIC_WORKER_IDENTICAL": "1"}
+"""So that torchrun's ranks meet by themselves, as ours do."""
 
 
 def told_by_ranks(folder: Path, *launcher: str) -> tuple[int, list[dict[str, Any]]]:
@@ -61,13 +59,12 @@ def told_by_ranks(folder: Path, *launcher: str) -> tuple[int, list[dict[str, Any
         [
             sys.executable,
             *launcher,
-            "--standalone",
             "--nproc-per-node=2",
             "--redirects=3",
             f"--log-dir={logs}",
             *MODULE,
         ],
-        env=os.environ | {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+        env=os.environ | {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"} | NOTHING_SHARED,
         stderr=subprocess.DEVNULL,
     )
     assert process.wait(DEADLINE_S) == 0
@@ -80,10 +77,11 @@ def told_by_ranks(folder: Path, *launcher: str) -> tuple[int, list[dict[str, Any
 def test_a_rank_finds_what_torchrun_would_give_it_with_torch_imported_already(tmp_path: Path) -> None:
     for name in ("ours", "theirs"):
         (tmp_path / name).mkdir()
-    agent, ours = told_by_ranks(tmp_path / "ours", str(TORCHRUN_AGENT))
-    _, theirs = told_by_ranks(tmp_path / "theirs", "-m", "torch.distributed.run")
+    agent, ours = told_by_ranks(tmp_path / "ours", str(TORCHRUN_AGENT), *ALONE)
+    _, theirs = told_by_ranks(
+        tmp_path / "theirs", "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"
+    )
     assert [facts.pop("held") for facts in ours + theirs] == [True, True, False, False]
-    assert [facts.pop("is_free") for facts in ours + theirs][:2] == [False, False], "where they are to meet"
     assert {facts.pop("parent") for facts in ours} == {agent} and {facts.pop("parent") for facts in theirs}
     assert [facts.pop("comm") for facts in ours + theirs][:2] == ["rank 0", "rank 1"], "what `ps -o comm` and top show"
     of_one_gang = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "PYTHONPATH"}
@@ -98,40 +96,13 @@ def test_a_rank_finds_what_torchrun_would_give_it_with_torch_imported_already(tm
 def test_an_agent_leaves_cuda_to_its_ranks(tmp_path: Path) -> None:
     """In a fork of a process that has started CUDA no device can be used."""
     (tmp_path / "facts.py").write_text("import torch; print(torch.cuda.is_available())")
-    command = [sys.executable, "-c", WITH_GPUS, "--standalone", "--nproc-per-node=2", "--redirects=3"]
+    command = [sys.executable, "-c", WITH_GPUS, *ALONE, "--nproc-per-node=2", "--redirects=3"]
     path = os.pathsep.join((str(REPOSITORY), str(tmp_path)))
     told = subprocess.check_output(
         [*command, f"--log-dir={tmp_path / 'logs'}", *MODULE], env=os.environ | {"PYTHONPATH": path}, timeout=DEADLINE_S
     )
     assert json.loads(told) == {"code": 0, "asked": 0}
     assert [path.read_text() for path in (tmp_path / "logs").glob("*/*/*/stdout.log")] == ["True\n"] * 2
-
-
-HOLDING = """
-import struct, socket
-from torch.distributed import TCPStore
-from training.launch.torchrun_agent import hold_port
-port = hold_port()
-IP_LOCAL_PORT_RANGE = 51
-with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as stranger:
-    try:
-        stranger.setsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, struct.pack("I", port << 16 | port))
-        stranger.connect(server.getsockname())
-    except OSError as error:
-        print(error.strerror)
-store = TCPStore("127.0.0.1", port, is_master=True, world_size=1)
-store.set("met", "here")
-print(store.get("met").decode())
-"""
-"""An agent's port, and a connection that has no other to begin from."""
-
-
-def test_where_ranks_are_to_meet_no_connection_begins_and_they_meet() -> None:
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    told = subprocess.check_output([sys.executable, "-c", HOLDING], env=environment, text=True, timeout=DEADLINE_S)
-    if told.startswith("Protocol not available"):
-        pytest.skip("no connection can be told where to begin: that takes Linux 6.3")
-    assert told == "Cannot assign requested address\nhere\n"
 
 
 SIGNALLED = """

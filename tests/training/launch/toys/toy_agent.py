@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from training.launch.spec import Attempt, Gang, LaunchSpec
+    from training.launch.spec import Attempt, Gang
 
 
-def toy_argv(gang: Gang, attempt: Attempt, _spec: LaunchSpec, node: int, python: str) -> tuple[str, ...]:
+def toy_argv(gang: Gang, attempt: Attempt, node: int, python: str) -> tuple[str, ...]:
     """What a launcher starts in place of `agent_argv`."""
     told = {
         "node": node,
