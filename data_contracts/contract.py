@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -18,7 +18,7 @@ from data_contracts.constraints import Constraints, Number, misplaced
 from data_contracts.documents import Frozen, Severity
 from data_contracts.errors import ConfigError
 from data_contracts.set_rules import Balance, Drift, Freshness, Key, Leakage, Ordering, Slug, Splits, Volume
-from data_contracts.strict_yaml import parse_yaml_model
+from data_contracts.strict_yaml import parse_yaml_model, read_text
 from data_contracts.type_families import MEASURED, family
 
 OWN_RULE_IDS = ("columns", "rows", "snapshot", "quarantine", "volume")
@@ -107,6 +107,8 @@ AnyRule = Rule | Statistic | Key | Ordering | Balance | Leakage | Drift | Freshn
 
 
 class Contract(Frozen):
+    LARGEST_INTEGER: ClassVar[int] = 10**40
+    """Bounds are of the data's own types, decimals of 38 digits among them."""
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]*$", description="Name of the contract: lower case and dashes.")
     version: str = Field(
         pattern=r"^\d+\.\d+\.\d+$",
@@ -197,7 +199,7 @@ def parse_contract(text: str, *, where: str) -> Contract:
 def load_contract(path: Path) -> Contract:
     """Raises `ConfigError`: no such file, or not a contract."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
         raise ConfigError(f"the contract cannot be read ({reason}).", where=str(path)) from error

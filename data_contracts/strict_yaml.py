@@ -1,11 +1,17 @@
-"""YAML that people write, read strictly: every problem at once, each with its line, its key and the nearest name."""
+"""YAML that people write, read strictly: every problem at once, each with its line, its key and the nearest name.
+
+What costs more than it says is refused before it costs anything: the size of a file, its depth, the values that its
+aliases and merges stand for, the digits of a number.
+"""
 
 from __future__ import annotations
 
 import difflib
+import math
 import types
 import typing
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
@@ -17,10 +23,49 @@ from data_contracts.errors import ConfigError
 M = TypeVar("M", bound=BaseModel)
 Location = tuple[int | str, ...]
 MAX_SHOWN_CHARS = 60
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 64
+MAX_VALUES = 100_000
+"""With whatever aliases stand for written out."""
+MAX_PROBLEMS = 50
+MAX_DIGITS = 40
+"""Of an integer; decimals of 128 bits have 38."""
+CORRECT = "Correct the YAML there."
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that is written twice; plain YAML keeps the last one silently."""
+    """Refuses a key that is written twice, where plain YAML keeps the last one silently, and numbers that are none."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self._depth == MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, f"nested more than {MAX_DEPTH} levels deep", self.get_mark())
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if len(node.value) > MAX_DIGITS:
+            raise _at(node, f"a number of {len(node.value):,} digits")
+        return super().construct_yaml_int(node)
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        value = super().construct_yaml_float(node)
+        if not math.isfinite(value):
+            raise _at(node, f"{_shown(node.value)} is no finite number")
+        return value
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            # What PyYAML makes of `2026-02-30`, `!!int x`, `!!bool 7`, `!!timestamp x`.
+            kind = node.tag.rpartition(":")[2]
+            raise _at(node, f"not readable as YAML ({kind}: {_shown(str(error))})") from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: dict[Any, int] = {}
@@ -35,6 +80,87 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
+
+
+def _at(node: yaml.Node, problem: str) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+def read_text(path: Path) -> str:
+    """A file's text, for `parse_yaml_model`.
+
+    Raises:
+        OSError, UnicodeDecodeError: it cannot be read, or is no UTF-8.
+        ConfigError: it is larger than any that a person writes.
+    """
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise _too_large(str(path))
+    return data.decode()
+
+
+def _too_large(where: str) -> ConfigError:
+    return ConfigError(
+        f"larger than {MAX_BYTES >> 20} MiB.", where=where, advice="Is it the right file? Keep data out of it."
+    )
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Parse text into plain values.
+
+    Raises:
+        ConfigError: not YAML, a key given twice, or more than a person writes.
+    """
+    return _parsed(text, where)[0]
+
+
+def _parsed(text: str, where: str) -> tuple[Any, yaml.Node | None]:
+    if len(text) > MAX_BYTES:
+        raise _too_large(where)
+    loader = None
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return None, None
+        _require_few_values(root)
+        return loader.construct_document(root), root
+    except yaml.YAMLError as error:
+        raise _syntax_error(error, where) from error
+    except (RecursionError, ValueError, TypeError) as error:
+        reason = f"{type(error).__name__}: {_shown(str(error))}"
+        raise ConfigError(f"not readable as YAML ({reason}).", where=where, advice=CORRECT) from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _require_few_values(root: yaml.Node) -> None:
+    """Each node is looked at once, and counts as often as it stands for a value; merged keys count as well."""
+    num_values: dict[int, int] = {}
+    inside: set[int] = set()
+
+    def count(node: yaml.Node) -> int:
+        if isinstance(node, yaml.ScalarNode):
+            return 1
+        if id(node) in inside:
+            raise _at(node, "an alias contains itself")
+        if (known := num_values.get(id(node))) is None:
+            inside.add(id(node))
+            is_list = isinstance(node, yaml.SequenceNode)
+            inner = node.value if is_list else [each for pair in node.value for each in pair]
+            known = num_values[id(node)] = 1 + sum(map(count, inner))
+            inside.discard(id(node))
+        if known > MAX_VALUES:
+            raise _at(node, f"more than {MAX_VALUES:,} values, with what aliases stand for")
+        return known
+
+    count(root)
+
+
 def parse_yaml_model(model_type: type[M], text: str, where: str) -> M:
     """Parse text into a model.
 
@@ -44,18 +170,7 @@ def parse_yaml_model(model_type: type[M], text: str, where: str) -> M:
     Raises:
         ConfigError: not YAML, a key given twice, or values the model refuses: all of them in one message.
     """
-    try:
-        loader = _Loader(text)
-        try:
-            root = loader.get_single_node()
-            value = None if root is None else loader.construct_document(root)
-        finally:
-            loader.dispose()
-    except yaml.YAMLError as error:
-        raise _syntax_error(error, where) from error
-    except (RecursionError, ValueError, TypeError) as error:
-        reason = f"{type(error).__name__}: {_shown(str(error))}"
-        raise ConfigError(f"not readable as YAML ({reason}).", where=where) from error
+    value, root = _parsed(text, where)
     if not isinstance(value, dict):
         raise ConfigError(
             f"must be a mapping of keys to values, not {'empty' if value is None else type(value).__name__}.",
@@ -63,11 +178,31 @@ def parse_yaml_model(model_type: type[M], text: str, where: str) -> M:
             advice=f"Its keys are: {', '.join(sorted(_keys(model_type)))}.",
         )
     try:
-        return model_type.model_validate(value)
+        model = model_type.model_validate(value)
     except ValidationError as error:
         raise _model_error(model_type, error, root, where) from error
-    except RecursionError as error:
-        raise ConfigError("an alias contains itself.", where=where) from error
+    if problems := list(_not_numbers(model_type, value, ())):
+        raise _all_of(((_place(location, root), problem) for location, problem in problems), where)
+    return model
+
+
+def _not_numbers(model_type: type[BaseModel], value: Any, location: Location) -> Iterator[tuple[Location, str]]:
+    """Numbers that only Python takes for what was meant, such as `true` for 1, and integers that are too large."""
+    if isinstance(value, dict | list):
+        for part, each in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(part, int | str):
+                yield from _not_numbers(model_type, each, (*location, part))
+    elif isinstance(value, bool):
+        kinds = set(annotations_at(model_type, location))
+        if kinds & {int, float} and bool not in kinds and Any not in kinds:
+            yield location, f"a number is wanted, given {str(value).lower()}."
+    elif isinstance(value, int) and abs(value) > largest_integer(model_type):
+        yield location, f"a number beyond {largest_integer(model_type):,}."
+
+
+def largest_integer(model_type: type[BaseModel]) -> int:
+    """What counts something, or seeds something, stays below what a float tells apart; a contract's bounds need not."""
+    return int(getattr(model_type, "LARGEST_INTEGER", 1 << 53))
 
 
 def _syntax_error(error: yaml.YAMLError, where: str) -> ConfigError:
@@ -75,9 +210,7 @@ def _syntax_error(error: yaml.YAMLError, where: str) -> ConfigError:
     line = "" if mark is None else f":{mark.line + 1}"
     problem = getattr(error, "problem", None) or str(error).splitlines()[0]
     context = getattr(error, "context", None)
-    return ConfigError(
-        f"{problem}{f' ({context})' if context else ''}.", where=f"{where}{line}", advice="Correct the YAML there."
-    )
+    return ConfigError(f"{problem}{f' ({context})' if context else ''}.", where=f"{where}{line}", advice=CORRECT)
 
 
 def _model_error(
@@ -105,7 +238,10 @@ def _all_of(problems: Iterable[tuple[str, str]], where: str) -> ConfigError:
     said = [f"{place}: {' '.join(found)}" for place, found in by_place.items()]
     if len(said) == 1:
         return ConfigError(said[0], where=where)
-    return ConfigError(f"{len(said)} problems:\n" + "\n".join(f"  - {each}" for each in said), where=where)
+    listed = said[:MAX_PROBLEMS]
+    if len(said) > MAX_PROBLEMS:
+        listed.append(f"and {len(said) - MAX_PROBLEMS:,} more.")
+    return ConfigError(f"{len(said):,} problems:\n" + "\n".join(f"  - {each}" for each in listed), where=where)
 
 
 def _place(location: Location, root: yaml.Node | None) -> str:
@@ -168,11 +304,16 @@ def _child(node: yaml.Node | None, part: int | str) -> tuple[yaml.Node, int] | N
 
 def keys_at(model_type: type[BaseModel], location: Location) -> set[str]:
     """The keys that could stand at a location; through a union, those of every member it may be."""
+    return {key for each in annotations_at(model_type, location) for model in _models(each) for key in _keys(model)}
+
+
+def annotations_at(model_type: type[BaseModel], location: Location) -> list[Any]:
+    """The types that a value at a location may have; of a union, its members."""
     annotations: list[Any] = [model_type]
     for part in location:
         stepped = [inner for each in annotations for inner in _step(each, part)]
         annotations = stepped or annotations
-    return {key for each in annotations for model in _models(each) for key in _keys(model)}
+    return [member for each in annotations for member in _members(each)]
 
 
 def _step(annotation: Any, part: int | str) -> Iterator[Any]:

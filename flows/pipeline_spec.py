@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
 from data_contracts.sources import SourceSpec
-from data_contracts.strict_yaml import parse_yaml_model
+from data_contracts.strict_yaml import parse_yaml_model, read_text
 from flows.triggers.spec import TriggersSpec
 from flows.windows.spec import WindowsSpec
 from tasks.evaluate import EvaluationSpec
@@ -105,7 +105,7 @@ def load_pipeline(path: Path) -> PipelineSpec:
         ConfigError: unreadable, malformed, an unknown key (the nearest one is named), or impossible arithmetic.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError("the pipeline file cannot be read.", where=str(path), advice=str(error)) from error
     spec = parse_yaml_model(PipelineSpec, text, where=str(path))

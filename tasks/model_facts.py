@@ -10,12 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from data_contracts.documents import ContractReceipt, Link, Registration, RunSpec
-from data_contracts.errors import IntegrityError
+from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.leftovers import scratch_folder
 from data_contracts.publication import Workspace
+from data_contracts.strict_yaml import parse_yaml
 from tasks.model_export import registered_graph
 from tasks.promotion_decision import Subject
 from tasks.promotion_spec import PromotionSpec
@@ -133,9 +132,8 @@ def _description(workspace: Workspace, registration: Registration) -> dict[str, 
     """
     data = _read(workspace, registration, DESCRIPTION)
     try:
-        found = yaml.safe_load(data or b"{}")
-        return dict(found)
-    except (yaml.YAMLError, ValueError, TypeError) as error:
+        return dict(parse_yaml((data or b"{}").decode(), DESCRIPTION))
+    except (ConfigError, ValueError, TypeError) as error:
         raise IntegrityError("the registered description is not readable.", where=registration.link.short) from error
 
 

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-import yaml
-
 from data_contracts.documents import EvaluationReport, Link, Registration
 from data_contracts.errors import ConfigError, ContractViolation
 from data_contracts.publication import Workspace
 from data_contracts.report_text import count
+from data_contracts.strict_yaml import parse_yaml, read_text
 from flows.ci.anew import compare_stages
 from flows.ci.base import Base, read_base
 from flows.ci.child import Answer, headway
@@ -187,8 +186,8 @@ class Checks:
 def _contract_of(file: Path) -> Path | None:
     """The contract that a pipeline file names, whatever else is wrong with that file."""
     try:
-        content = yaml.safe_load(file.read_text())
-    except (OSError, ValueError, yaml.YAMLError):
+        content = parse_yaml(read_text(file), str(file))
+    except (OSError, ValueError, ConfigError):
         return None
     name = content.get("contract") if isinstance(content, dict) else None
     return file.parent / name if isinstance(name, str) else None

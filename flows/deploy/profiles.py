@@ -12,7 +12,7 @@ from pydantic import Field, StringConstraints, field_validator
 from data_contracts.credentials import credential_in_uri, is_secret_name
 from data_contracts.documents import Frozen, Json
 from data_contracts.errors import ConfigError
-from data_contracts.strict_yaml import parse_yaml_model
+from data_contracts.strict_yaml import parse_yaml_model, read_text
 
 PROFILES = "profiles.yaml"
 MIN_HEARTBEAT_S = 30
@@ -128,7 +128,7 @@ def load_profile(folder: Path, name: str) -> tuple[str, Profile]:
     """
     path = folder / "deployments" / PROFILES
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             "the profiles cannot be read.",

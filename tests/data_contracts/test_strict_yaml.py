@@ -99,7 +99,7 @@ def test_all_mistakes_come_at_once() -> None:
         ("a: \0", "not allowed"),
         ("!!python/object/apply:os.system [true]", "could not determine a constructor"),
         ("a: &a {b: *a}", "house.yaml"),
-        ("[" * 5000, "not readable as YAML (RecursionError"),
+        ("[" * 5000, "nested more than 64 levels deep"),
     ],
 )
 def test_what_is_no_yaml_is_refused_with_its_line(text: str, expected: str) -> None:
@@ -121,3 +121,48 @@ def test_any_text_is_read_or_refused_and_never_crashes(text: str) -> None:
         parse_yaml_model(House, text, "house.yaml")
     except ConfigError as error:
         assert error.where.startswith("house.yaml")
+
+
+ALIASES = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{name}: &{name} [{','.join(['*' + before] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+MERGES = ALIASES.replace("[x,x,x,x,x,x,x,x,x]", "{k: 1}").replace(" [*", " {<<: [*").replace("]\n", "]}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (ALIASES, "house.yaml:6: more than 100,000 values, with what aliases stand for."),
+        (MERGES, "house.yaml:6: more than 100,000 values, with what aliases stand for."),
+        ("address: " + "x" * (1 << 20), "house.yaml: larger than 1 MiB."),
+        ("a: " + "9" * 20_000, "house.yaml:1: a number of 20,000 digits."),
+        ("a: 0x" + "f" * 20_000, "house.yaml:1: a number of 20,002 digits."),
+        ("a: .inf", "house.yaml:1: .inf is no finite number."),
+        ("a: .nan", "house.yaml:1: .nan is no finite number."),
+        ("a: !!bool 7", "house.yaml:1: not readable as YAML (bool: '7')."),
+        ("a: !!float ''", "house.yaml:1: not readable as YAML (float: string index out of range)."),
+        ("a: !!timestamp x", "house.yaml:1: not readable as YAML (timestamp: "),
+    ],
+)
+def test_what_costs_more_than_it_says_and_numbers_that_are_none_are_refused_at_once(text: str, expected: str) -> None:
+    assert message(text).startswith(expected)
+
+
+@pytest.mark.parametrize("given", ["1e400", "'inf'", "nan", "'-Infinity'"])
+def test_a_number_that_is_written_as_a_text_is_finite_too(given: str) -> None:
+    said = message(f"address: x\npets: [{{kind: dog, tail_length_cm: {given}}}]")
+    assert "pets[0].tail_length_cm (line 2): Input should be a finite number" in said
+
+
+def test_true_is_no_number_and_a_count_is_one_that_a_float_can_tell_apart() -> None:
+    said = message("address: x\npets:\n- {kind: cat, num_whiskers: yes}\n- {kind: dog, tail_length_cm: off}\n")
+    assert "pets[0].num_whiskers (line 3): a number is wanted, given true." in said
+    assert "pets[1].tail_length_cm (line 4): a number is wanted, given false." in said
+    said = message(f"address: x\npets: [{{kind: cat, num_whiskers: {2**53 + 1}}}]")
+    assert "pets[0].num_whiskers (line 2): a number beyond 9,007,199,254,740,992." in said
+
+
+def test_aliases_within_reason_are_what_they_always_were() -> None:
+    text = "address: x\nrooms: {a: &a {name: y, phone: z}, b: *a, c: {<<: *a, name: w}}"
+    rooms = parse_yaml_model(House, text, "house.yaml").rooms
+    assert rooms["b"] == rooms["a"] and rooms["c"] == Owner(name="w", phone="z")

@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from data_contracts.documents import Frozen
 
-RANGE: Final = re.compile(r"\{(\d+)\.\.(\d+)\}")
+RANGE: Final = re.compile(r"\{(\d{1,9})\.\.(\d{1,9})\}")
 
 SequenceTokens = Annotated[
     int, Field(ge=1, le=1 << 17, description="Tokens a sequence predicts; a row stores one more.")
@@ -129,6 +129,9 @@ class ImageSpec(Frozen):
             raise ValueError("shape has a side below 1")
         if any(name.count("{") + name.count("}") and not RANGE.search(name) for name in self.pixels):
             raise ValueError("a range of columns is written like pixel_{0..63}")
+        # Before they are written out.
+        if sum(map(_num_columns, self.pixels)) > self.num_values:
+            raise ValueError(f"pixels name more columns than the {self.num_values:,} that shape asks for")
         names = self.columns
         if len(names) not in (1, self.num_values) or len(set(names)) != len(names):
             raise ValueError(f"pixels name {len(set(names))} columns, shape asks for 1 or {self.num_values}")
@@ -163,6 +166,11 @@ class OwnSpec(Frozen):
     @property
     def fitting(self) -> dict[str, Any]:
         return self.model_dump(mode="json")
+
+
+def _num_columns(written: str) -> int:
+    found = RANGE.search(written)
+    return 1 if found is None else max(0, int(found[2]) - int(found[1]) + 1)
 
 
 def _written_out(written: str) -> list[str]:
