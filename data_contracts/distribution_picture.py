@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
+
+from data_contracts.plain_text import html
 
 WIDTH, HEIGHT = 320.0, 84.0
 BAR_GAP = 1.5
@@ -41,7 +42,7 @@ def numeric_picture(bars: Sequence[Bar], *, caption: str) -> str:
     for place, bar in enumerate(bars):
         height = HEIGHT * bar.share / top
         shapes.append(
-            f"<g><title>{escape(bar.sentence)}</title>"
+            f"<g><title>{html(bar.sentence)}</title>"
             f"<rect class='hit' {_box(place * step, 0, step, HEIGHT)}/>"
             f"<rect class='now' {_box(place * step + gap / 2, HEIGHT - height, step - gap, height)}/></g>"
         )
@@ -71,8 +72,8 @@ def categorical_picture(bars: Sequence[Bar], *, caption: str) -> str:
         if bar.baseline_share is not None:
             then = f"<rect class='then' {_box(LABEL_WIDTH, y + 2.5, room * bar.baseline_share / top, ROW_HEIGHT - 5)}/>"
         shapes.append(
-            f"<g><title>{escape(bar.sentence)}</title><rect class='hit' {_box(0, y, WIDTH, ROW_HEIGHT)}/>"
-            f"<text x='{_short(LABEL_WIDTH - 8)}' y='{_short(y + 14)}' text-anchor='end'>{escape(_cut(bar.label))}"
+            f"<g><title>{html(bar.sentence)}</title><rect class='hit' {_box(0, y, WIDTH, ROW_HEIGHT)}/>"
+            f"<text x='{_short(LABEL_WIDTH - 8)}' y='{_short(y + 14)}' text-anchor='end'>{html(_cut(bar.label))}"
             "</text>"
             f"<rect class='now' {_box(LABEL_WIDTH, y + 2.5, room * bar.share / top, ROW_HEIGHT - 5)}/>{then}</g>"
         )
@@ -113,5 +114,5 @@ def _svg(height: float, shapes: Sequence[str], caption: str) -> str:
     # Half a stroke of room all round, so that no line at the edge is cut.
     return (
         f"<svg class='picture' viewBox='-1 -1 {_short(WIDTH + 2)} {_short(height + 2)}' role='img' "
-        f"aria-label='{escape(caption)}'>{''.join(shapes)}</svg>"
+        f"aria-label='{html(caption)}'>{''.join(shapes)}</svg>"
     )

@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+from data_contracts.plain_text import one_line
+
 Cause = Literal[
     "config",
     "data",
@@ -71,7 +73,7 @@ class HeadwayError(Exception):
         return _rebuild, (type(self), self.what, self.where, self.advice)
 
     def __str__(self) -> str:
-        text = f"{self.where}: {self.what}" if self.where else self.what
+        text = f"{one_line(self.where)}: {self.what}" if self.where else self.what
         return f"{text} {self.advice}" if self.advice else text
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Literal
 
-from data_contracts import report_text
 from data_contracts.distribution_picture import Bar, categorical_picture, numeric_picture, percent
+from data_contracts.plain_text import html
 
 State = Literal["bad", "warn", "good"]
 MARKS: dict[State, str] = {"bad": "✖ broken", "warn": "! look", "good": "✔ held"}
@@ -55,7 +54,7 @@ def columns_section(cards: Sequence[ColumnCard], *, baseline: str) -> str:
         return ""
     drawn = "".join(_card(card) for card in sorted(cards, key=_urgency))
     then = (
-        f" <span class='key then'></span> in the accepted snapshot (receipt <code>{escape(baseline[:12])}</code>). "
+        f" <span class='key then'></span> in the accepted snapshot (receipt <code>{html(baseline[:12])}</code>). "
         "Bins of numbers held about as many rows each when they were cut."
         if baseline
         else " No snapshot was accepted before, so there is nothing to compare with."
@@ -72,11 +71,11 @@ def _urgency(card: ColumnCard) -> tuple[int, float]:
 
 
 def _card(card: ColumnCard) -> str:
-    problems = "".join(f"<p class='problem'>{escape(text)}</p>" for text in card.problems)
+    problems = "".join(f"<p class='problem'>{html(text)}</p>" for text in card.problems)
     badge = f"<span class='badge {card.state}'>{MARKS[card.state]}</span>"
     return (
-        f"<article class='card {card.state}'><div class='name'><h3><code>{report_text.name(card.name)}</code></h3>"
-        f"<span class='type'>{escape(card.type)}</span>{badge}</div>"
+        f"<article class='card {card.state}'><div class='name'><h3><code>{html(card.name)}</code></h3>"
+        f"<span class='type'>{html(card.type)}</span>{badge}</div>"
         f"{problems}{_picture(card)}<dl class='figures'>{_figures(card)}</dl></article>"
     )
 
@@ -87,7 +86,7 @@ def _picture(card: ColumnCard) -> str:
         return "<p class='nothing'>no values</p>"
     if not card.is_numeric:
         return categorical_picture(card.bars, caption=caption)
-    ends = "<div class='ends'>" + "".join(f"<span>{escape(end)}</span>" for end in card.ends) + "</div>"
+    ends = "<div class='ends'>" + "".join(f"<span>{html(end)}</span>" for end in card.ends) + "</div>"
     return numeric_picture(card.bars, caption=caption) + ends
 
 
@@ -99,7 +98,7 @@ def _figures(card: ColumnCard) -> str:
         else f" <span class='before'>was {percent(card.baseline_null_share)}</span>"
     )
     pairs.append(("nulls", f"{percent(card.null_share)}{before}"))
-    return "".join(f"<div><dt>{escape(name)}</dt><dd>{value}</dd></div>" for name, value in pairs)
+    return "".join(f"<div><dt>{html(name)}</dt><dd>{value}</dd></div>" for name, value in pairs)
 
 
 def _drift(figure: DriftFigure) -> str:

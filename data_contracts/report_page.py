@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
 from string import Template
 from typing import Literal
 
+from data_contracts.plain_text import html
 from data_contracts.report_style import STYLE
 
 State = Literal["good", "warn", "bad"]
@@ -35,7 +35,7 @@ def page(title: str, sections: Iterable[str]) -> str:
     Args:
         sections: HTML; empty ones are left out.
     """
-    return PAGE.substitute(title=escape(title), style=STYLE, body="\n".join(each for each in sections if each))
+    return PAGE.substitute(title=html(title), style=STYLE, body="\n".join(each for each in sections if each))
 
 
 def banner(state: State, kicker: str, word: str, lead: str) -> str:
@@ -47,13 +47,13 @@ def banner(state: State, kicker: str, word: str, lead: str) -> str:
     """
     return (
         f"<header class='{state}'><p class='mark' aria-hidden='true'>{MARKS[state]}</p>"
-        f"<div><p class='kicker'>{kicker}</p><h1>{escape(word)}</h1><p class='lead'>{lead}</p></div></header>"
+        f"<div><p class='kicker'>{kicker}</p><h1>{html(word)}</h1><p class='lead'>{lead}</p></div></header>"
     )
 
 
 def tiles(pairs: Iterable[tuple[str, str]]) -> str:
     """Each a figure and its name, as text."""
-    cells = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(figure)}</dd></div>" for figure, name in pairs)
+    cells = "".join(f"<div><dt>{html(name)}</dt><dd>{html(figure)}</dd></div>" for figure, name in pairs)
     return f"<dl class='tiles'>{cells}</dl>"
 
 
@@ -64,7 +64,7 @@ def section(title: str, content: str, *, count: int | None = None, note: str = "
     """
     number = "" if count is None else f" <span class='count'>{count:,}</span>"
     said = f"<p class='note'>{note}</p>" if note else ""
-    return f"<section><h2>{escape(title)}{number}</h2>{said}{content}</section>"
+    return f"<section><h2>{html(title)}{number}</h2>{said}{content}</section>"
 
 
 def definitions(pairs: Iterable[tuple[str, str]]) -> str:
@@ -75,4 +75,4 @@ def definitions(pairs: Iterable[tuple[str, str]]) -> str:
 def value(text: str) -> str:
     """A value's HTML; a digest's looks like one."""
     is_digest = len(text) == 64 and " " not in text
-    return f"<code>{escape(text)}</code>" if is_digest else escape(text)
+    return f"<code>{html(text)}</code>" if is_digest else html(text)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from html import escape
 from io import BytesIO
 from pathlib import Path
 
 from data_contracts import report_text
+from data_contracts.plain_text import html
 from data_contracts.quarantine import QuarantinedRow
 
 MAX_ROWS_OF_RULE = 10
@@ -64,15 +64,14 @@ def _rule(rule: str, number: int, sample: QuarantineSample) -> str:
     more = f"<p class='note'>and {number - len(rows):,} more.</p>" if number > len(rows) else ""
     counted = f"<span class='count'>{report_text.count(number, 'row')}</span>"
     return (
-        f"<details open><summary><code>{escape(rule)}</code> {counted}</summary>"
+        f"<details open><summary><code>{html(rule)}</code> {counted}</summary>"
         "<div class='scroll'><table><thead><tr><th>File</th><th class='row'>Row</th><th>Also breaks</th></tr>"
         f"</thead><tbody>{listed}</tbody></table></div>{more}</details>"
     )
 
 
 def _row(row: QuarantinedRow, rule: str) -> str:
-    others = ", ".join(f"<code>{escape(other)}</code>" for other in row.rule_ids if other != rule)
+    others = ", ".join(f"<code>{html(other)}</code>" for other in row.rule_ids if other != rule)
     return (
-        f"<tr><td class='path'><code>{report_text.name(row.path)}</code></td>"
-        f"<td class='row'>{row.row:,}</td><td>{others}</td></tr>"
+        f"<tr><td class='path'><code>{html(row.path)}</code></td><td class='row'>{row.row:,}</td><td>{others}</td></tr>"
     )

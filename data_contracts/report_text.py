@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from html import escape
 
 
 def count(number: int, noun: str) -> str:
@@ -20,12 +19,6 @@ def size(size_bytes: float) -> str:
             return f"{size_bytes:.3g} {unit}"
         size_bytes /= 1000
     return f"{size_bytes:,.1f} TB"
-
-
-def name(text: str) -> str:
-    """A name that cannot imitate another: control and direction characters are spelled out."""
-    spelled = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
-    return escape(spelled.encode("utf-8", "backslashreplace").decode())
 
 
 def moment(unix_s: float | None) -> str:

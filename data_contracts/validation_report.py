@@ -6,12 +6,12 @@ Verdict first, then what broke, then the rest. Colour never stands alone, and no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 
 from data_contracts import report_text
 from data_contracts.column_cards import column_cards
 from data_contracts.contract import Contract
 from data_contracts.documents import ContractReceipt, ExpectationVerdict, Snapshot
+from data_contracts.plain_text import html
 from data_contracts.report_columns import columns_section
 from data_contracts.report_page import banner, definitions, page, section, tiles, value
 from data_contracts.report_quarantine import QuarantineSample, quarantine_section
@@ -68,7 +68,7 @@ def _banner(
     *,
     passed: bool,
 ) -> str:
-    name = f"{escape(receipt.contract_name)} <span class='version'>{escape(receipt.contract_version)}</span>"
+    name = f"{html(receipt.contract_name)} <span class='version'>{html(receipt.contract_version)}</span>"
     if passed:
         word = "Passed"
         text = f"{report_text.count(receipt.num_rows, 'row')} may be trained on."
@@ -78,7 +78,7 @@ def _banner(
             text += f" {report_text.count(len(remarks), 'remark')} below."
     else:
         word = "Refused"
-        rules = ", ".join(f"<code>{escape(verdict.rule_id)}</code>" for verdict in broken[:5])
+        rules = ", ".join(f"<code>{html(verdict.rule_id)}</code>" for verdict in broken[:5])
         more = f" and {len(broken) - 5} more" if len(broken) > 5 else ""
         text = (
             f"{report_text.count(len(broken), 'critical rule')} broken: {rules}{more}. Nothing was trained on this "
@@ -120,17 +120,17 @@ def _verdict_row(verdict: ExpectationVerdict) -> str:
         state, word = ("bad", "✖ broken") if verdict.severity == "critical" else ("warn", "! broken")
     return (
         f"<tr><td><span class='badge {state}'>{word}</span></td>"
-        f"<td class='rule'><code>{escape(verdict.rule_id)}</code></td>"
-        f"<td>{verdict.severity}</td><td class='words'>{escape(verdict.description)}</td>"
-        f"<td class='observed'>{escape(verdict.observed)}</td></tr>"
+        f"<td class='rule'><code>{html(verdict.rule_id)}</code></td>"
+        f"<td>{verdict.severity}</td><td class='words'>{html(verdict.description)}</td>"
+        f"<td class='observed'>{html(verdict.observed)}</td></tr>"
     )
 
 
 def _judged_each_time(receipt: ContractReceipt) -> str:
     """What only a clock can say, and this page was written once."""
     rows = "".join(
-        f"<tr><td class='rule'><code>{escape(each.rule_id)}</code></td><td>{each.severity}</td>"
-        f"<td class='words'>{escape(each.description)}</td></tr>"
+        f"<tr><td class='rule'><code>{html(each.rule_id)}</code></td><td>{each.severity}</td>"
+        f"<td class='words'>{html(each.description)}</td></tr>"
         for each in receipt.freshness
     )
     note = "By the clock, whenever the data pass the gate; a refusal gets a page of its own."
@@ -150,8 +150,8 @@ def _facts(receipt: ContractReceipt, contract: Contract, snapshot: Snapshot) -> 
         ("Source", f"{snapshot.format}, {len(snapshot.files):,} files, {snapshot.size_bytes:,} bytes"),
     )
     metrics = (
-        (f"<code>{escape(name)}</code>", report_text.number(each)) for name, each in sorted(receipt.metrics.items())
+        (f"<code>{html(name)}</code>", report_text.number(each)) for name, each in sorted(receipt.metrics.items())
     )
     newest = ((f"Newest row, {each.rule_id}", report_text.moment(each.unix_s)) for each in receipt.freshness)
-    documents = ((escape(name), value(text)) for name, text in (*facts, *newest) if text)
+    documents = ((html(name), value(text)) for name, text in (*facts, *newest) if text)
     return section("Dataset and documents", definitions(documents)) + section("Metrics", definitions(metrics))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
 
+from flows.output import only_shown
+
 CHAMPION_MOVED = "headway.champion.moved"
 MODEL = "headway.model"
 """What the event is about: `headway.model.NAME`. It is related to the flow run, its deployment and their tags."""
@@ -14,4 +16,5 @@ def tell_of_champion(model: str, version: str, reason: str) -> None:
     """Nothing outside of a flow run: who moves a champion by a command knows of it."""
     if FlowRunContext.get() is not None:
         payload = {"model": model, "version": version, "reason": reason}
-        emit_event(event=CHAMPION_MOVED, resource={"prefect.resource.id": f"{MODEL}.{model}"}, payload=payload)
+        with only_shown("the champion's move"):
+            emit_event(event=CHAMPION_MOVED, resource={"prefect.resource.id": f"{MODEL}.{model}"}, payload=payload)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import BaseModel
-from rich.console import Console
 
 from data_contracts import refs
 from data_contracts.documents import Link
 from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
+from flows.console import headed, plain_console
 from tasks import decisions, model_refs
 from tasks.promotion_decision import Decision
 
@@ -115,16 +115,16 @@ def _stays(decision: Decision) -> str:
 
 
 def print_history(history: History) -> None:
-    console = Console(highlight=False, emoji=False, soft_wrap=True)
+    console = plain_console()
     champion = "no champion" if history.champion is None else f"version {history.champion} is champion"
-    console.print(f"[bold]{history.model}[/bold]: {champion}\n")
+    console.print(headed(history.model, f": {champion}"), end="\n\n")
     for entry in history.entries:
         was = "none" if entry.from_version is None else f"v{entry.from_version}"
         stays = entry.event not in ("promoted", "rolled back")
         arrow = f"v{entry.to_version} against {was}" if stays else f"{was} -> v{entry.to_version}"
-        console.print(f"{entry.when}  {entry.event:<11}  {arrow}  {entry.by}", markup=False)
-        console.print(f"    {entry.why}", markup=False)
+        console.print(f"{entry.when}  {entry.event:<11}  {arrow}  {entry.by}")
+        console.print(f"    {entry.why}")
         if entry.override:
-            console.print(f"    against the policy ({', '.join(entry.failed)}): {entry.override}", markup=False)
+            console.print(f"    against the policy ({', '.join(entry.failed)}): {entry.override}")
     if not history.entries:
         console.print("nothing was decided yet")

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 
 from pydantic import BaseModel
-from rich.console import Console
 from rich.table import Table
 
 from data_contracts import refs
@@ -14,6 +13,7 @@ from data_contracts.documents import Link
 from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
 from flows.brief_context import brief_context
+from flows.console import headed, plain_console
 from flows.environment import project_folder
 from flows.pipeline_spec import find_pipeline_file, load_pipeline
 from flows.tables import print_table
@@ -218,24 +218,24 @@ def _report(workspace: Workspace, model: str, moved: Moved, warnings: list[str])
 
 
 def print_move(report: MoveReport) -> None:
-    console = Console(highlight=False, emoji=False, soft_wrap=True)
-    console.print(f"[bold]{report.model} version {report.to_version}[/bold]: champion since {report.when}")
+    console = plain_console()
+    console.print(headed(f"{report.model} version {report.to_version}", f": champion since {report.when}"))
     console.print(f"  instead of {'none' if report.from_version is None else f'version {report.from_version}'}")
-    console.print(f"  why        {report.why}", markup=False)
+    console.print(f"  why        {report.why}")
     if report.override:
-        console.print(f"  override   {report.override}", markup=False)
+        console.print(f"  override   {report.override}")
     if report.checks:
         print_table(console, _check_table(report.checks))
-    console.print(f"  card       {report.card}", markup=False)
+    console.print(f"  card       {report.card}")
     for warning in report.warnings:
-        console.print(f"  warning    {warning}", markup=False)
+        console.print(f"  warning    {warning}")
 
 
 def print_refusal(report: RefusalReport, done: str = "refused") -> None:
-    console = Console(highlight=False, emoji=False, soft_wrap=True)
-    console.print(f"[bold]{report.model} version {report.version}[/bold]: {done} by {report.by}")
-    console.print(f"  why        {report.why}", markup=False)
-    console.print(f"  card       {report.card}", markup=False)
+    console = plain_console()
+    console.print(headed(f"{report.model} version {report.version}", f": {done} by {report.by}"))
+    console.print(f"  why        {report.why}")
+    console.print(f"  card       {report.card}")
 
 
 def _check_table(checks: list[Check]) -> Table:

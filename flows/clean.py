@@ -15,6 +15,7 @@ from data_contracts.folder_store import Listed
 from data_contracts.publication import Workspace
 from data_contracts.references import chain
 from data_contracts.report_text import count
+from flows.console import plain_console
 from flows.stop_options import duration
 from flows.tables import print_table
 from tasks import clean as cleaning
@@ -151,10 +152,10 @@ def _by_kind(files: Iterable[Listed], entries: Iterable[Item]) -> list[KindRepor
 
 
 def print_clean(report: CleanReport, console: Console | None = None) -> None:
-    console = console or Console(highlight=False, emoji=False)
-    console.print(f"workspace  {report.workspace}", soft_wrap=True)
-    console.print(f"stays      what was written or used since {report.limit}, and all that it needs", soft_wrap=True)
-    console.print(f"           {count(report.num_kept, 'file')}\n", soft_wrap=True)
+    console = console or plain_console()
+    console.print(f"workspace  {report.workspace}")
+    console.print(f"stays      what was written or used since {report.limit}, and all that it needs")
+    console.print(f"           {count(report.num_kept, 'file')}\n")
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for column in ("left", "right", "right"):
         table.add_column(justify=column)
@@ -163,9 +164,9 @@ def print_clean(report: CleanReport, console: Console | None = None) -> None:
     if report.kinds:
         print_table(console, table)
     for name in report.mlflow_removed:
-        console.print(f"MLflow     {name}: no registered version came of it", soft_wrap=True)
+        console.print(f"MLflow     {name}: no registered version came of it")
     for name in report.mlflow_killed:
-        console.print(f"MLflow     {name}: ended as KILLED, nobody trains it", soft_wrap=True)
+        console.print(f"MLflow     {name}: ended as KILLED, nobody trains it")
     total = f"{report.size_bytes / 1e6:,.1f} MB"
     if not report.kinds and not report.mlflow_removed:
         console.print("nothing to clean")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from flows.environment import default_workspace
 from flows.options import AsJson, WorkspaceUri
+from flows.output import print_json, print_lines
 
 
 def clean(
@@ -28,10 +28,10 @@ def clean(
 
     where = workspace or default_workspace()
     if why:
-        print(cleaning.why(where, why, keep_last=keep_last, older_than=older_than))
+        print_lines(cleaning.why(where, why, keep_last=keep_last, older_than=older_than))
         return
     report = cleaning.clean(where, apply=apply, keep_last=keep_last, older_than=older_than)
     if as_json:
-        print(json.dumps(report.model_dump(mode="json")))
+        print_json(report)
     else:
         cleaning.print_clean(report)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -32,6 +31,7 @@ from flows.contract_command import app as contract_app
 from flows.deploy.command import deploy
 from flows.environment import default_workspace, prepare
 from flows.options import AsJson, ModelUri, Pipeline, WorkspaceUri
+from flows.output import print_json, print_line, print_lines
 from flows.promotion_command import history, promote, refuse, retire, rollback
 from flows.rehearse.command import rehearse
 from flows.request import RetrainRequest
@@ -93,7 +93,7 @@ def _print_version(is_asked: bool) -> None:
     if is_asked:
         from importlib.metadata import version
 
-        print(f"headway {version('headway')}")
+        print_line(f"headway {version('headway')}")
         raise typer.Exit
 
 
@@ -121,7 +121,7 @@ def plan(
     request = RetrainRequest(pipeline=pipeline, workspace=workspace or default_workspace())
     made = make_plan(request, may_rehearse=rehearse)
     if as_json:
-        print(json.dumps(made.model_dump(mode="json")))
+        print_json(made)
     else:
         print_plan(made)
 
@@ -155,7 +155,7 @@ def shards(pipeline: Pipeline, workspace: WorkspaceUri = "", as_json: AsJson = F
 
     found = read_shards(pipeline, workspace or default_workspace())
     if as_json:
-        print(json.dumps(found.model_dump(mode="json")))
+        print_json(found)
     else:
         print_shards(found)
 
@@ -196,7 +196,7 @@ def export(
     from flows.export import export_model
 
     for path in export_model(model_uri, workspace or default_workspace(), out):
-        print(path)
+        print_line(str(path))
 
 
 @app.command()
@@ -242,7 +242,8 @@ class Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError, ValueError):  # whoever warns goes on, whether it can be shown or not
             over_the_step = "\r\x1b[K" if sys.stderr.isatty() else ""
-            print(f"{over_the_step}headway: {' '.join(record.getMessage().split())}", file=sys.stderr, flush=True)
+            sys.stderr.write(over_the_step)
+            print_line(f"headway: {' '.join(record.getMessage().split())}", sys.stderr)
 
 
 def say_warnings() -> None:
@@ -260,16 +261,16 @@ def run() -> int:
         if app(standalone_mode=False) == EXIT_INTERRUPTED:
             raise KeyboardInterrupt
     except HeadwayError as error:
-        print(f"headway: {error}", file=sys.stderr)
+        print_lines(f"headway: {error}", sys.stderr)
         return error.exit_code
     except typer.Exit as error:
         return int(error.exit_code)
     except typer.Abort:
         return EXIT_INTERRUPTED
     except KeyboardInterrupt:
-        print(
+        print_line(
             "headway: interrupted; finished stages and checkpoints are kept, the same command continues.",
-            file=sys.stderr,
+            sys.stderr,
         )
         return EXIT_INTERRUPTED
     except SystemExit as error:
@@ -284,15 +285,15 @@ def _unexpected(error: BaseException) -> int:
         error.show()  # type: ignore[attr-defined]
         return ConfigError.exit_code
     if isinstance(error, Terminated) or type(error).__name__ == "TerminationSignal":
-        print(
+        print_line(
             "headway: terminated; finished stages and checkpoints are kept, the same command continues.",
-            file=sys.stderr,
+            sys.stderr,
         )
         return EXIT_TERMINATED
     if isinstance(error, HungUp):
-        print(
+        print_line(
             "headway: the terminal was closed; finished stages and checkpoints are kept, the same command continues.",
-            file=sys.stderr,
+            sys.stderr,
         )
         return EXIT_HUNG_UP
     try:
@@ -303,9 +304,9 @@ def _unexpected(error: BaseException) -> int:
     except OSError:
         traceback.print_exception(error)
         where = "above"
-    print(
+    print_line(
         f"headway: a defect of Headway's own ({type(error).__name__}: {error}). The traceback is {where}; "
         "please report it.",
-        file=sys.stderr,
+        sys.stderr,
     )
     return EXIT_DEFECT

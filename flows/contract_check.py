@@ -18,12 +18,14 @@ from data_contracts.documents import ContractReceipt, ExpectationVerdict, Snapsh
 from data_contracts.errors import ConfigError, ContractViolation
 from data_contracts.freshness import judge_freshness
 from data_contracts.given_suite import read_suite
+from data_contracts.plain_text import one_line
 from data_contracts.publication import Workspace
 from data_contracts.report_quarantine import QuarantineSample, sample_quarantine
 from data_contracts.source_guess import guess_source
 from data_contracts.source_spec import SourceSpec
 from data_contracts.sources import rows_files, take_snapshot
 from data_contracts.verdicts import is_accepted, is_judged
+from flows.console import plain_console
 from flows.environment import default_workspace, project_folder
 from flows.named_columns import require_named_columns
 from flows.pipeline_spec import find_pipeline_file, load_pipeline
@@ -195,7 +197,7 @@ def print_checked(checked: Checked, console: Console | None = None, *, report: s
     Args:
         report: its file; empty where none was written.
     """
-    console = console or Console(highlight=False, emoji=False)
+    console = console or plain_console()
     receipt = checked.receipt
     word = Text("✔ passed", style="bold green") if checked.passed else Text("✖ REFUSED", style="bold red")
     rows, files = _count(receipt.num_rows, "row"), _count(len(checked.snapshot.files), "file")
@@ -203,14 +205,12 @@ def print_checked(checked: Checked, console: Console | None = None, *, report: s
     console.print(word, f" {receipt.contract_name} {receipt.contract_version}   {rows} in {files}{aside}\n", sep="")
     table = Table("verdict", "rule", "expectation", "observed", box=None, padding=(0, 2, 0, 0))
     for verdict in sorted(checked.verdicts, key=_urgency):
-        table.add_row(
-            _mark(verdict), *(Text(each) for each in (verdict.rule_id, verdict.description, verdict.observed))
-        )
+        table.add_row(_mark(verdict), verdict.rule_id, verdict.description, verdict.observed)
     print_table(console, table)
     if checked.warning:
-        console.print(Text(f"\n! {checked.warning}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"\n! {one_line(checked.warning)}", style="yellow"))
     where = report or "not written; `--report FILE` writes it, with a picture of every column"
-    console.print(Text(f"\nreport  {where}"), soft_wrap=True)
+    console.print(f"\nreport  {where}")
 
 
 def _urgency(verdict: ExpectationVerdict) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from data_contracts.errors import ConfigError
 from flows.options import AsJson
+from flows.output import print_json
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 
@@ -52,7 +52,7 @@ def check(
     if report:
         _write(Path(report), checked.report())
     if as_json:
-        print(json.dumps(checked.to_json()))
+        print_json(checked.to_json())
     else:
         print_checked(checked, report=report)
     sys.exit(checked.exit_code)
@@ -70,7 +70,7 @@ def diff(
 
     compared = compare_files(project_folder() / old, project_folder() / new)
     if as_json:
-        print(json.dumps(compared.to_json()))
+        print_json(compared.to_json())
     else:
         print_compared(compared)
     sys.exit(compared.exit_code)

@@ -15,6 +15,8 @@ from data_contracts.compatibility import Suites, compare, next_version
 from data_contracts.contract import Contract, load_contract
 from data_contracts.errors import ContractViolation
 from data_contracts.given_suite import read_suite
+from data_contracts.plain_text import one_line
+from flows.console import headed, plain_console
 from flows.tables import print_table
 
 ORDER = ("breaking", "widening", "neutral")
@@ -65,13 +67,13 @@ def compare_files(old: Path, new: Path) -> Compared:
 
 def print_compared(compared: Compared, console: Console | None = None) -> None:
     """The verdict on the version, then every change, breaking ones first."""
-    console = console or Console(highlight=False, emoji=False)
+    console = console or plain_console()
     old, new = compared.old, compared.new
-    console.print(Text(f"{old.name} {old.version} to {new.name} {new.version}", style="bold"))
+    console.print(headed(f"{old.name} {old.version} to {new.name} {new.version}"))
     console.print(verdict(compared), end="\n\n" if compared.changes else "\n")
     table = Table("effect", "key", "change", box=None, padding=(0, 2, 0, 0))
     for change in compared.changes:
-        table.add_row(MARKS[change.effect], Text(change.where, overflow="fold"), Text(change.sentence))
+        table.add_row(MARKS[change.effect], Text(one_line(change.where), overflow="fold"), change.sentence)
     if compared.changes:
         print_table(console, table)
 

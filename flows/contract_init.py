@@ -16,11 +16,13 @@ from data_contracts.digest_cache import DigestCache
 from data_contracts.documents import Snapshot
 from data_contracts.draft import draft_contract
 from data_contracts.errors import ConfigError, DataError
+from data_contracts.plain_text import one_line
 from data_contracts.profile import Profile, profile_rows
 from data_contracts.report_text import count
 from data_contracts.rows_database import RowsDatabase
 from data_contracts.source_guess import GuessedSource, guess_source
 from data_contracts.sources import rows_files, take_snapshot
+from flows.console import plain_console
 from flows.pipeline_draft import draft_pipeline, left_out_line
 
 
@@ -134,19 +136,20 @@ def _exists(path: Path) -> ConfigError:
 
 def print_drafted(drafted: Drafted, console: Console | None = None) -> None:
     """What was written, what it rests on, what to do next."""
-    console = console or Console(highlight=False, emoji=False, soft_wrap=True)
+    console = console or plain_console()
     profile = drafted.profile
     suspected = [column.name for column in profile.columns if column.suspicions]
     console.print(f"{count(profile.num_rows, 'row')}, {count(len(profile.columns), 'column')}")
     if drafted.source.num_left_out:
-        console.print(Text(left_out_line(drafted.source), style="yellow"))
+        console.print(Text(one_line(left_out_line(drafted.source)), style="yellow"))
     if suspected:
-        console.print(Text(f"may hold personal data: {', '.join(suspected)}", style="yellow"))
+        console.print(Text(one_line(f"may hold personal data: {', '.join(suspected)}"), style="yellow"))
     contract, pipeline = (shlex.quote(_shown(path)) for path in (drafted.contract, drafted.pipeline))
     questions = drafted.contract.read_text(encoding="utf-8").count("DECIDE")
-    console.print(Text(f"\nwrote  {contract}   {questions} things to decide, marked DECIDE"))
-    console.print(Text(f"       {pipeline}"))
-    console.print(Text(f"next   headway contract check {pipeline}\n       headway plan {pipeline}"))
+    console.print(f"\nwrote  {contract}   {questions} things to decide, marked DECIDE")
+    console.print(f"       {pipeline}")
+    console.print(f"next   headway contract check {pipeline}")
+    console.print(f"       headway plan {pipeline}")
 
 
 def _shown(path: Path) -> str:

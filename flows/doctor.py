@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from data_contracts.errors import EnvironmentProblem, HeadwayError
 from data_contracts.publication import Workspace
 from data_contracts.report_text import count
+from flows.output import print_json, print_line
 from flows.own_server import require_answer
 from flows.pipeline_spec import PipelineSpec
 from flows.preflight import check_request
@@ -38,7 +39,7 @@ dist.all_reduce(value)
 assert value.item() == 2
 devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
 if rank == 0:
-    print(f"torch {torch.__version__}: two ranks met by gloo, {devices or 'no'} GPU" + "s" * (devices > 1))
+    print_line(f"torch {torch.__version__}: two ranks met by gloo, {devices or 'no'} GPU" + "s" * (devices > 1))
 dist.destroy_process_group()
 """
 
@@ -226,14 +227,14 @@ def _tool(name: str, why: str) -> Finding:
 
 def _print(finding: Finding) -> None:
     """As soon as it is made: some take a while."""
-    print(f"{finding.state:<6}{finding.what:<16} {finding.said}", flush=True)
+    print_line(f"{finding.state:<6}{finding.what:<16} {finding.said}")
 
 
 def doctor(workspace_uri: str, pipeline: str, *, as_json: bool) -> None:
     """Raises `EnvironmentProblem`: something would fail."""
     findings = diagnose(workspace_uri, pipeline, tell=(lambda _: None) if as_json else _print)
     if as_json:
-        print(findings.model_dump_json())
+        print_json(findings)
     if findings.faults:
         names = ", ".join(each.what for each in findings.faults)
         raise EnvironmentProblem(f"{len(findings.faults)} of {len(findings.findings)} would fail: {names}.")

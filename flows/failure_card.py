@@ -8,6 +8,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from data_contracts import plain_text
 from flows.tables import print_table
 
 
@@ -69,18 +70,21 @@ class FailureCard(BaseModel):
 def markdown(card: FailureCard) -> str:
     """The card as a page."""
     facts = {name: value for name, value in {**_facts(card), "ledger": card.ledger}.items() if value}
-    parts = [f"# {card.title}", card.what, card.advice and f"**{_cell(card.advice)}**"]
+    what = "  \n".join(map(plain_text.markdown, filter(str.strip, card.what.splitlines())))
+    parts = [f"# {plain_text.markdown(card.title)}", what, card.advice and f"**{_cell(card.advice)}**"]
     parts.append("\n".join(["| | |", "|---|---|", *(f"| {name} | {_cell(value)} |" for name, value in facts.items())]))
     if card.last_lines:
-        parts.append("\n".join([f"What {card.first} wrote last:", "", "```text", *card.last_lines, "```"]))
+        written = plain_text.code_block("\n".join(card.last_lines))
+        written = plain_text.code_block("\n".join(card.last_lines))
+        parts.append(f"What {plain_text.markdown(card.first)} wrote last:\n\n{written}")
     if card.tried:
         rows = [
-            f"| {each.gang} {each.attempt} | {each.ended} | {_or_none(each.step)} | {_cell(each.what)} |"
+            f"| {_cell(each.gang)} {each.attempt} | {_cell(each.ended)} | {_or_none(each.step)} | {_cell(each.what)} |"
             for each in card.tried
         ]
         parts.append("\n".join(["## What was tried", "", "| attempt | ended | step | |", "|---|---|---|---|", *rows]))
-    parts.append(f"## What happens next\n\n{card.next}")
-    typed = [f"- {what}: `{command}`" for what, command in card.commands.items()]
+    parts.append(f"## What happens next\n\n{_cell(card.next)}")
+    typed = [f"- {plain_text.markdown(what)}: {plain_text.code(command)}" for what, command in card.commands.items()]
     parts.append("\n".join(["## What a person does", "", *typed]))
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -90,16 +94,18 @@ def print_card(card: FailureCard, console: Console) -> None:
     table, copied = Table.grid(padding=(0, 2, 0, 0)), Table.grid(padding=(0, 2, 0, 0))
     facts = {"what": card.what, "to do": card.advice, **_facts(card), "next": card.next}
     for name, value in {"ledger": card.ledger, **card.commands}.items():
-        copied.add_row(Text(f"  {name}", style="dim"), Text(value))
+        copied.add_row(Text(f"  {name}", style="dim"), value)
     for name, value in facts.items():
         if value:
-            table.add_row(Text(name, style="dim"), Text(value, overflow="fold"))
+            table.add_row(Text(name, style="dim"), Text(plain_text.lines(value), overflow="fold"))
     for each in card.tried:
         state = f"{each.gang} {each.attempt} {each.ended}, step {_or_none(each.step)}"
-        table.add_row(Text("tried", style="dim"), Text(f"{state}: {each.what}".rstrip(": "), overflow="fold"))
+        told = plain_text.lines(f"{state}: {each.what}".rstrip(": "))
+        table.add_row(Text("tried", style="dim"), Text(told, overflow="fold"))
     for line in card.last_lines:
-        table.add_row(Text("", style="dim"), Text(line, style="dim", overflow="fold"))
-    console.print(Panel(table, title=Text(card.title, style="bold red"), title_align="left"))
+        table.add_row(Text("", style="dim"), Text(plain_text.one_line(line), style="dim", overflow="fold"))
+    title = Text(plain_text.one_line(card.title), style="bold red")
+    console.print(Panel(table, title=title, title_align="left"), soft_wrap=False)
     print_table(console, copied, wrapped=False)
 
 
@@ -123,4 +129,4 @@ def _or_none(step: int | None) -> str:
 
 def _cell(text: str) -> str:
     """One cell of a table in Markdown."""
-    return " ".join(text.replace("|", "\\|").split())
+    return plain_text.markdown(" ".join(text.split()))

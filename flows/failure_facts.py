@@ -77,7 +77,7 @@ def failure_card(context: RunContext, request: TrainingRequest, pipeline: Pipeli
             card = make_card(brief, request, pipeline, error, notes.stage, notes.run_dir)
             # Who looks on is told first: it may be the disk that is full.
             context.ledger.event("flow.card", **card.model_dump(mode="json"))
-            show_markdown(artifact_key(card.pipeline, "failure"), markdown(card), card.title)
+            show_markdown(artifact_key(card.pipeline, "failure"), lambda: markdown(card), card.title)
             page = context.workspace.local_path(f"ledger/{card.flow_run}/{NAME}")
             try:
                 if is_retrain:

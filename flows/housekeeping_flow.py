@@ -6,10 +6,11 @@ import io
 
 from prefect import flow
 from pydantic import BaseModel, ConfigDict, Field
-from rich.console import Console
 
+from data_contracts import plain_text
 from data_contracts.publication import Workspace
 from flows.clean import CleanReport, clean, end_killed, print_clean
+from flows.console import plain_console
 from flows.environment import default_workspace
 from tasks.artifacts import show_markdown
 
@@ -49,6 +50,6 @@ def housekeeping(request: HousekeepingRequest) -> CleanReport:
     )
     report = report.model_copy(update={"mlflow_killed": [*killed, *report.mlflow_killed]})
     page = io.StringIO()
-    print_clean(report, Console(file=page, width=100, highlight=False, emoji=False))
-    show_markdown("housekeeping", f"```text\n{page.getvalue()}```\n", "What went, or would go")
+    print_clean(report, plain_console(page, width=100))
+    show_markdown("housekeeping", lambda: plain_text.code_block(page.getvalue()), "What went, or would go")
     return report

@@ -7,25 +7,29 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import heapq
-import json
+import re
 import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
+from data_contracts import plain_text
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
+from flows.console import plain_console
 from flows.event_words import EventWords
+from flows.output import print_json, print_line
 from flows.status import RunStatus, read_status, runs_named
 from training.launch import run_lock
 from training.launch.logs import LogLine, RunLogs, attempts_of
 from training.launch.run_events import RunEvents
 
 FOLLOW_S = 0.3
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""What a rank wrote is text here: its colours are dropped, and whatever else steers a terminal is spelled out."""
 COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
 
 
@@ -66,7 +70,7 @@ def show_logs(
     if is_silent and tail != 0:
         who = f" by rank {' or '.join(map(str, ranks))}" if ranks else ""
         when = "" if attempt is None else f" in attempt {attempt} at training"
-        print(f"headway: nothing was written{who}{when} in run {folder.name}.", file=sys.stderr)
+        print_line(f"headway: nothing was written{who}{when} in run {folder.name}.", sys.stderr)
 
 
 def _lines(folder: Path, logs: RunLogs, told: _Told, tail: int | None, follow: bool) -> Iterator[LogLine]:
@@ -128,14 +132,14 @@ def _newest_first(status: RunStatus) -> float:
 
 
 def _as_json(line: LogLine) -> None:
-    print(json.dumps(dataclasses.asdict(line)), flush=True)
+    print_json(dataclasses.asdict(line))
 
 
 class _Printer:
     """A line a line: time, attempt, host and rank, then what was written; a colour a rank."""
 
     def __init__(self) -> None:
-        self._console = Console(highlight=False, emoji=False, soft_wrap=True)
+        self._console = plain_console()
         self._gang = ""
 
     def __call__(self, line: LogLine) -> None:
@@ -146,7 +150,7 @@ class _Printer:
         when = datetime.datetime.fromtimestamp(line.unix_s).strftime("%H:%M:%S.%f")[:-5]
         text = Text(f"{when} {_who(line)} ", style=_style(line))
         text.append("! " if line.stream == "stderr" else "  ")
-        text.append(Text.from_ansi(line.text))
+        text.append(plain_text.one_line(COLOUR.sub("", line.text)))
         self._console.print(text)
 
 

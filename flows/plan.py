@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pydantic import BaseModel, ValidationError
-from rich.console import Console
 from rich.table import Table
 
 from data_contracts.contract import load_contract
@@ -13,6 +12,7 @@ from data_contracts.report_text import count
 from data_contracts.sources import take_snapshot
 from data_contracts.stages import StageRecord
 from flows.brief_context import brief_context
+from flows.console import headed, plain_console
 from flows.found_stages import Damages, look_up
 from flows.holds import Hold, shown_hold
 from flows.pipeline_spec import PipelineSpec
@@ -237,11 +237,11 @@ def _rank_memory_bytes(context: RunContext) -> int | None:
 
 
 def print_plan(plan: Plan) -> None:
-    console = Console(highlight=False, emoji=False, soft_wrap=True)
-    console.print(f"[bold]{plan.pipeline}[/bold]  {count(plan.num_files, 'file')}, {plan.size_bytes / 1e6:,.1f} MB")
+    console = plain_console()
+    console.print(headed(plan.pipeline, f"  {count(plan.num_files, 'file')}, {plan.size_bytes / 1e6:,.1f} MB"))
     console.print(f"workspace  {plan.workspace}\n")
     if plan.held is not None:
-        console.print(f"HELD         {plan.held}\n", markup=False)
+        console.print(f"HELD         {plan.held}\n")
     table = Table("stage", "would", "takes", "", box=None, padding=(0, 2))
     for stage in plan.stages:
         table.add_row(stage.stage, "be found" if stage.state == "found" else stage.state, _takes(stage), stage.detail)
@@ -258,7 +258,7 @@ def print_plan(plan: Plan) -> None:
         how = "of tensors a rank, without activations" if plan.rehearsal is None else "a rank, as rehearsed"
         console.print(f"memory       about {plan.rank_memory_bytes / 1e6:,.0f} MB {how}")
     else:
-        console.print(f"memory       {plan.memory_note}", markup=False)
+        console.print(f"memory       {plan.memory_note}")
     console.print(f"time         {_time_line(plan)}, besides Prefect's and MLflow's own start")
 
 

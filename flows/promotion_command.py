@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from flows.environment import default_workspace
 from flows.options import AsJson, WorkspaceUri
+from flows.output import only_shown, print_json
 
 Model = Annotated[str, typer.Argument(help="Name of a registered model.")]
 Why = Annotated[str, typer.Option("--why", help="Kept in the history.")]
@@ -20,7 +20,7 @@ def history(model: Model, workspace: WorkspaceUri = "", as_json: AsJson = False)
 
     found = read_history(workspace or default_workspace(), model)
     if as_json:
-        print(json.dumps(found.model_dump(mode="json")))
+        print_json(found)
     else:
         print_history(found)
 
@@ -41,7 +41,8 @@ def promote(
     from flows.champion_moves import promote as run_promote
 
     made = run_promote(workspace or default_workspace(), model, version, why=why, override=override, pipeline=pipeline)
-    print(json.dumps(made.model_dump(mode="json"))) if as_json else print_move(made)
+    with only_shown("the result"):
+        print_json(made) if as_json else print_move(made)
 
 
 def refuse(
@@ -56,7 +57,8 @@ def refuse(
     from flows.champion_moves import refuse as run_refuse
 
     made = run_refuse(workspace or default_workspace(), model, version, why=why)
-    print(json.dumps(made.model_dump(mode="json"))) if as_json else print_refusal(made)
+    with only_shown("the result"):
+        print_json(made) if as_json else print_refusal(made)
 
 
 def retire(
@@ -71,7 +73,8 @@ def retire(
     from flows.champion_moves import retire as run_retire
 
     made = run_retire(workspace or default_workspace(), model, version, why=why)
-    print(json.dumps(made.model_dump(mode="json"))) if as_json else print_refusal(made, "retired")
+    with only_shown("the result"):
+        print_json(made) if as_json else print_refusal(made, "retired")
 
 
 def rollback(
@@ -86,4 +89,5 @@ def rollback(
     from flows.champion_moves import rollback as run_rollback
 
     made = run_rollback(workspace or default_workspace(), model, why=why, to=to)
-    print(json.dumps(made.model_dump(mode="json"))) if as_json else print_move(made)
+    with only_shown("the result"):
+        print_json(made) if as_json else print_move(made)

@@ -6,7 +6,6 @@ import contextlib
 import uuid
 
 from pydantic import BaseModel
-from rich.console import Console
 from rich.table import Table
 
 from data_contracts.digest_cache import DigestCache
@@ -16,6 +15,7 @@ from data_contracts.leftovers import at_work_in, scratch_folder
 from data_contracts.publication import Workspace
 from data_contracts.report_text import count
 from flows.commands import command_name, elsewhere
+from flows.console import headed, plain_console
 from flows.tables import print_table
 from flows.terminal import JsonLines, Terminal
 from tasks import model_refs
@@ -110,11 +110,11 @@ def _advice(made: Reproduction) -> str:
 
 
 def print_reproduction(report: ReproductionReport) -> None:
-    console, made = Console(highlight=False, emoji=False, soft_wrap=True), report.reproduction
+    console, made = plain_console(), report.reproduction
     verdict = "every bit agrees" if report.agrees else "other bits"
-    console.print(
-        f"\n[bold]{report.model} version {report.version}[/bold], trained again to step {made.step:,}: {verdict}"
-    )
+    console.print()
+    step = f", trained again to step {made.step:,}: {verdict}"
+    console.print(headed(f"{report.model} version {report.version}", step))
     console.print(f"  tensors      {made.num_tensors - len(made.tensors)} of {made.num_tensors} agree")
     for apart in made.tensors[:SHOWN_TENSORS]:
         largest = "another shape or type" if apart.largest is None else f"by up to {apart.largest:.3g}"
@@ -136,7 +136,7 @@ def print_reproduction(report: ReproductionReport) -> None:
         console.print(f"  registered   not an undisturbed run's bits: {made.inexact}")
     if not report.is_promised:
         console.print(f"  promise      none here: {PROMISE}")
-    console.print(f"  kept in      {made.folder}", markup=False)
+    console.print(f"  kept in      {made.folder}")
 
 
 def _words(change: Changed) -> str:

@@ -8,6 +8,7 @@ import typer
 
 from flows.environment import default_workspace
 from flows.options import AsJson, Pipeline, Promote, Register, StopAfter, StopAt, StopAtStep, WorkspaceUri
+from flows.output import only_shown
 from flows.request import RetrainRequest
 from flows.stop_options import duration, stop_fields
 from flows.wait_option import Wait
@@ -118,4 +119,5 @@ def _run(request: RetrainRequest, began_unix_s: float, *, as_json: bool) -> None
     with watched_flow(began_unix_s, as_json=as_json) as view:
         made = retrain_flow(request)
         assert isinstance(made, RetrainSummary)  # the gate is not asked again
-        view.summary(made)
+        with only_shown("the summary"):
+            view.summary(made)

@@ -5,14 +5,15 @@ Heavy imports happen inside.
 
 from __future__ import annotations
 
-import json
 import resource
+import sys
 from typing import Annotated
 
 import typer
 
 from flows.environment import default_workspace
 from flows.options import AsJson, Why, WorkspaceUri
+from flows.output import print_json, print_line
 
 HeldPipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
 Name = Annotated[str, typer.Option(help="Instead: the name in a file that is gone, or cannot be read any more.")]
@@ -33,9 +34,9 @@ def status(
     if as_metrics:
         from flows.status_metrics import metrics
 
-        print(metrics(found), end="")
+        sys.stdout.write(metrics(found))
     elif as_json:
-        print(json.dumps(found.model_dump(mode="json")))
+        print_json(found)
     else:
         print_status(found)
 
@@ -49,7 +50,7 @@ def stop(
     """Ask a run to keep a checkpoint and end; the same `retrain` continues it."""
     from flows.status import request_stop
 
-    print(request_stop(workspace or default_workspace(), run, why or reason))
+    print_line(request_stop(workspace or default_workspace(), run, why or reason))
 
 
 def logs(
@@ -82,18 +83,18 @@ def profile(
     """Ask the ranks of a run for Chrome traces of their next steps, and say where these will lie."""
     from flows.status import request_profile
 
-    print(request_profile(workspace or default_workspace(), run, steps))
+    print_line(request_profile(workspace or default_workspace(), run, steps))
 
 
 def hold(why: Why, pipeline: HeldPipeline = "", name: Name = "", workspace: WorkspaceUri = "") -> None:
     """Let no retrain of a pipeline begin, by schedule, trigger, form or hand, until it is released; on record."""
     from flows import holds
 
-    print(holds.hold(workspace or default_workspace(), pipeline, name=name, why=why))
+    print_line(holds.hold(workspace or default_workspace(), pipeline, name=name, why=why))
 
 
 def release(why: Why, pipeline: HeldPipeline = "", name: Name = "", workspace: WorkspaceUri = "") -> None:
     """Let a pipeline go that somebody holds; on record."""
     from flows import holds
 
-    print(holds.release(workspace or default_workspace(), pipeline, name=name, why=why))
+    print_line(holds.release(workspace or default_workspace(), pipeline, name=name, why=why))

@@ -19,6 +19,7 @@ from types import FrameType
 
 from data_contracts.errors import EXIT_TERMINATED, EnvironmentProblem
 from data_contracts.publication import Workspace
+from flows.output import print_line, print_lines
 from tasks.mlflow_store import artifact_root, default_tracking_uri
 from training.launch.logs import last_lines
 from training.launch.process_tree import sweep
@@ -59,10 +60,10 @@ def serve(workspace_uri: str, prefect_port: int, mlflow_port: int) -> None:
     logs = workspace.local_path("ui")
     logs.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(KeyboardInterrupt), running(prefect, logs) as one, running(mlflow, logs) as other:
-        print("Starting the Prefect server and MLflow; the first start takes a minute.", flush=True)
+        print_line("Starting the Prefect server and MLflow; the first start takes a minute.")
         for server, process in ((prefect, one), (mlflow, other)):
             wait_until_ready(server, process, logs)
-        print(where_to_click(prefect, mlflow), flush=True)
+        print_lines(where_to_click(prefect, mlflow))
         while one.poll() is None and other.poll() is None:
             time.sleep(0.5)
         raise ended_by_itself(mlflow if one.poll() is None else prefect, logs)

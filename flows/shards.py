@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from data_contracts.documents import Json, ShardGroup, ShardManifest
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
+from flows.console import headed, plain_console
 from flows.environment import project_folder
 from flows.pipeline_spec import find_pipeline_file, load_pipeline
 from flows.stage_records import newest_record
@@ -117,11 +117,11 @@ def label_shares(group: ShardGroup) -> list[float]:
 
 def print_shards(table: ShardTable, console: Console | None = None) -> None:
     """The groups of each split, and what they sum to."""
-    console = console or Console(highlight=False, emoji=False)
+    console = console or plain_console()
     columns = ", ".join(f"{name} {kind}" for name, kind in table.columns.items())
     codecs = ", ".join(sorted({row.codec for row in table.groups}))
-    console.print(f"[bold]{table.pipeline}[/bold]  manifest {table.manifest[:12]}, {table.encoder}, codec {codecs}")
-    console.print(f"a row is {columns}\n", markup=False)
+    console.print(headed(table.pipeline, f"  manifest {table.manifest[:12]}, {table.encoder}, codec {codecs}"))
+    console.print(f"a row is {columns}\n")
     shown = Table(box=None, padding=(0, 2, 0, 0))
     shown.add_column("split", no_wrap=True)
     shown.add_column("group", overflow="fold")
@@ -134,7 +134,7 @@ def print_shards(table: ShardTable, console: Console | None = None) -> None:
         for row in rows:
             figures = _figures([row], f"{row.rows_to_mean:.2f}")
             shares = [_shares(row.label_shares)] if row.label_shares else []
-            shown.add_row(split, Text(row.group), *figures, *shares)
+            shown.add_row(split, row.group, *figures, *shares)
         shown.add_row(split, f"{len(rows)} in all", *_figures(rows, ""), style="bold", end_section=True)
     print_table(console, shown)
 

@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from data_contracts import refs
+from data_contracts import plain_text, refs
 from data_contracts.documents import Link, RunSpec, Sha256
 from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
 from data_contracts.report_text import count
+from flows.console import headed, plain_console
 from flows.holds import Hold, shown_hold
 from flows.last_retrains import FinishedRetrain, StandingFailure, read_failures, read_finished
 from flows.tables import print_table
@@ -257,8 +258,8 @@ def _over(run: RunStatus, going_on: str) -> ConfigError:
 
 def print_status(status: Status, console: Console | None = None) -> None:
     """A name a line, what is known of it below, so that 80 columns are enough."""
-    console = console or Console(highlight=False, emoji=False)
-    console.print(f"workspace  {status.workspace}\n", soft_wrap=True)
+    console = console or plain_console()
+    console.print(f"workspace  {status.workspace}\n")
     for model in status.models:
         _print_entry(console, f"{model.model}  {count(model.num_versions, 'version')}", _model_facts(model))
     if not status.models:
@@ -321,9 +322,9 @@ def _run_facts(run: RunStatus) -> dict[str, str]:
 
 
 def _print_entry(console: Console, title: str, facts: dict[str, str]) -> None:
-    console.print(Text(title, style="bold"))
+    console.print(headed(title))
     table = Table.grid(padding=(0, 2, 0, 0))
     for name, fact in facts.items():
         if fact:
-            table.add_row(f"  {name}", Text(fact, overflow="fold"))
+            table.add_row(f"  {name}", Text(plain_text.lines(fact), overflow="fold"))
     print_table(console, table, wrapped=True)

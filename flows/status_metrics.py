@@ -71,4 +71,4 @@ def _unix_s(moment: str) -> float:
 
 def _quoted(value: str) -> str:
     # JSON escapes quotes, backslashes and line feeds as Prometheus has them; all else stands as it is.
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value.encode(errors="backslashreplace").decode(), ensure_ascii=False)

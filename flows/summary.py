@@ -11,7 +11,7 @@ from prefect import State
 from prefect.states import Completed
 from pydantic import BaseModel
 
-from data_contracts import refs
+from data_contracts import plain_text, refs
 from data_contracts.documents import EvaluationReport, Link
 from flows.commands import command_name, elsewhere
 from flows.pipeline_spec import PipelineSpec
@@ -129,7 +129,7 @@ def summarise(
     show_table(artifact_key(context.pipeline, "time"), rows, "Where the time went")
     show_markdown(
         artifact_key(context.pipeline, "summary"),
-        markdown(summary),
+        lambda: markdown(summary),
         "Version, figures, what was made",
     )
     return summary
@@ -186,17 +186,19 @@ def inexact_line(summary: RetrainSummary) -> str:
 
 def markdown(summary: RetrainSummary) -> str:
     beside = {**summary.other_metrics, **summary.baselines}
-    steps = "" if summary.steps is None else f"{summary.steps.line()}\n\n"
-    figures = ", ".join(f"{name} {value:.4f}" for name, value in beside.items())
-    asked = f"Asked for by: {summary.note}\n\n" if summary.note else ""
-    inexact = f"{line}\n\n" if (line := inexact_line(summary)) else ""
+    steps = "" if summary.steps is None else f"{plain_text.markdown(summary.steps.line())}\n\n"
+    figures = plain_text.markdown(", ".join(f"{name} {value:.4f}" for name, value in beside.items()))
+    head = plain_text.markdown(f"{title(summary)}: {standing(summary)}")
+    metric = plain_text.markdown(summary.metric)
+    asked = f"Asked for by: {plain_text.markdown(summary.note)}\n\n" if summary.note else ""
+    inexact = f"{plain_text.markdown(line)}\n\n" if (line := inexact_line(summary)) else ""
     return (
-        f"## {title(summary)}: {standing(summary)}\n\n"
-        f"{summary.metric} **{summary.value:.4f}** [{summary.low:.4f}, {summary.high:.4f}] ({figures})\n\n"
-        f"{summary.reason}\n\n"
+        f"## {head}\n\n"
+        f"{metric} **{summary.value:.4f}** [{summary.low:.4f}, {summary.high:.4f}] ({figures})\n\n"
+        f"{plain_text.markdown(summary.reason)}\n\n"
         f"{asked}"
         f"{inexact}"
-        f"found: {', '.join(summary.stages_found) or 'nothing'}; "
-        f"made: {', '.join(summary.stages_made) or 'nothing'}\n\n"
-        f"{steps}" + (f"Prove it: `{proof_command(summary)}`\n" if summary.version else "")
+        f"found: {plain_text.markdown(', '.join(summary.stages_found)) or 'nothing'}; "
+        f"made: {plain_text.markdown(', '.join(summary.stages_made)) or 'nothing'}\n\n"
+        f"{steps}" + (f"Prove it: {plain_text.code(proof_command(summary))}\n" if summary.version else "")
     )

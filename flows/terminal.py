@@ -6,15 +6,17 @@ On a terminal the newest step stays on one line; elsewhere plain lines, one ever
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from data_contracts import plain_text
+from flows.console import headed, plain_console
+from flows.output import print_json
 from flows.tables import print_table
 from training.ledger import Event
 
@@ -136,7 +138,7 @@ class Terminal:
     def _step(self, event: Event) -> None:
         line = step_line(event, *self._rates[event.get("trial", "")].update(event))
         if self._live:
-            self._stream.write(f"\r\x1b[K{line}")
+            self._stream.write(f"\r\x1b[K{plain_text.one_line(line)}")
             self._stream.flush()
             self._open_line = True
         elif time.monotonic() - self._printed_s >= PLAIN_STEP_EVERY_S or event["step"] == event.get("max_steps"):
@@ -147,27 +149,29 @@ class Terminal:
         from flows.failure_card import FailureCard, print_card
 
         self._line("")
-        print_card(FailureCard.model_validate({**event}), Console(file=self._stream, highlight=False, emoji=False))
+        print_card(FailureCard.model_validate({**event}), plain_console(self._stream))
 
     def _line(self, text: str) -> None:
         if self._open_line:
             self._stream.write("\n")
             self._open_line = False
-        self._stream.write(text + "\n")
+        self._stream.write(plain_text.lines(text) + "\n")
         self._stream.flush()
 
     def summary(self, summary: RetrainSummary) -> None:
         from flows.summary import inexact_line, proof_command, standing, title
 
-        console = Console(file=self._stream, highlight=False, emoji=False, soft_wrap=True)
-        console.print(f"\n[bold]{title(summary)}[/bold]: {standing(summary)}")
+        console = plain_console(self._stream)
+        console.print()
+        console.print(headed(title(summary), f": {standing(summary)}"))
         console.print(f"  {summary.reason}")
         console.print(f"  {comparison_line(summary)}")
         if summary.note:
-            console.print(f"  asked for  {summary.note}", markup=False)
+            console.print(f"  asked for  {summary.note}")
         if line := inexact_line(summary):
             console.print(f"  {line}")
-        console.print(f"  reports    {summary.reports['evaluation']}\n             {summary.reports['contract']}")
+        console.print(f"  reports    {summary.reports['evaluation']}")
+        console.print(f"             {summary.reports['contract']}")
         if "card" in summary.reports:
             console.print(f"  card       {summary.reports['card']}")
         console.print(f"  ledger     {summary.logs}")
@@ -193,7 +197,7 @@ def time_table(summary: RetrainSummary) -> Table:
     if rest > 0.05:
         table.add_row("the rest, each under 0.5 %", f"{rest:.1f} s", f"{100 * rest / summary.wall_s:.1f} %")
     table.add_row(
-        "[bold]wall[/bold]", f"{summary.wall_s:.1f} s", f"unattributed {100 * summary.unattributed_ratio:.2f} %"
+        Text("wall", style="bold"), f"{summary.wall_s:.1f} s", f"unattributed {100 * summary.unattributed_ratio:.2f} %"
     )
     return table
 
@@ -205,7 +209,7 @@ class JsonLines:
         self._stream = stream or sys.stdout
 
     def __call__(self, event: Event) -> None:
-        print(json.dumps(event, default=str), file=self._stream, flush=True)
+        print_json(event, self._stream)
 
     def summary(self, summary: RetrainSummary) -> None:
         self({"event": "summary", **summary.model_dump(mode="json")})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from data_contracts.digests import sha256_file
 from data_contracts.documents import Link, Snapshot
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
+from flows.output import print_json, print_line
 from tasks.prove import OUTSIDE, Proof, prove, source_proof
 from tasks.snapshot import known_place
 
@@ -22,16 +22,16 @@ def verify_model(model_uri: str, workspace_uri: str, *, as_json: bool) -> int:
     for proof in proofs(workspace, model_uri):
         found.append(proof)
         if not as_json:
-            print(f"{MARKS[proof.standing]}  {proof.what:<34} {proof.detail}", flush=True)
+            print_line(f"{MARKS[proof.standing]}  {proof.what:<34} {proof.detail}")
     broken = [proof for proof in found if proof.standing == "broken"]
     gone = any(proof.standing == "gone" for proof in found)
     verdict = "broken" if broken else "source gone, shards prove it" if gone else "proved"
     if as_json:
         links = [{"what": p.what, "standing": p.standing, "detail": p.detail} for p in found]
-        print(json.dumps({"model": model_uri, "verdict": verdict, "links": links, "outside": OUTSIDE}))
+        print_json({"model": model_uri, "verdict": verdict, "links": links, "outside": OUTSIDE})
     else:
-        print(f"\nOutside the proof: {'; '.join(OUTSIDE)}.")
-        print(f"{model_uri}: {verdict}" + (f" at {broken[0].what}: {broken[0].detail}" if broken else ""))
+        print_line(f"\nOutside the proof: {'; '.join(OUTSIDE)}.")
+        print_line(f"{model_uri}: {verdict}" + (f" at {broken[0].what}: {broken[0].detail}" if broken else ""))
     return IntegrityError.exit_code if broken else 0
 
 

@@ -12,10 +12,15 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import quote
+
+from data_contracts import plain_text
 
 log = logging.getLogger(__name__)
 
 CLOSE_WITHIN_S = 10.0
+SAFE_IN_LINKS = "/:?#@!$&'*+,;=%~"
+"""In a Markdown link of Prefect's; brackets and spaces would end it."""
 
 
 def artifact_key(*words: str) -> str:
@@ -41,11 +46,25 @@ def _harmless(create: Callable[[], Any]) -> Any:
         return None
 
 
-def show_markdown(key: str, markdown: str, description: str) -> None:
+def _plain(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Cells of a table, which Prefect shows as they are."""
+
+    def shown(value: Any) -> Any:
+        return plain_text.one_line(value, plain_text.MAX_FIELD_CHARS) if isinstance(value, str) else value
+
+    return [{plain_text.one_line(name): shown(value) for name, value in row.items()} for row in rows]
+
+
+def show_markdown(key: str, render: Callable[[], str], description: str) -> None:
+    """
+    Args:
+        render: makes the page; what goes wrong in it fails no run either.
+    """
+
     def create() -> object:
         from prefect.artifacts import create_markdown_artifact
 
-        return create_markdown_artifact(key=key, markdown=markdown, description=description)
+        return create_markdown_artifact(key=key, markdown=render(), description=plain_text.markdown(description))
 
     _harmless(create)
 
@@ -54,7 +73,7 @@ def show_table(key: str, rows: Sequence[dict[str, Any]], description: str) -> No
     def create() -> object:
         from prefect.artifacts import create_table_artifact
 
-        return create_table_artifact(key=key, table=list(rows), description=description)
+        return create_table_artifact(key=key, table=_plain(rows), description=plain_text.markdown(description))
 
     _harmless(create)
 
@@ -63,7 +82,12 @@ def show_link(key: str, link: str, text: str, description: str) -> None:
     def create() -> object:
         from prefect.artifacts import create_link_artifact
 
-        return create_link_artifact(key=key, link=link, link_text=text, description=description)
+        return create_link_artifact(
+            key=key,
+            link=quote(link, safe=SAFE_IN_LINKS),
+            link_text=plain_text.markdown(text),
+            description=plain_text.markdown(description),
+        )
 
     _harmless(create)
 
@@ -86,11 +110,11 @@ class GrowingTable:
     """A table artifact that is shown anew whenever it has grown, by a thread."""
 
     def __init__(self, key: str, description: str) -> None:
-        self._key, self._description = key, description
+        self._key, self._description = key, plain_text.markdown(description)
         self._sending: threading.Thread | None = None
 
     def show(self, rows: Sequence[dict[str, Any]]) -> None:
-        table = [dict(row) for row in rows]
+        table = _plain(rows)
 
         def create() -> object:
             from prefect.artifacts import create_table_artifact
@@ -112,7 +136,7 @@ class ProgressBar:
         def create() -> object:
             from prefect.artifacts import create_progress_artifact
 
-            return create_progress_artifact(progress=0.0, key=key, description=description)
+            return create_progress_artifact(progress=0.0, key=key, description=plain_text.markdown(description))
 
         self._id = _harmless(create)
         self._moved_s = 0.0

@@ -133,8 +133,9 @@ def evaluate(context: RunContext, pipeline: Judged, checkpoint: Link) -> Link:
         exclusive=True,
     )
     report = workspace.load(link, EvaluationReport)
-    text = render_markdown(report, standing_of(context, registry, report))
-    show_markdown(artifact_key(context.pipeline, "evaluation"), text, "Held-out figures")
+    standing = standing_of(context, registry, report)
+    page = artifact_key(context.pipeline, "evaluation")
+    show_markdown(page, lambda: render_markdown(report, standing), "Held-out figures")
     return link
 
 

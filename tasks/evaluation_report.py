@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 
 from data_contracts import report_text
 from data_contracts.documents import EvaluationReport, Interval
+from data_contracts.plain_text import html, markdown, markdown_table
 from data_contracts.report_page import banner, definitions, page, section, tiles, value
 from tasks.promotion import versus_rival
 
@@ -72,16 +72,14 @@ def headline(report: EvaluationReport, standing: Standing) -> str:
 def render_markdown(report: EvaluationReport, standing: Standing) -> str:
     others = [name for name in report.metrics if name != report.metric]
     lines = [
-        f"### {_words(report.metric)} on {report.num_examples:,} held-out examples",
+        f"### {markdown(_words(report.metric))} on {report.num_examples:,} held-out examples",
         "",
-        f"**{headline(report, standing)}**: {versus_rival(report).detail}",
+        f"**{markdown(headline(report, standing))}**: {markdown(versus_rival(report).detail)}",
         "",
-        *([f"{INEXACT}: {report.inexact}", ""] if report.inexact else []),
-        f"| | {_words(report.metric)} |",
-        "|---|---|",
-        *(f"| {name} | {text} |" for name, _, text in figures(report, standing)),
+        *([f"{INEXACT}: {markdown(report.inexact)}", ""] if report.inexact else []),
+        *markdown_table(("", _words(report.metric)), [(name, text) for name, _, text in figures(report, standing)]),
         "",
-        *(f"{_words(name)} {shown(report.metrics[name])}\n" for name in others),
+        *(f"{markdown(_words(name))} {shown(report.metrics[name])}\n" for name in others),
         *slice_table(report),
     ]
     return "\n".join(lines) + "\n"
@@ -90,8 +88,7 @@ def render_markdown(report: EvaluationReport, standing: Standing) -> str:
 def slice_table(report: EvaluationReport) -> list[str]:
     """Lines of Markdown: each slice's figure and, where there is a champion, the difference to it."""
     columns = ("slice", "examples", "value", *(("minus champion",) if report.comparison is not None else ()))
-    rows = [columns, ("---",) * len(columns), *slice_rows(report)]
-    return [f"| {' | '.join(row)} |" for row in rows]
+    return markdown_table(columns, slice_rows(report))
 
 
 def slice_rows(report: EvaluationReport) -> list[tuple[str, ...]]:
@@ -113,9 +110,9 @@ def render_html(report: EvaluationReport, standing: Standing) -> str:
     sections = (
         banner(
             "good" if versus.standing == "passed" else "warn",
-            f"Evaluation of {escape(standing.pipeline)}{judged}",
+            f"Evaluation of {html(standing.pipeline)}{judged}",
             headline(report, standing),
-            escape(versus.detail),
+            html(versus.detail),
         ),
         tiles(
             [
@@ -160,9 +157,9 @@ def _bars(report: EvaluationReport, standing: Standing) -> str:
     rows = figures(report, standing)
     widest = max(number for _, number, _ in rows) or 1.0
     cells = "".join(
-        f"<tr class='{'own' if name == OWN else ''}'><td class='words'>{escape(name)}</td>"
+        f"<tr class='{'own' if name == OWN else ''}'><td class='words'>{html(name)}</td>"
         f"<td class='bar'><i style='width:{100 * max(number, 0.0) / widest:.1f}%'></i></td>"
-        f"<td class='number'>{escape(text)}</td></tr>"
+        f"<td class='number'>{html(text)}</td></tr>"
         for name, number, text in rows
     )
     return f"<div class='scroll'><table><tbody>{cells}</tbody></table></div>"
@@ -181,7 +178,7 @@ def _table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Words first, figures after them."""
 
     def cells(tag: str, row: tuple[str, ...]) -> str:
-        first, *rest = (escape(each) for each in row)
+        first, *rest = (html(each) for each in row)
         numbers = "".join(f"<{tag} class='number'>{each}</{tag}>" for each in rest)
         return f"<tr><{tag}>{first}</{tag}>{numbers}</tr>"
 

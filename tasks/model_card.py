@@ -6,7 +6,7 @@ Written from documents and refs alone. It speaks of what was decided about the v
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+import logging
 
 from data_contracts import refs
 from data_contracts.documents import (
@@ -19,6 +19,8 @@ from data_contracts.documents import (
     ShardManifest,
     Snapshot,
 )
+from data_contracts.errors import HeadwayError
+from data_contracts.plain_text import code, markdown, markdown_table
 from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
 from data_contracts.report_text import count
@@ -27,6 +29,8 @@ from tasks.evaluation_report import figure, shown, slice_rows
 from tasks.model_versions import ModelVersions, lineage
 from tasks.promotion_decision import Decision
 from tasks.slices import OTHERS
+
+log = logging.getLogger(__name__)
 
 FILE = "model_card.md"
 MAX_DESCRIPTION = 5000
@@ -50,7 +54,15 @@ def attach(versions: ModelVersions, registration: Link, version: str) -> None:
     workspace, client, model = versions.context.workspace, versions.client, versions.model
     path = card_path(model, registration)
     while True:
-        text, made = render(workspace, model, registration, version), client.get_model_version(model, version)
+        try:
+            text = render(workspace, model, registration, version)
+        except HeadwayError:
+            raise
+        except Exception:
+            # What was decided about the version stands, and is not undone by a page about it.
+            log.exception("The card of %s version %s could not be written", model, version)
+            return
+        made = client.get_model_version(model, version)
         if workspace.read_if_there(path) == text.encode() and made.description == _description(text):
             return
         client.log_text(made.run_id, text, FILE)
@@ -63,7 +75,8 @@ def _description(card: str) -> str:
     verdict, newline, rest = card.partition("\n\n")[2].partition("\n")
     text = verdict.replace("**", "") + newline + rest
     note = f"\n\n... the whole card is the file `{FILE}` of the version's run.\n"
-    return text if len(text) <= MAX_DESCRIPTION else text[: MAX_DESCRIPTION - len(note)] + note
+    # Cut between lines: half a piece of code would let the rest of it be read as Markdown.
+    return text if len(text) <= MAX_DESCRIPTION else text[: MAX_DESCRIPTION - len(note)].rpartition("\n")[0] + note
 
 
 def render(workspace: Workspace, model: str, registration: Link, version: str) -> str:
@@ -78,7 +91,7 @@ def render(workspace: Workspace, model: str, registration: Link, version: str) -
     run = workspace.load(document.run, RunSpec)
     receipt = workspace.load(run.receipt, ContractReceipt)
     lines = [
-        f"# {model} version {version}",
+        f"# {markdown(model)} version {version}",
         "",
         *_retired(workspace, model, registration),
         *_verdict(found),
@@ -92,9 +105,9 @@ def render(workspace: Workspace, model: str, registration: Link, version: str) -
         *_limits(receipt, report, found),
         "## Lineage",
         "",
-        *_table(("what", "SHA-256"), lineage(workspace, registration).items()),
+        *markdown_table(("what", "SHA-256"), lineage(workspace, registration).items()),
         "",
-        f"Prove it: `headway verify models:/{model}/{version}`",
+        f"Prove it: {code(f'headway verify models:/{model}/{version}')}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -103,7 +116,7 @@ def _retired(workspace: Workspace, model: str, registration: Link) -> list[str]:
     entry = model_refs.retirement_of(workspace, model, registration)
     if entry is None:
         return []
-    said = f"{entry.moved_at}, by {_cell(str(entry.detail['by']))}: {_cell(entry.reason)}"
+    said = f"{entry.moved_at}, by {markdown(str(entry.detail['by']))}: {markdown(entry.reason)}"
     return [f"**Retired**, {said}. What it stands on may be gone.", ""]
 
 
@@ -112,19 +125,21 @@ def _verdict(found: tuple[RefEntry, Decision] | None) -> list[str]:
         return ["Nothing was decided about it yet."]
     entry, decision = found
     if decision.override:
-        return [f"**Promoted against the policy**: {_cell(decision.override)}. The policy: {_cell(decision.reason)}"]
+        return [
+            f"**Promoted against the policy**: {markdown(decision.override)}. The policy: {markdown(decision.reason)}"
+        ]
     if decision.waits:
-        said = _cell(decision.reason.removeprefix("waits for approval: "))
+        said = markdown(decision.reason.removeprefix("waits for approval: "))
         return [f"**Waits for approval**, {entry.moved_at}, by `headway promote` or `headway refuse`: {said}"]
     became = "Promoted" if decision.promote else "Refused" if decision.refused else "Stays challenger"
-    return [f"**{became}**, {entry.moved_at}: {_cell(decision.reason)}"]
+    return [f"**{became}**, {entry.moved_at}: {markdown(decision.reason)}"]
 
 
 def _decision(found: tuple[RefEntry, Decision] | None) -> list[str]:
     if found is None:
         return []
     rows = [(check.name, MARKS[check.standing], check.detail) for check in found[1].checks]
-    return ["## Decision", "", *_table(("check", "", "figure"), rows), ""]
+    return ["## Decision", "", *markdown_table(("check", "", "figure"), rows), ""]
 
 
 def _figures(report: EvaluationReport) -> list[str]:
@@ -138,14 +153,14 @@ def _figures(report: EvaluationReport) -> list[str]:
         f"{report.num_examples:,} {report.split} examples; {report.metric} decides, {direction} is better; "
         "intervals are bootstrapped over the examples."
     )
-    return ["## Figures", "", note, "", *_table(("figure", "value"), rows), ""]
+    return ["## Figures", "", markdown(note), "", *markdown_table(("figure", "value"), rows), ""]
 
 
 def _slices(report: EvaluationReport) -> list[str]:
     if not report.slices:
         return []
     titles = ("slice", "examples", report.metric, *(("minus champion",) if report.comparison is not None else ()))
-    return ["## Slices", "", *_table(titles, slice_rows(report)), ""]
+    return ["## Slices", "", *markdown_table(titles, slice_rows(report)), ""]
 
 
 def _data(workspace: Workspace, run: RunSpec, receipt: ContractReceipt, report: EvaluationReport) -> list[str]:
@@ -160,7 +175,7 @@ def _data(workspace: Workspace, run: RunSpec, receipt: ContractReceipt, report: 
         *((f"newest row, {each.rule_id}", _moment(each.unix_s)) for each in receipt.freshness),
         ("examples judged", f"{report.num_examples:,}, digest {report.examples_sha256[:12]}"),
     ]
-    return ["## Data", "", *_table(("", ""), rows), ""]
+    return ["## Data", "", *markdown_table(("", ""), rows), ""]
 
 
 def _moment(unix_s: float | None) -> str:
@@ -182,7 +197,7 @@ def _training(workspace: Workspace, document: Registration, run: RunSpec) -> lis
         ("torch", checkpoint.fingerprint.torch),
         ("registered bytes", f"{sum(file.size_bytes for file in document.artifacts):,}"),
     ]
-    return ["## Training", "", *_table(("", ""), [row for row in rows if row[1].strip()]), ""]
+    return ["## Training", "", *markdown_table(("", ""), [row for row in rows if row[1].strip()]), ""]
 
 
 def _moves(workspace: Workspace, model: str, registration: Link) -> list[str]:
@@ -192,37 +207,27 @@ def _moves(workspace: Workspace, model: str, registration: Link) -> list[str]:
         for entry in entries
         if entry.target == registration
     ]
-    return ["## Became champion", "", *_table(("when", "how", "by", "why"), rows), ""] if rows else []
+    return ["## Became champion", "", *markdown_table(("when", "how", "by", "why"), rows), ""] if rows else []
 
 
 def _limits(receipt: ContractReceipt, report: EvaluationReport, found: tuple[RefEntry, Decision] | None) -> list[str]:
     """What a reader must not take from the figures."""
+    judged = f"It was judged on {markdown(report.split)} examples of the same source"
     limits = [
-        f"It was judged on {report.split} examples of the same source; of other data the figures say nothing.",
+        f"{judged}; of other data the figures say nothing.",
         "Differences within their intervals are noise.",
     ]
     if any(name.endswith(OTHERS) for name in report.slices):
-        limits.append(f"Slices too small to be judged are taken together as `{OTHERS}`.")
+        limits.append(f"Slices too small to be judged are taken together as {code(OTHERS)}.")
     if receipt.num_quarantined:
         left_out = count(receipt.num_quarantined, "row")
         limits.append(f"Left out of training and judgement, for breaking row rules: {left_out}.")
     limits += [
-        f"The contract's `{verdict.rule_id}` did not hold ({verdict.severity}): {verdict.observed}."
+        f"The contract's {code(verdict.rule_id)} did not hold ({verdict.severity}): {markdown(verdict.observed)}."
         for verdict in receipt.verdicts
         if not verdict.passed
     ]
     unjudged = [] if found is None else [check.name for check in found[1].checks if check.standing == "not judged"]
     if unjudged:
-        limits.append(f"Not judged: {', '.join(unjudged)}.")
-    return ["## Limits", "", *(f"- {_cell(limit)}" for limit in limits), ""]
-
-
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    made: list[Sequence[str]] = [titles, ["---"] * len(titles), *rows]
-    return [f"| {' | '.join(_cell(str(each)) for each in row)} |" for row in made]
-
-
-def _cell(text: str) -> str:
-    """Text that stays text, and in its cell."""
-    spelled = "".join(each if each.isprintable() else " " for each in text)
-    return spelled.replace("|", "\\|").replace("<", "&lt;")
+        limits.append(f"Not judged: {markdown(', '.join(unjudged))}.")
+    return ["## Limits", "", *(f"- {limit}" for limit in limits), ""]

@@ -91,8 +91,9 @@ def register(
         return unregistered(context.workspace, registry.model, link, evaluation, promotion)
     with context.ledger.span("register.mlflow"), model_versions(context, registry.model, registry.tracking_uri) as made:
         outcome = settle(made, link, evaluation, promotion)
-    card = context.workspace.read(model_card.card_path(registry.model, link)).decode()
-    show_markdown(artifact_key(context.pipeline, "model"), card, f"{registry.model} version {outcome.version}")
+    card = model_card.card_path(registry.model, link)
+    about = f"{registry.model} version {outcome.version}"
+    show_markdown(artifact_key(context.pipeline, "model"), lambda: context.workspace.read(card).decode(), about)
     page = mlflow_store.model_page(tracking_uri(context, registry), registry.model, outcome.version)
     title = f"{registry.model} v{outcome.version} in MLflow"
     show_link(artifact_key(context.pipeline, "mlflow"), page, title, LINK_NOTE)

@@ -11,6 +11,7 @@ import contextlib
 from data_contracts import refs
 from data_contracts.documents import Link
 from data_contracts.errors import ConfigError, RefConflict
+from data_contracts.plain_text import MAX_FIELD_CHARS, one_line
 from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
 from tasks import model_refs
@@ -33,7 +34,8 @@ def retire(versions: ModelVersions, target: Link, *, why: str, by: str) -> RefEn
         expected, detail = refs.current(workspace, name), {"version": version, "by": by}
         with contextlib.suppress(RefConflict):
             refs.move(workspace, name, target, expected=expected, reason=why, detail=detail)
-    versions.client.set_model_version_tag(model, version, RETIRED_TAG, f"{entry.reason} ({entry.detail['by']})")
+    said = f"{entry.reason} ({entry.detail['by']})"
+    versions.client.set_model_version_tag(model, version, RETIRED_TAG, one_line(said, MAX_FIELD_CHARS))
     return entry
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ from flows.ci.pages import junit_page, markdown
 from flows.ci.results import Checklist, Ended, Report
 from flows.environment import default_workspace
 from flows.options import AsJson, Pipeline
+from flows.output import print_json, print_lines
 
 STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
 
@@ -74,10 +74,10 @@ def ci(
     problems = list(_write(report, summary, junit))
     if as_json:
         document = {**report.model_dump(mode="json"), "verdict": report.verdict, "exit_code": ended or report.exit_code}
-        print(json.dumps(document))
+        print_json(document)
     print_verdict(report, said, interrupted=bool(ended))
     for problem in problems:
-        print(f"headway: {problem}", file=sys.stderr)
+        print_lines(f"headway: {problem}", sys.stderr)
     sys.exit(ended or report.exit_code or (EnvironmentProblem.exit_code if problems else 0))
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
+from data_contracts import plain_text
 from flows.ci.results import Report, Result
 
 MARKS = {"passed": "✅ passed", "failed": "❌ failed", "skipped": "➖ skipped"}
-NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 MAX_DETAILS = 100
 """A step summary holds a mebibyte."""
 
@@ -21,16 +20,16 @@ def markdown(report: Report) -> str:
 
 def _head(report: Report) -> Iterator[str]:
     mark = "❌" if report.failed else "✅"
-    yield f"## {mark} headway ci {_text(report.pipeline)}: {report.verdict}"
+    yield f"## {mark} headway ci {plain_text.markdown(report.pipeline)}: {report.verdict}"
     yield ""
     if report.base:
-        commit = f" (`{report.base_commit[:12]}`)" if report.base_commit else ""
-        yield f"Compared with `{report.base}`{commit}."
+        commit = f" ({plain_text.code(report.base_commit[:12])})" if report.base_commit else ""
+        yield f"Compared with {plain_text.code(report.base)}{commit}."
         yield ""
     yield "| check | result | seconds | |"
     yield "|---|---|---:|---|"
     for result in report.results:
-        reason = _text(" ".join(result.reason.split()))
+        reason = plain_text.markdown(" ".join(result.reason.split()))
         yield f"| {result.check} | {MARKS[result.outcome]} | {result.duration_s:.1f} | {reason} |"
 
 
@@ -42,17 +41,11 @@ def _details(result: Result) -> Iterator[str]:
     yield ""
     yield f"<details{' open' if result.outcome == 'failed' else ''}><summary>{result.check}</summary>"
     yield ""
-    yield from (f"- {_text(line)}" for line in lines[:MAX_DETAILS])
+    yield from (f"- {plain_text.markdown(line)}" for line in lines[:MAX_DETAILS])
     if more > 0:
         yield f"- and {more:,} more"
     yield ""
     yield "</details>"
-
-
-def _text(text: str) -> str:
-    """Text that no renderer takes for a table's edge, markup or a mention."""
-    escaped = re.sub(r"([\\`*_\[\]|])", r"\\\1", text.strip()).replace("\n", " ")
-    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "&#64;")
 
 
 def junit_page(report: Report) -> str:
@@ -64,26 +57,24 @@ def junit_page(report: Report) -> str:
         "skipped": str(sum(result.outcome == "skipped" for result in report.results)),
         "time": f"{sum(result.duration_s for result in report.results):.3f}",
     }
+    pipeline = plain_text.one_line(report.pipeline)
     in_all = {name: number for name, number in count.items() if name != "skipped"}
     suites = ET.Element("testsuites", {"name": "headway ci", **in_all})
-    suite = ET.SubElement(suites, "testsuite", {"name": f"headway ci {report.pipeline}", **count})
+    suite = ET.SubElement(suites, "testsuite", {"name": f"headway ci {pipeline}", **count})
     for result in report.results:
         time = f"{result.duration_s:.3f}"
-        case = ET.SubElement(suite, "testcase", classname=f"headway.ci.{report.pipeline}", name=result.check, time=time)
+        case = ET.SubElement(suite, "testcase", classname=f"headway.ci.{pipeline}", name=result.check, time=time)
         _fill(case, result)
     ET.indent(suites)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
 
 
 def _fill(case: ET.Element, result: Result) -> None:
-    first, text = _clean(result.reason.partition("\n")[0]), _clean("\n".join([result.reason, *result.details]))
+    first = plain_text.xml(result.reason.partition("\n")[0])
+    text = plain_text.xml("\n".join([result.reason, *result.details]))
     if result.outcome == "failed":
         ET.SubElement(case, "failure", message=first, type=result.cause).text = text
     elif result.outcome == "skipped":
         ET.SubElement(case, "skipped", message=first)
     else:
         ET.SubElement(case, "system-out").text = text
-
-
-def _clean(text: str) -> str:
-    return NOT_IN_XML.sub("�", text)

@@ -6,6 +6,7 @@ from typing import TextIO
 
 from flows.ci.child import Answer
 from flows.ci.results import Report, Result
+from flows.output import print_line
 from flows.terminal import Terminal
 
 WIDTH = 10
@@ -13,15 +14,15 @@ WIDTH = 10
 
 def print_result(result: Result, stream: TextIO) -> None:
     first, *more = result.reason.splitlines() or [""]
-    print(f"{result.check:<{WIDTH}} {result.outcome:<8} {result.duration_s:>7.1f} s   {first}", file=stream)
+    print_line(f"{result.check:<{WIDTH}} {result.outcome:<8} {result.duration_s:>7.1f} s   {first}", stream)
     for line in (*more, *result.details):
-        print(f"{'':<{WIDTH}}   {line}", file=stream)
+        print_line(f"{'':<{WIDTH}}   {line}", stream)
     stream.flush()
 
 
 def print_verdict(report: Report, stream: TextIO, *, interrupted: bool) -> None:
     said = "interrupted; temporary files are removed" if interrupted else report.verdict
-    print(f"\n{report.pipeline}: {said}", file=stream, flush=True)
+    print_line(f"\n{report.pipeline}: {said}", stream)
 
 
 class Progress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from flows.environment import project_folder
 from flows.options import AsJson
+from flows.output import print_json
 
 
 def deploy(
@@ -29,20 +29,18 @@ def deploy(
     the files is removed; what others made is left alone. Exit code 8: the server does not answer, or refuses a step;
     the message names what was done, and the same command does the rest.
     """
-    from rich.console import Console
-
+    from flows.console import plain_console
     from flows.deploy.deploying import deploy as run_deploy
     from flows.deploy.deploying import rendered
 
     if render:
         if dry_run or adopt or as_json:
             raise typer.BadParameter("--render stands alone: it does nothing on a server.")
-        print(rendered(project_folder(), profile), end="")
+        sys.stdout.write(rendered(project_folder(), profile))
         return
 
     # For machines the account goes to standard error, the result to standard output.
-    console = Console(highlight=False, emoji=False, soft_wrap=True, stderr=as_json)
+    console = plain_console(stderr=as_json)
     made = run_deploy(project_folder(), profile, dry_run=dry_run, adopt=adopt, console=console)
     if as_json:
-        json.dump(made.model_dump(mode="json", exclude={"changes": {"__all__": {"wanted"}}}), sys.stdout)
-        print()
+        print_json(made.model_dump(mode="json", exclude={"changes": {"__all__": {"wanted"}}}))

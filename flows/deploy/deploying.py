@@ -11,12 +11,14 @@ from typing import Any
 
 from pydantic import BaseModel
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from data_contracts.documents import Json
 from data_contracts.errors import ConfigError
+from data_contracts.plain_text import one_line
 from flows.champion_flow import move_champion
+from flows.console import headed
 from flows.deploy.actual import actual
 from flows.deploy.apply import NOTHING, apply, require_ours
 from flows.deploy.desired import desired
@@ -166,7 +168,7 @@ def _form(flow: Any) -> Json:
 
 
 def _print(report: Deployed, console: Console) -> None:
-    console.print(f"[bold]{report.project} {report.profile}[/bold] on {report.server}")
+    console.print(headed(f"{report.project} {report.profile}", f" on {report.server}"))
     if report.changes:
         print_table(console, _table(report.changes))
     rest = f"{report.num_unchanged} as they should be"
@@ -182,7 +184,8 @@ def _table(changes: list[Change]) -> Table:
     table = Table(box=None, padding=(0, 2), show_header=False)
     for change in changes:
         shown = [f"{each.field}: {' → '.join(in_short(each.before, each.after))}" for each in change.fields]
-        table.add_row(change.action, change.kind, change.name, "\n".join(shown) or change.why)
+        told = "\n".join(map(one_line, shown or [change.why]))
+        table.add_row(change.action, change.kind, change.name, Text(told))
     return table
 
 
@@ -196,5 +199,4 @@ def in_short(before: Json, after: Json) -> tuple[str, str]:
 
 
 def _cut(text: str) -> str:
-    # The mark stands in brackets, which would be read as a style.
-    return escape(text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…")
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[: MAX_SHOWN_CHARS - 1]}…"

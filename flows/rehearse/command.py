@@ -12,6 +12,7 @@ from data_contracts.errors import EXIT_INTERRUPTED, EXIT_TERMINATED
 from flows.command_signals import hear_of_the_end, terminate
 from flows.environment import default_workspace
 from flows.options import AsJson, Pipeline
+from flows.output import print_json, print_line
 from flows.request import RetrainRequest
 
 
@@ -48,7 +49,7 @@ def rehearse(
         if isinstance(end, Exception):
             raise
         # Of a retrain it would be said that the same command continues it.
-        print(f"headway: ended; what was rehearsed {'is kept' if keep else 'is removed'}.", file=sys.stderr)
+        print_line(f"headway: ended; what was rehearsed {'is kept' if keep else 'is removed'}.", sys.stderr)
         sys.exit(EXIT_INTERRUPTED if isinstance(end, KeyboardInterrupt) else EXIT_TERMINATED)
 
 
@@ -73,7 +74,7 @@ def _rehearse(request: RetrainRequest, *, steps: int, keep: bool, as_json: bool)
 
     def tell(report: Report) -> None:
         if as_json:
-            print(report.model_dump_json())
+            print_json(report)
         else:
             print_report(report)
 

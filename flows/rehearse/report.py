@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from data_contracts.report_text import count
+from flows.console import headed, plain_console
 from flows.stage_records import STAGES
 from flows.tables import print_table
 from flows.windows.calendar import span
@@ -207,12 +208,13 @@ def verdict(report: Report) -> Literal["would run", "would fail"]:
 
 
 def print_report(report: Report, console: Console | None = None) -> None:
-    console = console or Console(highlight=False, emoji=False, soft_wrap=True)
+    console = console or plain_console()
     shape = f"{report.launcher}, nodes x ranks {report.nodes} x {report.ranks_per_node}"
-    console.print(f"\n[bold]{report.pipeline}[/bold] {verdict(report)}  ", end="")
-    console.print(f"{count(report.steps, 'step')} on {report.data}; {shape}", markup=False)
+    console.print()
+    said = f" {verdict(report)}  {count(report.steps, 'step')} on {report.data}; {shape}"
+    console.print(headed(report.pipeline, said))
     for line in report.left_out:
-        console.print(f"  {line}", markup=False)
+        console.print(f"  {line}")
     console.print()
     table = Table("stage", "rehearsed", "real", "", box=None, padding=(0, 2))
     for cost in report.stages:
@@ -222,14 +224,14 @@ def print_report(report: Report, console: Console | None = None) -> None:
     print_table(console, table)
     console.print()
     for name, value in _figures(report).items():
-        console.print(f"{name:<12} {value}", markup=False)
+        console.print(f"{name:<12} {value}")
     for name, lines in (
         ("otherwise", report.notes),
         ("would fail", report.faults),
         ("kept", filter(None, [report.kept])),
     ):
         for line in lines:
-            console.print(f"{name:<12} {line}", markup=False)
+            console.print(f"{name:<12} {line}")
 
 
 def _figures(report: Report) -> dict[str, str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from flows.environment import default_workspace
 from flows.options import AsJson, Pipeline, Promote, Register, StopAfter, StopAt, WorkspaceUri
+from flows.output import print_json
 from flows.request import TrialsRequest
 from flows.stop_options import stop_fields
 from flows.windows.command import InWindow
@@ -45,14 +45,13 @@ def trials(
     spec, _, _ = check_request(request)
     wanted, _ = wanted_trials(spec)
     if dry_run:
-        from rich.console import Console
-
+        from flows.console import plain_console
         from flows.trials.report import print_wanted
 
         if as_json:
-            print(json.dumps([{"trial": each.number, "settings": each.settings} for each in wanted]))
+            print_json([{"trial": each.number, "settings": each.settings} for each in wanted])
         else:
-            print_wanted(wanted, Console(highlight=False, emoji=False))
+            print_wanted(wanted, plain_console())
         return
     _run(request, began_unix_s, as_json=as_json)
 
@@ -61,8 +60,7 @@ def _run(request: TrialsRequest, began_unix_s: float, *, as_json: bool) -> None:
     from flows.windows.admission import enter
 
     request = enter(request)  # no server either where windows are closed
-    from rich.console import Console
-
+    from flows.console import plain_console
     from flows.terminal import JsonLines
     from flows.trials.report import TrialsSummary, print_ranking
     from flows.trials.search import trials as trials_flow
@@ -74,5 +72,5 @@ def _run(request: TrialsRequest, began_unix_s: float, *, as_json: bool) -> None:
         if isinstance(view, JsonLines):
             view({"event": "trials", **made.model_dump(mode="json")})
         else:
-            print_ranking(made, Console(highlight=False, emoji=False, soft_wrap=True))
+            print_ranking(made, plain_console())
             view.summary(made.best)

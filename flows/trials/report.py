@@ -9,11 +9,11 @@ import yaml
 from prefect import State
 from pydantic import BaseModel
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from data_contracts.errors import Cause
 from data_contracts.report_text import count
+from flows.console import headed
 from flows.summary import RetrainSummary
 from flows.summary import as_state as state_of
 from flows.tables import print_table
@@ -102,10 +102,10 @@ def as_state(summary: TrialsSummary) -> TrialsSummary | State[TrialsSummary]:
 
 def print_ranking(summary: TrialsSummary, console: Console) -> None:
     direction = "higher" if summary.greater_is_better else "lower"
-    console.print(
-        f"\n[bold]{count(len(summary.trials), 'trial')}[/bold] by {summary.metric}, {direction} is better, on "
-        f"{summary.num_ranking_examples:,} held-out examples that judge nothing else"
-    )
+    console.print()
+    judged = f"{summary.num_ranking_examples:,} held-out examples that judge nothing else"
+    by = f" by {summary.metric}, {direction} is better, on {judged}"
+    console.print(headed(count(len(summary.trials), "trial"), by))
     table = Table(box=None, padding=(0, 2), header_style="dim")
     for name in ("", "trial", *summary.trials[0].settings, summary.metric, "run"):
         table.add_column(name, no_wrap=True)
@@ -114,9 +114,9 @@ def print_ranking(summary: TrialsSummary, console: Console) -> None:
         if row.value is not None:
             figure = f"{row.value:.4f} [{row.low:.4f}, {row.high:.4f}]"
         cells = ["-" if row.value is None else str(place), str(row.trial), *map(shown, row.settings.values())]
-        table.add_row(*(escape(cell) for cell in (*cells, figure, row.run)))
+        table.add_row(*cells, figure, row.run)
     print_table(console, table)
-    console.print(f"  keep it    {escape(summary.keep)}", soft_wrap=True)
+    console.print(f"  keep it    {summary.keep}")
 
 
 def print_wanted(trials: Sequence[Trial], console: Console) -> None:
@@ -124,5 +124,5 @@ def print_wanted(trials: Sequence[Trial], console: Console) -> None:
     for name in ("trial", *trials[0].settings):
         table.add_column(name, no_wrap=True)
     for trial in trials:
-        table.add_row(str(trial.number), *(escape(shown(value)) for value in trial.settings.values()))
+        table.add_row(str(trial.number), *map(shown, trial.settings.values()))
     print_table(console, table)

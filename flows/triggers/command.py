@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from flows.environment import default_workspace
 from flows.options import AsJson, Pipeline, WorkspaceUri
+from flows.output import print_json
 
 
 def triggers(pipeline: Pipeline, workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
@@ -17,6 +16,6 @@ def triggers(pipeline: Pipeline, workspace: WorkspaceUri = "", as_json: AsJson =
 
     found = report(pipeline, workspace or default_workspace())
     if as_json:
-        print(json.dumps(found.model_dump(mode="json")))
+        print_json(found)
     else:
         print_report(found)

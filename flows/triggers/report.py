@@ -6,9 +6,9 @@ import functools
 
 from prefect.settings import PREFECT_API_URL
 from pydantic import BaseModel
-from rich.console import Console
 from rich.table import Table
 
+from flows.console import headed, plain_console
 from flows.holds import Hold, shown_hold
 from flows.tables import print_table
 from flows.triggers.look import Due, Findings, Watched, look, open_watched
@@ -80,13 +80,12 @@ def _look(watched: Watched) -> Findings:
 
 
 def print_report(found: TriggersReport) -> None:
-    console = Console(highlight=False, emoji=False, soft_wrap=True)
-    console.print(f"[bold]{found.pipeline}[/bold]  {'due' if found.is_due else 'not due'}: ", end="")
-    console.print(found.why, markup=False)
+    console = plain_console()
+    console.print(headed(found.pipeline, f"  {'due' if found.is_due else 'not due'}: {found.why}"))
     if found.asked is not None:
-        console.print(f"asked      at {found.asked.asked_at} by {found.asked.who}: {found.asked.why}", markup=False)
+        console.print(f"asked      at {found.asked.asked_at} by {found.asked.who}: {found.asked.why}")
     if found.held is not None:
-        console.print(f"HELD       {found.held}", markup=False)
+        console.print(f"HELD       {found.held}")
     console.print()
     table = Table("trigger", "", "is", "limit", "", box=None, padding=(0, 2))
     for figure in found.figures:

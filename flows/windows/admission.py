@@ -20,6 +20,7 @@ from data_contracts.publication import Workspace
 from flows.commands import release_command
 from flows.environment import project_folder
 from flows.holds import Hold, standing_hold
+from flows.output import print_line
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import TrainingRequest
 from flows.windows.gate import Run, Skip, SkipState, decide, opens_next
@@ -166,7 +167,7 @@ def enter(request: Q) -> Q:
     if (hold := held(request)) is not None:
         raise PipelineHeld(f"{hold}.", advice=f"`{release_command(request.pipeline, request.workspace)}` lets it go.")
     if said := remark(request):
-        print(f"headway: {said}", file=sys.stderr)
+        print_line(f"headway: {said}", sys.stderr)
     admitted = admit(request)
     if isinstance(admitted, Skip):
         coming = opens_next(open_pipeline(request).windows, admitted.next_opening)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from data_contracts.errors import HeadwayError
 from data_contracts.publication import Workspace
+from flows.console import headed, plain_console
 from flows.holds import Hold, shown_hold
 from flows.tables import print_table
 from flows.windows.admission import Pipeline
@@ -216,9 +217,9 @@ def _note(entry: CalendarEntry) -> str:
 
 
 def print_calendar(calendar: Calendar, console: Console | None = None) -> None:
-    console = console or Console(highlight=False, emoji=False, soft_wrap=True)
+    console = console or plain_console()
     days = (calendar.until - calendar.now) / DAY
-    console.print(f"[bold]{calendar.pipeline}[/bold]  {calendar.time_zone}, the next {days:g} days\n")
+    console.print(headed(calendar.pipeline, f"  {calendar.time_zone}, the next {days:g} days"), end="\n\n")
     table = Table("opens", "closes", "in UTC", "length", "useful", "", box=None, padding=(0, 2))
     for each in calendar.openings:
         table.add_row(
@@ -235,11 +236,12 @@ def print_calendar(calendar: Calendar, console: Console | None = None) -> None:
     for decision in calendar.decisions:
         what = "skipped" if decision.action == "skip" else "opened"
         stretch = f"{decision.start:%a %Y-%m-%d %H:%M %z} to {decision.end:%a %Y-%m-%d %H:%M %z}"
-        console.print(f"\n{what:<9} {stretch}\n          by {decision.who}: {decision.why}", markup=False)
+        console.print(f"\n{what:<9} {stretch}")
+        console.print(f"          by {decision.who}: {decision.why}")
     for blackout in calendar.blackouts:
-        console.print(f"\nblackout  {blackout}", markup=False)
+        console.print(f"\nblackout  {blackout}")
     if calendar.held is not None:
-        console.print(f"\nHELD      {calendar.held}", markup=False)
-    console.print(f"\n{calendar.next_run.sentence}", markup=False)
+        console.print(f"\nHELD      {calendar.held}")
+    console.print(f"\n{calendar.next_run.sentence}")
     if calendar.cut:
-        console.print(calendar.cut, markup=False)
+        console.print(calendar.cut)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import json
 from typing import Annotated
 
 import typer
 
 from flows.environment import default_workspace
 from flows.options import AsJson, Pipeline, Why, WorkspaceUri
+from flows.output import print_json, print_line
 from flows.request import RetrainRequest
 
 app = typer.Typer(rich_markup_mode=None)
@@ -41,7 +41,7 @@ def windows(
     far = length(ahead, "--next")
     calendar = make_calendar(open_pipeline(_request(pipeline, workspace)), _now(), far)
     if as_json:
-        print(json.dumps(calendar.model_dump(mode="json")))
+        print_json(calendar)
     else:
         print_calendar(calendar)
 
@@ -58,7 +58,7 @@ def skip_window(
     from flows.windows.admission import open_pipeline
     from flows.windows.decisions import skip
 
-    print(skip(open_pipeline(_request(pipeline, workspace)), _now(), until=until, skip_next=skip_next, why=why))
+    print_line(skip(open_pipeline(_request(pipeline, workspace)), _now(), until=until, skip_next=skip_next, why=why))
 
 
 @app.command("unskip-window")
@@ -67,7 +67,7 @@ def unskip_window(pipeline: Pipeline, why: Why, workspace: WorkspaceUri = "") ->
     from flows.windows.admission import open_pipeline
     from flows.windows.decisions import unskip
 
-    print(unskip(open_pipeline(_request(pipeline, workspace)), _now(), why=why))
+    print_line(unskip(open_pipeline(_request(pipeline, workspace)), _now(), why=why))
 
 
 @app.command("open-window")
@@ -76,7 +76,7 @@ def open_window(pipeline: Pipeline, why: Why, until: Until, workspace: Workspace
     from flows.windows.admission import open_pipeline
     from flows.windows.decisions import open_until
 
-    print(open_until(open_pipeline(_request(pipeline, workspace)), _now(), until=until, why=why))
+    print_line(open_until(open_pipeline(_request(pipeline, workspace)), _now(), until=until, why=why))
 
 
 def _request(pipeline: str, workspace: str) -> RetrainRequest:

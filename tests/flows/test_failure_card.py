@@ -13,7 +13,6 @@ import uuid
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from data_contracts.digest_cache import DigestCache
 from data_contracts.errors import (
@@ -27,6 +26,7 @@ from data_contracts.errors import (
 )
 from data_contracts.publication import Workspace
 from flows.command_signals import HungUp, Terminated
+from flows.console import plain_console
 from flows.failure_card import FailureCard, markdown, print_card
 from flows.failure_facts import NAME, failure_card, make_card
 from flows.last_retrains import StandingFailure, write_finished
@@ -89,7 +89,7 @@ def retrain(tmp_path: Path) -> Retrain:
 
 def shown(card: FailureCard, width: int = 80) -> str:
     stream = io.StringIO()
-    print_card(card, Console(file=stream, width=width, highlight=False))
+    print_card(card, plain_console(stream, width=width))
     return stream.getvalue()
 
 

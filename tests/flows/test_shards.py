@@ -6,12 +6,12 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from data_contracts import refs, stages
 from data_contracts.documents import Link, PayloadColumn, Shard, ShardGroup, ShardManifest, StoredFile
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
+from flows.console import plain_console
 from flows.shards import ShardTable, print_shards, read_shards
 from tasks.fitted_refs import fitted_ref
 
@@ -89,7 +89,7 @@ def test_classes_codec_and_folders_are_shown_where_there_are_any(workspace: Work
     (row,) = shards(workspace).groups
     assert (row.group, row.codec, row.label_shares) == ("day=1", "zstd", [0.5, 0.5])
     stream = io.StringIO()
-    print_shards(shards(workspace), Console(file=stream, width=120))
+    print_shards(shards(workspace), plain_console(stream, width=120))
     assert "codec zstd" in stream.getvalue()
     assert "day=1" in stream.getvalue()
     assert "50 50" in stream.getvalue()
@@ -113,7 +113,7 @@ def test_the_table_ends_every_split_with_what_it_sums_to(workspace: Workspace) -
     refs.move(workspace, fitted_ref("tiny"), FITTED, expected=None, reason="first", detail={})
     keep(workspace, manifest(group(0, "train", 3000), group(1, "train", 1000), group(0, "heldout", 10)), 1.0)
     stream = io.StringIO()
-    print_shards(shards(workspace), Console(file=stream, width=100))
+    print_shards(shards(workspace), plain_console(stream, width=100))
     lines = [line.split() for line in stream.getvalue().splitlines()]
     assert ["train", "0", "3", "3,000", "1.50", "3,000", "2", "3.00"] in lines
     assert ["train", "2", "in", "all", "6", "4,000", "4,000", "4", "4.00"] in lines

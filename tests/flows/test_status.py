@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from rich.console import Console
 
 from data_contracts import refs
 from data_contracts.documents import Link, RunSpec
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
+from flows.console import plain_console
 from flows.last_retrains import FinishedRetrain, StandingFailure
 from flows.status import ModelStatus, RunStatus, Status, print_status, read_status, request_stop
 from flows.status_metrics import metrics
@@ -44,7 +44,7 @@ RUN = RunStatus(
 
 def shown(status: Status) -> list[str]:
     stream = io.StringIO()
-    print_status(status, Console(file=stream, width=80, highlight=False))
+    print_status(status, plain_console(stream, width=80))
     return stream.getvalue().splitlines()
 
 

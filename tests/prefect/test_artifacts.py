@@ -22,7 +22,7 @@ def test_any_words_make_a_key_that_prefect_takes() -> None:
 
 
 def test_outside_a_flow_nothing_is_shown_and_nothing_fails() -> None:
-    show_markdown("key", "text", "nobody looks")
+    show_markdown("key", lambda: "text", "nobody looks")
 
 
 @pytest.mark.slow

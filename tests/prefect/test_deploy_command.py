@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from rich.console import Console
 
 from data_contracts.errors import ConfigError, EnvironmentProblem
 from flows.command_line import run
+from flows.console import plain_console
 from flows.deploy import automations
 from flows.deploy.deploying import Deployed, deploy
 from tests.waiting import wait_until
@@ -49,7 +49,7 @@ class Shop:
 
     def deploy(self, profile: str = "production", **options: Any) -> list[str]:
         """The steps, as a person reads them."""
-        made: Deployed = deploy(self.folder, profile, console=Console(file=self.told, width=200), **options)
+        made: Deployed = deploy(self.folder, profile, console=plain_console(self.told, width=200), **options)
         return [str(change) for change in made.changes]
 
     def marked(self, path: str, mark: str = MARK) -> list[str]:

@@ -7,9 +7,9 @@ import json
 import sys
 
 import pytest
-from rich.console import Console
 
 from flows.command_line import run
+from flows.console import plain_console
 from flows.status import print_status, read_status
 
 
@@ -42,7 +42,7 @@ def test_what_was_asked_for_is_in_the_status_until_a_retrain_finishes(tiny) -> N
     (asked,) = read_status(tiny.workspace.uri).asked
     assert (asked.pipeline, asked.why) == ("tiny", found.decision.why)
     shown = io.StringIO()
-    print_status(read_status(tiny.workspace.uri), Console(file=shown, width=80, highlight=False))
+    print_status(read_status(tiny.workspace.uri), plain_console(shown, width=80))
     assert "tiny  retrain asked for" in shown.getvalue() and "no retrain on record" in shown.getvalue()
     tiny.retrain()
     assert read_status(tiny.workspace.uri).asked == []

@@ -8,13 +8,13 @@ import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from data_contracts import refs
 from data_contracts.digests import sha256_bytes
 from data_contracts.documents import Link, RunSpec
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
+from flows.console import plain_console
 from flows.windows.calendar import make_calendar, print_calendar, span
 from flows.windows.estimate import measured_step_s
 from flows.windows.moments import length
@@ -28,7 +28,7 @@ DAY = datetime.timedelta(days=1)
 
 def shown(calendar) -> list[str]:
     stream = io.StringIO()
-    print_calendar(calendar, Console(file=stream, width=200, highlight=False))
+    print_calendar(calendar, plain_console(stream, width=200))
     return [" ".join(line.split()) for line in stream.getvalue().splitlines()]
 
 

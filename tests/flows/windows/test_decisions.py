@@ -9,11 +9,11 @@ import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from data_contracts import refs
 from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
+from flows.console import plain_console
 from flows.windows.calendar import make_calendar, print_calendar
 from flows.windows.decisions import open_until, skip, unskip
 from flows.windows.gate import Run, Skip, decide
@@ -28,7 +28,7 @@ DAY = datetime.timedelta(days=1)
 
 def shown(calendar) -> str:
     stream = io.StringIO()
-    print_calendar(calendar, Console(file=stream, width=200, highlight=False))
+    print_calendar(calendar, plain_console(stream, width=200))
     return stream.getvalue()
 
 

@@ -11,7 +11,7 @@ from tasks import artifacts
 
 @flow
 def show_everything() -> str:
-    artifacts.show_markdown("Not A Key", "# text", "refused")
+    artifacts.show_markdown("Not A Key", lambda: "# text", "refused")
     artifacts.show_table("Not A Key", [{"a": 1}], "refused")
     artifacts.show_link("Not A Key", "http://127.0.0.1", "here", "refused")
     table = artifacts.GrowingTable("Not A Key", "refused")
