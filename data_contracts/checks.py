@@ -23,9 +23,9 @@ ROW_LEVEL: tuple[Kind, ...] = ("not_null", "finite", "between", "one_of", "patte
 SCANNED: tuple[Kind, ...] = ("unique", "ordering", "balance", "leakage")
 """Kinds that speak of rows in different files at once: they are judged on the whole set, every time."""
 GREAT_EXPECTATIONS: tuple[Kind, ...] = (
-    "columns", "num_rows", "statistic", "not_null", "between", "one_of", "pattern", "length", "suite"
+    "columns", "num_rows", "statistic", "not_null", "between", "one_of", "pattern", "length"
 )  # fmt: skip
-"""Kinds that Great Expectations has an expectation for."""
+"""Kinds that Great Expectations judges here, on DuckDB; those of a given suite are judged as it would on pandas."""
 MAX_EXACT_DOUBLE = 1 << 53
 
 

@@ -150,7 +150,11 @@ class DuckDBDatasource(SQLDatasource):  # type: ignore[misc]
 
 def _sql_engine() -> sa.Engine:
     connection = _connection.get()
-    return sa.create_engine("duckdb://", creator=lambda: duckdb_engine.ConnectionWrapper(connection.cursor()))
+    engine = sa.create_engine("duckdb://", creator=lambda: duckdb_engine.ConnectionWrapper(connection.cursor()))
+    # The dialect descends from PostgreSQL's, which doubles backslashes until a server says that it takes them as they
+    # are.
+    engine.dialect._backslash_escapes = False  # type: ignore[attr-defined]
+    return engine
 
 
 class DuckDBColumnTypes(ColumnTypes):  # type: ignore[misc]

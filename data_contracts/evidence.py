@@ -14,7 +14,9 @@ from data_contracts.exact_checks import one_value
 from data_contracts.leakage import PipelineSplit
 from data_contracts.rows_database import ROWS, identifier
 from data_contracts.rows_files import RowsFiles
-from data_contracts.set_scans import judge_set
+from data_contracts.set_scans import Finding, judge_set
+from data_contracts.suite_judge import SuiteJudge
+from data_contracts.suite_values import Unsuitable
 from data_contracts.tallies import Tallies
 from data_contracts.verdicts import Evidence
 
@@ -33,6 +35,7 @@ def find_evidence(
     split: PipelineSplit | None,
     rows: RowsFiles,
     types: Mapping[str, str],
+    given_suite: SuiteJudge,
 ) -> Evidence:
     """What the rows say of one check; `outcome` is Great Expectations' own, where it was asked.
 
@@ -40,10 +43,13 @@ def find_evidence(
         types: those that the contract asks for, by column.
     """
     found: dict[str, Any] = {}
-    raised = ""
+    raised = unfit = ""
     try:
         if check.kind in SCANNED:
             found["finding"] = judge_set(connection, check, split)
+        elif check.kind == "suite":
+            answer = given_suite.answer(check)
+            found["finding"] = Finding(passed=answer.passed, observed=answer.observed)
         elif check.rule_id in compared.raised:
             raised = compared.raised[check.rule_id]
         elif check.kind in ("volume", "drift"):
@@ -57,12 +63,14 @@ def find_evidence(
             )
     except duckdb.Error as error:
         raised = type(error).__name__
+    except Unsuitable as error:
+        raised, unfit = type(error).__name__, str(error)
     if not raised and outcome is not None and outcome.raised:
         raised = GX_RAISED
     return Evidence(
         expectation_passed=None if outcome is None else outcome.passed,
         raised=raised,
-        unfit=_unfit(check, types, rows.columns) if raised else "",
+        unfit=(unfit or _unfit(check, types, rows.columns)) if raised else "",
         actual_type=rows.columns.get(check.column),
         actual_columns=tuple(rows.columns),
         **found,

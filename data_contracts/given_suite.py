@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from data_contracts.checks import Check
 from data_contracts.contract import Contract
 from data_contracts.errors import ConfigError
+from data_contracts.suite_kinds import KINDS, refusal
 
 SEVERITIES = ("critical", "warning", "info")
-SUPPORTED = (
-    "expect_column_distinct_values_to_be_in_set",
-    "expect_column_distinct_values_to_contain_set",
-    "expect_column_distinct_values_to_equal_set",
-    "expect_column_max_to_be_between",
-    "expect_column_mean_to_be_between",
-    "expect_column_median_to_be_between",
-    "expect_column_min_to_be_between",
-    "expect_column_most_common_value_to_be_in_set",
-    "expect_column_pair_values_a_to_be_greater_than_b",
-    "expect_column_pair_values_to_be_equal",
-    "expect_column_proportion_of_non_null_values_to_be_between",
-    "expect_column_proportion_of_unique_values_to_be_between",
-    "expect_column_stdev_to_be_between",
-    "expect_column_sum_to_be_between",
-    "expect_column_to_exist",
-    "expect_column_unique_value_count_to_be_between",
-    "expect_column_value_lengths_to_be_between",
-    "expect_column_value_lengths_to_equal",
-    "expect_column_values_to_be_between",
-    "expect_column_values_to_be_in_set",
-    "expect_column_values_to_be_null",
-    "expect_column_values_to_be_unique",
-    "expect_column_values_to_match_regex",
-    "expect_column_values_to_not_be_in_set",
-    "expect_column_values_to_not_be_null",
-    "expect_column_values_to_not_match_regex",
-    "expect_compound_columns_to_be_unique",
-    "expect_multicolumn_sum_to_equal",
-    "expect_select_column_values_to_be_unique_within_record",
-    "expect_table_column_count_to_be_between",
-    "expect_table_column_count_to_equal",
-    "expect_table_columns_to_match_set",
-    "expect_table_row_count_to_be_between",
-    "expect_table_row_count_to_equal",
-)
-"""Expectation types whose verdicts on DuckDB are proved by tests; no other is taken."""
+SUPPORTED = tuple(KINDS)
+"""Expectation types whose verdicts are held against Great Expectations' own by tests; no other is taken."""
 
 
 def read_suite(path: Path, contract: Contract) -> tuple[tuple[Check, ...], bytes]:
@@ -69,11 +35,15 @@ def read_suite(path: Path, contract: Contract) -> tuple[tuple[Check, ...], bytes
         raise ConfigError(
             f"the suite cannot be read ({error.strerror}).", where=str(where), advice=f"Check `suite:` in {path}."
         ) from error
-    return parse_suite(text, where=str(where)), text
+    types = {name: column.type for name, column in contract.columns.items()}
+    return parse_suite(text, where=str(where), types=types), text
 
 
-def parse_suite(data: bytes, *, where: str) -> tuple[Check, ...]:
+def parse_suite(data: bytes, *, where: str, types: Mapping[str, str] | None = None) -> tuple[Check, ...]:
     """The suite's expectations as checks, in its order.
+
+    Args:
+        types: of the columns whose types are known, by name.
 
     Raises:
         ConfigError: not a suite, or expectations that cannot be judged here: all of them, by type.
@@ -81,11 +51,11 @@ def parse_suite(data: bytes, *, where: str) -> tuple[Check, ...]:
     try:
         value = json.loads(data)
         expectations = value["expectations"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             "not a Great Expectations suite (JSON with `expectations`).", where=where, advice="Check `suite:`."
         ) from error
-    problems = list(_problems(expectations))
+    problems = list(_problems(expectations, types or {}))
     if problems:
         raise ConfigError(
             f"{'; '.join(problems)}.", where=where, advice="Take them out of the suite, or say them in the contract."
@@ -93,7 +63,7 @@ def parse_suite(data: bytes, *, where: str) -> tuple[Check, ...]:
     return tuple(_check(number, each) for number, each in enumerate(expectations, start=1))
 
 
-def _problems(expectations: Any) -> Iterator[str]:
+def _problems(expectations: Any, types: Mapping[str, str]) -> Iterator[str]:
     if not isinstance(expectations, list):
         yield "`expectations` is no list"
         return
@@ -107,6 +77,8 @@ def _problems(expectations: Any) -> Iterator[str]:
             yield f"expectation {number} (`{kind}`) has no mapping of kwargs"
         elif each.get("severity", "critical") not in SEVERITIES:
             yield f"expectation {number} (`{kind}`) has an unknown severity"
+        elif reason := refusal(kind, each.get("kwargs", {}), types):
+            yield f"expectation {number} (`{kind}`) cannot be judged here: {reason}"
 
 
 def _check(number: int, given: dict[str, Any]) -> Check:

@@ -51,8 +51,6 @@ def expectation_of(check: Check) -> tuple[str, dict[str, Any]]:
     """Class name and arguments of the expectation that says what a check says."""
     given = check.arguments
     bounds = {"min_value": given.get("min"), "max_value": given.get("max")}
-    if check.kind == "suite":
-        return given["type"].title().replace("_", ""), dict(given["kwargs"])
     if check.kind == "columns":
         return "ExpectTableColumnsToMatchSet", {"column_set": list(given["names"]), "exact_match": given["exactly"]}
     if check.kind == "num_rows":

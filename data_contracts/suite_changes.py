@@ -13,19 +13,31 @@ from typing import Any
 
 from data_contracts.changes import Change, Effect
 from data_contracts.checks import Check
+from data_contracts.suite_values import Unsuitable, read_bound
 
 SUBJECT = ("column", "column_A", "column_B", "column_list")
 """Arguments that say what an expectation is about."""
 FLOORS = ("min_value", "mostly")
 CEILINGS = ("max_value",)
-STRICT_WHEN_TRUE = ("strict_min", "strict_max")
+STRICT_WHEN_TRUE = ("strict_min", "strict_max", "exact_match")
+LAX_WHEN_TRUE = ("or_equal", "ties_okay")
 SILENT = ("result_format", "catch_exceptions", "meta")
 """Arguments that no verdict depends on."""
-DEFAULTS: dict[str, Any] = {"mostly": 1.0, "strict_min": False, "strict_max": False}
-ANY_OF = ("expect_column_values_to_be_in_set", "expect_column_distinct_values_to_be_in_set")
-"""Expectations that a longer `value_set` makes laxer."""
-ALL_OF = ("expect_column_values_to_not_be_in_set", "expect_column_distinct_values_to_contain_set")
-"""Expectations that a longer `value_set` makes stricter."""
+DEFAULTS: dict[str, Any] = {
+    **{"mostly": 1.0, "strict_min": False, "strict_max": False, "exact_match": True, "or_equal": False},
+    **{"ties_okay": False, "match_on": "any", "allow_relative_error": False},
+}
+LISTS = ("value_set", "type_list", "regex_list")
+ANY_OF = (
+    *("expect_column_values_to_be_in_set", "expect_column_distinct_values_to_be_in_set"),
+    *("expect_column_values_to_be_in_type_list", "expect_column_values_to_match_regex_list"),
+)
+"""Expectations that a longer list makes laxer."""
+ALL_OF = (
+    *("expect_column_values_to_not_be_in_set", "expect_column_distinct_values_to_contain_set"),
+    "expect_column_values_to_not_match_regex_list",
+)
+"""Expectations that a longer list makes stricter."""
 
 
 def compare_suites(old: Sequence[Check], new: Sequence[Check]) -> Iterator[Change]:
@@ -77,7 +89,9 @@ def _compare(old: Check, new: Check) -> Iterator[Change]:
         was, now = (each.get(name, DEFAULTS.get(name)) for each in (before, after))
         if was == now:
             continue
-        effect = _effect(new.arguments["type"], name, was, now) if new.severity == "critical" else "neutral"
+        is_every = before.get("match_on") == "all" or after.get("match_on") == "all"
+        kind = "" if is_every else new.arguments["type"]
+        effect = _effect(kind, name, was, now) if new.severity == "critical" else "neutral"
         shown = f"{'anything' if now is None else now} instead of {'anything' if was is None else was}"
         sentence = f"{_name(new)} has {name} {shown}"
         yield Change(effect=effect, where=f"{new.rule_id}.{name}", sentence=sentence)
@@ -88,17 +102,45 @@ def _effect(kind: str, name: str, before: Any, after: Any) -> Effect:
         return "neutral"
     if name in STRICT_WHEN_TRUE:
         return "breaking" if after else "widening"
+    if name in LAX_WHEN_TRUE:
+        return "widening" if after else "breaking"
     if name in (*FLOORS, *CEILINGS):
         if before is None or after is None:
             return "breaking" if before is None else "widening"
-        if all(isinstance(each, int | float) for each in (before, after)):
-            return "breaking" if (after > before) is (name in FLOORS) else "widening"
-    if name == "value_set" and all(isinstance(each, list) for each in (before, after)):
+        return _bound_effect(before, after, is_floor=name in FLOORS)
+    if name == "quantile_ranges":
+        return "widening" if _is_wider(before, after) else "breaking"
+    if name in LISTS and all(isinstance(each, list) for each in (before, after)):
         if kind in ANY_OF and all(each in after for each in before):
             return "widening"
         if kind in ALL_OF and all(each in before for each in after):
             return "widening"
     return "breaking"
+
+
+def _bound_effect(before: Any, after: Any, *, is_floor: bool) -> Effect:
+    """By what the bounds mean; what cannot be compared may refuse what was accepted."""
+    for type_name in ("double", "timestamp[us]", "timestamp[us, tz=UTC]"):
+        try:
+            was, now = (read_bound(each, type_name) for each in (before, after))
+        except Unsuitable:
+            continue
+        if was == now:
+            return "neutral"
+        return "breaking" if (now > was) is is_floor else "widening"
+    return "breaking"
+
+
+def _is_wider(before: Any, after: Any) -> bool:
+    """Whether every quantile may lie wherever it might before."""
+    if before is None or after is None or before["quantiles"] != after["quantiles"]:
+        return False
+    pairs = zip(before["value_ranges"], after["value_ranges"], strict=True)
+    return all(
+        (now[0] is None or (was[0] is not None and now[0] <= was[0]))
+        and (now[1] is None or (was[1] is not None and now[1] >= was[1]))
+        for was, now in pairs
+    )
 
 
 def _asked(check: Check) -> tuple[str, str]:

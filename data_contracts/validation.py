@@ -22,12 +22,13 @@ from data_contracts.comparison import Comparison, compare_distributions, newest_
 from data_contracts.contract import Contract
 from data_contracts.documents import ContractReceipt, Newest, Snapshot, StoredFile
 from data_contracts.evidence import GX_RAISED, find_evidence
-from data_contracts.figures import Scalar
+from data_contracts.figures import Figure, Scalar
 from data_contracts.file_states import FileStates
 from data_contracts.leakage import PipelineSplit, register_split
 from data_contracts.quarantine import Quarantine, set_aside, write_quarantine
 from data_contracts.rows_database import ALL_ROWS, RowsDatabase, identifier
 from data_contracts.rows_files import FILE_COLUMN, RowsFiles
+from data_contracts.suite_judge import SuiteJudge
 from data_contracts.tallies import Tallies
 from data_contracts.type_families import family
 from data_contracts.verdicts import Evidence, is_accepted, quarantine_verdict, snapshot_verdict, verdict_of
@@ -142,7 +143,8 @@ def _judge(
             # Rows that a rule could not set aside this time are no ground for what is remembered.
             states = None if quarantine.raised else given.states
             tallies = Tallies(connection, database, is_set_aside=quarantine.num_quarantined > 0, states=states)
-            _count(tallies, checks, contract, rows)
+            given_suite = SuiteJudge(connection, tallies, checks, rows.columns)
+            _count(tallies, checks, contract, rows, given_suite.figures)
             outcomes = _run_expectations(contract.name, checks, connection, rows, tallies)
             types = {name: column.type for name, column in contract.columns.items()}
             compared = compare_distributions(connection, tallies, checks, baseline, quarantine.num_remaining)
@@ -153,7 +155,15 @@ def _judge(
                 compared=compared,
                 evidence=tuple(
                     find_evidence(
-                        connection, tallies, check, outcomes.get(check.rule_id), compared, given.split, rows, types
+                        connection,
+                        tallies,
+                        check,
+                        outcomes.get(check.rule_id),
+                        compared,
+                        given.split,
+                        rows,
+                        types,
+                        given_suite,
                     )
                     for check in checks
                 ),
@@ -206,11 +216,13 @@ def _num_different(connection: duckdb.DuckDBPyConnection, rows: RowsFiles, snaps
     return num_other + len(set(rows.files) ^ set(snapshot.files)) + len(counted)
 
 
-def _count(tallies: Tallies, checks: Sequence[Check], contract: Contract, rows: RowsFiles) -> None:
+def _count(
+    tallies: Tallies, checks: Sequence[Check], contract: Contract, rows: RowsFiles, further: Sequence[Figure]
+) -> None:
     """Ask for every figure at once, so that one scan answers; later questions are answered from memory."""
     figures = [figure for check in checks for figure in figures_of(check, rows.columns.get(check.column))]
     newest = [newest_figure(rule) for rule in contract.freshness]
-    tallies.total([Scalar("count(*)"), *figures, *_sums(rows).values(), *newest])
+    tallies.total([Scalar("count(*)"), *figures, *further, *_sums(rows).values(), *newest])
 
 
 def _sums(rows: RowsFiles) -> dict[str, Scalar]:

@@ -69,8 +69,6 @@ def _observed(check: Check, evidence: Evidence, quarantine: Quarantine, passed: 
         return "the column is missing" if evidence.actual_type is None else evidence.actual_type
     if evidence.finding is not None:
         return evidence.finding.observed
-    if check.kind == "suite":
-        return "holds" if passed else "does not hold"
     if check.kind == "columns":
         return _column_difference(check, evidence.actual_columns)
     if check.kind == "num_rows":

@@ -19,7 +19,12 @@ import pytest
 from data_contracts.rows_database import RowsDatabase
 from data_contracts.rows_files import of_parquet
 
-COLUMNS = {"path": ["a", "b1", "c"], "number": [1, 2, 3], "share": [0.0, 0.5, float("nan")]}
+COLUMNS = {
+    "path": ["a", "b1", "c"],
+    "file": ["C:\\a", "C:\\b", "it's 100%\\"],
+    "number": [1, 2, 3],
+    "share": [0.0, 0.5, float("nan")],
+}
 
 
 @pytest.fixture
@@ -58,6 +63,11 @@ def judge_all(database: RowsDatabase, *expectations: tuple[str, dict[str, Any]])
     [
         ("ExpectColumnValuesToMatchRegex", {"column": "path", "regex": "[a-z]"}, True),
         ("ExpectColumnValuesToMatchRegex", {"column": "path", "regex": r"\A(?:[a-z])\z"}, False),
+        ("ExpectColumnValuesToMatchRegex", {"column": "path", "regex": r"^\w\d?$"}, True),
+        ("ExpectColumnValuesToNotMatchRegex", {"column": "path", "regex": r"\d"}, False),
+        ("ExpectColumnValuesToMatchRegex", {"column": "file", "regex": r"\\"}, True),
+        ("ExpectColumnValuesToBeInSet", {"column": "file", "value_set": COLUMNS["file"]}, True),
+        ("ExpectColumnValuesToNotBeInSet", {"column": "file", "value_set": ["it's 100%\\"]}, False),
         ("ExpectColumnMedianToBeBetween", {"column": "number", "min_value": 2, "max_value": 2}, True),
         ("ExpectColumnMeanToBeBetween", {"column": "share", "max_value": 1}, False),
         ("ExpectColumnValuesToBeBetween", {"column": "share", "max_value": 1}, False),

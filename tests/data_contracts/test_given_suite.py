@@ -39,6 +39,7 @@ COLUMNS = {
     "share": [0.0, 0.5, 1.0, math.nan],
     "ten": [9, 8, 7, 6],
     "constant": [1, 1, 1, 1],
+    "day": ["2026-01-31", "2026-02-28", "2026-03-31", "2026-04-30"],
 }
 NAMES = list(COLUMNS)
 PAIR = {"column_A": "number", "column_B": "same"}
@@ -77,6 +78,16 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"column": "repeated", "max_value": 0.5},
         {"column": "number", "max_value": 0.5},
     ),
+    "expect_column_quantile_values_to_be_between": (
+        {
+            "column": "number",
+            "quantile_ranges": {"quantiles": [0, 0.5, 1], "value_ranges": [[1, 1], [2, 3], [4, None]]},
+        },
+        {
+            "column": "number",
+            "quantile_ranges": {"quantiles": [0, 0.5, 1], "value_ranges": [[1, 1], [2, 3], [5, None]]},
+        },
+    ),
     "expect_column_stdev_to_be_between": (
         {"column": "number", "min_value": 1.29, "max_value": 1.3},
         {"column": "twice", "min_value": 1.29, "max_value": 1.3},
@@ -96,6 +107,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "expect_column_value_lengths_to_equal": ({"column": "text", "value": 2}, {"column": "text", "value": 3}),
     "expect_column_values_to_be_between": ({"column": "number", **BETWEEN}, {"column": "twice", **BETWEEN}),
+    "expect_column_values_to_be_dateutil_parseable": ({"column": "day"}, {"column": "text"}),
+    "expect_column_values_to_be_in_type_list": (
+        {"column": "number", "type_list": ["INTEGER", "BIGINT", "LongType"]},
+        {"column": "number", "type_list": ["INTEGER", "StringType"]},
+    ),
+    "expect_column_values_to_be_of_type": (
+        {"column": "text", "type_": "VARCHAR"},
+        {"column": "text", "type_": "DoubleType"},
+    ),
     "expect_column_values_to_be_in_set": (
         {"column": "number", "value_set": [1, 2, 3, 4]},
         {"column": "number", "value_set": [1, 2, 3]},
@@ -103,6 +123,18 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "expect_column_values_to_be_null": ({"column": "empty"}, {"column": "gaps"}),
     "expect_column_values_to_be_unique": ({"column": "number"}, {"column": "repeated"}),
     "expect_column_values_to_match_regex": ({"column": "text", "regex": "b|c|f"}, {"column": "text", "regex": "^a"}),
+    "expect_column_values_to_match_regex_list": (
+        {"column": "text", "regex_list": ["^a", "^c", "^e"]},
+        {"column": "text", "regex_list": ["^a", "b$"], "match_on": "all"},
+    ),
+    "expect_column_values_to_match_strftime_format": (
+        {"column": "day", "strftime_format": "%Y-%m-%d"},
+        {"column": "day", "strftime_format": "%d.%m.%Y"},
+    ),
+    "expect_column_values_to_not_match_regex_list": (
+        {"column": "text", "regex_list": ["x", "^b"]},
+        {"column": "text", "regex_list": ["x", "^a"]},
+    ),
     "expect_column_values_to_not_be_in_set": (
         {"column": "number", "value_set": [5]},
         {"column": "number", "value_set": [4]},
@@ -121,8 +153,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"column_list": ["number", "twice"]},
         {"column_list": ["number", "same"]},
     ),
-    "expect_table_column_count_to_be_between": ({"min_value": 10, "max_value": 10}, {"max_value": 9}),
-    "expect_table_column_count_to_equal": ({"value": 10}, {"value": 9}),
+    "expect_table_column_count_to_be_between": ({"min_value": 11, "max_value": 11}, {"max_value": 10}),
+    "expect_table_column_count_to_equal": ({"value": 11}, {"value": 10}),
+    "expect_table_columns_to_match_ordered_list": ({"column_list": NAMES}, {"column_list": NAMES[::-1]}),
     "expect_table_columns_to_match_set": ({"column_set": NAMES}, {"column_set": NAMES[1:]}),
     "expect_table_row_count_to_be_between": ({"min_value": 4}, {"min_value": 5}),
     "expect_table_row_count_to_equal": ({"value": 4}, {"value": 5}),
@@ -209,6 +242,91 @@ def test_what_cannot_be_judged_is_refused_by_name(data: bytes, expected: str) ->
         parse_suite(data, where="given.json")
 
 
-def test_arguments_that_great_expectations_refuses_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"suite\.1: Great Expectations refuses the arguments of ExpectColumnMax"):
-        judge(tmp_path, {"type": "expect_column_max_to_be_between", "kwargs": {"column": "number", "minimum": 1}})
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "unknown argument `minimum`": ("expect_column_max_to_be_between", {"column": "number", "minimum": 1}),
+    "has no `value_set`": ("expect_column_values_to_be_in_set", {"column": "text"}),
+    "is a parameter of the suite": (
+        "expect_column_max_to_be_between",
+        {"column": "number", "max_value": {"$PARAMETER": "most"}},
+    ),
+    "asks nothing": ("expect_column_values_to_be_between", {"column": "number"}),
+    "min_value 5 is above max_value 4": (
+        "expect_column_values_to_be_between",
+        {"column": "number", "min_value": 5, "max_value": 4},
+    ),
+    "`mostly` is no number from 0 to 1": ("expect_column_values_to_not_be_null", {"column": "number", "mostly": 50}),
+    "'a' is no number, and the column is int64": (
+        "expect_column_values_to_be_between",
+        {"column": "number", "min_value": "a"},
+    ),
+    "goes with texts, not with double": ("expect_column_values_to_match_regex", {"column": "share", "regex": "1"}),
+    "no regular expression of Python": ("expect_column_values_to_match_regex", {"column": "anything", "regex": "a("}),
+    "'%Q-%d' is no format of dates": (
+        "expect_column_values_to_match_strftime_format",
+        {"column": "anything", "strftime_format": "%Q-%d"},
+    ),
+    "'VARCHAR(10)' is no name of a type": (
+        "expect_column_values_to_be_of_type",
+        {"column": "anything", "type_": "VARCHAR(10)"},
+    ),
+    "has no offset from UTC": (
+        "expect_column_values_to_be_between",
+        {"column": "zoned", "min_value": "2026-01-31T00:00:00"},
+    ),
+    "condition_parser 'spark' is not read": (
+        "expect_column_values_to_not_be_null",
+        {"column": "number", "row_condition": "number > 2", "condition_parser": "spark"},
+    ),
+    "'number + 1', which is not read": (
+        "expect_column_values_to_not_be_null",
+        {"column": "number", "row_condition": "(number + 1)", "condition_parser": "pandas"},
+    ),
+    "is no comparison such as": (
+        "expect_column_values_to_not_be_null",
+        {
+            "column": "number",
+            "row_condition": 'col("number") > 2 and col("text") == "ab"',
+            "condition_parser": "great_expectations",
+        },
+    ),
+    "not as many value_ranges": (
+        "expect_column_quantile_values_to_be_between",
+        {"column": "number", "quantile_ranges": {"quantiles": [0.5], "value_ranges": []}},
+    ),
+    "ignore_row_if is 'sometimes'": (
+        "expect_column_pair_values_to_be_equal",
+        {"column_A": "number", "column_B": "anything", "ignore_row_if": "sometimes"},
+    ),
+}
+TYPES = {"number": "int64", "text": "string", "share": "double", "zoned": "timestamp[us, tz=UTC]"}
+
+
+@pytest.mark.parametrize(("expected", "kind", "kwargs"), [(said, *asked) for said, asked in REFUSED.items()])
+def test_what_great_expectations_would_judge_otherwise_is_refused_when_the_suite_is_read(
+    expected: str, kind: str, kwargs: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_suite(suite_bytes({"type": kind, "kwargs": kwargs}), where="given.json", types=TYPES)
+    assert expected in str(refused.value)
+    assert f"expectation 1 (`{kind}`)" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "kwargs", "observed"),
+    [
+        ("expect_column_values_to_be_between", {"column": "nowhere", "min_value": 1}, "the column nowhere is missing"),
+        ("expect_column_values_to_match_regex", {"column": "share", "regex": "1"}, "goes with texts, not with double"),
+        ("expect_column_mean_to_be_between", {"column": "text", "min_value": 1}, "goes with numbers, not with string"),
+    ],
+)
+def test_what_only_the_data_show_to_be_unsuitable_has_failed_with_the_reason(
+    tmp_path: Path, kind: str, kwargs: dict[str, Any], observed: str
+) -> None:
+    receipt = judge(tmp_path, {"type": kind, "kwargs": kwargs})
+    assert not receipt.passed
+    assert observed in receipt.verdicts[-1].observed
+
+
+def test_how_many_rows_break_an_expectation_is_said(tmp_path: Path) -> None:
+    asked = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "twice", "max_value": 5}}
+    assert judge(tmp_path, asked).verdicts[-1].observed == "2 of 4 rows break it"

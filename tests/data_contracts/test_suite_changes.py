@@ -16,10 +16,19 @@ BETWEEN = "expect_column_values_to_be_between"
 IN_SET = "expect_column_values_to_be_in_set"
 NOT_IN_SET = "expect_column_values_to_not_be_in_set"
 NOT_NULL = "expect_column_values_to_not_be_null"
+TYPES, OF_TYPE = "expect_column_values_to_be_in_type_list", "expect_column_values_to_be_of_type"
+LIST, NONE_OF = "expect_column_values_to_match_regex_list", "expect_column_values_to_not_match_regex_list"
+COMMON, DATES = "expect_column_most_common_value_to_be_in_set", "expect_column_values_to_match_strftime_format"
+MAY, JUNE = "2026-05-01", "2026-06-01T00:00:00"
 
 
 def expectation(kind: str, severity: str = "critical", **kwargs: Any) -> dict[str, Any]:
     return {"type": kind, "kwargs": {"column": "x", **kwargs}, "severity": severity}
+
+
+def quantiles(bounds: list[float | None], quantile: float = 0.5) -> dict[str, Any]:
+    ranges = {"quantiles": [quantile], "value_ranges": [bounds]}
+    return expectation("expect_column_quantile_values_to_be_between", quantile_ranges=ranges)
 
 
 def suite(*expectations: dict[str, Any]) -> tuple[Check, ...]:
@@ -54,7 +63,53 @@ RANGE = {"min_value": 0, "max_value": 10}
         (expectation(NOT_NULL), expectation(NOT_NULL, "info"), "widening", ".severity"),
         (expectation(NOT_NULL, "info", mostly=0.5), expectation(NOT_NULL, "info"), "neutral", ".mostly"),
         (expectation(NOT_NULL), expectation(NOT_NULL, result_format="BASIC"), "neutral", ".result_format"),
-        (expectation(BETWEEN, min_value="a"), expectation(BETWEEN, min_value="b"), "breaking", ".min_value"),
+        (expectation(BETWEEN, min_value=MAY), expectation(BETWEEN, min_value=JUNE), "breaking", ".min_value"),
+        (expectation(BETWEEN, min_value=JUNE), expectation(BETWEEN, min_value=MAY), "widening", ".min_value"),
+        (expectation(BETWEEN, max_value=JUNE), expectation(BETWEEN, max_value=MAY), "breaking", ".max_value"),
+        (expectation(BETWEEN, min_value="10"), expectation(BETWEEN, min_value=9), "widening", ".min_value"),
+        (expectation(BETWEEN, min_value=9), expectation(BETWEEN, min_value="10"), "breaking", ".min_value"),
+        (expectation(BETWEEN, min_value="10"), expectation(BETWEEN, min_value=10.0), "neutral", ".min_value"),
+        (expectation(TYPES, type_list=["int"]), expectation(TYPES, type_list=["str", "int"]), "widening", ".type_list"),
+        (expectation(TYPES, type_list=["int", "str"]), expectation(TYPES, type_list=["int"]), "breaking", ".type_list"),
+        (expectation(OF_TYPE, type_="int64"), expectation(OF_TYPE, type_="BIGINT"), "breaking", ".type_"),
+        (expectation(LIST, regex_list=["a"]), expectation(LIST, regex_list=["a", "b"]), "widening", ".regex_list"),
+        (
+            expectation(LIST, regex_list=["a"], match_on="all"),
+            expectation(LIST, regex_list=["a", "b"], match_on="all"),
+            "breaking",
+            ".regex_list",
+        ),
+        (expectation(LIST, regex_list=["a", "b"]), expectation(LIST, regex_list=["a"]), "breaking", ".regex_list"),
+        (
+            expectation(NONE_OF, regex_list=["a", "b"]),
+            expectation(NONE_OF, regex_list=["a"]),
+            "widening",
+            ".regex_list",
+        ),
+        (
+            expectation(NONE_OF, regex_list=["a"]),
+            expectation(NONE_OF, regex_list=["a", "b"]),
+            "breaking",
+            ".regex_list",
+        ),
+        (
+            expectation(COMMON, value_set=[1]),
+            expectation(COMMON, value_set=[1], ties_okay=True),
+            "widening",
+            ".ties_okay",
+        ),
+        (expectation(COMMON, value_set=[1]), expectation(COMMON, value_set=[1, 2]), "breaking", ".value_set"),
+        (quantiles([1, 2]), quantiles([0, 3]), "widening", ".quantile_ranges"),
+        (quantiles([1, 2]), quantiles([None, 2]), "widening", ".quantile_ranges"),
+        (quantiles([0, 2]), quantiles([1, 2]), "breaking", ".quantile_ranges"),
+        (quantiles([None, 2]), quantiles([1, 2]), "breaking", ".quantile_ranges"),
+        (quantiles([1, 2], 0.5), quantiles([0, 3], 0.6), "breaking", ".quantile_ranges"),
+        (
+            expectation(DATES, strftime_format="%Y"),
+            expectation(DATES, strftime_format="%y"),
+            "breaking",
+            ".strftime_format",
+        ),
     ],
 )
 def test_one_change_of_an_expectation_has_one_effect(old: Any, new: Any, effect: str, where: str) -> None:
