@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -37,19 +36,16 @@ class Reference:
     num_unexpected: int | None = None
 
 
-def judged_by_pandas(table: pa.Table, expectations: list[Expectation], *, is_exact: bool = False) -> list[Reference]:
-    """Verdicts on the table as `pandas.read_parquet` gives it: timestamps in nanoseconds, as Great Expectations' own
-    branch for them asks, and integers and bools beside missing values as what they are."""
+def judged_by_pandas(table: pa.Table, expectations: list[Expectation]) -> list[Reference]:
+    """Verdicts on the table as `pandas.read_parquet` gives it, timestamps in nanoseconds as Great Expectations' own
+    branch for them asks."""
     import great_expectations as gx
     from great_expectations.data_context.types.base import ProgressBarsConfig
 
     frame = table.to_pandas()
     for name in frame.columns:
-        kind = table.schema.field(name).type
         if frame[name].dtype.kind == "M":
             frame[name] = frame[name].dt.as_unit("ns")
-        elif pa.types.is_integer(kind) and frame[name].dtype.kind == "f" and is_exact:
-            frame[name] = pd.array(table[name].to_pylist(), "Int64")
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False, metric_calculations=False)
     asset = context.data_sources.add_pandas("frames").add_dataframe_asset("frame")
