@@ -110,6 +110,7 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
             pipeline.training.optimizer,
             pipeline.training.schedule,
             global_batch=pipeline.training.global_batch_sequences,
+            max_steps=pipeline.training.max_steps,
         ),
         groups=list(rehearsal.groups) if rehearsal else [str(group) for group in pipeline.training.optimizer.groups],
         held=shown_hold(workspace, pipeline.pipeline),

@@ -192,7 +192,12 @@ def watched_training(
         world_size, context_tokens = spec.nodes * spec.ranks_per_node, _context_tokens(context, run)
         line = batch_line(training, world_size=world_size, context_tokens=context_tokens)
         context.ledger.event("batch", message=line)
-        rates = learning_rate_line(training.optimizer, training.schedule, global_batch=training.global_batch_sequences)
+        rates = learning_rate_line(
+            training.optimizer,
+            training.schedule,
+            global_batch=training.global_batch_sequences,
+            max_steps=training.max_steps,
+        )
         context.ledger.event("learning_rate", message=rates)
         if run.start is not None:
             write_down_start(context, settled)

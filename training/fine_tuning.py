@@ -24,6 +24,7 @@ MODEL = "model."
 WHERE = "training.start_from"
 NAMES_TOLD = 3
 Shapes = Mapping[str, tuple[int, ...]]
+NO_TIES: Mapping[str, tuple[str, ...]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,19 @@ class StartingPoint:
     spec: StartSpec
 
     def take_over(
-        self, state: State, rebuild: Callable[[], nn.Module], *, on_part: Callable[[], None] = lambda: None
+        self,
+        state: State,
+        rebuild: Callable[[], nn.Module],
+        *,
+        names: Mapping[str, tuple[str, ...]] = NO_TIES,
+        on_part: Callable[[], None] = lambda: None,
     ) -> None:
         """Fill what this rank holds of a model with what the checkpoint has of it, however it was sharded.
 
         Args:
             state: tensors `model.<name>`; all others stay as they are.
             rebuild: builds the whole model; called only if this may be a part of it.
+            names: by the first name of a weight, all of its names.
             on_part: called after each part that is read.
 
         Raises:
@@ -60,21 +67,27 @@ class StartingPoint:
         whole = {name: piece.global_shape for name, piece in own.items()}
         if not given.keys() <= whole.keys():
             whole = {name: tuple(value.shape) for name, value in model_tensors(rebuild()).items()}
-        chosen = [name for name in matching(whole, given, self.spec) if name in own]
+        chosen = [name for name in matching(whole, given, self.spec, names) if name in own]
         wanted = [own[name].slice(f"{MODEL}{name}") for name in chosen]
         read = read_checkpoint(self.directory, manifest, wanted=wanted, on_part=on_part).tensors
         for name in chosen:
             own[name].local.copy_(read[f"{MODEL}{name}"])
 
 
-def matching(own: Shapes, given: Shapes, spec: StartSpec) -> list[str]:
+def matching(
+    own: Shapes, given: Shapes, spec: StartSpec, names: Mapping[str, tuple[str, ...]] = NO_TIES
+) -> list[str]:
     """Names of the tensors that a model takes over from another.
+
+    Args:
+        names: by the first name of a weight, all of its names; a tied weight answers to each.
 
     Raises:
         ConfigError: one has another shape, or the policy does not allow what is missing or extra; names them.
     """
-    require_matches(spec.fresh, own, where=f"{WHERE}.fresh")
-    wanted = [name for name in own if not matches(name, spec.fresh)]
+    called = {name: names.get(name, (name,)) for name in own}
+    require_matches(spec.fresh, [name for each in called.values() for name in each], where=f"{WHERE}.fresh")
+    wanted = [name for name in own if not any(matches(each, spec.fresh) for each in called[name])]
     missing = [name for name in wanted if name not in given]
     if missing and spec.missing == "refuse":
         raise ConfigError(

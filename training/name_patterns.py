@@ -9,6 +9,9 @@ from collections.abc import Collection, Iterable
 from data_contracts.errors import ConfigError
 
 
+NAMES_TOLD = 3
+
+
 def require_matches(patterns: Iterable[str], names: Collection[str], *, where: str) -> None:
     """Raises `ConfigError`: a pattern that matches none of the names; the nearest one is told."""
     for pattern in patterns:
@@ -17,6 +20,25 @@ def require_matches(patterns: Iterable[str], names: Collection[str], *, where: s
             raise ConfigError(
                 f"{pattern!r} matches no weight of the model.", where=where, advice=f"It has {', '.join(near)}."
             )
+
+
+def require_known(wanted: Iterable[str], names: Collection[str], *, who: str, where: str) -> None:
+    """Raises `ConfigError`: some of the wanted names are none of the model's; the nearest of each is told.
+
+    Args:
+        who: names them, for the message.
+    """
+    unknown = [name for name in wanted if name not in names]
+    if not unknown:
+        return
+    told = unknown[:NAMES_TOLD]
+    near = [each for name in told for each in difflib.get_close_matches(name, list(names), n=1, cutoff=0.4)]
+    rest = f" and {len(unknown) - len(told)} more" if len(unknown) > len(told) else ""
+    raise ConfigError(
+        f"{who} names {', '.join(map(repr, told))}{rest}, and no weight of the model is called so.",
+        where=where,
+        advice=f"It has {', '.join(dict.fromkeys(near)) or ', '.join(list(names)[:NAMES_TOLD])}.",
+    )
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:

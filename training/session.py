@@ -36,6 +36,7 @@ from training.guards.stop import StopConditions
 from training.launch.rank import Rank
 from training.learner import Learner
 from training.loop import Step, train
+from training.optimizers.groups import all_names
 from training.parallel.spec import mesh_that_decides_bits
 from training.profiling import StepProfiler
 from training.pulse import Pulse
@@ -221,7 +222,9 @@ class _Session:
             self._guard.restart()
             self._inexact_resumes, self._known_good = 0, set()
             if self._start is not None:
-                self._start.take_over(self._learner.tensors(), self._recipe.build, on_part=pulse)
+                self._start.take_over(
+                    self._learner.tensors(), self._recipe.build, names=all_names(self._learner.model), on_part=pulse
+                )
             with self._explaining_out_of_memory(of_batches=True):
                 first_loss = self._learner.proof_loss(self._proof_batch)
             require_finite_first_loss(self._recipe, self._proof_batch, first_loss)

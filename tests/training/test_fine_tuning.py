@@ -55,6 +55,11 @@ def test_what_does_not_fit_is_refused_by_name_and_the_policy_that_would_allow_it
         matching(new, OLD, spec(**policy))
 
 
+def test_a_tied_weight_is_fresh_under_each_of_its_names():
+    tied = {"head.weight": ("head.weight", "embedding.weight")}
+    assert matching(OLD, OLD, spec(fresh=("embedding.*",)), tied) == ["body.weight"]
+
+
 def test_a_policy_allows_what_is_missing_or_extra():
     assert matching({**OLD, "head.bias": (2,)}, OLD, spec(missing="fresh")) == list(OLD)
     assert matching({"body.weight": (4, 4)}, OLD, spec(extra="ignore")) == ["body.weight"]

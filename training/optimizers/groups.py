@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from data_contracts.errors import ConfigError
-from training.name_patterns import matches, require_matches
+from training.name_patterns import matches, require_known, require_matches
 from training.optimizers.spec import OptimizerSpec, ParameterGroupSpec, Rule
 from training.recipes.protocol import Recipe
 
@@ -47,16 +47,19 @@ def group_specs(recipe: Recipe, spec: OptimizerSpec) -> tuple[ParameterGroupSpec
 def parameter_groups(model: nn.Module, recipe: Recipe, spec: OptimizerSpec) -> list[ParameterGroup]:
     """The model's parameters, or those of the part that is here, grouped by treatment, frozen ones last.
 
+    A tied weight is there once, under its first name, and answers to all of its names.
+
     Raises:
-        ConfigError: Muon is to update what is no matrix.
+        ConfigError: Muon is to update what is no matrix, or two groups treat one tensor otherwise.
     """
     specs, hidden = group_specs(recipe, spec), set(recipe.hidden_matrices(model))
     embeddings = _embedding_ids(model)
     found: dict[Treatment | None, dict[str, nn.Parameter]] = {}
+    names = all_names(model)
     for name, parameter in model.named_parameters():
-        own = _spec_of(name, specs)
+        own = _spec_of(names[name], specs)
         decays = parameter.ndim > 1 and id(parameter) not in embeddings
-        treatment = None if own.frozen else _treatment(own, spec, is_hidden=name in hidden, decays=decays)
+        treatment = None if own.frozen else _treatment(own, spec, is_hidden=not hidden.isdisjoint(names[name]), decays=decays)
         if treatment is not None and treatment.rule == "muon" and parameter.ndim != 2:
             raise ConfigError(f"muon updates matrices, and {name} has {parameter.ndim} dimensions.", where=WHERE)
         found.setdefault(treatment, {})[name] = parameter
@@ -82,13 +85,17 @@ def freeze(model: nn.Module, recipe: Recipe, spec: OptimizerSpec) -> None:
     """Take the gradient from the frozen parameters of a whole model, before anything is built upon it.
 
     Raises:
-        ConfigError: a pattern matches no parameter, or nothing is left to train.
+        ConfigError: a pattern or `hidden_matrices` names no parameter, two groups treat one tensor otherwise, or
+            nothing is left to train.
     """
     specs = group_specs(recipe, spec)
-    names = [name for name, _ in model.named_parameters()]
+    aliases = all_names(model)
+    names = [name for each in aliases.values() for name in each]
     require_matches((pattern for group in specs for pattern in group.parameters), names, where=WHERE)
+    if names:
+        require_known(recipe.hidden_matrices(model), names, who="hidden_matrices", where="recipe")
     for name, parameter in model.named_parameters():
-        if _spec_of(name, specs).frozen:
+        if _spec_of(aliases[name], specs).frozen:
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(
@@ -98,9 +105,36 @@ def freeze(model: nn.Module, recipe: Recipe, spec: OptimizerSpec) -> None:
         )
 
 
-def _spec_of(name: str, specs: Sequence[ParameterGroupSpec]) -> ParameterGroupSpec:
+def all_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
+    """By the first name of every parameter, all of its names, that one first: a tied weight has several."""
+    by_tensor: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        by_tensor.setdefault(id(parameter), []).append(name)
+    return {names[0]: tuple(names) for names in by_tensor.values()}
+
+
+def _spec_of(names: Sequence[str], specs: Sequence[ParameterGroupSpec]) -> ParameterGroupSpec:
+    """The first group that matches one of a tensor's names.
+
+    Raises:
+        ConfigError: another group matches only other names of it, and treats it otherwise.
+    """
     usual = ParameterGroupSpec(parameters=("*",))
-    return next((group for group in specs if matches(name, group.parameters)), usual)
+    chosen = next((group for group in specs if any(matches(name, group.parameters) for name in names)), usual)
+    own = next(name for name in names if matches(name, chosen.parameters))
+    for name in names:
+        other = next((group for group in specs if matches(name, group.parameters)), chosen)
+        if not matches(own, other.parameters) and _without_names(other) != _without_names(chosen):
+            raise ConfigError(
+                f"{' and '.join(names)} are one tensor, and the groups {chosen} and {other} treat it otherwise.",
+                where=WHERE,
+                advice="Let one group alone match it, under any of its names.",
+            )
+    return chosen
+
+
+def _without_names(group: ParameterGroupSpec) -> ParameterGroupSpec:
+    return group.model_copy(update={"parameters": ("*",)})
 
 
 def _treatment(own: ParameterGroupSpec, spec: OptimizerSpec, *, is_hidden: bool, decays: bool) -> Treatment:

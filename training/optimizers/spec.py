@@ -95,17 +95,31 @@ class OptimizerSpec(Frozen):
 class ScheduleSpec(Frozen):
     kind: Literal["wsd", "cosine", "linear", "constant", "inverse-sqrt"] = Field(
         default="wsd",
-        description="After warm-up, `wsd`: stay, then decay. `cosine`: half a cosine. `linear`: a straight line. "
-        "`constant`: stay. `inverse-sqrt`: by the square root of warm-up / step.",
+        description="After warm-up, which ends at the peak: `wsd`: stay, then decay in a straight line. `cosine`: half "
+        "a cosine over all remaining steps. `linear`: a straight line over them. `constant`: stay. `inverse-sqrt`: "
+        "sqrt(warmup_steps / step).",
     )
-    warmup_steps: int = Field(default=30, ge=0, description="Steps of linear warm-up.")
-    decay_fraction: float = Field(default=0.4, gt=0, le=1, description="Part of the steps that `wsd` decays over.")
+    warmup_steps: int = Field(
+        default=30, ge=0, description="Steps of linear warm-up: step / warmup_steps, counted from 1, of the peak."
+    )
+    decay_fraction: float = Field(
+        default=0.4,
+        gt=0,
+        le=1,
+        description="Part of all steps that `wsd` decays over, the last ones; at most those behind the warm-up.",
+    )
     final_factor: float = Field(
-        default=0.0, ge=0, lt=1, description="Part of the peak that `wsd`, `cosine` and `linear` end at."
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Part of the peak that `wsd`, `cosine` and `linear` come to right behind the last step, which "
+        "itself still trains where this is 0.",
     )
 
 
-def learning_rate_line(optimizer: OptimizerSpec, schedule: ScheduleSpec, *, global_batch: int) -> str:
+def learning_rate_line(
+    optimizer: OptimizerSpec, schedule: ScheduleSpec, *, global_batch: int, max_steps: int
+) -> str:
     """Peak learning rates, their scaling and their course in one line, for a person."""
     scale = optimizer.lr_scale(global_batch)
     rates = {"matrices (muon)": optimizer.matrix_lr, "others (adamw)": optimizer.lr}
@@ -116,4 +130,5 @@ def learning_rate_line(optimizer: OptimizerSpec, schedule: ScheduleSpec, *, glob
     peaks = ", ".join(
         f"{name} {lr:g}{factor}" + (f" = {lr * scale:.3g}" if factor else "") for name, lr in rates.items()
     )
-    return f"{peaks}; warm-up {schedule.warmup_steps} steps, {schedule.kind}"
+    short = f" (the peak is not reached in {max_steps} steps)" if schedule.warmup_steps > max_steps else ""
+    return f"{peaks}; warm-up {schedule.warmup_steps} steps{short}, {schedule.kind}"

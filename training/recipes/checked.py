@@ -83,7 +83,7 @@ class CheckedRecipe:
     def hidden_matrices(self, model: nn.Module) -> tuple[str, ...]:
         with self._blamed({}):
             names = tuple(self._recipe.hidden_matrices(model))
-        dims = {name: value.ndim for name, value in model.named_parameters()}
+        dims = {name: value.ndim for name, value in model.named_parameters(remove_duplicate=False)}
         # A rank of a pipeline asks about its part of the model.
         for name in names:
             if name in dims and dims[name] != 2:

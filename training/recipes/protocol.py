@@ -45,7 +45,10 @@ class Recipe(Protocol):
         `squared_error` alone."""
 
     def hidden_matrices(self, model: nn.Module) -> tuple[str, ...]:
-        """Names of the matrices between hidden layers, which an orthogonalising optimizer may treat as such."""
+        """Names of the matrices between hidden layers, which an orthogonalising optimizer may treat as such.
+
+        Each is the name of a parameter of the built model, any of its names if it is tied; others are refused.
+        """
 
     def example_input(self) -> Tensor:
         """A small input of the built model, for exporting it."""

@@ -22,8 +22,16 @@ def model() -> nn.Module:
     return made
 
 
-def recipe(*groups: ParameterGroupSpec) -> SimpleNamespace:
-    return SimpleNamespace(hidden_matrices=lambda model: ("hidden.weight",), parameter_groups=groups)
+def recipe(*groups: ParameterGroupSpec, hidden: tuple[str, ...] = ("hidden.weight",)) -> SimpleNamespace:
+    return SimpleNamespace(hidden_matrices=lambda model: hidden, parameter_groups=groups)
+
+
+def tied() -> nn.Module:
+    """A model whose head is its embedding, as most language models' is."""
+    made = model()
+    made.head = nn.Linear(4, 7, bias=False)
+    made.head.weight = made.embedding.weight
+    return made
 
 
 def grouped(spec: OptimizerSpec, *of_recipe: ParameterGroupSpec) -> dict[str, tuple]:
@@ -42,10 +50,7 @@ def test_norms_biases_and_embeddings_are_not_decayed_and_matrices_and_convolutio
 
 
 def test_an_embedding_that_is_the_head_too_is_not_decayed():
-    made = model()
-    made.head = nn.Linear(4, 7, bias=False)
-    made.head.weight = made.embedding.weight
-    groups = parameter_groups(made, recipe(), OptimizerSpec(kind="adamw", weight_decay=0.1))
+    groups = parameter_groups(tied(), recipe(), OptimizerSpec(kind="adamw", weight_decay=0.1))
     assert all("head.weight" not in group.parameters for group in groups)
     assert next(g for g in groups if "embedding.weight" in g.parameters).treatment.weight_decay == 0.0
 
@@ -101,3 +106,53 @@ def test_groups_that_do_not_fit_the_model_are_refused_by_name(group, problem):
 def test_a_model_without_parameters_is_refused():
     with pytest.raises(ConfigError, match="the model has no parameters"):
         freeze(nn.ReLU(), recipe(), OptimizerSpec())
+
+
+@pytest.mark.parametrize("kind", ["muon", "adamw"])
+def test_a_hidden_matrix_that_the_model_lacks_is_refused_with_the_nearest_name(kind):
+    misspelt = recipe(hidden=("hidden.weight", "hiden.weight"))
+    with pytest.raises(ConfigError, match=r"hidden_matrices names 'hiden\.weight'.*hidden\.weight"):
+        freeze(model(), misspelt, OptimizerSpec(kind=kind))
+
+
+def test_all_names_that_hidden_matrices_has_wrong_are_told_at_once():
+    with pytest.raises(ConfigError, match=r"'a\.weight', 'b\.weight', 'c\.weight' and 2 more"):
+        freeze(model(), recipe(hidden=tuple(f"{each}.weight" for each in "abcde")), OptimizerSpec())
+
+
+@pytest.mark.parametrize("name", ["head.weight", "embedding.weight", "head.*"])
+def test_a_tied_weight_answers_to_each_of_its_names(name):
+    group = ParameterGroupSpec(parameters=(name,), lr_multiplier=3)
+    made = tied()
+    spec = OptimizerSpec(kind="adamw", groups=(group,))
+    freeze(made, recipe(), spec)
+    (found,) = (each for each in parameter_groups(made, recipe(), spec) if "embedding.weight" in each.parameters)
+    assert found.treatment.lr_multiplier == 3
+    assert list(found.parameters) == ["embedding.weight"], "it is updated once"
+
+
+def test_a_tied_weight_is_frozen_under_each_of_its_names():
+    made = tied()
+    freeze(made, recipe(), OptimizerSpec(groups=(ParameterGroupSpec(parameters=("head.weight",), frozen=True),)))
+    assert not made.embedding.weight.requires_grad
+
+
+def test_a_tied_hidden_matrix_answers_to_each_of_its_names():
+    made = model()
+    made.twin = nn.Linear(4, 4)
+    made.twin.weight = made.hidden.weight
+    by_twin = recipe(hidden=("twin.weight",))
+    freeze(made, by_twin, OptimizerSpec())
+    (muon,) = (each for each in parameter_groups(made, by_twin, OptimizerSpec()) if each.treatment.rule == "muon")
+    assert list(muon.parameters) == ["hidden.weight"]
+
+
+def test_a_tied_weight_that_two_groups_treat_otherwise_is_refused_by_both_names():
+    of_head = ParameterGroupSpec(parameters=("head.*",), lr_multiplier=3)
+    of_embedding = ParameterGroupSpec(parameters=("embedding.*",), frozen=True)
+    with pytest.raises(ConfigError, match=r"embedding\.weight and head\.weight are one tensor"):
+        freeze(tied(), recipe(), OptimizerSpec(groups=(of_head, of_embedding)))
+    alike = (of_head, ParameterGroupSpec(parameters=("embedding.*",), lr_multiplier=3))
+    freeze(tied(), recipe(), OptimizerSpec(groups=alike))
+    behind = (of_head, ParameterGroupSpec(parameters=("*",), lr_multiplier=2))
+    freeze(tied(), recipe(), OptimizerSpec(groups=behind))

@@ -60,13 +60,15 @@ def test_learning_rates_grow_with_the_global_batch_as_asked_and_a_person_is_told
     spec = OptimizerSpec(kind="adamw", lr=0.001, scale_with_batch=scaling, reference_batch=16)
     assert spec.lr_scale(64) == factor
     assert spec.lr_scale(16) == 1.0
-    line = learning_rate_line(spec, ScheduleSpec(), global_batch=64)
+    line = learning_rate_line(spec, ScheduleSpec(), global_batch=64, max_steps=100)
     assert f"= {0.001 * factor:g};" in line and "64 / 16 rows" in line
 
 
 def test_without_scaling_the_batch_changes_no_learning_rate():
     assert OptimizerSpec().lr_scale(10**6) == 1.0
-    assert "muon" in learning_rate_line(OptimizerSpec(), ScheduleSpec(), global_batch=64)
+    assert "muon" in learning_rate_line(
+        OptimizerSpec(), ScheduleSpec(), global_batch=64, max_steps=100
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,5 +99,59 @@ def test_the_specs_cost_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_warm_up_and_course_multiply():
-    assert math.isclose(factors(kind="linear", warmup_steps=10)[4], 0.5 * 0.96)
+@pytest.mark.parametrize("kind", ["wsd", "cosine", "linear", "constant", "inverse-sqrt"])
+def test_every_schedule_warms_up_in_a_straight_line_and_reaches_the_peak(kind):
+    found = factors(kind=kind, warmup_steps=20, final_factor=0.1, decay_fraction=1.0)
+    assert found[:20] == [(step + 1) / 20 for step in range(20)]
+    assert max(found) == found[19] == 1.0
+    assert found[20:] == sorted(found[20:], reverse=True), "it only falls from there"
+
+
+@pytest.mark.parametrize(
+    ("kind", "course"),
+    [
+        ("cosine", lambda part: 0.5 * (1 + math.cos(math.pi * part))),
+        ("linear", lambda part: 1 - part),
+        ("wsd", lambda part: min(1.0, (1 - part) * 80 / 40)),
+    ],
+)
+@pytest.mark.parametrize("final", [0.0, 0.1])
+def test_a_decay_follows_its_closed_form_over_the_steps_behind_the_warm_up(kind, course, final):
+    found = factors(kind=kind, warmup_steps=20, final_factor=final, decay_fraction=0.4)
+    expected = [final + (1 - final) * course((step - 20) / 80) for step in range(20, 100)]
+    assert found[20:] == pytest.approx(expected, abs=1e-12)
+    assert lr_factor(ScheduleSpec(kind=kind, warmup_steps=20, final_factor=final), 100, 100) == pytest.approx(final)
+
+
+@pytest.mark.parametrize("kind", ["cosine", "linear"])
+def test_cosine_and_linear_are_torchs_own_behind_a_warm_up(kind):
+    from torch import nn
+    from torch.optim import SGD
+    from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, SequentialLR
+
+    optimizer = SGD([nn.Parameter(nn.Linear(1, 1).weight.detach())], lr=1.0)
+    warm_up = LambdaLR(optimizer, lambda step: (step + 1) / 20)
+    decay = {
+        "cosine": lambda: CosineAnnealingLR(optimizer, T_max=80, eta_min=0.1),
+        "linear": lambda: LinearLR(optimizer, start_factor=1.0, end_factor=0.1, total_iters=80),
+    }[kind]()
+    schedule = SequentialLR(optimizer, [warm_up, decay], milestones=[20])
+    torchs = []
+    for _ in range(100):
+        torchs.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert factors(kind=kind, warmup_steps=20, final_factor=0.1) == pytest.approx(torchs, abs=1e-9)
+
+
+def test_inverse_sqrt_and_constant_have_no_final_factor():
+    found = factors(kind="inverse-sqrt", warmup_steps=16, final_factor=0.5)
+    assert found[63] == pytest.approx(0.5), "the square root of 16 / 64"
+    assert set(factors(kind="constant", warmup_steps=0, final_factor=0.3)) == {1.0}
+
+
+def test_a_warm_up_as_long_as_the_run_is_told():
+    line = learning_rate_line(OptimizerSpec(), ScheduleSpec(warmup_steps=100), global_batch=64, max_steps=50)
+    assert "peak is not reached in 50 steps" in line
+    line = learning_rate_line(OptimizerSpec(), ScheduleSpec(warmup_steps=10), global_batch=64, max_steps=50)
+    assert "not reached" not in line
