@@ -155,6 +155,7 @@ class _Session:
             except RunStopped as stopped:
                 raise RunStopped(stopped.what, reason=self._stop.reason) from None
             finally:
+                self._guard.finish()
                 self._left_unix_s = time.time()
                 self._rank.ledger.event("wind_down.begin")  # so that nobody expects another step
         return None

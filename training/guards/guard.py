@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from data_contracts.errors import IntegrityError, TrainingFailed
+from training.guards.notes import AlarmNotes
 from training.guards.plan import DataPlan, LeftOut
 from training.guards.spec import GuardSpec, NonFinitePolicy, SpikePolicy
-from training.guards.spike import robust_z
+from training.guards.spike import SpikeDetector
 
 NON_FINITE, SPIKE = "non-finite", "spike"
 ADVICE = {
@@ -35,12 +35,13 @@ class RollBack(Exception):
 
 class Guard:
     """Args:
-    on_alarm: told of every bad step, with the fields of a ledger event, before anything follows from it.
+    on_alarm: told of bad steps, with the fields of a ledger event, before anything follows from one; of those that are
+        only noted, the first ones and then sums (`training.guards.notes`).
     """
 
     def __init__(self, spec: GuardSpec, *, on_alarm: Callable[[dict[str, Any]], object] = lambda _fields: None) -> None:
-        self._spec, self._on_alarm = spec, on_alarm
-        self._recent: deque[float] = deque(maxlen=spec.spike.window_steps)
+        self._spec, self._notes = spec, AlarmNotes(on_alarm)
+        self._spikes = SpikeDetector(spec.spike.window_steps, spec.spike.threshold)
         self.plan = DataPlan()
 
     def judge(self, step: int, loss: float, grad_norm: float) -> bool:
@@ -50,18 +51,21 @@ class Guard:
             RollBack: the policy says so.
             TrainingFailed: the policy says stop, or its budget is spent.
         """
+        self._notes.at_step(step)
         alarm = self._alarm(loss, grad_norm)
         if alarm is not None and not self._may_pass(step, alarm, loss, grad_norm):
             return False
-        self._recent.append(loss)
+        self._spikes.add(loss)
         return True
+
+    def finish(self) -> None:
+        """No step follows: tell of the noted alarms that were held back."""
+        self._notes.finish()
 
     def _alarm(self, loss: float, grad_norm: float) -> str | None:
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             return NON_FINITE
-        if len(self._recent) == self._recent.maxlen and robust_z(loss, self._recent) > self._spec.spike.threshold:
-            return SPIKE
-        return None
+        return SPIKE if self._spikes.is_spike(loss) else None
 
     def _may_pass(self, step: int, alarm: str, loss: float, grad_norm: float) -> bool:
         policy: NonFinitePolicy | SpikePolicy = self._spec.non_finite if alarm == NON_FINITE else self._spec.spike
@@ -70,7 +74,7 @@ class Guard:
         # As text: JSON has no word for what is not finite.
         numbers = {"loss": str(loss), "grad_norm": str(grad_norm)}
         what = f"step {step + 1}: {alarm}, loss {loss:.4g}, gradient norm {grad_norm:.4g}: {action.replace('_', ' ')}."
-        self._on_alarm({"step": step + 1, "window": window, "alarm": alarm, "action": action, **numbers, "what": what})
+        self._notes({"step": step + 1, "window": window, "alarm": alarm, "action": action, **numbers, "what": what})
         if action == "note":
             return True
         if action == "stop":
@@ -86,7 +90,8 @@ class Guard:
     @property
     def recent_loss(self) -> float | None:
         """Mean of the recent steps' losses, as many as a spike is told by."""
-        return math.fsum(self._recent) / len(self._recent) if self._recent else None
+        recent = self._spikes.recent
+        return math.fsum(recent) / len(recent) if recent else None
 
     def windows(self, step: int, max_steps: int) -> range:
         """The windows that steps [step, max_steps) may come to, the ones that could yet be skipped for included."""
@@ -102,7 +107,8 @@ class Guard:
         return json.dumps(
             {
                 "left_out": [list(each) for each in self.plan.left_out],
-                "recent": [loss.hex() for loss in self._recent],
+                "recent": [loss.hex() for loss in self._spikes.recent],
+                "farthest": self._spikes.farthest.hex(),
             },
             separators=(",", ":"),
         )
@@ -117,14 +123,15 @@ class Guard:
             kept = json.loads(state)
             left_out = [LeftOut(int(first), int(stop), str(cause)) for first, stop, cause in kept["left_out"]]
             recent = [float.fromhex(loss) for loss in kept["recent"]]
+            farthest = float.fromhex(kept["farthest"])
         except (ValueError, KeyError, TypeError) as error:
             raise IntegrityError(f"the guard's state cannot be read ({error}).", where="checkpoint") from error
         self.plan = self.plan.without(*left_out)
-        self._recent = deque(recent, maxlen=self._recent.maxlen)
+        self._spikes.restore(recent, farthest)
 
     def restart(self) -> None:
         """Forget the recent losses: the run goes on from its first step."""
-        self._recent.clear()
+        self._spikes.restore((), 0.0)
 
 
 def _stop(step: int, alarm: str, loss: float, grad_norm: float, spent: int) -> TrainingFailed:

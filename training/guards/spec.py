@@ -25,7 +25,10 @@ class SpikePolicy(Frozen):
     budget: int = Field(default=3, ge=1, description="How often in a run; after that it stops all the same.")
     window_steps: int = Field(default=64, ge=8, description="Recent steps that a loss is compared with.")
     threshold: float = Field(
-        default=8.0, gt=0, description="Robust standard deviations above their median that make a spike."
+        default=8.0,
+        gt=0,
+        description="Robust standard deviations above their median that make a spike, if it is also twice as far above "
+        "it as any loss was of late (halved every 8 windows).",
     )
 
 

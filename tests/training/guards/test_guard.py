@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
@@ -10,7 +11,7 @@ from data_contracts.errors import IntegrityError, TrainingFailed
 from training.guards.guard import Guard, RollBack
 from training.guards.plan import LeftOut
 from training.guards.spec import GuardSpec, NonFinitePolicy, SpikePolicy
-from training.guards.spike import robust_z
+from training.guards.spike import SpikeDetector, robust_z
 
 NAN, INF = math.nan, math.inf
 
@@ -140,6 +141,74 @@ def test_going_back_to_an_older_checkpoint_keeps_what_was_left_out_since():
     made.judge(1, NAN, 1.0)
     made.restore(older)
     assert made.plan.leaves_out(1)
+
+
+def heavy_tailed(num_steps: int, seed: int) -> list[float]:
+    """Losses of a table learnt by heart in small batches: next to nothing, and a hard row now and then."""
+    draw = random.Random(seed)
+    return [
+        min(0.7, math.exp(draw.gauss(0, 1) - step / 100)) + draw.uniform(0.4, 1.0) * (draw.random() < 0.03)
+        for step in range(num_steps)
+    ]
+
+
+def falling(num_steps: int, seed: int) -> list[float]:
+    """Losses of a language model."""
+    draw = random.Random(seed)
+    return [1.8 + 6 * math.exp(-step / 150) + draw.gauss(0, 0.08) for step in range(num_steps)]
+
+
+def default_guard() -> tuple[Guard, list]:
+    alarms: list = []
+    return Guard(GuardSpec(), on_alarm=alarms.append), alarms
+
+
+def spikes_of(losses: list[float]) -> int:
+    detector = SpikeDetector(SpikePolicy().window_steps, SpikePolicy().threshold)
+    found = 0
+    for loss in losses:
+        found += detector.is_spike(loss)
+        detector.add(loss)
+    return found
+
+
+@pytest.mark.parametrize("losses", [heavy_tailed, falling])
+def test_in_1000_steps_of_a_healthy_run_there_is_one_false_alarm_at_most(losses):
+    num_runs, num_steps = 10, 2000
+    assert sum(spikes_of(losses(num_steps, seed)) for seed in range(num_runs)) <= num_runs * num_steps // 1000
+
+
+@pytest.mark.parametrize(("losses", "spike"), [(heavy_tailed, 5.0), (falling, 3.6)])
+def test_a_planted_spike_is_found_wherever_it_comes(losses, spike):
+    for seed in range(5):
+        for step in (500, 1000, 1500):
+            made = losses(step, seed)
+            assert spikes_of([*made, made[-1] + spike]) == spikes_of(made) + 1
+
+
+def test_a_flood_of_noted_alarms_is_a_few_lines_and_none_is_lost():
+    made, alarms = default_guard()
+    num_spikes = 0
+    for step in range(2400):
+        is_spike = step >= 100 and step % 12 == 0
+        num_spikes += is_spike
+        # each higher than what came before it has made usual
+        assert made.judge(step, 2.0 + 0.01 * (step % 5) + is_spike * 3.0 ** (step / 12), 1.0)
+    made.finish()
+    assert [alarm["step"] for alarm in alarms[:3]] == [109, 121, 133]
+    assert len(alarms) <= 3 + 2400 // 500 + 1
+    assert sum(alarm.get("count", 1) for alarm in alarms) == num_spikes > 190
+    sums = alarms[3:]
+    assert sums[0]["what"].startswith(f"steps 145 to {sums[0]['step']}: {sums[0]['count']} more alarms (spike), the ")
+
+
+def test_what_follows_from_an_alarm_is_told_each_time():
+    made, alarms = guard(spike="skip", budget=6)
+    for step in range(8):
+        made.judge(step, 2.0 + 0.05 * (step % 3), 1.0)
+    for _ in range(6):
+        assert not made.judge(8, 6.0, 1.0)
+    assert [alarm["action"] for alarm in alarms] == ["skip"] * 6
 
 
 @pytest.mark.parametrize("state", ["", "[]", '{"left_out": [[1]], "recent": []}', '{"left_out": []}'])

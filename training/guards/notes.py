@@ -1,0 +1,55 @@
+"""Alarms that are only noted: the first ones each by itself, all others summed up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+Fields = dict[str, Any]
+TOLD_ALONE: Final = 3
+SUMMED_UP_STEPS: Final = 500
+
+
+class AlarmNotes:
+    """Tells of alarms; of noted ones at most `TOLD_ALONE`, and one sum in `SUMMED_UP_STEPS` steps.
+
+    Args:
+        tell: called with the fields of a ledger event.
+    """
+
+    def __init__(self, tell: Callable[[Fields], object]) -> None:
+        self._tell = tell
+        self._told = 0
+        self._newest_step = 0
+        self._held: list[Fields] = []
+
+    def __call__(self, alarm: Fields) -> None:
+        """Told at once where something follows from it."""
+        if alarm["action"] != "note":
+            self._tell(alarm)
+            return
+        if alarm["step"] - self._newest_step >= SUMMED_UP_STEPS:
+            self._told = 0  # after so long a silence it is news again
+        self._newest_step = alarm["step"]
+        self._told += 1
+        if self._told <= TOLD_ALONE:
+            self._tell(alarm)
+        else:
+            self._held.append(alarm)
+
+    def at_step(self, step: int) -> None:
+        """So many steps are done."""
+        if self._held and step - self._held[0]["step"] >= SUMMED_UP_STEPS:
+            self.finish()
+
+    def finish(self) -> None:
+        """Tell what was held back."""
+        if not self._held:
+            return
+        worst = max(self._held, key=lambda alarm: float(alarm["loss"]))
+        first, last = self._held[0]["step"], self._held[-1]["step"]
+        number = len(self._held)
+        steps = f"steps {first} to {last}" if last > first else f"step {first}"
+        what = f"{steps}: {number} more alarms ({worst['alarm']}), the highest loss {float(worst['loss']):.4g} at step "
+        self._tell({**worst, "count": number, "first_step": first, "what": f"{what}{worst['step']}: note."})
+        self._held = []
