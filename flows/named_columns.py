@@ -78,6 +78,8 @@ def _cut_by(pipeline: PipelineSpec) -> Iterator[Named]:
     """Columns that decide what is held out, or which slice of it a row is in."""
     if pipeline.shards.split_key is not None:
         yield ("shards", "split_key"), pipeline.shards.split_key
+    if pipeline.shards.split is not None and pipeline.shards.split.column is not None:
+        yield ("shards", "split", "column"), pipeline.shards.split.column
     for place, by in enumerate(pipeline.evaluation.slices):
         yield ("evaluation", "slices", place, "column"), by.column
 

@@ -11,6 +11,7 @@ from data_contracts.errors import ConfigError
 from data_contracts.given_suite import read_suite
 from data_contracts.publication import Workspace
 from flows.environment import project_folder
+from flows.first_step import check_first_step
 from flows.named_columns import require_named_columns
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest, TrainingRequest
@@ -39,10 +40,13 @@ def check_request(request: TrainingRequest) -> tuple[PipelineSpec, Path, Workspa
     path = find_pipeline_file(request.pipeline, project_folder())
     pipeline = load_pipeline(path)
     # A run that goes on keeps its own data and code, whatever the contract lists by now.
-    check_contract(pipeline, path, goes_on=isinstance(request, RetrainRequest) and bool(request.run))
+    goes_on = isinstance(request, RetrainRequest) and bool(request.run)
+    contract = check_contract(pipeline, path, goes_on=goes_on)
     check_recipe(pipeline.training.recipe.name, pipeline.training.recipe.model, (str(path.parent),))
     check_encoder(pipeline, path)
     check_tracking_uri(pipeline.registry.tracking_uri)
+    if not goes_on:
+        check_first_step(pipeline, path, contract, Workspace(request.workspace))
     workspace = Workspace.create(request.workspace)
     if pipeline.training.start_from is not None:
         model_refs.resolve(workspace, pipeline.training.start_from.model)

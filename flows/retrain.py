@@ -10,6 +10,7 @@ from prefect import State, flow
 from data_contracts.documents import Link
 from flows.champion_event import tell_of_champion
 from flows.environment import project_folder
+from flows.first_step import check_first_step
 from flows.last_retrains import write_finished
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file
 from flows.preflight import check_contract
@@ -51,7 +52,10 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
             write_finished(run, begun_unix_s)
             run.devices.give_back()  # sharding needs none
         with run.ledger.span("check"):
-            check_contract(pipeline, find_pipeline_file(request.pipeline, project_folder()))
+            path = find_pipeline_file(request.pipeline, project_folder())
+            contract = check_contract(pipeline, path)
+            if untried := check_first_step(pipeline, path, contract, run.workspace):
+                run.ledger.event("recipe.untried", message=f"not tried on made-up rows: {untried}.")
         files = snapshot(run, pipeline.contract, pipeline.source)
         require_columns(run.workspace, pipeline.evaluation.slices, files)
         receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)

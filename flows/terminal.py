@@ -30,6 +30,8 @@ NOTICES = {
     "batch": "batch",
     "learning_rate": "rates",
     "trial": "trial",
+    "recipe.untried": "untried",
+    "shard.left_out": "split",
     "start_from": "start",
     "reproduce.begin": "reproduce",
     "reproduce.disk": "disk",

@@ -37,7 +37,8 @@ class Ranked(Document):
     splitting: Json
     """How rows are told apart; under another rule other rows are held out."""
     fraction: float
-    """Of all data: those that a split of this `heldout_fraction` would hold out."""
+    """Of all data: those that a split of this `heldout_fraction` would hold out. Of a given split: of what it holds
+    out, the rows whose hashes lie below this."""
 
 
 class PartSizes(Document):
@@ -68,7 +69,7 @@ def remember_ranking(context: RunContext, share: float, shards: ShardSpec) -> No
     Args:
         share: of the held-out examples.
     """
-    fraction = shards.heldout_fraction * share
+    fraction = shards.whole_fraction * share
     while _furthest(context, shards) < fraction:
         entry = refs.current(context.workspace, ref_of(context.pipeline))
         ranked = Ranked(pipeline=context.pipeline, splitting=_splitting(shards), fraction=fraction)
@@ -86,7 +87,7 @@ def fraction_set_apart(context: RunContext, share: float, manifest: ShardManifes
         share: of the held-out examples, that rank now.
     """
     shards = ShardSpec.model_validate(manifest.spec)
-    return max(shards.heldout_fraction * share, _furthest(context, shards))
+    return max(shards.whole_fraction * share, _furthest(context, shards))
 
 
 def _furthest(context: RunContext, shards: ShardSpec) -> float:
@@ -96,7 +97,9 @@ def _furthest(context: RunContext, shards: ShardSpec) -> float:
 
 
 def _splitting(shards: ShardSpec) -> dict[str, Json]:
-    return {name: value for name, value in shards.splitting.items() if name != "heldout_fraction"}
+    # Neither a share nor a list tells other rows apart: what has ranked does not judge when either grows.
+    rule = {name: value for name, value in shards.splitting.items() if name not in ("heldout_fraction", "split")}
+    return rule if shards.split is None else {**rule, "column": shards.split.column}
 
 
 def require_parts(context: RunContext, share: float, source: SourceSpec, manifest: Link) -> None:
@@ -140,7 +143,7 @@ def parts_of(
         DataError: nothing is left to judge by, or to rank by where a share is to; or a file of the source is gone or
             changed since the snapshot.
     """
-    fraction = ShardSpec.model_validate(shards.spec).heldout_fraction * share
+    fraction = ShardSpec.model_validate(shards.spec).whole_fraction * share
     apart = fraction_set_apart(context, share, shards)
     rows = source_rows(context.workspace, context.base, source, shards.snapshot, shards.receipt, context.digests)
     packed = yardstick_for(context.workspace, shards).predicts == "tokens"

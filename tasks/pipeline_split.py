@@ -10,8 +10,9 @@ import numpy as np
 
 from data_contracts.errors import ConfigError
 from data_contracts.leakage import PipelineSplit
+from training.data.given_split import GivenSplit
 from training.data.spec import HELDOUT, TRAIN, ShardSpec
-from training.data.splits import NO_ROWS, SourceRows, heldout_rows, split_of
+from training.data.splits import NAMES, NO_ROWS, SourceRows, split_of, within_fraction
 
 
 def pipeline_split(spec: ShardSpec, columns: Mapping[str, str]) -> PipelineSplit:
@@ -23,23 +24,44 @@ def pipeline_split(spec: ShardSpec, columns: Mapping[str, str]) -> PipelineSplit
     Raises:
         ConfigError: the key is no column of the data.
     """
+    given = spec.split
+    if given is not None and given.column is not None:
+        lenient = given.model_copy(update={"others": "leave_out"})  # sharding refuses; here they leak nothing
+        kind = _kind_of(given.column, columns, "shards.split.column")
+        return PipelineSplit(
+            of_text=lambda text: NAMES[lenient.of_text(text)],
+            of_rows=lambda _paths, _rows, values: _names_by_value(values, lenient, kind),
+            key=given.column,
+        )
     of_text = functools.partial(split_of, spec=spec)
-    if spec.split_by == "file":
+    if spec.split_by == "file" or given is not None:
         return PipelineSplit(of_text=of_text)
     if spec.split_key is None:
         return PipelineSplit(of_text=of_text, of_rows=lambda paths, rows: _names_by_row(paths, rows, spec))
-    kind = columns.get(spec.split_key)
-    if kind is None:
-        raise ConfigError(
-            f"no column {spec.split_key!r} in the data.",
-            where="shards.split_key",
-            advice=f"Use one of {', '.join(sorted(columns))}.",
-        )
+    kind = _kind_of(spec.split_key, columns, "shards.split_key")
     return PipelineSplit(
         of_text=of_text,
         of_rows=lambda _paths, _rows, keys: _names_by_key(keys, spec, kind),
         key=spec.split_key,
     )
+
+
+def _kind_of(column: str, columns: Mapping[str, str], where: str) -> str:
+    kind = columns.get(column)
+    if kind is None:
+        raise ConfigError(
+            f"no column {column!r} in the data.", where=where, advice=f"Use one of {', '.join(sorted(columns))}."
+        )
+    return kind
+
+
+def _names_by_value(values: Any, given: GivenSplit, kind: str) -> Any:
+    import pyarrow as pa
+
+    from data_contracts.column_types import arrow_type
+
+    codes = given.of_values(_whole(values).cast(arrow_type(kind)), "")
+    return pa.array([NAMES[code] for code in range(len(NAMES))], pa.string()).take(pa.array(codes))
 
 
 def _names_by_row(paths: Any, rows: Any, spec: ShardSpec) -> Any:
@@ -49,7 +71,7 @@ def _names_by_row(paths: Any, rows: Any, spec: ShardSpec) -> Any:
     heldout = np.zeros(len(numbers), dtype=np.bool_)
     for place, path in enumerate(encoded.dictionary.to_pylist()):
         chosen = places == place
-        heldout[chosen] = heldout_rows(_source(path), None, numbers[chosen], spec)
+        heldout[chosen] = within_fraction(_source(path), None, numbers[chosen], spec, spec.heldout_fraction)
     return _names(heldout)
 
 
@@ -59,7 +81,7 @@ def _names_by_key(keys: Any, spec: ShardSpec, kind: str) -> Any:
     from data_contracts.column_types import arrow_type
 
     batch = pa.record_batch({spec.split_key: _whole(keys).cast(arrow_type(kind))})
-    return _names(heldout_rows(_source(""), batch, np.arange(len(keys)), spec))
+    return _names(within_fraction(_source(""), batch, np.arange(len(keys)), spec, spec.heldout_fraction))
 
 
 def _names(heldout: Any) -> Any:

@@ -20,6 +20,7 @@ from tasks.stage import Made, find_or_make, stage_task
 from training.code_archive import encoder_code
 from training.data.encoder_specs import ENCODER_SPEC
 from training.data.encoders import libraries
+from training.data.given_split import GivenSplit
 from training.data.group_store import record_path
 from training.data.group_writer import GroupWriter
 from training.data.sharding import fit, write_shards
@@ -41,8 +42,25 @@ def shard(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Li
     fitted = current_fitted_state(context, spec, source, snapshot, receipt)
     link = shards_under(context, spec, source, snapshot, receipt, fitted)
     manifest = context.workspace.load(link, ShardManifest)
+    if spec.split is not None:
+        _tell_left_out(context, spec.split, snapshot, receipt, manifest)
     show_table(artifact_key(context.pipeline, "shards"), _rows(manifest), "Shard groups")
     return link
+
+
+def _tell_left_out(
+    context: RunContext, split: GivenSplit, snapshot: Link, receipt: Link, manifest: ShardManifest
+) -> None:
+    """Say how many rows a given split leaves out."""
+    workspace = context.workspace
+    quarantined = left_out_rows(workspace, workspace.load(receipt, ContractReceipt))
+    num_rows = sum(file.num_rows for file in workspace.load(snapshot, Snapshot).files)
+    accepted = num_rows - sum(len(rows) for rows in quarantined.values())
+    left_out = accepted - sum(group.num_samples for group in manifest.groups)
+    if left_out:
+        by = "its file" if split.column is None else f"column {split.column!r}"
+        what = f"{left_out:,} of {accepted:,} rows are in neither split, by {by}."
+        context.ledger.event("shard.left_out", message=what, rows=left_out)
 
 
 def current_fitted_state(

@@ -130,10 +130,19 @@ def pack(sources: dict[str, Path]) -> bytes:
     return buffer.getvalue()
 
 
+def code_archive(recipe: str, search_path: tuple[str, ...] = ()) -> bytes:
+    """All that the ranks of a recipe's run may import.
+
+    Raises:
+        ConfigError: the recipe's package cannot be found, or is not Python.
+    """
+    own = recipe_sources(recipe, search_path)
+    return pack(rank_sources(own.values()) | own)
+
+
 def freeze_code(workspace: Workspace, recipe: str, search_path: tuple[str, ...] = ()) -> StoredFile:
     """Publish the archive for a recipe under its digest."""
-    own = recipe_sources(recipe, search_path)
-    data = pack(rank_sources(own.values()) | own)
+    data = code_archive(recipe, search_path)
     return workspace.publish_addressed(f"code/{sha256_bytes(data)}.zip", data)
 
 

@@ -74,9 +74,7 @@ class StartingPoint:
             own[name].local.copy_(read[f"{MODEL}{name}"])
 
 
-def matching(
-    own: Shapes, given: Shapes, spec: StartSpec, names: Mapping[str, tuple[str, ...]] = NO_TIES
-) -> list[str]:
+def matching(own: Shapes, given: Shapes, spec: StartSpec, names: Mapping[str, tuple[str, ...]] = NO_TIES) -> list[str]:
     """Names of the tensors that a model takes over from another.
 
     Args:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable
 
 from data_contracts.errors import ConfigError
 
-
 NAMES_TOLD = 3
 
 

@@ -13,17 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from data_contracts.documents import Frozen
 from data_contracts.errors import EnvironmentProblem, TrainingFailed
 from training.config import TrainingSpec, replicas_per_rank
-from training.data.shapes import DataShape, ImageShape, OwnShape, TabularNumberShape, TokenShape
+from training.data.shapes import DataShape
 from training.launch.process_tree import die_with_parent
+from training.made_up_rows import made_up_batch
 from training.parallel.spec import ParallelSpec
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 NUM_STEPS = 4
 """The first is left out of the figure: it allocates."""
@@ -120,7 +117,7 @@ def measure(request: RehearsalRequest) -> Rehearsal:
     gang = Gang(rank=0, world_size=1, device=choose_device())
     recipe = load_recipe(spec.recipe.name, spec.recipe.model, request.shape)
     learner = Learner(recipe, spec, gang)
-    batch = {name: values.to(gang.device) for name, values in _made_up_batch(request.shape, rows).items()}
+    batch = {name: values.to(gang.device) for name, values in made_up_batch(request.shape, rows).items()}
     for step in range(NUM_STEPS):
         if step == 1:
             began_s = time.perf_counter()
@@ -134,29 +131,6 @@ def measure(request: RehearsalRequest) -> Rehearsal:
         num_parameters=sum(value.numel() for value in learner.model.parameters()),
         groups=tuple(str(group) for group in parameter_groups(learner.model, recipe, spec.optimizer)),
     )
-
-
-def _made_up_batch(shape: DataShape, rows: int) -> dict[str, Tensor]:
-    import torch
-
-    if isinstance(shape, TokenShape):
-        tokens = torch.randint(shape.vocab_size, (rows, shape.context_tokens + 1))
-        return {"tokens": tokens, "document": torch.zeros((rows, 1), dtype=torch.int64)}
-    if isinstance(shape, TabularNumberShape):
-        label = shape.mean + shape.deviation * torch.randn((rows, 1))
-    else:
-        label = torch.randint(shape.num_classes, (rows, 1)) if shape.num_classes else torch.zeros((rows, 1))
-    if isinstance(shape, OwnShape):
-        own = ((column.name, torch.zeros((rows, *column.shape)), column.dtype) for column in shape.columns)
-        return {"label": label} | {name: values if "float" in dtype else values.long() for name, values, dtype in own}
-    if isinstance(shape, ImageShape):
-        return {"image": torch.randint(256, (rows, shape.channels, shape.height, shape.width)), "label": label}
-    ids = [torch.randint(size, (rows, 1)) for size in shape.cardinalities]
-    return {
-        "numeric": torch.randn((rows, shape.num_numeric)),
-        "label": label,
-        **({"categorical": torch.cat(ids, dim=1)} if ids else {}),
-    }
 
 
 def _peak_bytes(on_cuda: bool) -> int:

@@ -19,6 +19,7 @@ from flows.ci.results import Checklist, CheckName, NotJudged, Said
 from flows.ci.smoke import Smoke, make_smoke
 from flows.contract_diff import compare_files, verdict
 from flows.environment import project_folder
+from flows.first_step import check_first_step
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.plan import make_plan
 from flows.preflight import check_contract, check_encoder, check_tracking_uri
@@ -115,7 +116,8 @@ class Checks:
         file, pipeline = self._loaded()
         recipe = pipeline.training.recipe
         check_recipe(recipe.name, recipe.model, (str(file.parent),))
-        return Said(recipe.name)
+        untried = check_first_step(pipeline, file, check_contract(pipeline, file), workspace=None)
+        return Said(recipe.name, (f"not tried on made-up rows: {untried}",) if untried else ())
 
     def _encoder(self) -> Said:
         file, pipeline = self._loaded()

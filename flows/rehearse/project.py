@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -62,6 +63,8 @@ def make_small_project(pipeline: PipelineSpec, file: Path, scratch: Path, *, ste
     (folder / file.name).write_text(yaml.safe_dump(small.model_dump(mode="json"), sort_keys=False))
     dropped = _write_contract(file.parent / pipeline.contract, folder / small.contract, is_all=subset.is_all)
     left_out = [f"the contract without {', '.join(dropped)}"] if dropped else []
+    if pipeline.shards.split is not None and not subset.is_all:
+        left_out.append("split by hash: a part of the data may have nothing of what the given split holds out")
     if pipeline.training.start_from is not None:
         left_out.append("from fresh weights: the model to start from is in a registry")
     if pipeline.training.order.mix:
@@ -102,7 +105,10 @@ def _sharded(shards: ShardSpec, subset: Subset) -> ShardSpec:
     if subset.is_all:
         return shards
     heldout_fraction = max(shards.heldout_fraction, LEAST_HELDOUT_FRACTION)
-    return shards.model_copy(update={"heldout_fraction": heldout_fraction, "skew": SkewLimits()})
+    update: dict[str, Any] = {"heldout_fraction": heldout_fraction, "skew": SkewLimits()}
+    if shards.split is not None:  # a part of the data may have nothing of what it holds out
+        update |= {"split": None, "split_by": "file" if shards.split.column is None else "row"}
+    return shards.model_copy(update=update)
 
 
 def _write_contract(contract_file: Path, where: Path, *, is_all: bool) -> list[str]:

@@ -8,6 +8,7 @@ from data_contracts.documents import Link, ShardManifest
 from data_contracts.errors import DataError
 from tasks.heldout_parts import Parts, parts_of, remember_ranking, require_parts
 from tests.tasks.days import SOURCE, TABLE, Days, columns, shards_spec
+from training.data.spec import ShardSpec
 
 SHARE = 0.5
 
@@ -60,3 +61,24 @@ def test_parts_are_asked_for_before_training_and_read_from_the_source_once(days:
     require_parts(days.context, 0.0, SOURCE, manifest)  # nothing to tell apart
     with pytest.raises(DataError, match=r"a\.csv"):
         parts(days, SHARE, shards)
+
+
+def test_of_a_given_split_a_share_ranks_and_what_ranked_judges_no_more_whatever_is_listed(days: Days) -> None:
+    quarters = [("train", "train", "valid", "test")[row % 4] for row in range(40)]
+    days.write(**columns(part=quarters))
+
+    def given(*heldout: str) -> tuple[ShardSpec, ShardManifest]:
+        split = {"column": "part", "train": ["train"], "heldout": heldout, "others": "leave_out"}
+        fields = {"split_by": "given", "split": split}
+        return shards_spec(TABLE, **fields), shards_of(days, **fields)[1]
+
+    spec, shards = given("test")
+    counts = {split: sum(g.num_samples for g in shards.groups if g.split == split) for split in ("train", "heldout")}
+    assert counts == {"train": 20, "heldout": 10}
+    before = parts(days, SHARE, shards)
+    assert before.ranking and before.judging and len(before.ranking) + len(before.judging) == 10
+    remember_ranking(days.context, SHARE, spec)
+    assert parts(days, 0.0, shards) == Parts(ranking=[], judging=before.judging)
+    _, more = given("test", "valid")
+    wider = parts(days, 0.0, more)
+    assert len(before.judging) < len(wider.judging) < 20, "neither those that ranked, nor others by the same hashes"

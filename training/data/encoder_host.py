@@ -219,6 +219,12 @@ class Guest:
         return found or self._where
 
 
+def _is_of_code(error: HeadwayError) -> bool:
+    """Whether no other rows could have been encoded: what was returned is wrong, or code is, or a column's name."""
+    cause = error.__cause__
+    return cause is None or isinstance(cause, ABOUT_CODE) or "does not exist in schema" in str(cause)
+
+
 def _own_kind(error: HeadwayError) -> type[HeadwayError]:
     """Headway's own class: one that the user derived from it is known in this process alone."""
     known = vars(errors).values()
@@ -283,7 +289,7 @@ def main() -> None:
             header, parts = _answer(guest, question, questions)
         except HeadwayError as error:
             words = {"what": error.what, "where": error.where, "advice": error.advice}
-            send(answers, {"refused": type(error).__name__, **words})
+            send(answers, {"refused": type(error).__name__, "is_of_code": _is_of_code(error), **words})
             return
         send(answers, header, parts)
 

@@ -26,6 +26,10 @@ HOST = "training.data.encoder_host"
 LAST_WORDS_BYTES = 4096
 
 
+class MayBeTheRows(ConfigError):
+    """An encoder raised what its code alone need not explain: a value of the rows may be at fault as well."""
+
+
 class EncoderProcess:
     """One process; for one thread at a time.
 
@@ -80,6 +84,8 @@ class EncoderProcess:
             raise self._ended()
         if "refused" in answer.header:
             kind: type[HeadwayError] = getattr(errors, answer.header["refused"])
+            if kind is ConfigError and not answer.header["is_of_code"]:
+                kind = MayBeTheRows
             raise kind(answer.header["what"], where=answer.header["where"], advice=answer.header["advice"])
         return answer
 

@@ -14,7 +14,7 @@ from data_contracts.documents import Json
 from data_contracts.errors import ConfigError, DataError, HeadwayError, IntegrityError
 from training.data.blocks import SourceBlock
 from training.data.encoder_messages import batch_bytes
-from training.data.encoder_process import CODE_FILE, EncoderProcess, EncoderProcesses
+from training.data.encoder_process import CODE_FILE, EncoderProcess, EncoderProcesses, MayBeTheRows
 from training.data.encoder_specs import OwnSpec
 from training.data.encoders import EncoderStream, Fitted
 from training.data.own_protocol import ADVICE, TOKENS, OwnFacts, columns_of, num_classes_of
@@ -37,6 +37,27 @@ def check_own_encoder(spec: OwnSpec, code: bytes) -> None:
         pass
 
 
+def try_own_encoder(spec: OwnSpec, code: bytes, made_up: Any) -> OwnFacts | None:
+    """Fit and encode made-up rows, before any are read.
+
+    Args:
+        made_up: an Arrow record batch of the source's columns.
+
+    Returns:
+        what the encoder says of rows like these; None where it may want other values than made-up ones.
+
+    Raises:
+        ConfigError: its code is wrong whatever the rows; names the line.
+    """
+    numbers = np.arange(made_up.num_rows)
+    block = SourceBlock("made-up rows", numbers, numbers.astype(np.uint64), made_up)
+    with EncoderProcesses(code, spec) as processes:
+        try:
+            return _try_on(processes, spec, [block])
+        except (MayBeTheRows, DataError):
+            return None
+
+
 def fit_own_encoder(spec: OwnSpec, code: bytes, groups: Sequence[Iterable[SourceBlock]]) -> Fitted:
     """What the encoder learns from the training split, its code included.
 
@@ -52,7 +73,7 @@ def fit_own_encoder(spec: OwnSpec, code: bytes, groups: Sequence[Iterable[Source
     if not sample:
         raise DataError("the training split has no row for the encoder to learn from.")
     with EncoderProcesses(code, spec) as processes:
-        does_repeat = _try_on(processes, spec, sample)
+        does_repeat = _try_on(processes, spec, sample) is not None
         with processes.one() as process:
             answer = process.ask({"ask": "fit"}, batches=(block.batch for block in blocks))
             if not does_repeat:
@@ -88,11 +109,11 @@ def _rows(block: SourceBlock, first: int, last: int) -> SourceBlock:
     return SourceBlock(block.path, block.row_numbers[first:last], block.ids[first:last], batch)
 
 
-def _try_on(processes: EncoderProcesses, spec: OwnSpec, sample: Sequence[SourceBlock]) -> bool:
+def _try_on(processes: EncoderProcesses, spec: OwnSpec, sample: Sequence[SourceBlock]) -> OwnFacts | None:
     """Fit twice on a sample and encode it twice, in two processes whose sets have another order.
 
     Returns:
-        whether the sample could be learnt from.
+        what the encoder says of its rows; None where the sample could not be learnt from.
     """
     with contextlib.ExitStack() as stack:
         pair = [processes.start(hash_seed=seed) for seed in HASH_SEEDS]
@@ -101,12 +122,12 @@ def _try_on(processes: EncoderProcesses, spec: OwnSpec, sample: Sequence[SourceB
         try:
             learnt = [process.ask({"ask": "fit"}, batches=[block.batch for block in sample]) for process in pair]
         except DataError:
-            return False
+            return None
         first, second = ((answer.header, [bytes(part) for part in answer.parts]) for answer in learnt)
         if first != second:
             raise _not_repeated(spec, "fit learnt something else from the same rows the second time.")
         _require_function_of_rows(spec, sample, *pair)
-        return True
+        return OwnFacts.model_validate(first[0]["facts"]).with_markers()
 
 
 def _require_function_of_rows(

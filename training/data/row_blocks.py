@@ -9,9 +9,9 @@ import numpy as np
 
 from data_contracts.errors import DataError
 from training.data.blocks import SourceBlock
-from training.data.spec import HELDOUT, TRAIN, ShardSpec
+from training.data.spec import TRAIN, ShardSpec
 from training.data.splitmix import hash_text
-from training.data.splits import GroupTask, SourceRows, heldout_rows
+from training.data.splits import GroupTask, SourceRows, rows_by_split
 
 
 def training_blocks(task: GroupTask, spec: ShardSpec) -> Iterator[SourceBlock]:
@@ -32,8 +32,7 @@ def blocks_of(member: SourceRows, task: GroupTask, spec: ShardSpec) -> Iterator[
         if len(task.splits) == 1:
             yield task.splits[0], block
             continue
-        held_out = heldout_rows(member, block.batch, block.row_numbers, spec)
-        for split, mask in ((HELDOUT, held_out), (TRAIN, ~held_out)):
+        for split, mask in rows_by_split(member, block.batch, block.row_numbers, spec):
             if mask.any():
                 yield split, chosen(block, mask)
 

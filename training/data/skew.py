@@ -44,7 +44,7 @@ def check_skew(groups: Sequence[ShardGroup], limits: SkewLimits) -> None:
         if not sum(group.num_rows for group in members):
             raise DataError(
                 f"split {split!r} has no rows.",
-                advice="Add data, or change shards.heldout_fraction or shards.split_salt.",
+                advice="Add data, or change shards.heldout_fraction, shards.split_salt or what shards.split lists.",
             )
         _check_ratio(members, "rows", lambda group: group.num_rows, limits.max_rows_ratio)
         _check_ratio(members, "bytes", lambda group: group.size_bytes, limits.max_bytes_ratio)

@@ -21,7 +21,7 @@ from training.data.row_blocks import blocks_of
 from training.data.source_columns import column_of, plain
 from training.data.spec import HELDOUT, ShardSpec
 from training.data.splitmix import splitmix64
-from training.data.splits import GroupTask, SourceRows, heldout_rows, plan_groups, split_of
+from training.data.splits import GroupTask, SourceRows, plan_groups, within_fraction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,15 +53,15 @@ def values_of_split(
 def heldout_by_less(
     sources: Iterable[SourceRows], manifest: ShardManifest, fraction: float, *, in_row_order: bool
 ) -> NDArray[np.bool_]:
-    """Which held-out samples a `heldout_fraction` of only this would hold out as well.
+    """Which held-out samples a `heldout_fraction` of only this would hold out as well; of a given split, this share.
 
     So what the split keeps together, such as all rows of one key, stays together, and none changes sides as data grow.
 
     Args: and what is raised: as `values_of_split`.
     """
     spec = ShardSpec.model_validate(manifest.spec)
-    less = spec.model_copy(update={"heldout_fraction": fraction})
-    told = _told_of_split(sources, manifest, HELDOUT, {"": partial(_held_out, spec=less)}, in_row_order)[""]
+    tell = partial(_within, spec=spec, fraction=fraction)
+    told = _told_of_split(sources, manifest, HELDOUT, {"": tell}, in_row_order)[""]
     found: NDArray[np.bool_] = told.to_numpy(zero_copy_only=False)
     return found
 
@@ -91,12 +91,10 @@ def _column(member: SourceRows, block: SourceBlock, name: str) -> Any:
     return plain(column_of(block.batch, name, block.path))
 
 
-def _held_out(member: SourceRows, block: SourceBlock, spec: ShardSpec) -> Any:
+def _within(member: SourceRows, block: SourceBlock, spec: ShardSpec, fraction: float) -> Any:
     import pyarrow as pa
 
-    if spec.split_by == "file":
-        return pa.repeat(split_of(member.path, spec) == HELDOUT, len(block.ids))
-    return pa.array(heldout_rows(member, block.batch, block.row_numbers, spec))
+    return pa.array(within_fraction(member, block.batch, block.row_numbers, spec, fraction))
 
 
 def _told_of_group(

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from data_contracts.documents import Frozen
 from training.data.encoder_specs import BytePairSpec, EncoderSpec, ImageSpec, TabularSpec, TokenIdsSpec, TokenSpec
+from training.data.given_split import GivenSplit
 
 __all__ = ["BytePairSpec", "EncoderSpec", "ImageSpec", "ShardSpec", "SkewLimits", "TabularSpec", "TokenIdsSpec"]
 
@@ -51,9 +52,15 @@ class ShardSpec(Frozen):
     heldout_fraction: float = Field(
         default=0.05, gt=0, lt=1, description="Share of the data kept from training, for evaluation."
     )
-    split_by: Literal["file", "row", "key"] = Field(
+    split_by: Literal["file", "row", "key", "given"] = Field(
         default="file",
-        description="What is held out whole: files (by path), rows (by path and number), or all rows of one split_key.",
+        description="What is held out whole, by hash: files (by path), rows (by path and number), or all rows of one "
+        "split_key. `given`: as `split` says, which sets it.",
+    )
+    split: GivenSplit | None = Field(
+        default=None,
+        description="The split itself, in place of a share by hash: `{column: part, train: [train], heldout: [test]}`, "
+        "or globs of files, `{heldout: [2026/**]}`.",
     )
     split_key: str | None = Field(
         default=None, min_length=1, description="Column whose value decides the split, where split_by is `key`."
@@ -89,8 +96,15 @@ class ShardSpec(Frozen):
         "many at once as there are cores, if memory_mb, which they share, holds a shard for each.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _a_split_is_given(cls, fields: Any) -> Any:
+        return {"split_by": "given", **fields} if isinstance(fields, dict) and fields.get("split") else fields
+
     @model_validator(mode="after")
     def _check(self) -> ShardSpec:
+        if (self.split_by == "given") != (self.split is not None):
+            raise ValueError("split goes with `split_by: given`, and the other way round")
         if (self.split_by == "key") != (self.split_key is not None):
             raise ValueError("split_key goes with `split_by: key`, and the other way round")
         return self
@@ -99,17 +113,28 @@ class ShardSpec(Frozen):
     def identity(self) -> dict[str, Any]:
         """All that may show in the manifest."""
         # 0 is left out: a manifest without the field says the same.
-        return self.model_dump(mode="json", exclude={*EXECUTION, *(() if self.fit else ("fit",))})
+        return self.model_dump(mode="json", exclude={*EXECUTION, *self._ungiven, *(() if self.fit else ("fit",))})
 
     @property
     def group_identity(self) -> dict[str, Any]:
         """All that may show in the bytes of a group's shards."""
-        return self.model_dump(mode="json", exclude={*EXECUTION, "skew", "fit"})
+        return self.model_dump(mode="json", exclude={*EXECUTION, *self._ungiven, "skew", "fit"})
 
     @property
     def splitting(self) -> dict[str, Any]:
         """What decides which rows train."""
-        return self.model_dump(mode="json", include={"heldout_fraction", "split_by", "split_key", "split_salt"})
+        fields = {"heldout_fraction", "split_by", "split_key", "split_salt", "split"}
+        return self.model_dump(mode="json", include=fields - self._ungiven)
+
+    @property
+    def _ungiven(self) -> set[str]:
+        # A manifest without the field says the same.
+        return set() if self.split is not None else {"split"}
+
+    @property
+    def whole_fraction(self) -> float:
+        """The hashes of what is held out lie below this fraction of all of them."""
+        return self.heldout_fraction if self.split is None else 1.0
 
     @property
     def context_tokens(self) -> int:

@@ -10,12 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_contracts.errors import DataError
+from training.data.given_split import HELD_OUT, NEITHER, TRAINS
 from training.data.spec import HELDOUT, SPLITS, TRAIN, ShardSpec
 from training.data.splitmix import hash_text, splitmix64
 
 NO_ROWS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 GROUP_BITS = 52
 """Of a group's number where it is a hash: any reader of JSON keeps it exactly."""
+
+MOST = 2**64 - 1
+NAMES = {TRAINS: TRAIN, HELD_OUT: HELDOUT, NEITHER: None}
 
 Mask = NDArray[np.bool_]
 Read = Callable[[], Iterator[Any]]
@@ -58,6 +62,9 @@ def plan_groups(sources: Iterable[SourceRows], spec: ShardSpec) -> list[GroupTas
     Raises:
         DataError: a path listed twice, or a split that no file falls into.
     """
+    sources = list(sources)
+    if spec.split is not None:
+        spec.split.require_files([source.path for source in sources])
     groups: dict[tuple[int, tuple[str, ...]], list[SourceRows]] = {}
     names: dict[int, str] = {}
     seen: set[str] = set()
@@ -67,7 +74,9 @@ def plan_groups(sources: Iterable[SourceRows], spec: ShardSpec) -> list[GroupTas
         seen.add(source.path)
         if len(source.left_out) == source.num_rows:
             continue
-        splits = (split_of(source.path, spec),) if spec.split_by == "file" else SPLITS
+        splits = _splits_of(source.path, spec)
+        if not splits:
+            continue
         group, names[group] = group_of(source.path, spec)
         groups.setdefault((group, splits), []).append(source)
     _refuse_empty_splits({split for _, splits in groups for split in splits}, len(seen), spec)
@@ -77,9 +86,22 @@ def plan_groups(sources: Iterable[SourceRows], spec: ShardSpec) -> list[GroupTas
     ]
 
 
-def split_of(path: str, spec: ShardSpec) -> str:
-    """`heldout` for the given share of paths, by hash."""
-    return HELDOUT if hash_text("split", spec.split_salt, path) < _threshold(spec) else TRAIN
+def split_of(path: str, spec: ShardSpec) -> str | None:
+    """Where files decide: `heldout` for the given share of paths, by hash, or as the given split says; None: neither.
+
+    Raises:
+        DataError: the given split names the file twice, or does not and it is not to be left out.
+    """
+    if spec.split is not None:
+        return NAMES[spec.split.of_path(path)]
+    return HELDOUT if hash_text("split", spec.split_salt, path) < _threshold(spec.heldout_fraction) else TRAIN
+
+
+def _splits_of(path: str, spec: ShardSpec) -> tuple[str, ...]:
+    if not (spec.split_by == "file" or (spec.split is not None and spec.split.column is None)):
+        return SPLITS
+    split = split_of(path, spec)
+    return () if split is None else (split,)
 
 
 def group_of(path: str, spec: ShardSpec) -> tuple[int, str]:
@@ -91,21 +113,45 @@ def group_of(path: str, spec: ShardSpec) -> tuple[int, str]:
     return hash_text("group", spec.group_by, name) >> (64 - GROUP_BITS), name or "(top level)"
 
 
-def heldout_rows(source: SourceRows, batch: Any, row_numbers: NDArray[np.int64], spec: ShardSpec) -> Mask:
-    """Which rows of a batch are held out, where rows decide.
+def rows_by_split(
+    source: SourceRows, batch: Any, row_numbers: NDArray[np.int64], spec: ShardSpec
+) -> tuple[tuple[str, Mask], ...]:
+    """Which rows of a batch are in which split, where rows decide; in neither are those that a given split leaves out.
 
     Args:
         row_numbers: of the batch's rows in their file.
 
     Raises:
-        DataError: the key column is missing, null in a row, or of a type that has no one spelling.
+        DataError: the column that decides is missing or of a type that has no one spelling, or a row's value is null
+            or in no split.
     """
+    if spec.split is not None and spec.split.column is not None:
+        from training.data.source_columns import column_of, plain
+
+        values = plain(column_of(batch, spec.split.column, source.path))
+        codes = spec.split.of_values(values, source.path)
+        return (HELDOUT, codes == HELD_OUT), (TRAIN, codes == TRAINS)
+    held_out = within_fraction(source, batch, row_numbers, spec, spec.heldout_fraction)
+    return (HELDOUT, held_out), (TRAIN, ~held_out)
+
+
+def within_fraction(
+    source: SourceRows, batch: Any, row_numbers: NDArray[np.int64], spec: ShardSpec, fraction: float
+) -> Mask:
+    """Which rows' hashes lie below a fraction: what the split keeps together lies on one side, always the same.
+
+    Raises:
+        DataError: as `rows_by_split`.
+    """
+    threshold = _threshold(fraction)
+    if spec.split_by == "file" or (spec.split is not None and spec.split.column is None):
+        return np.full(len(row_numbers), hash_text("split", spec.split_salt, source.path) < threshold)
     if spec.split_key is None:
         seed = hash_text("split-row", spec.split_salt, source.path)
         hashes = splitmix64(row_numbers.astype(np.uint64) ^ np.uint64(seed))
     else:
         hashes = _key_hashes(source, batch, spec.split_key, spec.split_salt)
-    return hashes < np.uint64(_threshold(spec))
+    return hashes <= np.uint64(MOST) if fraction >= 1 else hashes < np.uint64(threshold)
 
 
 def _key_hashes(source: SourceRows, batch: Any, key: str, salt: str) -> NDArray[np.uint64]:
@@ -142,8 +188,8 @@ def _key_hashes(source: SourceRows, batch: Any, key: str, salt: str) -> NDArray[
     )
 
 
-def _threshold(spec: ShardSpec) -> int:
-    return int(spec.heldout_fraction * 2**64)
+def _threshold(fraction: float) -> int:
+    return int(fraction * 2**64)
 
 
 def _in_packing_order(members: list[SourceRows], spec: ShardSpec) -> tuple[SourceRows, ...]:
@@ -155,6 +201,11 @@ def _in_packing_order(members: list[SourceRows], spec: ShardSpec) -> tuple[Sourc
 
 def _refuse_empty_splits(present: set[str], num_files: int, spec: ShardSpec) -> None:
     for split in sorted({TRAIN, HELDOUT} - present):
+        if spec.split is not None:
+            raise DataError(
+                f"none of {num_files} files falls into split {split!r}, which shards.split gives.",
+                advice="Add files, or change the globs.",
+            )
         raise DataError(
             f"none of {num_files} files falls into split {split!r} (heldout_fraction {spec.heldout_fraction}).",
             advice="Add files, change shards.heldout_fraction or shards.split_salt, or set shards.split_by to `row`.",

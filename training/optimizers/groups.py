@@ -59,7 +59,9 @@ def parameter_groups(model: nn.Module, recipe: Recipe, spec: OptimizerSpec) -> l
     for name, parameter in model.named_parameters():
         own = _spec_of(names[name], specs)
         decays = parameter.ndim > 1 and id(parameter) not in embeddings
-        treatment = None if own.frozen else _treatment(own, spec, is_hidden=not hidden.isdisjoint(names[name]), decays=decays)
+        treatment = (
+            None if own.frozen else _treatment(own, spec, is_hidden=not hidden.isdisjoint(names[name]), decays=decays)
+        )
         if treatment is not None and treatment.rule == "muon" and parameter.ndim != 2:
             raise ConfigError(f"muon updates matrices, and {name} has {parameter.ndim} dimensions.", where=WHERE)
         found.setdefault(treatment, {})[name] = parameter

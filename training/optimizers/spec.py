@@ -117,9 +117,7 @@ class ScheduleSpec(Frozen):
     )
 
 
-def learning_rate_line(
-    optimizer: OptimizerSpec, schedule: ScheduleSpec, *, global_batch: int, max_steps: int
-) -> str:
+def learning_rate_line(optimizer: OptimizerSpec, schedule: ScheduleSpec, *, global_batch: int, max_steps: int) -> str:
     """Peak learning rates, their scaling and their course in one line, for a person."""
     scale = optimizer.lr_scale(global_batch)
     rates = {"matrices (muon)": optimizer.matrix_lr, "others (adamw)": optimizer.lr}

@@ -66,9 +66,7 @@ def test_learning_rates_grow_with_the_global_batch_as_asked_and_a_person_is_told
 
 def test_without_scaling_the_batch_changes_no_learning_rate():
     assert OptimizerSpec().lr_scale(10**6) == 1.0
-    assert "muon" in learning_rate_line(
-        OptimizerSpec(), ScheduleSpec(), global_batch=64, max_steps=100
-    )
+    assert "muon" in learning_rate_line(OptimizerSpec(), ScheduleSpec(), global_batch=64, max_steps=100)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,110 @@
+"""A user's encoder and recipe tried on made-up rows, before a byte of the source is read."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from data_contracts.contract import Contract
+from data_contracts.digests import sha256_bytes, sha256_of
+from data_contracts.documents import FittedState, RunSpec
+from data_contracts.errors import IntegrityError
+from data_contracts.publication import Workspace
+from flows.made_up_source import made_up_rows, num_label_values
+from flows.pipeline_spec import PipelineSpec
+from flows.stage_records import newest_record_of
+from tasks.fitted_refs import state_in_use
+from training.code_archive import code_archive, encoder_code
+from training.data.data_shape import data_shape
+from training.data.encoder_specs import OwnSpec
+from training.data.hosted_encoder import try_own_encoder
+from training.data.shapes import DataShape
+from training.first_step import FirstStepRequest, require_first_step
+from training.made_up_rows import plausible_shapes
+
+OF_THE_LENGTH = {"max_steps", "checkpoints", "schedule", "global_batch_sequences", "guards", "profile", "order"}
+"""Fields of the training configuration that a first step does not depend on."""
+_good: dict[str, str] = {}
+"""What was found in this process: a command asks before it starts a server, and its flow asks again."""
+
+
+def check_first_step(pipeline: PipelineSpec, path: Path, contract: Contract, workspace: Workspace | None) -> str:
+    """Fit and encode made-up rows, and take one step on such, where code or names are the user's own.
+
+    Built-in code without groups has nothing of theirs; code that has encoded and trained before is not tried again.
+
+    Args:
+        path: the pipeline file.
+        workspace: where earlier runs are looked up.
+
+    Returns:
+        why it could not be tried here; empty where all went well.
+
+    Raises:
+        ConfigError: the recipe, the encoder or the optimizer's groups; names the line of a user's code.
+    """
+    training, encoder, search_path = pipeline.training, pipeline.shards.encoder, (str(path.parent),)
+    is_own = ":" in training.recipe.name or isinstance(encoder, OwnSpec)
+    if not is_own and not training.optimizer.groups:
+        return ""
+    own = encoder_code(encoder, search_path)
+    rank_code = sha256_bytes(code_archive(training.recipe.name, search_path))
+    shapes = _fitted_shapes(pipeline, own, workspace)
+    if shapes and workspace is not None and _has_trained(pipeline, rank_code, workspace):
+        return ""
+    asked = {
+        "training": training.model_dump(mode="json", exclude=OF_THE_LENGTH),
+        "encoder": encoder.model_dump(mode="json"),
+        "code": [rank_code, "" if own is None else sha256_bytes(own)],
+        "columns": {name: column.model_dump(mode="json") for name, column in contract.columns.items()},
+        "shapes": [shape.model_dump(mode="json") for shape in shapes],
+    }
+    key = sha256_of(asked)
+    if key not in _good:
+        _good[key] = _try(pipeline, contract, own, shapes, search_path)
+    return _good[key]
+
+
+def _try(
+    pipeline: PipelineSpec,
+    contract: Contract,
+    own: bytes | None,
+    shapes: tuple[DataShape, ...],
+    search_path: tuple[str, ...],
+) -> str:
+    encoder = pipeline.shards.encoder
+    if not shapes and isinstance(encoder, OwnSpec):
+        rows = made_up_rows(contract, is_table=pipeline.source.is_table)
+        facts = try_own_encoder(encoder, own or b"", rows)
+        if facts is None:
+            return "the encoder may want other values than made-up ones; the source's first rows will tell"
+        shapes = (facts.shape,)
+    shapes = shapes or plausible_shapes(encoder, num_label_values(contract, getattr(encoder, "label", None)))
+    return require_first_step(FirstStepRequest(training=pipeline.training, shapes=shapes), search_path=search_path)
+
+
+def _fitted_shapes(pipeline: PipelineSpec, own: bytes | None, workspace: Workspace | None) -> tuple[DataShape, ...]:
+    """The shape of the data, if the pipeline's encoder was fitted before as it is now."""
+    with contextlib.suppress(IntegrityError, ValidationError):
+        entry = None if workspace is None else state_in_use(workspace, pipeline.pipeline)
+        if entry is None or workspace is None:
+            return ()
+        fitted = workspace.load(entry.target, FittedState)
+        spec = pipeline.shards.encoder
+        has_code = own is None or sha256_bytes(own) in [file.sha256 for file in fitted.files]
+        if has_code and type(spec).model_validate(fitted.spec).fitting == spec.fitting:
+            return (data_shape(spec.model_dump(mode="json"), fitted.statistics),)
+    return ()
+
+
+def _has_trained(pipeline: PipelineSpec, rank_code: str, workspace: Workspace) -> bool:
+    """Whether the pipeline's newest finished training had this code and configuration."""
+    record = newest_record_of(workspace, pipeline.pipeline, "launch")
+    if record is None:
+        return False
+    with contextlib.suppress(IntegrityError):
+        run = workspace.load(record.document, RunSpec)
+        return run.code.sha256 == rank_code and run.config == pipeline.training.model_dump(mode="json")
+    return False

@@ -1,0 +1,201 @@
+"""A user's recipe or encoder that is wrong is refused before a byte of the source is read."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data_contracts.contract import parse_contract
+from data_contracts.errors import ConfigError
+from flows.ci.checks import Asked, Checks
+from flows.ci.results import Checklist
+from flows.made_up_source import made_up_rows, num_label_values
+from flows.plan import make_plan
+from flows.preflight import check_request
+from flows.request import RetrainRequest
+
+PIPELINE = """\
+pipeline: words
+source: {format: csv, uri: there-is-none, include: ["*.csv"]}
+contract: contract.yaml
+shards:
+  encoder: {kind: own, name: "PACKAGE.encoder:Lengths", options: {column: word}}
+training:
+  recipe: {name: "PACKAGE.recipe:Linear"}
+  optimizer: {kind: adamw}
+registry: {model: words}
+"""
+CONTRACT = """\
+name: words
+version: 1.0.0
+columns:
+  word: {type: string}
+  language: {type: string, in: [north, south]}
+"""
+ENCODER = """\
+import numpy as np
+
+from data_contracts.documents import Frozen, PayloadColumn
+from training.data.own_protocol import Learnt
+from training.data.shapes import OwnShape
+
+
+class Options(Frozen):
+    column: str = "text"
+
+
+class Lengths:
+    spec_type = Options
+
+    @classmethod
+    def fit(cls, spec, batches):
+        return Learnt(sorted({value for batch in batches for value in batch.column("language").to_pylist()}))
+
+    def __init__(self, spec, learnt):
+        self.spec, self.languages = spec, learnt.state
+        lengths = PayloadColumn(name="lengths", dtype="float32", shape=(1,))
+        self.shape = OwnShape(columns=(lengths,), num_classes=len(self.languages))
+
+    def encode(self, batch):
+        lengths = [len(word) for word in batch.column(self.spec.column).to_pylist()]
+        label = [self.languages.index(language) for language in batch.column("language").to_pylist()]
+        return {
+            "lengths": np.array(lengths, dtype=np.float32)[:, None],
+            "label": np.array(label, dtype=np.int32)[:, None],
+        }
+"""
+RECIPE = """\
+import torch
+from torch import nn
+
+from data_contracts.documents import Frozen
+from training.data.shapes import OwnShape
+from training.recipes.protocol import Losses
+
+
+class Linear:
+    spec_type, shape_type = Frozen, OwnShape
+
+    def __init__(self, spec, shape):
+        self.shape = shape
+
+    def build(self):
+        return nn.Linear(1, self.shape.num_classes)
+
+    def losses(self, model, batch):
+        nats = nn.functional.cross_entropy(model(batch["lengths"]), batch["label"][:, 0], reduction="none")[:, None]
+        return Losses(nats, torch.ones_like(nats, dtype=torch.bool))
+
+    def measures(self, model, batch):
+        return {"nats": self.losses(model, batch).nats}
+
+    def hidden_matrices(self, model):
+        return ()
+
+    def example_input(self):
+        return torch.zeros(2, 1)
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RetrainRequest]:
+    """A project with something else in one place of one file; there are no data."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HEADWAY_PROJECT", raising=False)
+
+    def made(file: str = "", old: str = "", new: str = "") -> RetrainRequest:
+        package = f"own_{uuid.uuid4().hex}"
+        files = {
+            "words.yaml": PIPELINE.replace("PACKAGE", package),
+            "contract.yaml": CONTRACT,
+            f"{package}/__init__.py": "",
+            f"{package}/encoder.py": ENCODER,
+            f"{package}/recipe.py": RECIPE,
+        }
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            assert old in text or not name.endswith(file or "-")
+            (tmp_path / name).write_text(text.replace(old, new) if file and name.endswith(file) else text)
+        return RetrainRequest(pipeline="words.yaml", workspace=str(tmp_path / "workspace"))
+
+    return made
+
+
+def test_a_good_recipe_and_encoder_are_let_through_once_and_for_all(
+    write: Callable[..., RetrainRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = write()
+    check_request(request)
+    monkeypatch.setattr("flows.first_step._try", lambda *_: pytest.fail("its flow asks again, and nothing runs anew"))
+    check_request(request)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "problem"),
+    [
+        ("recipe.py", 'batch["lengths"]', 'batch["length"]', r"recipe\.py:19 .*KeyError: 'length'"),
+        (
+            "encoder.py",
+            "batch.column(self.spec.column)",
+            'batch.column("wrd")',
+            r"encoder\.py:\d+.*encode raised KeyError",
+        ),
+        ("encoder.py", "[len(word)", "[word.length()", r"encoder\.py:\d+.*AttributeError"),
+        ("encoder.py", "dtype=np.float32", "dtype=np.float64", "returned lengths as float64"),
+    ],
+)
+def test_a_mistake_in_a_users_code_costs_no_workspace_and_no_look_at_the_source(
+    write: Callable[..., RetrainRequest], tmp_path: Path, file: str, old: str, new: str, problem: str
+) -> None:
+    request = write(file, old, new)
+    with pytest.raises(ConfigError, match=problem):
+        check_request(request)
+    assert not (tmp_path / "workspace").exists()
+
+
+def test_a_plan_and_the_recipe_check_of_ci_refuse_it_too(write: Callable[..., RetrainRequest], tmp_path: Path) -> None:
+    request = write("recipe.py", "nn.Linear(1, ", "nn.Linear(3, ")
+    with pytest.raises(ConfigError, match=r"recipe\.py:19 .*mat1 and mat2"):
+        make_plan(request)
+    checks = Checks(Asked(pipeline="words.yaml", smoke=False), request.workspace, lambda _: None)
+    checklist = Checklist(lambda _: None)
+    checks.make(checklist, tmp_path)
+    outcomes = {result.check: result for result in checklist.results}
+    assert outcomes["recipe"].outcome == "failed" and "mat1 and mat2" in outcomes["recipe"].reason
+    assert outcomes["config"].outcome == outcomes["encoder"].outcome == "passed"
+
+
+def test_an_encoder_that_wants_other_values_than_made_up_ones_is_left_to_the_first_real_rows(
+    write: Callable[..., RetrainRequest],
+) -> None:
+    from flows.first_step import check_first_step
+    from flows.preflight import check_contract
+
+    request = write("encoder.py", "[len(word)", "[int(word)")
+    pipeline, path, _ = check_request(request)
+    assert "first rows will tell" in check_first_step(pipeline, path, check_contract(pipeline, path), None)
+
+
+def test_made_up_rows_keep_to_the_contract() -> None:
+    text = """\
+name: t
+version: 1.0.0
+columns:
+  a: {type: int8, min: 3, max: 4}
+  b: {type: string, min_length: 30, max_length: 33}
+  c: {type: "fixed_size_list<int32>[6]", elements: {min: 7}}
+  d: {type: "timestamp[us, tz=UTC]"}
+  e: {type: "fixed_size_binary[16]"}
+  f: {type: "decimal128(18, 2)", min: 0.5, max: 0.75}
+  g: {type: bool}
+  h: {type: string, in: [x, y, z]}
+"""
+    contract = parse_contract(text, where="t")
+    rows = made_up_rows(contract, is_table=True).to_pydict()
+    assert set(rows["a"]) == {3, 4} and all(30 <= len(word) <= 33 for word in rows["b"])
+    assert all(min(each) >= 7 and len(each) == 6 for each in rows["c"]) and {len(each) for each in rows["e"]} == {16}
+    assert all(0.5 <= each <= 0.75 for each in rows["f"]) and set(rows["h"]) == {"x", "y", "z"}
+    assert [num_label_values(contract, name) for name in ("a", "b", "g", "h", None)] == [2, None, 2, 3, None]

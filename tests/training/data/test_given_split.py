@@ -1,0 +1,146 @@
+"""A split that is given, by a column's values or by files: kept to the letter, and refused where it says nothing."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from data_contracts.errors import DataError
+from tasks.pipeline_split import pipeline_split
+from training.data.row_blocks import blocks_of
+from training.data.spec import HELDOUT, TRAIN, ShardSpec
+from training.data.splits import NO_ROWS, SourceRows, plan_groups, within_fraction
+
+PARTS = ["train", "valid", "test", "train", None]
+
+
+def source(values: list[Any], path: str = "a.csv", kind: pa.DataType | None = None) -> SourceRows:
+    def read() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"part": pa.array(values, kind), "row": list(range(len(values)))})
+
+    return SourceRows(path, "0" * 64, 0, len(values), NO_ROWS, read)
+
+
+def by_column(**split: Any) -> ShardSpec:
+    return ShardSpec.model_validate({"split": {"column": "part", **split}})
+
+
+def rows_of(spec: ShardSpec, *sources: SourceRows) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {TRAIN: [], HELDOUT: []}
+    for task in plan_groups(sources, spec):
+        for member in task.members:
+            for split, block in blocks_of(member, task, spec):
+                found[split] += block.batch.column("row").to_pylist()
+    return found
+
+
+def test_a_columns_values_say_the_split() -> None:
+    spec = by_column(train=["train"], heldout=["valid", "test"])
+    assert spec.split_by == "given"
+    assert rows_of(spec, source(PARTS[:4])) == {TRAIN: [0, 3], HELDOUT: [1, 2]}
+
+
+def test_what_no_split_lists_trains_if_only_what_is_held_out_is_listed() -> None:
+    assert rows_of(by_column(heldout=["test"]), source(PARTS)) == {TRAIN: [0, 1, 3, 4], HELDOUT: [2]}
+
+
+@pytest.mark.parametrize(("values", "said"), [(PARTS[:4], "'valid' in 1 row"), ([*PARTS[:1], None], "null in 1 row")])
+def test_a_value_that_no_split_lists_is_refused_or_left_out_as_asked(values: list[Any], said: str) -> None:
+    listed = {"train": ["train"], "heldout": ["test"]}
+    with pytest.raises(DataError, match=rf"a\.csv: column 'part' is {said}, which neither split lists.*leave_out"):
+        rows_of(by_column(**listed), source(values))
+    assert rows_of(by_column(**listed, others="leave_out"), source(PARTS)) == {TRAIN: [0, 3], HELDOUT: [2]}
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "train", "heldout"),
+    [
+        ([2024, 2025, 2026], pa.int16(), [2024, 2025], [2026]),
+        ([True, False], None, [False], [True]),
+        ([datetime.date(2026, 1, 1), datetime.date(2026, 2, 1)], None, ["2026-01-01"], ["2026-02-01"]),
+    ],
+)
+def test_whole_numbers_truths_and_days_are_values_too(
+    values: list[Any], kind: pa.DataType, train: list[Any], heldout: list[Any]
+) -> None:
+    found = rows_of(by_column(train=train, heldout=heldout), source(values, kind=kind))
+    assert len(found[TRAIN]) == len(train) and len(found[HELDOUT]) == len(heldout)
+
+
+def test_a_number_is_no_text_and_no_truth() -> None:
+    with pytest.raises(DataError, match="'1' in 1 row"):
+        rows_of(by_column(train=[1], heldout=[2]), source(["1"]))
+    with pytest.raises(DataError, match="column 'part' is double"):
+        rows_of(by_column(train=[1], heldout=[2]), source([1.0]))
+
+
+def test_files_are_told_by_globs_as_a_sources_are() -> None:
+    spec = ShardSpec.model_validate({"split": {"train": ["2024/**", "2025/*.csv"], "heldout": ["2026/**"]}})
+    files = [source([None], path) for path in ("2024/a/b.csv", "2025/c.csv", "2026/d.csv")]
+    held = {member.path for task in plan_groups(files, spec) if task.splits == (HELDOUT,) for member in task.members}
+    assert held == {"2026/d.csv"}
+    with pytest.raises(DataError, match=r"2027/e\.csv: neither split lists the file"):
+        plan_groups([*files, source([None], "2027/e.csv")], spec)
+    left = ShardSpec.model_validate({"split": {**spec.split.model_dump(), "others": "leave_out"}})
+    paths = {m.path for task in plan_groups([*files, source([None], "2027/e.csv")], left) for m in task.members}
+    assert paths == {"2024/a/b.csv", "2025/c.csv", "2026/d.csv"}
+    with pytest.raises(DataError, match=r"2026/\*\*' matches no file"):
+        plan_groups(files[:2], spec)
+    both = ShardSpec.model_validate({"split": {"train": ["**/*.csv"], "heldout": ["2026/**"]}})
+    with pytest.raises(DataError, match=r"2026/d\.csv: both splits list the file"):
+        plan_groups(files, both)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"split": {"column": "part", "train": ["a"], "heldout": []}}, "heldout"),
+        ({"split": {"column": "part", "train": ["a", "b"], "heldout": ["b"]}}, "both splits list 'b'"),
+        ({"split": {"heldout": [3]}}, "globs are texts"),
+        ({"split": {"column": "part", "heldout": ["a"]}, "split_by": "row"}, "goes with `split_by: given`"),
+        ({"split_by": "given"}, "goes with `split_by: given`"),
+        ({"split": {"column": "part", "heldout": ["a"]}, "split_key": "part"}, "split_key"),
+    ],
+)
+def test_a_split_that_says_nothing_or_two_things_is_refused(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        ShardSpec.model_validate(fields)
+
+
+def test_it_is_part_of_every_key_and_where_there_is_none_nothing_has_changed() -> None:
+    one, two = by_column(heldout=["test"]), by_column(heldout=["valid"])
+    for name in ("identity", "group_identity", "splitting"):
+        assert getattr(one, name) != getattr(two, name)
+        assert "split" not in getattr(ShardSpec(), name), "manifests without one keep their digests"
+    assert ShardSpec.model_validate(one.identity) == one
+
+
+def test_the_contracts_leakage_rules_see_the_same_split() -> None:
+    spec = by_column(train=["train"], heldout=["test"], others="leave_out")
+    split = pipeline_split(spec, {"part": "string"})
+    assert split.key == "part" and split.of_rows is not None
+    names = split.of_rows(pa.array(["a"] * 5), pa.array(range(5)), pa.array(PARTS))
+    assert names.to_pylist() == ["train", None, "heldout", "train", None]
+    files = ShardSpec.model_validate({"split": {"heldout": ["2026/**"]}})
+    split = pipeline_split(files, {})
+    assert (split.of_text("2026/a"), split.of_text("2025/a"), split.of_rows) == ("heldout", "train", None)
+
+
+@pytest.mark.parametrize("split", [{"column": "part", "heldout": ["test"]}, {"heldout": ["**"]}])
+def test_a_share_of_what_is_held_out_can_rank_and_a_larger_one_has_it_all(split: dict[str, Any]) -> None:
+    spec = ShardSpec.model_validate({"split": split})
+    assert spec.whole_fraction == 1.0
+    numbers = np.arange(1000)
+    members = [source([None], f"{number}.csv") for number in range(200)] if "column" not in split else [source([None])]
+    less, more = (
+        np.concatenate([within_fraction(each, None, numbers, spec, fraction) for each in members])
+        for fraction in (0.2, 0.5)
+    )
+    assert not (less & ~more).any()
+    assert less.mean() == pytest.approx(0.2, abs=0.08) and more.mean() == pytest.approx(0.5, abs=0.12)
