@@ -28,8 +28,8 @@ SPLIT_FUNCTION, ROW_FUNCTION = "headway_split", "headway_split_of_row"
 class PipelineSplit:
     """How the pipeline itself will split the rows."""
 
-    of_text: Callable[[str], str]
-    """The split of a key, such as a path: a pure function of the text."""
+    of_text: Callable[[str], str | None]
+    """The split of a key, such as a path: a pure function of the text; None where it is in none."""
     of_rows: Callable[..., Any] | None = None
     """From Arrow arrays of paths, row numbers and, if there is a `key`, its values, to the splits' names; None where
     the path alone decides."""

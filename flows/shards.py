@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from data_contracts.documents import Json, ShardGroup, ShardManifest
+from data_contracts.documents import FittedState, Json, ShardGroup, ShardManifest
 from data_contracts.errors import ConfigError
 from data_contracts.publication import Workspace
 from flows.console import headed, plain_console
@@ -17,6 +17,7 @@ from flows.pipeline_spec import find_pipeline_file, load_pipeline
 from flows.stage_records import newest_record
 from flows.tables import print_table
 from tasks.fitted_refs import state_in_use
+from training.data.fit_sample import sample_line
 
 MB = 1e6
 MAX_SHOWN_CLASSES = 12
@@ -43,6 +44,8 @@ class ShardTable(BaseModel):
     manifest: str
     content_sha256: str
     encoder: str
+    fitted_on: str = ""
+    """What the encoder was fitted on; empty: all of the training split."""
     columns: dict[str, str]
     """Column to dtype and shape of a row."""
     groups: list[GroupRow]
@@ -67,6 +70,7 @@ def read_shards(pipeline: str, workspace_uri: str) -> ShardTable:
         manifest=manifest.sha256,
         content_sha256=manifest.content_sha256,
         encoder=_encoder_name(manifest.spec["encoder"]),
+        fitted_on=sample_line(workspace.load(manifest.fitted, FittedState).statistics),
         columns={column.name: f"{column.dtype}{list(column.shape)}" for column in manifest.columns},
         groups=group_rows(manifest.groups),
     )
@@ -121,6 +125,8 @@ def print_shards(table: ShardTable, console: Console | None = None) -> None:
     columns = ", ".join(f"{name} {kind}" for name, kind in table.columns.items())
     codecs = ", ".join(sorted({row.codec for row in table.groups}))
     console.print(headed(table.pipeline, f"  manifest {table.manifest[:12]}, {table.encoder}, codec {codecs}"))
+    if table.fitted_on:
+        console.print(table.fitted_on)
     console.print(f"a row is {columns}\n")
     shown = Table(box=None, padding=(0, 2, 0, 0))
     shown.add_column("split", no_wrap=True)

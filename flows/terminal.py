@@ -32,6 +32,7 @@ NOTICES = {
     "trial": "trial",
     "recipe.untried": "untried",
     "shard.left_out": "split",
+    "fit.sample": "fit",
     "start_from": "start",
     "reproduce.begin": "reproduce",
     "reproduce.disk": "disk",

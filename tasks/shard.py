@@ -20,6 +20,7 @@ from tasks.stage import Made, find_or_make, stage_task
 from training.code_archive import encoder_code
 from training.data.encoder_specs import ENCODER_SPEC
 from training.data.encoders import libraries
+from training.data.fit_sample import sample_line
 from training.data.given_split import GivenSplit
 from training.data.group_store import record_path
 from training.data.group_writer import GroupWriter
@@ -102,6 +103,8 @@ def _newly_fitted(context: RunContext, spec: ShardSpec, source: SourceSpec, snap
     def make() -> Made:
         sources = _sources(context, source, snapshot, receipt)
         state = fit(spec, sources, workspace, snapshot=snapshot, receipt=receipt, code=own)
+        if said := sample_line(state.statistics):
+            context.ledger.event("fit.sample", message=f"{said} (shards.encoder.fit_mb).")
         return Made(document=state, files=state.files)
 
     return find_or_make(context, "fit", inputs, make)

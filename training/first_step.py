@@ -157,12 +157,13 @@ def _step(training: TrainingSpec, shape: DataShape) -> None:
     with torch.no_grad():
         recipe.measures(learner.model, batch)
         example = recipe.example_input().to(gang.device)
+        kind = type(getattr(recipe, "_recipe", recipe))
         try:
             learner.model(example)
         except Exception as error:
             raise ConfigError(
                 f"the model cannot be called with example_input ({type(error).__name__}: {str(error)[:200]}).",
-                where=definition(type(getattr(recipe, "_recipe", recipe)).example_input) or "recipe",
+                where=definition(vars(kind).get("example_input", kind)) or "recipe",
                 advice="It is exported as it is called with that.",
             ) from error
 

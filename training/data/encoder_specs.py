@@ -32,6 +32,12 @@ class BytePairSpec(Frozen):
         description="Tokens in the vocabulary, with 256 bytes and 2 markers; at most 65536, to fit 16 bits.",
     )
     sequence_tokens: SequenceTokens = 256
+    fit_mb: int = Field(
+        default=128,
+        ge=1,
+        description="Megabytes (10^6) of text that the vocabulary is learnt from, at most: documents drawn by hash. "
+        "They are held in memory.",
+    )
 
     @property
     def fitting(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
+from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from data_contracts.digests import sha256_bytes
@@ -115,7 +116,7 @@ def fit_encoder(
                 raise ValueError("an encoder of the user's own is fitted with its code")
             return fit_own_encoder(spec, code, groups)
         case BytePairSpec():
-            return Fitted({TOKENIZER_FILE: _fit_byte_pair(spec, groups)}, None)
+            return _fit_byte_pair(spec, groups)
         case TokenIdsSpec():
             return Fitted({}, None)
         case TabularSpec() | ImageSpec():
@@ -127,11 +128,13 @@ def fit_encoder(
             return Fitted({}, whole.statistics())
 
 
-def _fit_byte_pair(spec: BytePairSpec, groups: Sequence[Iterable[SourceBlock]]) -> bytes:
+def _fit_byte_pair(spec: BytePairSpec, groups: Sequence[Iterable[SourceBlock]]) -> Fitted:
     from training.data.byte_pair import fit_byte_pair
-    from training.data.source_columns import texts
+    from training.data.fit_sample import FitSample
 
-    return fit_byte_pair(spec, (text for blocks in groups for block in blocks for text in texts(block, spec.column)))
+    sample = FitSample(chain.from_iterable(groups), spec.column, spec.fit_mb * 10**6)
+    tokenizer = fit_byte_pair(spec, sample.documents())
+    return Fitted({TOKENIZER_FILE: tokenizer}, None if sample.account is None else {"sample": sample.account})
 
 
 def _fit_of(spec: TabularSpec | ImageSpec, blocks: Iterable[SourceBlock]) -> Fit:

@@ -34,7 +34,7 @@ def lr_factor(schedule: ScheduleSpec, step: int, max_steps: int) -> float:
 
 def _decay(schedule: ScheduleSpec, step: int, max_steps: int) -> float:
     """From 1 to 0, over the steps behind the warm-up."""
-    remaining_steps = max_steps - schedule.warmup_steps
+    remaining_steps = max(1, max_steps - schedule.warmup_steps)
     match schedule.kind:
         case "cosine":
             return 0.5 * (1 + math.cos(math.pi * (step - schedule.warmup_steps) / remaining_steps))
