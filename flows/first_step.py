@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from data_contracts.contract import Contract
 from data_contracts.digests import sha256_bytes, sha256_of
 from data_contracts.documents import FittedState, RunSpec
-from data_contracts.errors import IntegrityError
+from data_contracts.errors import ConfigError, HeadwayError, IntegrityError
 from data_contracts.publication import Workspace
 from flows.made_up_source import made_up_rows, num_label_values
 from flows.pipeline_spec import PipelineSpec
@@ -24,10 +25,13 @@ from training.data.shapes import DataShape
 from training.first_step import FirstStepRequest, require_first_step
 from training.made_up_rows import plausible_shapes
 
+OTHER_VALUES = "the encoder may want other values than made-up ones; the source's first rows will tell"
 OF_THE_LENGTH = {"max_steps", "checkpoints", "schedule", "global_batch_sequences", "guards", "profile", "order"}
 """Fields of the training configuration that a first step does not depend on."""
-_good: dict[str, str] = {}
-"""What was found in this process: a command asks before it starts a server, and its flow asks again."""
+_shapes: dict[str, DataShape | HeadwayError | None] = {}
+"""Of made-up rows, by what decides them; or the encoder's defect, or None where it may want other values."""
+_found: dict[str, str | HeadwayError] = {}
+"""What came of it in this process: a command asks before it starts a server, and its flow asks again."""
 
 
 def check_first_step(pipeline: PipelineSpec, path: Path, contract: Contract, workspace: Workspace | None) -> str:
@@ -62,9 +66,49 @@ def check_first_step(pipeline: PipelineSpec, path: Path, contract: Contract, wor
         "shapes": [shape.model_dump(mode="json") for shape in shapes],
     }
     key = sha256_of(asked)
-    if key not in _good:
-        _good[key] = _try(pipeline, contract, own, shapes, search_path)
-    return _good[key]
+    if key not in _found:
+        try:
+            _found[key] = _try(pipeline, contract, own, shapes, search_path)
+        except ConfigError as error:
+            _found[key] = error
+    return _or_raised(_found[key])
+
+
+def made_up_shape(pipeline: PipelineSpec, contract: Contract, own: bytes) -> DataShape | None:
+    """What the user's own encoder makes of made-up rows; None where it may want other values than such.
+
+    Args:
+        own: the archive of its code.
+
+    Raises:
+        ConfigError: its code is wrong whatever the rows; names the line.
+    """
+    encoder = pipeline.shards.encoder
+    assert isinstance(encoder, OwnSpec)
+    columns = {name: column.model_dump(mode="json") for name, column in contract.columns.items()}
+    key = sha256_of([encoder.model_dump(mode="json"), sha256_bytes(own), columns, pipeline.source.is_table])
+    if key not in _shapes:
+        try:
+            facts = try_own_encoder(encoder, own, made_up_rows(contract, is_table=pipeline.source.is_table))
+            _shapes[key] = None if facts is None else facts.shape
+        except ConfigError as error:
+            _shapes[key] = error
+    return _or_raised(_shapes[key])
+
+
+def check_encodes(pipeline: PipelineSpec, path: Path, contract: Contract) -> str:
+    """The encoder's part of `check_first_step`."""
+    own = encoder_code(pipeline.shards.encoder, (str(path.parent),))
+    return OTHER_VALUES if own is not None and made_up_shape(pipeline, contract, own) is None else ""
+
+
+T = TypeVar("T")
+
+
+def _or_raised(found: T | HeadwayError) -> T:
+    if isinstance(found, HeadwayError):
+        raise type(found)(found.what, where=found.where, advice=found.advice) from found
+    return found
 
 
 def _try(
@@ -76,11 +120,10 @@ def _try(
 ) -> str:
     encoder = pipeline.shards.encoder
     if not shapes and isinstance(encoder, OwnSpec):
-        rows = made_up_rows(contract, is_table=pipeline.source.is_table)
-        facts = try_own_encoder(encoder, own or b"", rows)
-        if facts is None:
-            return "the encoder may want other values than made-up ones; the source's first rows will tell"
-        shapes = (facts.shape,)
+        shape = made_up_shape(pipeline, contract, own or b"")
+        if shape is None:
+            return OTHER_VALUES
+        shapes = (shape,)
     shapes = shapes or plausible_shapes(encoder, num_label_values(contract, getattr(encoder, "label", None)))
     return require_first_step(FirstStepRequest(training=pipeline.training, shapes=shapes), search_path=search_path)
 

@@ -31,8 +31,8 @@ class Damages:
 def look_up(context: RunContext, pipeline: PipelineSpec, taken: Snapshot) -> dict[str, str]:
     """Found stages by name, each with what a person is told of it.
 
-    Beside them: `shard.outlook`, what sharding would cost; `launch.resume`, the checkpoint that training would go on
-    from; `start`, the model that it would start from.
+    Beside them: `shard.outlook`, what sharding would cost; `shard.rows`, how many there are to train on;
+    `launch.resume`, the checkpoint that training would go on from; `start`, the model that it would start from.
     """
     workspace = context.workspace
     found: dict[str, str] = {}
@@ -53,7 +53,8 @@ def look_up(context: RunContext, pipeline: PipelineSpec, taken: Snapshot) -> dic
     if record is None:
         return found
     manifest = workspace.load(record.document, ShardManifest)
-    found["shard"] = f"{manifest.num_rows('train'):,} training rows"
+    num_rows = manifest.num_rows("train")
+    found["shard"], found["shard.rows"] = f"{num_rows:,} training rows", str(num_rows)
     settled = describe_run(context, pipeline.training, record.document)
     run = settled.run
     if settled.said:

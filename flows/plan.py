@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ValidationError
 from rich.table import Table
 
-from data_contracts.contract import load_contract
+from data_contracts.contract import Contract, load_contract
 from data_contracts.documents import FittedState, Registration, RunSpec
 from data_contracts.errors import IntegrityError
 from data_contracts.report_text import count
@@ -13,6 +13,7 @@ from data_contracts.sources import take_snapshot
 from data_contracts.stages import StageRecord
 from flows.brief_context import brief_context
 from flows.console import headed, plain_console
+from flows.first_step import made_up_shape
 from flows.found_stages import Damages, look_up
 from flows.holds import Hold, shown_hold
 from flows.pipeline_spec import PipelineSpec
@@ -25,10 +26,11 @@ from tasks.context import RunContext
 from tasks.launch import final_checkpoint
 from tasks.shard import known_fitted_state
 from training.checkpoint.layout import step_of
-from training.config import TrainingSpec, batch_line
+from training.code_archive import encoder_code
+from training.config import TrainingSpec, batch_line, length_line
 from training.data.data_shape import data_shape, token_shape
-from training.data.encoder_specs import TokenSpec
-from training.data.shapes import DataShape
+from training.data.encoder_specs import OwnSpec, TokenSpec
+from training.data.shapes import DataShape, TokenShape
 from training.optimizers.spec import learning_rate_line
 from training.rehearsal import Rehearsal, RehearsalRequest, rehearse
 
@@ -51,6 +53,8 @@ class Plan(BaseModel):
     size_bytes: int
     stages: list[StagePlan]
     batch: str
+    length: str
+    """Steps in tokens or examples, and in epochs once rows are counted."""
     rates: str
     """Peak learning rates, how they are scaled with the batch, and their course."""
     groups: list[str]
@@ -85,19 +89,20 @@ def make_plan(request: TrainingRequest, *, may_rehearse: bool = False) -> Plan:
 def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Plan:
     workspace, damages = context.workspace, Damages()
     context.ledger.listeners.append(damages)
-    texts = load_contract(context.base / pipeline.contract).texts
-    taken = take_snapshot(pipeline.source, base=context.base, cache=context.digests, texts=texts)
+    contract = load_contract(context.base / pipeline.contract)
+    taken = take_snapshot(pipeline.source, base=context.base, cache=context.digests, texts=contract.texts)
     context.digests.save()
     found = look_up(context, pipeline, taken)
     planned = [_stage(context, pipeline, name, found, damages.by_stage) for name in STAGES]
     is_unknown = _is_unknown(planned)
-    shape = _shape(context, pipeline) if is_unknown else None
-    rehearsal = _rehearsal(context, pipeline, shape) if may_rehearse and shape is not None else None
+    shape = _shape(context, pipeline)
+    rehearsal = _rehearsal(context, pipeline, shape) if may_rehearse and is_unknown and shape is not None else None
     if rehearsal is not None:
         planned = [_with_estimate(stage, rehearsal.step_s * pipeline.training.max_steps) for stage in planned]
     costs = [stage.expected_s for stage in planned if stage.state != "found"]
     known = [cost for cost in costs if cost is not None]
     world_size = pipeline.launch.nodes * pipeline.launch.ranks_per_node
+    context_tokens = _context_tokens(pipeline, shape or _likely_shape(context, pipeline, contract))
     memory_bytes = _rank_memory_bytes(context) if rehearsal is None else rehearsal.peak_bytes
     return Plan(
         pipeline=pipeline.pipeline,
@@ -105,7 +110,12 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
         num_files=len(taken.files),
         size_bytes=taken.size_bytes,
         stages=planned,
-        batch=batch_line(pipeline.training, world_size=world_size, context_tokens=pipeline.shards.context_tokens),
+        batch=batch_line(pipeline.training, world_size=world_size, context_tokens=context_tokens),
+        length=length_line(
+            pipeline.training,
+            context_tokens=context_tokens,
+            num_rows=int(found["shard.rows"]) if "shard.rows" in found else None,
+        ),
         rates=learning_rate_line(
             pipeline.training.optimizer,
             pipeline.training.schedule,
@@ -117,7 +127,9 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
         start=found.get("start") or _start(context, pipeline),
         rehearsal=rehearsal,
         rank_memory_bytes=memory_bytes,
-        memory_note="" if memory_bytes is not None else _why_unknown(pipeline, shape, may_be_rehearsed=is_unknown),
+        memory_note=""
+        if memory_bytes is not None
+        else _why_unknown(pipeline, shape if is_unknown else None, may_be_rehearsed=is_unknown),
         expected_s=sum(known) if len(known) == len(costs) else None,
     )
 
@@ -151,6 +163,19 @@ def _shape(context: RunContext, pipeline: PipelineSpec) -> DataShape | None:
     if fitted is None:
         return None
     return data_shape(encoder.model_dump(mode="json"), context.workspace.load(fitted, FittedState).statistics)
+
+
+def _likely_shape(context: RunContext, pipeline: PipelineSpec, contract: Contract) -> DataShape | None:
+    """Of made-up rows, which the preflight has encoded already."""
+    own = encoder_code(pipeline.shards.encoder, (str(context.base),))
+    return None if own is None else made_up_shape(pipeline, contract, own)
+
+
+def _context_tokens(pipeline: PipelineSpec, shape: DataShape | None) -> int | None:
+    """Tokens that a row predicts, 1 where it is an example; None where an encoder of the user's own has yet to say."""
+    if shape is None:
+        return None if isinstance(pipeline.shards.encoder, OwnSpec) else 1
+    return shape.context_tokens if isinstance(shape, TokenShape) else 1
 
 
 def _rehearsal(context: RunContext, pipeline: PipelineSpec, shape: DataShape) -> Rehearsal:
@@ -248,6 +273,7 @@ def print_plan(plan: Plan) -> None:
         table.add_row(stage.stage, "be found" if stage.state == "found" else stage.state, _takes(stage), stage.detail)
     print_table(console, table)
     console.print(f"\n{plan.batch}")
+    console.print(f"length       {plan.length}")
     console.print(f"rates        {plan.rates}")
     for group in plan.groups:
         console.print(f"group        {group}")

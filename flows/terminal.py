@@ -33,6 +33,7 @@ NOTICES = {
     "recipe.untried": "untried",
     "shard.left_out": "split",
     "fit.sample": "fit",
+    "length": "length",
     "start_from": "start",
     "reproduce.begin": "reproduce",
     "reproduce.disk": "disk",

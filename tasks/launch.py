@@ -29,7 +29,7 @@ from tasks.track import SeriesShipper
 from tasks.training_watch import TrainingWatch
 from training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder, stored_files
 from training.code_archive import freeze_code, freeze_environment
-from training.config import TrainingSpec, batch_line, can_share
+from training.config import TrainingSpec, batch_line, can_share, length_line, targets_of
 from training.data.shapes import TokenShape
 from training.launch.retry_budget import AttemptRecords
 from training.launch.spec import Gang, LaunchSpec
@@ -192,6 +192,9 @@ def watched_training(
         world_size, context_tokens = spec.nodes * spec.ranks_per_node, _context_tokens(context, run)
         line = batch_line(training, world_size=world_size, context_tokens=context_tokens)
         context.ledger.event("batch", message=line)
+        num_rows = workspace.load(run.manifest, ShardManifest).num_rows("train")
+        length = length_line(training, context_tokens=context_tokens, num_rows=num_rows)
+        context.ledger.event("length", message=length)
         rates = learning_rate_line(
             training.optimizer,
             training.schedule,
@@ -250,8 +253,7 @@ def bring_start(context: RunContext, start: Link) -> None:
 
 def step_facts(context: RunContext, run: RunSpec, training: TrainingSpec) -> dict[str, Any]:
     """What every step is told with, for people."""
-    targets = "examples" if _context_tokens(context, run) == 1 else "tokens"
-    return {"max_steps": training.max_steps, "targets": targets}
+    return {"max_steps": training.max_steps, "targets": targets_of(_context_tokens(context, run))}
 
 
 def _context_tokens(context: RunContext, run: RunSpec) -> int:

@@ -140,15 +140,39 @@ def _refuse_uneven(spec: TrainingSpec, world_size: int, num_shares: int, possibl
         )
 
 
-def batch_line(spec: TrainingSpec, *, world_size: int, context_tokens: int) -> str:
-    """The batch arithmetic in one line, for a person; with one token a row, rows are examples."""
+def targets_of(context_tokens: int | None) -> str:
+    """What a person counts a batch in: with one token a row, rows are examples; None: nobody knows yet."""
+    return "rows" if context_tokens is None else "examples" if context_tokens == 1 else "tokens"
+
+
+def batch_line(spec: TrainingSpec, *, world_size: int, context_tokens: int | None) -> str:
+    """The batch arithmetic in one line, for a person.
+
+    Args:
+        context_tokens: that a row predicts, as `targets_of` has it.
+    """
     accumulation = replicas_per_rank(spec, world_size)
-    what, row = ("examples", "") if context_tokens == 1 else ("tokens", f" x {context_tokens} seq")
+    what = targets_of(context_tokens)
+    row = f" x {context_tokens} seq" if what == "tokens" else ""
     shape = mesh_shape(spec.parallel, world_size)
     is_replicated = spec.parallel.mode == "exact" and shape.shard == 1
     together = "" if shape.num_shares == world_size else f" of {world_size // shape.num_shares}"
     return (
         f"{what}/step  {spec.micro_batch_sequences} micro{row} x {shape.num_shares} "
         f"{'groups' if together else 'ranks'}{together} x {accumulation} accumulation = "
-        f"{spec.global_batch_sequences * context_tokens:,}{'' if is_replicated else f'   ({shape})'}"
+        f"{spec.global_batch_sequences * (context_tokens or 1):,}{'' if is_replicated else f'   ({shape})'}"
     )
+
+
+def length_line(spec: TrainingSpec, *, context_tokens: int | None, num_rows: int | None) -> str:
+    """How long training is in one line, for a person.
+
+    Args:
+        context_tokens: that a row predicts, as `targets_of` has it.
+        num_rows: to train on; None where nobody knows yet.
+    """
+    num_seen = spec.max_steps * spec.global_batch_sequences
+    seen = f"{spec.max_steps:,} steps = {num_seen * (context_tokens or 1):,} {targets_of(context_tokens)}"
+    # Of datasets mixed in, each has epochs of its own.
+    is_told = num_rows and not spec.order.mix
+    return f"{seen} = {num_seen / num_rows:.2g} epochs of {num_rows:,} rows" if is_told and num_rows else seen

@@ -19,7 +19,7 @@ from flows.ci.results import Checklist, CheckName, NotJudged, Said
 from flows.ci.smoke import Smoke, make_smoke
 from flows.contract_diff import compare_files, verdict
 from flows.environment import project_folder
-from flows.first_step import check_first_step
+from flows.first_step import check_encodes, check_first_step
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.plan import make_plan
 from flows.preflight import check_contract, check_encoder, check_tracking_uri
@@ -59,6 +59,7 @@ class Checks:
         self._base: Base | None = None
         self._smoke: Smoke | None = None
         self._made: Answer = {}
+        self._encodes = False
 
     @property
     def base_commit(self) -> str:
@@ -73,8 +74,8 @@ class Checks:
         asked, self._scratch = self._asked, scratch
         checklist.run("contract", self._contract)
         checklist.run("config", self._config)
+        self._encodes = checklist.run("encoder", self._encoder, needs=("config",))  # first: the recipe reads its rows
         checklist.run("recipe", self._recipe, needs=("config",))
-        checklist.run("encoder", self._encoder, needs=("config",))
         checklist.run("stages", self._stages, needs=READY)
         if asked.smoke:
             checklist.run("smoke", self._retrain_a_little, needs=READY)
@@ -116,13 +117,17 @@ class Checks:
         file, pipeline = self._loaded()
         recipe = pipeline.training.recipe
         check_recipe(recipe.name, recipe.model, (str(file.parent),))
-        untried = check_first_step(pipeline, file, check_contract(pipeline, file), workspace=None)
+        untried = "see encoder"
+        if self._encodes:
+            untried = check_first_step(pipeline, file, check_contract(pipeline, file), workspace=None)
         return Said(recipe.name, (f"not tried on made-up rows: {untried}",) if untried else ())
 
     def _encoder(self) -> Said:
         file, pipeline = self._loaded()
         check_encoder(pipeline, file)
-        return Said(getattr(pipeline.shards.encoder, "name", pipeline.shards.encoder.kind))
+        untried = check_encodes(pipeline, file, check_contract(pipeline, file))
+        details = (f"not tried on made-up rows: {untried}",) if untried else ()
+        return Said(getattr(pipeline.shards.encoder, "name", pipeline.shards.encoder.kind), details)
 
     def _stages(self) -> Said:
         details: list[str] = []

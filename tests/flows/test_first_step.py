@@ -100,6 +100,53 @@ class Linear:
 """
 
 
+TOKENS = """\
+        from training.data.shapes import TokenShape
+
+        self.shape = TokenShape(vocab_size=256, context_tokens=5)
+
+    def encode(self, batch):
+        return [np.frombuffer(word.encode(), np.uint8) for word in batch.column(self.spec.column).to_pylist()]
+"""
+
+
+TOKEN_RECIPE = """\
+import torch
+from torch import nn
+
+from data_contracts.documents import Frozen
+from training.data.shapes import TokenShape
+from training.recipes.protocol import Losses
+
+
+class Bigram:
+    spec_type, shape_type = Frozen, TokenShape
+
+    def __init__(self, spec, shape):
+        self.size = shape.vocab_size
+
+    def build(self):
+        return nn.Embedding(self.size, self.size)
+
+    def losses(self, model, batch):
+        seen, targets = batch["tokens"][:, :-1], batch["tokens"][:, 1:]
+        nats = nn.functional.cross_entropy(model(seen).transpose(1, 2), targets, reduction="none")
+        return Losses(nats, targets != 1)
+
+    def measures(self, model, batch):
+        return {"nats": self.losses(model, batch).nats}
+
+    def hidden_matrices(self, model):
+        return ()
+
+    def example_input(self):
+        return torch.zeros((2, 4), dtype=torch.int64)
+
+
+Linear = Bigram
+"""
+
+
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RetrainRequest]:
     """A project with something else in one place of one file; there are no data."""
@@ -199,3 +246,19 @@ columns:
     assert all(min(each) >= 7 and len(each) == 6 for each in rows["c"]) and {len(each) for each in rows["e"]} == {16}
     assert all(0.5 <= each <= 0.75 for each in rows["f"]) and set(rows["h"]) == {"x", "y", "z"}
     assert [num_label_values(contract, name) for name in ("a", "b", "g", "h", None)] == [2, None, 2, 3, None]
+
+
+def test_a_plan_speaks_of_tokens_where_training_will(write: Callable[..., RetrainRequest], tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "words.csv").write_text("word,language\none,north\n")
+    request = write("words.yaml", "uri: there-is-none", "uri: data")
+    assert make_plan(request).batch.startswith("examples/step")
+
+    request = write("encoder.py", ENCODER[ENCODER.index("        lengths = P") :], TOKENS)
+    (package,) = {each.parent for each in tmp_path.glob("own_*/encoder.py") if "TokenShape(" in each.read_text()}
+    (package / "recipe.py").write_text(TOKEN_RECIPE)
+    written = (tmp_path / "words.yaml").read_text()
+    (tmp_path / "words.yaml").write_text(written.replace("there-is-none", "data"))
+    planned = make_plan(request)
+    assert "x 5 seq" in planned.batch and planned.batch.endswith("= 40"), "8 rows of 5 tokens"
+    assert planned.length == "1,000 steps = 40,000 tokens"

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts.errors import ConfigError
-from training.config import TrainingSpec, batch_line, can_share, replicas_per_rank
+from training.config import TrainingSpec, batch_line, can_share, length_line, replicas_per_rank
 
 SPEC = TrainingSpec(global_batch_sequences=32, micro_batch_sequences=8)
 
@@ -47,6 +47,19 @@ def test_an_unknown_field_is_refused():
 def test_the_batch_line_adds_up():
     line = batch_line(SPEC, world_size=2, context_tokens=256)
     assert line == "tokens/step  8 micro x 256 seq x 2 ranks x 2 accumulation = 8,192"
+
+
+@pytest.mark.parametrize(
+    ("context_tokens", "num_rows", "line"),
+    [
+        (256, 4000, "1,000 steps = 8,192,000 tokens = 8 epochs of 4,000 rows"),
+        (256, None, "1,000 steps = 8,192,000 tokens"),
+        (1, 320_000, "1,000 steps = 32,000 examples = 0.1 epochs of 320,000 rows"),
+        (None, None, "1,000 steps = 32,000 rows"),
+    ],
+)
+def test_the_length_line_adds_up(context_tokens, num_rows, line):
+    assert length_line(SPEC, context_tokens=context_tokens, num_rows=num_rows) == line
 
 
 def test_every_field_is_described_for_the_form():

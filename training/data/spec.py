@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 from pydantic import Field, model_validator
 
 from data_contracts.documents import Frozen
-from training.data.encoder_specs import BytePairSpec, EncoderSpec, ImageSpec, TabularSpec, TokenIdsSpec, TokenSpec
+from training.data.encoder_specs import BytePairSpec, EncoderSpec, ImageSpec, TabularSpec, TokenIdsSpec
 from training.data.given_split import GivenSplit
 
 __all__ = ["BytePairSpec", "EncoderSpec", "ImageSpec", "ShardSpec", "SkewLimits", "TabularSpec", "TokenIdsSpec"]
@@ -135,8 +135,3 @@ class ShardSpec(Frozen):
     def whole_fraction(self) -> float:
         """The hashes of what is held out lie below this fraction of all of them."""
         return self.heldout_fraction if self.split is None else 1.0
-
-    @property
-    def context_tokens(self) -> int:
-        """Tokens that a row predicts; 1 where a row is an example of its own."""
-        return self.encoder.sequence_tokens if isinstance(self.encoder, TokenSpec) else 1
