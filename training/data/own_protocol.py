@@ -47,6 +47,9 @@ class OwnEncoder(Protocol):
     - `TabularShape`, `TabularNumberShape`: `numeric` (float32), `categorical` (int32) where there are any, and `label`.
     - `OwnShape`: the columns it lists, and `label`.
     - `TokenShape`: `encode` returns documents of tokens, which Headway packs; `vocab_size` counts the encoder's ids.
+      This is where a tokenizer from elsewhere plugs in. Its ids are returned as they are: Headway stores them 2 higher
+      and puts a separator before each document. So leave out its own BOS, EOS and padding, unless the model is to read
+      them as ordinary tokens; `training.data.shapes.TokenShape` says what a recipe then gets.
 
     A `label` is int32 (rows, 1) in [0, num_classes), or float32 (rows, 1) where a number is predicted. Evaluation
     counts by it: classes by log loss, numbers by squared error, tokens in bits.

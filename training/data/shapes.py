@@ -8,11 +8,26 @@ from data_contracts.documents import Frozen, Json, PayloadColumn
 
 
 class TokenShape(Frozen):
-    """Rows of `context_tokens` + 1 tokens, to be predicted one after another."""
+    """Rows of `context_tokens` + 1 tokens, to be predicted one after another.
+
+    - The documents of a shard group are one stream: token 0 (`packing.EOT_ID`), the first document's tokens, token 0,
+      the second's, and so on. Token 0 opens each document, an empty one too; nothing closes one. There is no other BOS
+      or EOS: an encoder whose model wants one puts its own id into the document.
+    - Row r holds positions [r L, r L + L] of the stream, L being `context_tokens`: the recipe shifts, inputs are
+      `tokens[:, :-1]` and targets `tokens[:, 1:]`. Rows cross documents; attention is not cut between them.
+    - Token 1 (`packing.PAD_ID`) fills the last row of a group and is no target: its loss is 0 and its `valid` False.
+      There is no -100; a recipe tells padding by the id.
+    - Batches hold `tokens` (rows, L + 1) and `document` (rows, 1), which counts the group's documents from 0 and names
+      the one that a row's first token belongs to. Both come as int64; on disk tokens are uint16 where the vocabulary
+      fits, else uint32.
+    - Byte-pairs have both markers in their vocabulary, as tokens 0 and 1. Ids of a source (`token-ids`) and of an
+      encoder of the user's own are stored 2 higher (`packing.NUM_MARKERS`), so that none is mistaken for a marker.
+    """
 
     content: ClassVar[str] = "token sequences"
 
     vocab_size: int
+    """Ids in shards lie in [0, vocab_size): both markers are counted."""
     context_tokens: int
 
 
