@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import signal
@@ -256,7 +257,11 @@ def run() -> int:
     """Run the command line; every error becomes one message and its exit code."""
     prepare()
     say_warnings()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character is no reason to fail
     try:
+        _require_text(sys.argv[1:])
         # Typer keeps Ctrl-C to itself and returns its exit code.
         if app(standalone_mode=False) == EXIT_INTERRUPTED:
             raise KeyboardInterrupt
@@ -280,9 +285,25 @@ def run() -> int:
     return 0
 
 
+def _require_text(arguments: list[str]) -> None:
+    """What people say is kept in documents and in MLflow, which take UTF-8: told before anything is done.
+
+    Raises:
+        ConfigError: an argument is none.
+    """
+    for number, argument in enumerate(arguments, start=1):
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            advice = "Is the terminal's character set another, or the file's name an old one?"
+            raise ConfigError("not UTF-8.", where=f"argument {number}, {argument}", advice=advice) from error
+
+
 def _unexpected(error: BaseException) -> int:
     if isinstance(error, typer.exceptions.TyperException):
-        error.show()  # type: ignore[attr-defined]
+        shown = io.StringIO()
+        error.show(shown)  # type: ignore[attr-defined]
+        print_lines(shown.getvalue().rstrip(), sys.stderr)
         return ConfigError.exit_code
     if isinstance(error, Terminated) or type(error).__name__ == "TerminationSignal":
         print_line(

@@ -13,6 +13,8 @@ import datetime
 import enum
 import io
 import re
+import subprocess
+import sys
 import types
 import typing
 import xml.etree.ElementTree as ET
@@ -27,12 +29,16 @@ from pydantic import BaseModel
 from rich.text import Text
 
 from data_contracts import plain_text
-from data_contracts.documents import ContractReceipt, EvaluationReport
+from data_contracts.contract import load_contract
+from data_contracts.documents import ContractReceipt, Distribution, EvaluationReport, ExpectationVerdict, Snapshot
+from data_contracts.report_quarantine import QuarantineSample
 from flows import (
     champion_history,
     champion_moves,
     clean,
+    contract_check,
     failure_card,
+    logs,
     plan,
     promotion_command,
     reproduce,
@@ -50,7 +56,8 @@ from flows.terminal import NOTICES, JsonLines, Terminal
 from flows.trials import report as trials_report
 from flows.triggers import report as triggers_report
 from flows.windows import calendar
-from tasks import evaluation_report
+from tasks import artifacts, evaluation_report
+from training.launch.logs import LogLine
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PLAIN = "word"
@@ -137,10 +144,6 @@ def evaluation(text: str) -> EvaluationReport:
     return report.model_copy(update={**named, "incomparable": None})
 
 
-def receipt(text: str) -> ContractReceipt:
-    return filled(ContractReceipt, text)
-
-
 def retrained(text: str) -> summary.RetrainSummary:
     made: summary.RetrainSummary = filled(summary.RetrainSummary, text)
     return made.model_copy(
@@ -157,6 +160,20 @@ def told_events(text: str, stream: io.StringIO) -> None:
     step = {"step": 1, "max_steps": 1, "loss": 1.0, "lr": 0.1, "duration_s": 1.0, "sync_s": 0.1, "tokens": 1}
     terminal({"event": "step", "trial": text, **step})
     terminal({"event": "flow.card", **filled(failure_card.FailureCard, text).model_dump()})
+
+
+def checked(text: str) -> contract_check.Checked:
+    contract = load_contract(REPOSITORY / "data_contracts" / "contracts" / "digits.yaml")
+    bins = {"num_asked": 20, "counts": (1, 1), "num_nulls": 0, "num_nans": 0}
+    distribution = Distribution(column=text, of="values", categories=(text,), **bins)
+    return contract_check.Checked(
+        contract=contract.model_copy(update={"columns": {text: next(iter(contract.columns.values()))}}),
+        snapshot=filled(Snapshot, text),
+        receipt=filled(ContractReceipt, text).model_copy(update={"distributions": (distribution,)}),
+        quarantine=filled(QuarantineSample, text),
+        judged_now=(filled(ExpectationVerdict, text),),
+        warning=text,
+    )
 
 
 SAID: dict[str, Callable[[str, Any], object]] = {
@@ -177,6 +194,10 @@ SAID: dict[str, Callable[[str, Any], object]] = {
     ),
     "deploy": lambda text, stream: deploying._print(filled(deploying.Deployed, text), plain_console(stream)),
     "ci": lambda text, stream: [print_result(each, stream) for each in filled(Report, text).results],
+    "contract check": lambda text, stream: contract_check.print_checked(
+        checked(text), plain_console(stream), report=text
+    ),
+    "logs": lambda text, _: logs._Printer()(filled(LogLine, text)),
     "promote": lambda text, _: champion_moves.print_move(filled(champion_moves.MoveReport, text)),
     "refuse": lambda text, _: champion_moves.print_refusal(filled(champion_moves.RefusalReport, text)),
     "history": lambda text, _: champion_history.print_history(filled(champion_history.History, text)),
@@ -196,6 +217,7 @@ HTML: dict[str, Callable[[str], str]] = {
     "an evaluation": lambda text: evaluation_report.render_html(
         evaluation(text), filled(evaluation_report.Standing, text)
     ),
+    "a contract": lambda text: checked(text).report(),
 }
 COMMANDS = re.compile(r"(?m)^\s*::\w[^\n]*::|##\w*\[")
 
@@ -286,6 +308,35 @@ def test_a_program_is_given_json_of_one_line_in_ascii() -> None:
         stream = io.StringIO()
         JsonLines(stream).summary(retrained(text))
         assert stream.getvalue().isascii() and stream.getvalue().count("\n") == 1 and stream.getvalue().isprintable
+
+
+def test_prefect_is_given_tables_links_and_descriptions_that_are_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect import artifacts as prefect_artifacts
+
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(artifacts, "_is_flow_run", lambda: True)
+    for name in ("create_table_artifact", "create_link_artifact", "create_markdown_artifact"):
+        monkeypatch.setattr(prefect_artifacts, name, lambda **named: given.update(named))
+    for name, text in NASTY.items():
+        artifacts.show_table("key", [{text: text}], text)
+        artifacts.show_link("key", f"http://127.0.0.1/{text.encode(errors='replace').decode()}", text, text)
+        link = f"[{given['link_text']}]({given['link']})"  # as Prefect writes it
+        assert given["link"].isprintable() and not set('()<>[] \\`|"') & set(given["link"]), name
+        assert MarkdownIt("commonmark").render(link).count("<a ") == 1, name
+        ((key, cell),) = given["table"][0].items()
+        assert key.isprintable() and cell.isprintable(), name
+        assert set(markdown_elements(given["description"])) <= {"paragraph_open ", "inline ", "paragraph_close "}, name
+        artifacts.show_markdown("key", lambda: 1 / 0, "what cannot be made fails nothing")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_an_argument_that_is_no_utf_8_or_steers_the_terminal_is_refused_as_text() -> None:
+    command = [sys.executable, "-m", "headway", "promote", "tiny"]
+    ended = subprocess.run([*command, "1", "--why", b"a\xff\x1b[31m"], cwd=REPOSITORY, capture_output=True)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(b"headway: argument 5, a\\udcff\\x1b[31m: not UTF-8.")
+    ended = subprocess.run([*command, "--x\x1b[31m"], cwd=REPOSITORY, capture_output=True)
+    assert ended.returncode == 2 and b"No such option: --x\\x1b[31m" in ended.stderr and b"\x1b" not in ended.stderr
 
 
 def test_text_stays_what_it_is_where_nothing_is_meant_by_it() -> None:

@@ -67,7 +67,9 @@ def in_text(draw: random.Random, text: str) -> str:
             key, colon, _ = lines[at].partition(":")
             lines[at] = f"{key}{colon or ':'} {draw.choice(SCALARS)}"
         case _:
-            return draw.choice((BOMB, MERGES, "a: &a [*a]\n")) + text
+            key, colon, _ = lines[at].partition(":")
+            lines[at] = f"{key}{colon or ':'} *{draw.choice('abci')}"
+            lines.insert(0, draw.choice((BOMB, MERGES, "a: &a [*a]\n")))
     return "\n".join(lines) + "\n"
 
 
