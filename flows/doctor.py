@@ -39,7 +39,7 @@ dist.all_reduce(value)
 assert value.item() == 2
 devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
 if rank == 0:
-    print_line(f"torch {torch.__version__}: two ranks met by gloo, {devices or 'no'} GPU" + "s" * (devices > 1))
+    print(f"torch {torch.__version__}: two ranks met by gloo, {devices or 'no'} GPU" + "s" * (devices > 1))
 dist.destroy_process_group()
 """
 
