@@ -12,6 +12,7 @@ from data_contracts.publication import Workspace
 from flows.clean import CleanReport, clean, end_killed, print_clean
 from flows.console import plain_console
 from flows.environment import default_workspace
+from flows.flow_run_claims import end_killed_flow_runs
 from tasks.artifacts import show_markdown
 
 
@@ -44,6 +45,7 @@ def housekeeping(request: HousekeepingRequest) -> CleanReport:
         request: How much is taken away.
     """
     workspace = request.workspace or default_workspace()
+    end_killed_flow_runs()
     killed = end_killed(Workspace(workspace))
     report = clean(
         workspace, apply=request.apply, keep_last=request.keep_last, older_than=f"{request.older_than_days}d"

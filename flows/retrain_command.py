@@ -115,9 +115,10 @@ def _run(request: RetrainRequest, began_unix_s: float, *, as_json: bool) -> None
     from flows.retrain import retrain as retrain_flow
     from flows.summary import RetrainSummary
     from flows.watched_flow import watched_flow
+    from tasks.stopped import raised_if_stopped
 
     with watched_flow(began_unix_s, as_json=as_json) as view:
-        made = retrain_flow(request)
+        made = raised_if_stopped(retrain_flow(request))
         assert isinstance(made, RetrainSummary)  # the gate is not asked again
         with only_shown("the summary"):
             view.summary(made)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from data_contracts import stages
 from data_contracts.documents import Document, Link, StoredFile
-from data_contracts.errors import IntegrityError, RunBusy
+from data_contracts.errors import IntegrityError, RunBusy, RunStopped
 from tasks.context import RunContext
 from tasks.retry_policy import is_transient
 from tasks.run_locks import own_run, wait_for_other
+from tasks.stopped import raised_if_stopped, stopped_state
 
 if TYPE_CHECKING:
-    from prefect import Task
+    from prefect import State, Task
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,15 +36,15 @@ class Stage(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         # What Prefect does beside the function has a name in the account of time: all that no span inside it covers.
         with _context_in(args).ledger.span("prefect", task=self._name):
-            return self._task(*args, **kwargs)
+            return raised_if_stopped(self._task(*args, **kwargs))
 
     @cached_property
-    def _task(self) -> Task[P, R]:
+    def _task(self) -> Task[P, R | State[RunStopped]]:
         from prefect import Task
         from prefect.cache_policies import NO_CACHE
 
         return Task(
-            self.fn,
+            _completing(self.fn),
             name=self._name,
             task_run_name=self._task_run_name,
             # Prefect's cache knows nothing of the bytes a result stands on; ours re-checks them.
@@ -62,6 +63,19 @@ def _with_span(fn: Callable[P, R], name: str) -> Callable[P, R]:
             return fn(*args, **kwargs)
 
     return spanned
+
+
+def _completing(fn: Callable[P, R]) -> Callable[P, R | State[RunStopped]]:
+    """Prefect would show who yields to a window's end as failed, with an error in the log."""
+
+    @wraps(fn)
+    def completing(*args: P.args, **kwargs: P.kwargs) -> R | State[RunStopped]:
+        try:
+            return fn(*args, **kwargs)
+        except RunStopped as stopped:
+            return stopped_state(stopped)
+
+    return completing
 
 
 def _context_in(args: tuple[object, ...]) -> RunContext:

@@ -31,6 +31,7 @@ from flows.session import command_began_unix_s, watchers
 from flows.stage_records import newest_record_of
 from flows.windows.admission import entered
 from tasks import mlflow_store
+from tasks.stopped import raised_if_stopped
 from training.ledger import Event, Listener, read_events
 
 LAST_LINES = 5
@@ -102,7 +103,7 @@ class Rehearsal:
             _set(entered, request),  # whose end is ours
             _without_places_of_the_team(),
         ):
-            retrain(request)
+            raised_if_stopped(retrain(request))
 
     def _read(self, workspace: Workspace) -> None:
         for spool in workspace.local_root.glob("runs/*/attempts/*/ledger/rank-*.jsonl"):

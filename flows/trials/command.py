@@ -65,9 +65,10 @@ def _run(request: TrialsRequest, began_unix_s: float, *, as_json: bool) -> None:
     from flows.trials.report import TrialsSummary, print_ranking
     from flows.trials.search import trials as trials_flow
     from flows.watched_flow import watched_flow
+    from tasks.stopped import raised_if_stopped
 
     with watched_flow(began_unix_s, as_json=as_json) as view:
-        made = trials_flow(request)
+        made = raised_if_stopped(trials_flow(request))
         assert isinstance(made, TrialsSummary)  # the gate is not asked again
         if isinstance(view, JsonLines):
             view({"event": "trials", **made.model_dump(mode="json")})

@@ -12,7 +12,8 @@ from data_contracts.documents import Json
 from data_contracts.errors import ConfigError
 from flows.deploy.server import Server
 from flows.triggers.look import Event
-from flows.windows.admission import INFRASTRUCTURE, STOPPED
+from flows.windows.admission import INFRASTRUCTURE
+from tasks.stopped import STOPPED
 
 SOON = datetime.timedelta(seconds=60)
 """A start that is due so soon takes what is due: another one beside it would only be cancelled."""

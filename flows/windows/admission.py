@@ -19,6 +19,7 @@ from data_contracts.errors import ConfigError, HeadwayError, OutsideWindow, Pipe
 from data_contracts.publication import Workspace
 from flows.commands import release_command
 from flows.environment import project_folder
+from flows.flow_run_claims import claim_flow_run
 from flows.holds import Hold, standing_hold
 from flows.output import print_line
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
@@ -29,10 +30,11 @@ from flows.windows.overrides import read_overrides
 from flows.windows.schedules import require_an_opening
 from flows.windows.spec import WindowsSpec
 from tasks import current_run
+from tasks.stopped import STOPPED, WINDOW_CLOSED, stopped_state
 
 R = TypeVar("R")
 Q = TypeVar("Q", bound=TrainingRequest)
-STOPPED, WINDOW_CLOSED, STARVING, HELD = "Stopped", "WindowClosed", "Starving", "Held"
+STARVING, HELD = "Starving", "Held"
 INFRASTRUCTURE = "Infrastructure"
 """The name under which a flow run fails by no fault of its data, its code or its model: another may well succeed."""
 PASSING = ("infrastructure", "environment", "registry")
@@ -102,17 +104,18 @@ def scheduled_start() -> datetime.datetime | None:
     return datetime.datetime.fromtimestamp(flow_run.scheduled_start_time.timestamp(), UTC)
 
 
-def keeping_to_windows(retrain: Callable[[Q], R]) -> Callable[[Q], R | State[None]]:
+def keeping_to_windows(retrain: Callable[[Q], R]) -> Callable[[Q], R | State[None] | State[RunStopped]]:
     """A flow that completes under a name of its own where its windows are closed or close, or where it is stopped.
 
     None of that is a failure, and none spends a retry. What fails for want of machines or servers is named as well.
-    A command has its exit codes instead.
+    A command has its exit codes besides.
     """
 
     @functools.wraps(retrain)
-    def kept(request: Q) -> R | State[None]:
+    def kept(request: Q) -> R | State[None] | State[RunStopped]:
+        claim_flow_run(flow_run.id)
         if request == entered.get():
-            return retrain(request)
+            return _for_command(retrain, request)
         if (hold := held(request)) is not None:
             return Completed(name=HELD, message=str(hold))
         admitted = admit(request)
@@ -121,8 +124,7 @@ def keeping_to_windows(retrain: Callable[[Q], R]) -> Callable[[Q], R | State[Non
         try:
             return retrain(admitted)
         except RunStopped as stopped:
-            is_closed = stopped.reason == "window closed" and request.in_window
-            return _ended(WINDOW_CLOSED if is_closed else STOPPED, str(stopped), request)
+            return _ended(_name_of(stopped, request), str(stopped), request)
         except HeadwayError as error:
             if error.cause not in PASSING:
                 raise
@@ -131,6 +133,19 @@ def keeping_to_windows(retrain: Callable[[Q], R]) -> Callable[[Q], R | State[Non
     # Prefect makes the form of it, and would look for the names of types here, not where the flow is.
     kept.__signature__ = inspect.signature(retrain, eval_str=True)  # type: ignore[attr-defined]
     return kept
+
+
+def _for_command(retrain: Callable[[Q], R], request: Q) -> R | State[RunStopped]:
+    """A command's stop is its exit code: `raised_if_stopped` raises it again, outside of the flow run."""
+    try:
+        return retrain(request)
+    except RunStopped as stopped:
+        return stopped_state(stopped, _name_of(stopped, request))
+
+
+def _name_of(stopped: RunStopped, request: TrainingRequest) -> str:
+    """A bound of the request's own closes no window."""
+    return WINDOW_CLOSED if stopped.reason == "window closed" and request.in_window else STOPPED
 
 
 def _ended(name: str, message: str, request: TrainingRequest, *, is_lost: bool = False) -> State[None]:

@@ -10,6 +10,7 @@ import pytest
 
 from data_contracts.errors import EnvironmentProblem, HeadwayError
 from flows.rehearse.report import Report
+from tests.e2e.in_prefect import failed_in_prefect
 from tests.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
@@ -62,6 +63,7 @@ def test_a_rehearsal_goes_through_every_stage_and_touches_nothing_that_counts(pr
 
     assert error is None and report.faults == [] and report.exit_code == 0, error
     assert contents(project.root) == before
+    assert failed_in_prefect(project) == [], "its first half stops half-way, and fails nothing"
     stages = {cost.stage: cost for cost in report.stages}
     assert list(stages) == ["snapshot", "validate", "shard", "launch", "verify", "evaluate", "register"]
     assert report.steps == 4 and report.real_steps == 120 and report.data == "60 of 60 files"

@@ -18,6 +18,7 @@ from flows.request import RetrainRequest
 from flows.windows.admission import open_pipeline
 from flows.windows.decisions import open_until
 from tasks.current_run import CurrentRun, ref_of
+from tests.e2e.in_prefect import failed_in_prefect
 from tests.e2e.project import Project
 from training.ledger import Event
 
@@ -84,6 +85,7 @@ def test_training_stops_inside_its_window_with_a_checkpoint_and_the_next_one_goe
     assert project.files(f"runs/*/checkpoints/*{last}/manifest.json")
     assert not any(Path(f"/proc/{project.rank_pid(rank)}").exists() for rank in (0, 1)), "nobody trains on"
     assert history(project)[-1][1] == "cut"
+    assert failed_in_prefect(project) == [], "whoever yields has not failed"
 
     change_the_data(project)
     open_window(by_hand, datetime.timedelta(minutes=15))

@@ -31,6 +31,7 @@ from flows.windows.decisions import open_until, skip
 from flows.windows.gate import Skip, SkipState
 from flows.windows.openings import Override, Timetable
 from tasks.current_run import CurrentRun, ref_of
+from tasks.stopped import raised_if_stopped
 
 from .clocks import instant
 
@@ -222,8 +223,10 @@ def test_a_command_that_entered_is_not_asked_again_and_its_stop_is_its_exit_code
         raise RunStopped("stopped.", reason="window closed")
 
     entered = enter(kept(request_of))
-    with pytest.raises(RunStopped):
-        flow(entered)
+    state = flow(entered)
+    assert isinstance(state, State) and (state.type.value, state.name) == ("COMPLETED", "WindowClosed")
+    with pytest.raises(RunStopped, match="stopped"):
+        raised_if_stopped(state.data)
     assert asked == [entered]
 
 
