@@ -9,6 +9,7 @@ left running.
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import json
 import os
@@ -22,13 +23,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, HttpCredentials, Page, sync_playwright
 from playwright.sync_api import TimeoutError as TooLate
 
 from data_contracts.errors import EnvironmentProblem, HeadwayError
 from data_contracts.publication import Workspace
 from flows.environment import prepare
 from flows.serve import Server, mlflow_server, prefect_server, running, wait_until_ready
+from flows.server_password import new_password
 from training.launch.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -40,8 +42,12 @@ localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true');
 localStorage.setItem('mlflow.assistant.panelOpen_v1', 'false');
 """
 """It covers a third of every page of MLflow's on the first visit."""
+LOGGED_IN = "if (location.origin === %s) localStorage.setItem('prefect-password', btoa(%s));"
+"""As Prefect's own page for the password leaves it."""
 SETTLES_MS = 4000.0
 """A page is drawn with transitions after what was waited for is there; MLflow's never stops asking its server."""
+CLIENT = "screenshots"
+"""Who asks Prefect for a token against forged requests."""
 IN_README = frozenset({"retrain", "model-version"})
 NOTE = "A picture for the README"
 
@@ -64,11 +70,11 @@ def take_pictures(out: Path, pipeline: str, wanted: frozenset[str] | None) -> No
     out.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="headway-screenshots-") as folder,
-        deployed(Path(folder)) as (prefect, mlflow),
+        deployed(Path(folder), password := new_password()) as (prefect, mlflow),
         sync_playwright() as player,
     ):
         browser = player.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        take_all(Camera(browser, out, wanted), prefect, mlflow, pipeline)
+        take_all(Camera(browser, out, wanted, prefect, mlflow, password), prefect, mlflow, pipeline)
 
 
 def chromium() -> str:
@@ -80,13 +86,14 @@ def chromium() -> str:
 
 
 @contextlib.contextmanager
-def deployed(folder: Path) -> Iterator[tuple[Server, Server]]:
+def deployed(folder: Path, password: str) -> Iterator[tuple[Server, Server]]:
     """Both servers with the project deployed and a worker at work, all of it below `folder`."""
     workspace = Workspace.create(str(folder / "workspace"))
-    prefect, mlflow = prefect_server(free_port()), mlflow_server(workspace, free_port())
+    prefect, mlflow = prefect_server(free_port(), password), mlflow_server(workspace, free_port(), password)
     os.environ |= {
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_API_URL": f"{prefect.url}/api",
+        "PREFECT_API_AUTH_STRING": password,
         "PREFECT_WORKER_QUERY_SECONDS": "1",
         "HEADWAY_WORKSPACE": workspace.uri,
         "HEADWAY_PROJECT": str(REPOSITORY),
@@ -113,10 +120,25 @@ class Camera:
     Args:
         out: the folder for them.
         wanted: their names; None: all.
+        password: of both servers, which each page of the window is logged in with.
     """
 
-    def __init__(self, browser: Browser, out: Path, wanted: frozenset[str] | None) -> None:
-        self.page: Page = browser.new_page(viewport={"width": WIDTH_PX, "height": HEIGHT_PX}, color_scheme="light")
+    def __init__(
+        self,
+        browser: Browser,
+        out: Path,
+        wanted: frozenset[str] | None,
+        prefect: Server,
+        mlflow: Server,
+        password: str,
+    ) -> None:
+        user, _, secret = password.partition(":")
+        self.page: Page = browser.new_page(
+            viewport={"width": WIDTH_PX, "height": HEIGHT_PX},
+            color_scheme="light",
+            http_credentials=HttpCredentials(username=user, password=secret, origin=mlflow.url),
+        )
+        self.page.add_init_script(LOGGED_IN % (json.dumps(prefect.url), json.dumps(password)))
         self.page.set_default_timeout(1000 * PATIENCE_S)
         self.page.add_init_script(NO_ASSISTANT)
         self._out, self._wanted = out, wanted
@@ -184,7 +206,12 @@ def wait_for_run(prefect: Server, deployment: str) -> str:
 
 def api(prefect: Server, path: str, body: dict[str, Any] | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{prefect.url}/api/{path}", data, {"Content-Type": "application/json"})
+    known = {"Authorization": f"Basic {base64.b64encode(os.environ['PREFECT_API_AUTH_STRING'].encode()).decode()}"}
+    asked = f"{prefect.url}/api/csrf-token?client={CLIENT}"
+    with urllib.request.urlopen(urllib.request.Request(asked, headers=known), timeout=60) as answer:
+        token = {"Prefect-Csrf-Client": CLIENT, "Prefect-Csrf-Token": json.load(answer)["token"]}
+    headers = {"Content-Type": "application/json", **known, **token}
+    request = urllib.request.Request(f"{prefect.url}/api/{path}", data, headers)
     with urllib.request.urlopen(request, timeout=60) as answer:
         return json.load(answer)
 

@@ -206,7 +206,10 @@ def ui(
     prefect_port: Annotated[int, typer.Option(help="Port of the Prefect UI.")] = 4200,
     mlflow_port: Annotated[int, typer.Option(help="Port of the MLflow UI.")] = 5000,
 ) -> None:
-    """Start the Prefect server and the MLflow UI on loopback, until Ctrl-C."""
+    """Start the Prefect server and the MLflow UI on loopback, until Ctrl-C. It says how to log in.
+
+    Should one of the two end, it says how, and the other goes on; the exit code is 8 then.
+    """
     from flows.serve import serve
 
     serve(workspace or default_workspace(), prefect_port, mlflow_port)

@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from data_contracts.errors import EnvironmentProblem, HeadwayError
 from data_contracts.publication import Workspace
 from data_contracts.report_text import count
+from flows.open_server import openness
 from flows.output import print_json, print_line
 from flows.own_server import require_answer
 from flows.pipeline_spec import PipelineSpec
@@ -78,7 +79,7 @@ def _look(workspace_uri: str, pipeline: str) -> Iterator[Finding]:
     yield _try("packages", _packages)
     yield _try("ranks", _ranks_meet)
     yield _try("workspace", lambda: _workspace(workspace_uri))
-    yield _try("Prefect", _prefect)
+    yield _prefect_finding()
     yield _tool("xz", "reports compare a language model with `xz -9`; without it that figure is left out")
     yield _tool("git", "a version's provenance names the commit; without it that is left out")
     if pipeline:
@@ -173,6 +174,16 @@ def _prefect() -> str:
         return "no server is configured: each command has one of its own (`headway ui` and workers need one)"
     require_answer(url)
     return f"{url} answers"
+
+
+def _prefect_finding() -> Finding:
+    """An open server fails nothing, and is to be heard of."""
+    from prefect.settings import PREFECT_API_URL
+
+    finding = _try("Prefect", _prefect)
+    if finding.state == "ok" and (url := PREFECT_API_URL.value()) and (said := openness(url)):
+        return Finding(what=finding.what, state="note", said=said)
+    return finding
 
 
 def _registry(spec: PipelineSpec, workspace: Workspace) -> str:

@@ -1,7 +1,8 @@
 """Prefect's API for one command: the server that is configured, or one of the command's own.
 
 Prefect would start an ephemeral server in our process group: Ctrl-C would end it first and leave us calling it in vain,
-and a kill of ours would leave it behind. This one hears no Ctrl-C, and ends when we do, however that comes.
+and a kill of ours would leave it behind. This one hears no Ctrl-C, and ends when we do, however that comes. Its
+password is drawn for it, and known to this process and the server's alone.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from collections.abc import Iterator
 from data_contracts.errors import EnvironmentProblem
 from data_contracts.full_disk import naming_a_full_disk
 from data_contracts.leftovers import scratch_folder
+from flows.flow_run_claims import end_killed_flow_runs, holding_flow_runs
+from flows.open_server import is_known
 from flows.serve import Server, prefect_server, running, wait_until_ready
+from flows.server_password import new_password
 from tasks import mlflow_store
 from training.launch.ports import free_port
 
@@ -37,13 +41,16 @@ def prefect_api(*, of_its_own: bool = False) -> Iterator[None]:
     Raises:
         EnvironmentProblem: the configured server does not answer, or our own is not ready in time.
     """
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     if (configured := PREFECT_API_URL.value()) and not of_its_own:
         require_answer(configured, advice="or unset it to run with a server of the command's own.")
-        yield
+        end_killed_flow_runs()
+        with holding_flow_runs():
+            yield
         return
-    server = _api_alone(prefect_server(free_port()))
+    password = new_password()
+    server = _api_alone(prefect_server(free_port(), password))
     keeping = contextlib.ExitStack()
     # Prefect sends its last events while the interpreter ends, so the server goes after that.
     atexit.register(keeping.close)
@@ -52,12 +59,15 @@ def prefect_api(*, of_its_own: bool = False) -> Iterator[None]:
         process = keeping.enter_context(running(server, logs))
         mlflow_store.load()  # which every flow needs, while this process has nothing else to do
         wait_until_ready(server, process, logs)
-    with temporary_settings({PREFECT_API_URL: f"{server.url}/api"}):
-        yield
+    with temporary_settings({PREFECT_API_URL: f"{server.url}/api", PREFECT_API_AUTH_STRING: password}):
+        end_killed_flow_runs()
+        with holding_flow_runs():
+            yield
 
 
 def require_answer(api_url: str, advice: str = "") -> None:
-    """Raises `EnvironmentProblem` unless Prefect's API is there: Prefect itself would retry for minutes."""
+    """Raises `EnvironmentProblem` unless Prefect's API is there and lets us in: Prefect would try for minutes."""
+    said = b""
     try:
         with urllib.request.urlopen(f"{api_url.rstrip('/')}/health", timeout=ANSWER_WITHIN_S) as answer:
             said = answer.read(len(HEALTHY) + 1)
@@ -74,6 +84,22 @@ def require_answer(api_url: str, advice: str = "") -> None:
             advice="Start it, or let PREFECT_API_URL name another (such as http://127.0.0.1:4200/api)"
             + (f", {advice}" if advice else "."),
         )
+    if said == HEALTHY:
+        _require_known(api_url)
+
+
+def _require_known(api_url: str) -> None:
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_KEY
+
+    password = str(PREFECT_API_AUTH_STRING.value() or "")
+    if (PREFECT_API_KEY.value() and not password) or is_known(api_url, password):
+        return
+    raise EnvironmentProblem(
+        f"the Prefect server asks for {'another' if password else 'a'} password.",
+        where=api_url,
+        advice="Let PREFECT_API_AUTH_STRING have it, as user:password; that of `headway ui` is in the file that it "
+        "names when it starts.",
+    )
 
 
 def _api_alone(server: Server) -> Server:

@@ -1,4 +1,8 @@
-"""`headway ui`: the Prefect server and the MLflow UI on loopback, until Ctrl-C. Neither outlives the command."""
+"""`headway ui`: the Prefect server and the MLflow UI on loopback, until Ctrl-C. Neither outlives the command.
+
+Loopback is every local user's, and every web page's that a browser of this machine shows. So both ask for a password;
+Prefect's answers are for pages of its own alone, and what changes anything needs a token besides.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,24 @@ import contextlib
 import errno
 import os
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 from data_contracts.errors import EXIT_TERMINATED, EnvironmentProblem
 from data_contracts.publication import Workspace
+from flows.flow_run_claims import end_killed_flow_runs, killed_flow_runs
 from flows.output import print_line, print_lines
+from flows.server_password import USER, kept_password, password_file
+from tasks import mlflow_app
 from tasks.mlflow_store import artifact_root, default_tracking_uri
 from training.launch.logs import last_lines
 from training.launch.process_tree import sweep
@@ -31,6 +39,7 @@ STOP_WITHIN_S = 5.0
 """For an orderly end; then a server is killed."""
 TOKEN = "HEADWAY_UI_TOKEN"
 """In the environment of a server and all it starts."""
+LAST_LINES = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +49,8 @@ class Server:
     option: str
     health: str
     command: tuple[str, ...]
-    environment: dict[str, str]
+    environment: dict[str, str] = field(repr=False)
+    """The password is in it."""
 
     @property
     def url(self) -> str:
@@ -48,53 +58,102 @@ class Server:
 
 
 def serve(workspace_uri: str, prefect_port: int, mlflow_port: int) -> None:
-    """Start both, say where to click, and wait for Ctrl-C.
+    """Start both, say where to click and how to log in, and wait for Ctrl-C; should one end, the other goes on.
 
     Raises:
-        EnvironmentProblem: a port is taken, or a server ends by itself or is not ready in time.
+        EnvironmentProblem: a port is taken, or a server is not ready in time; or, at the end, one ended by itself.
     """
     workspace = Workspace.create(workspace_uri)
-    prefect, mlflow = prefect_server(prefect_port), mlflow_server(workspace, mlflow_port)
+    file = password_file()
+    password = kept_password(file)
+    prefect, mlflow = prefect_server(prefect_port, password), mlflow_server(workspace, mlflow_port, password)
     require_free(prefect, mlflow)
     signal.signal(signal.SIGTERM, _terminate)
     logs = workspace.local_path("ui")
     logs.mkdir(parents=True, exist_ok=True)
+    ended: list[EnvironmentProblem] = []
     with contextlib.suppress(KeyboardInterrupt), running(prefect, logs) as one, running(mlflow, logs) as other:
         print_line("Starting the Prefect server and MLflow; the first start takes a minute.")
         for server, process in ((prefect, one), (mlflow, other)):
             wait_until_ready(server, process, logs)
-        print_lines(where_to_click(prefect, mlflow))
-        while one.poll() is None and other.poll() is None:
-            time.sleep(0.5)
-        raise ended_by_itself(mlflow if one.poll() is None else prefect, logs)
+        _end_killed_flow_runs(prefect, password)
+        print_lines(where_to_click(prefect, mlflow, file))
+        for problem in _ends(((prefect, one), (mlflow, other)), logs):
+            print_line(f"headway: {problem}", sys.stderr)
+            ended.append(problem)
+    if ended:
+        whom = "itself" if len(ended) == 1 else "themselves"
+        raise EnvironmentProblem(f"{len(ended)} of the two servers ended by {whom}, as was said when it happened.")
+
+
+def _ends(started: Sequence[tuple[Server, subprocess.Popen[bytes]]], logs: Path) -> Iterator[EnvironmentProblem]:
+    """How each ended by itself, as it happens, until all have."""
+    going = list(started)
+    while going:
+        time.sleep(0.5)
+        for server, process in [each for each in going if each[1].poll() is not None]:
+            going.remove((server, process))
+            goes_on = " ".join(f"{other.name} goes on." for other, _ in going)
+            yield ended_by_itself(server, process, logs, goes_on)
+
+
+def _end_killed_flow_runs(prefect: Server, password: str) -> None:
+    """Else whoever looks sees retrains as running that nobody runs any more."""
+    if not killed_flow_runs():
+        return  # Prefect's client costs seconds to load
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: f"{prefect.url}/api", PREFECT_API_AUTH_STRING: password}):
+        end_killed_flow_runs()
 
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:
     sys.exit(EXIT_TERMINATED)
 
 
-def where_to_click(prefect: Server, mlflow: Server) -> str:
+def where_to_click(prefect: Server, mlflow: Server, password: Path) -> str:
+    shown = shlex.quote(str(password))
     return (
         f"\nPrefect  {prefect.url}/runs\nMLflow   {mlflow.url}/#/models\n\n"
-        f"Retrains are recorded there after: export PREFECT_API_URL={prefect.url}/api\n"
+        f"Both ask for a password: `cat {shown}` shows it, and nobody else may read it. Prefect,\n"
+        "which says that authentication failed until then, takes the whole line, MLflow the user\n"
+        f"{USER} and what follows the colon.\n\n"
+        "Retrains are recorded there after:\n"
+        f"  export PREFECT_API_URL={prefect.url}/api\n"
+        f'  export PREFECT_API_AUTH_STRING="$(cat {shown})"\n\n'
         "Ctrl-C ends both."
     )
 
 
-def prefect_server(port: int) -> Server:
-    api = f"http://{LOOPBACK}:{port}/api"
+def prefect_server(port: int, password: str) -> Server:
+    """
+    Args:
+        password: `user:password`; Prefect's clients have it in PREFECT_API_AUTH_STRING.
+    """
+    url = f"http://{LOOPBACK}:{port}"
     return Server(
         name="Prefect",
         port=port,
         option="--prefect-port",
         health="/api/health",
         command=(sys.executable, "-m", "flows.prefect_cli", "server", "start", "--host", LOOPBACK, "--port", str(port)),
-        # Pages and services talk to this server, whatever other one the shell or a profile names.
-        environment={"PREFECT_API_URL": api, "PREFECT_SERVER_UI_API_URL": api},
+        environment={
+            # Pages and services talk to this server, whatever other one the shell or a profile names.
+            "PREFECT_API_URL": f"{url}/api",
+            "PREFECT_SERVER_UI_API_URL": f"{url}/api",
+            "PREFECT_API_AUTH_STRING": password,
+            "PREFECT_SERVER_API_AUTH_STRING": password,
+            "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": url,
+            "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
+        },
     )
 
 
-def mlflow_server(workspace: Workspace, port: int) -> Server:
+def mlflow_server(workspace: Workspace, port: int, password: str) -> Server:
+    """
+    Args:
+        password: `user:password`, for HTTP basic authentication.
+    """
     store, files = default_tracking_uri(workspace), artifact_root(workspace)
     return Server(
         name="MLflow",
@@ -103,10 +162,13 @@ def mlflow_server(workspace: Workspace, port: int) -> Server:
         health="/health",
         command=(
             *(sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"),
-            *("--backend-store-uri", store, "--default-artifact-root", files),
+            *("--backend-store-uri", store, "--default-artifact-root", files, "--app-name", "headway"),
         ),
-        # Without it MLflow starts seven more processes for jobs that nobody here has.
-        environment={"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        environment={
+            # Without it MLflow starts seven more processes for jobs that nobody here has.
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            mlflow_app.PASSWORD: password,
+        },
     )
 
 
@@ -165,7 +227,7 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], logs: Pat
     deadline = time.monotonic() + READY_WITHIN_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise ended_by_itself(server, logs)
+            raise ended_by_itself(server, process, logs)
         with contextlib.suppress(OSError), urllib.request.urlopen(server.url + server.health, timeout=2):
             return
         time.sleep(0.2)
@@ -176,9 +238,18 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], logs: Pat
     )
 
 
-def ended_by_itself(server: Server, logs: Path) -> EnvironmentProblem:
+def ended_by_itself(
+    server: Server, process: subprocess.Popen[bytes], logs: Path, goes_on: str = ""
+) -> EnvironmentProblem:
+    """
+    Args:
+        process: of the server; it has ended.
+        goes_on: what becomes of the others.
+    """
     log = log_of(server, logs)
-    said = " ".join(last_lines(log, 1))
-    return EnvironmentProblem(
-        f"{server.name} ended by itself{f': {said}' if said else ''}.", where=server.url, advice=f"Read {log}."
-    )
+    code = process.wait()
+    how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    written = " | ".join(" ".join(line.split()) for line in last_lines(log, LAST_LINES))
+    wrote = f"; it wrote last: {written}" if written else ""
+    advice = " ".join(filter(None, (f"Read {log}.", goes_on)))
+    return EnvironmentProblem(f"{server.name} ended by itself ({how}){wrote}.", where=server.url, advice=advice)

@@ -139,11 +139,12 @@ def prefect_here() -> Iterator[None]:
     from flows.environment import prepare
 
     prepare()
-    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     from tests import shared_prefect
 
-    with temporary_settings({PREFECT_API_URL: shared_prefect.api_url()}):
+    api = shared_prefect.api()
+    with temporary_settings({PREFECT_API_URL: api.url, PREFECT_API_AUTH_STRING: api.password}):
         yield
 
 

@@ -14,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from flows.serve import prefect_server, running, wait_until_ready
+from flows.server_password import new_password
 from tests.prefect_tables import new_prefect_home
 from tests.waiting import wait_until
 from training.launch.ports import free_port
@@ -27,8 +29,20 @@ UNASKED_SERVICES = (
 """They look around, and at every event, for nobody: flows in a test's own process only need task runs recorded."""
 
 
-def api_url() -> str:
-    """Where the server answers, which is started when nobody has asked before."""
+class Api(NamedTuple):
+    """Where a server answers, and with what it lets one in."""
+
+    url: str
+    password: str
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """As a user's environment has them."""
+        return {"PREFECT_API_URL": self.url, "PREFECT_API_AUTH_STRING": self.password}
+
+
+def api() -> Api:
+    """The server, which is started when nobody has asked before."""
     shared = Path(os.environ["HEADWAY_TESTS_SHARED"])
     url, log = shared / "prefect.url", shared / "prefect-keeper.log"
     with (shared / "prefect-server.lock").open("w") as lock:
@@ -45,12 +59,13 @@ def api_url() -> str:
                 )
             wait_until(lambda: url.is_file() or keeper.poll() is not None, what="the shared Prefect server")
     assert url.is_file(), log.read_text()
-    return url.read_text()
+    return Api(*url.read_text().split())
 
 
 def keep(first_pid: int) -> None:
     first = os.pidfd_open(first_pid)
-    server = prefect_server(free_port())
+    password = new_password()
+    server = prefect_server(free_port(), password)
     with tempfile.TemporaryDirectory(prefix="headway-tests-") as kept:
         folder = Path(kept)
         environment = {
@@ -62,7 +77,7 @@ def keep(first_pid: int) -> None:
         with running(server, folder) as process:
             wait_until_ready(server, process, folder)
             told = Path(os.environ["HEADWAY_TESTS_SHARED"]) / "prefect.url"
-            (folder / "url").write_text(f"{server.url}/api")
+            (folder / "url").write_text(f"{server.url}/api {password}")
             (folder / "url").rename(told)
             select.select([first, os.pidfd_open(process.pid)], [], [])
             told.unlink(missing_ok=True)  # of one that fell, another is started

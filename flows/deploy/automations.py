@@ -169,6 +169,13 @@ def champions(wanted: Wanted) -> Resource:
     )
 
 
+def tells_nobody(resource: Resource) -> bool:
+    """Whether it is an alert that reaches no person: nothing is done when it fires."""
+    if resource.kind != "automation":
+        return False
+    return all(action["type"] == "do-nothing" for action in resource.fields["actions"])
+
+
 def on_event(wanted: Wanted, name: str, event: str) -> Resource:
     """Look at once. The look asks the server which events came, so that none is lost with a run."""
     return Resource(

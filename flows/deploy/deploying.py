@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import re
+from collections.abc import Collection, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,16 @@ from flows.champion_flow import move_champion
 from flows.console import headed
 from flows.deploy.actual import actual
 from flows.deploy.apply import NOTHING, apply, require_ours
+from flows.deploy.automations import tells_nobody
 from flows.deploy.desired import desired
 from flows.deploy.difference import Change, difference
 from flows.deploy.profiles import PLAIN, load_profile
 from flows.deploy.rendering import WHERE_CALLED, render
+from flows.deploy.resources import Resource
 from flows.deploy.server import connected
 from flows.deploy.wanted import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, TRIALS, WATCH, Wanted
 from flows.housekeeping_flow import housekeeping
+from flows.open_server import openness
 from flows.pipeline_spec import PipelineSpec, load_pipeline, pipeline_files, pipeline_name
 from flows.retrain import retrain
 from flows.tables import print_table
@@ -46,6 +50,8 @@ class Deployed(BaseModel):
     project: str
     profile: str
     dry_run: bool
+    warnings: list[str]
+    """What a person should mend: alerts that reach nobody, a server that is open to strangers."""
     changes: list[Change]
     num_unchanged: int
 
@@ -83,10 +89,11 @@ def deploy(
             project=wanted.project,
             profile=profile_name,
             dry_run=dry_run,
+            warnings=list(filter(None, (silence(wanted, resources), openness(server.url)))),
             changes=list(changes),
             num_unchanged=sum((each.kind, each.name) not in touched for each in resources),
         )
-        _print(report, console)
+        _print(report, console, {each.name for each in resources if tells_nobody(each)})
         if not dry_run:
             require_ours(changes, "--adopt")
             apply(server, changes, lambda change: console.print(f"{DONE[change.action]} {change.kind} {change.name}"))
@@ -167,10 +174,25 @@ def _form(flow: Any) -> Json:
     return flow.parameters.model_dump_for_openapi()
 
 
-def _print(report: Deployed, console: Console) -> None:
+def silence(wanted: Wanted, resources: Sequence[Resource]) -> str:
+    """That alerts reach nobody, and what to do about it; empty where they reach somebody."""
+    silent = [each for each in resources if tells_nobody(each)]
+    if not silent:
+        return ""
+    return (
+        f"{len(silent)} alerts tell nobody: the profile {wanted.profile_name} names no `notify`, so that failures and "
+        "missed windows show on the server's pages alone. Make a notification block (`prefect block create "
+        "slack-webhook` prints the page for it; `prefect block type ls` lists other kinds), and give the profile "
+        "`notify: slack-webhook/NAME` in deployments/profiles.yaml."
+    )
+
+
+def _print(report: Deployed, console: Console, silent: Collection[str]) -> None:
+    for warning in report.warnings:
+        console.print(Text(f"warning: {one_line(warning)}"))
     console.print(headed(f"{report.project} {report.profile}", f" on {report.server}"))
     if report.changes:
-        print_table(console, _table(report.changes))
+        print_table(console, _table(report.changes, silent))
     rest = f"{report.num_unchanged} as they should be"
     if refused := sum(change.action == "refuse" for change in report.changes):
         console.print(f"{refused} refused, so that nothing is done; {rest}")
@@ -180,10 +202,12 @@ def _print(report: Deployed, console: Console) -> None:
         console.print(f"nothing to do, {rest}")
 
 
-def _table(changes: list[Change]) -> Table:
+def _table(changes: list[Change], silent: Collection[str]) -> Table:
     table = Table(box=None, padding=(0, 2), show_header=False)
     for change in changes:
         shown = [f"{each.field}: {' → '.join(in_short(each.before, each.after))}" for each in change.fields]
+        if change.kind == "automation" and change.wanted is not None and change.name in silent:
+            shown.append("tells nobody: no `notify`")
         told = "\n".join(map(one_line, shown or [change.why]))
         table.add_row(change.action, change.kind, change.name, Text(told))
     return table

@@ -6,6 +6,7 @@ from one another, in their order.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import http.client
 import json
@@ -21,7 +22,6 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from rich.console import Console
 from safetensors.torch import load_file
 
@@ -70,7 +70,7 @@ class Platform:
         return self.service.folder / "workspace"
 
     def deploy(self) -> list[str]:
-        with temporary_settings({PREFECT_API_URL: self.service.url}):
+        with self.service.configured():
             return [str(change) for change in deploy(self.project, "production", console=Console(quiet=True)).changes]
 
     def retrain(self, pipeline: str) -> str:
@@ -97,7 +97,8 @@ class Platform:
 
     def ask_mlflow(self, path: str, **query: str) -> dict[str, Any]:
         url = f"{self.mlflow_url}/api/2.0/mlflow/{path}?{urllib.parse.urlencode(query)}"
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        request = urllib.request.Request(url, headers=known(self.service))
+        with urllib.request.urlopen(request, timeout=60) as answer:
             found: dict[str, Any] = json.load(answer)
             return found
 
@@ -123,6 +124,17 @@ def in_compose(service: str, places: dict[str, str]) -> tuple[list[str], dict[st
     return [here(each) for each in found["command"]], {name: here(each) for name, each in found["environment"].items()}
 
 
+def password_file(service: Service) -> Path:
+    file = service.folder / "headway-password"
+    file.write_text(service.password.partition(":")[2])
+    return file
+
+
+def known(service: Service) -> dict[str, str]:
+    """What tells both servers who asks."""
+    return {"Authorization": f"Basic {base64.b64encode(service.password.encode()).decode()}"}
+
+
 def serve_mlflow(service: Service, postgres: Postgres, url: str) -> subprocess.Popen[bytes]:
     places = {
         "0.0.0.0": "127.0.0.1",
@@ -131,6 +143,7 @@ def serve_mlflow(service: Service, postgres: Postgres, url: str) -> subprocess.P
         "@postgres/mlflow": f"@/mlflow?host={postgres.folder}",
         "=/mlartifacts": f"={service.folder / 'mlartifacts'}",
         "/run/secrets/postgres_password": str(postgres.password_file),
+        "/run/secrets/headway_password": str(password_file(service)),
     }
     (name, *arguments), environment = in_compose("mlflow", places)
     with (service.folder / "mlflow.log").open("ab") as log:
@@ -162,6 +175,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         _, environment = in_compose("prefect", {"@postgres/prefect": f"@/prefect?host={postgres.folder}"})
         database = {name: environment[name] for name in environment if "DATABASE" in name}
         service = new_service(folder, **database, **postgres.environment)
+        user, _, password = service.password.partition(":")
+        service.environment.update({"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": password})
         _write_project(folder / "project", mlflow_url)
         made = None
         try:
@@ -244,12 +259,14 @@ def test_headway_deploy_on_postgres_changes_nothing_the_second_time(platform: Pl
 def test_mlflow_answers_by_the_name_that_containers_know_it_by_and_by_no_other(platform: Platform) -> None:
     port = urllib.parse.urlsplit(platform.mlflow_url).port
 
-    def status(host: str) -> int:
+    def status(host: str, headers: dict[str, str]) -> int:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.request("GET", "/api/2.0/mlflow/experiments/search?max_results=1", headers={"Host": host})
+        connection.request("GET", "/api/2.0/mlflow/experiments/search?max_results=1", headers={"Host": host, **headers})
         return connection.getresponse().status
 
-    assert [status(f"{name}:{port}") for name in ("mlflow", "localhost", "evil.example")] == [200, 200, 403]
+    hosts, ours = [f"{name}:{port}" for name in ("mlflow", "localhost", "evil.example")], known(platform.service)
+    assert [status(host, ours) for host in hosts] == [200, 200, 403]
+    assert [status(host, {}) for host in hosts] == [401, 401, 401], "and nobody without the password"
 
 
 def test_a_run_outlives_an_outage_of_the_server_and_registers_in_a_database_that_crashed_meanwhile(

@@ -60,9 +60,9 @@ def new_project(tmp_path: Path, prefect_home: Path) -> Iterator[Project]:
 @pytest.fixture
 def shared_server(prefect_here: None) -> dict[str, str]:
     """Settings of a project whose commands need no Prefect server of their own, which costs seconds of a core."""
-    from prefect.settings import PREFECT_API_URL
+    from tests import shared_prefect
 
-    return {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
+    return shared_prefect.api().settings
 
 
 @pytest.fixture(scope="session")

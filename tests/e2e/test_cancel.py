@@ -20,6 +20,7 @@ from data_contracts.errors import EnvironmentProblem
 from flows import command_line
 from flows.command_signals import HungUp, Terminated
 from flows.status import read_status
+from tests.stranger import stranger
 from training.ledger import read_events
 from training.profiling import LOOK_EVERY_S
 
@@ -69,6 +70,14 @@ def hold_in_mid_training(
     assert len(project.everybody()) >= (8 if has_own_server else 6), "and the flow; its server; a reaper for each"
 
 
+def own_server_port(project) -> int:
+    """Of the Prefect server that the retrain has started for itself."""
+    command_lines = [Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in project.everybody()]
+    ports = {words[words.index("--port") + 1] for words in command_lines if "flows.prefect_cli" in words}
+    (port,) = ports
+    return int(port)
+
+
 def guard_state(status: Path) -> str:
     state: str = json.loads(status.read_bytes())["state"]
     return state
@@ -98,6 +107,8 @@ def test_an_interrupted_retrain_leaves_no_process_and_is_continued_to_the_same_b
     word: str,
 ) -> None:
     with held(project):
+        if number is signal.SIGTERM:
+            assert stranger(own_server_port(project)).let_in == {}, "its server is nobody else's"
         (os.killpg if to_group else os.kill)(in_mid_training.pid, number)
         wait_until(lambda: "stopping" in {guard_state(path) for path in project.files("runs/*/attempts/*/node-?.json")})
     wait_until(lambda: in_mid_training.poll() is not None and not project.everybody())

@@ -89,3 +89,13 @@ def test_ranks_that_cannot_meet_are_told_in_their_own_words(look, monkeypatch: p
     monkeypatch.setattr(doctor, "MEETING", "raise OSError('no interface is called lo')")
     code, out, _ = look()
     assert code == 8 and "OSError: no interface is called lo" in out
+
+
+def test_an_open_prefect_server_is_noted_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.doctor import _prefect_finding
+
+    monkeypatch.setattr(doctor, "require_answer", lambda _: None)
+    monkeypatch.setattr(doctor, "openness", lambda url: f"the Prefect server {url} is open")
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        finding = _prefect_finding()
+    assert (finding.state, finding.said) == ("note", "the Prefect server http://127.0.0.1:9/api is open")

@@ -53,6 +53,19 @@ def test_a_server_that_is_there_is_taken(serve: Serve, status: int, body: bytes)
     own_server.require_answer(serve(status, body) + "/")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("password", "told"), [(None, "asks for a password"), ("me:wrong", "asks for another")])
+def test_a_server_whose_password_we_do_not_have_is_refused_in_one_sentence(
+    prefect_here: None, password: str | None, told: str
+) -> None:
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    own_server.require_answer(PREFECT_API_URL.value())  # with the right one
+    with temporary_settings({PREFECT_API_AUTH_STRING: password}), pytest.raises(EnvironmentProblem) as problem:
+        own_server.require_answer(PREFECT_API_URL.value())
+    assert told in problem.value.what and "PREFECT_API_AUTH_STRING" in problem.value.advice
+
+
 def test_a_port_where_nobody_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -19,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from flows.server_password import new_password
 from tests.prefect_tables import new_prefect_home
 from tests.waiting import wait_until
 from training.launch.ports import free_port
@@ -72,12 +74,21 @@ registry: {model: NAME}
 
 @dataclass(frozen=True)
 class Service:
-    """A Prefect server, and how to talk to it."""
+    """A Prefect server that asks for a password, and how to talk to it."""
 
     url: str
+    password: str
     environment: dict[str, str]
     token: str
     folder: Path
+
+    @contextlib.contextmanager
+    def configured(self) -> Iterator[None]:
+        """While the body runs, it is this process's server."""
+        from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+        with temporary_settings({PREFECT_API_URL: self.url, PREFECT_API_AUTH_STRING: self.password}):
+            yield
 
     def prefect(self, *arguments: str, cwd: Path, within_s: float = 300) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -92,11 +103,12 @@ class Service:
 
     def api(self, path: str, body: dict[str, Any] | None = None, *, method: str | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self.url}/{path}", data, headers, method=method)
+        known = {"Authorization": f"Basic {base64.b64encode(self.password.encode()).decode()}"}
 
         def ask() -> tuple[Any] | None:
             try:
+                headers = known | {"Content-Type": "application/json", **self._against_forgery(known)}
+                request = urllib.request.Request(f"{self.url}/{path}", data, headers, method=method)
                 with urllib.request.urlopen(request, timeout=300) as answer:
                     text = answer.read()
                     return (json.loads(text) if text else None,)
@@ -108,6 +120,11 @@ class Service:
 
         (answer,) = wait_until(ask, 180, f"an answer to {path}")
         return answer
+
+    def _against_forgery(self, known: dict[str, str]) -> dict[str, str]:
+        request = urllib.request.Request(f"{self.url}/csrf-token?client={self.token}", headers=known)
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            return {"Prefect-Csrf-Token": json.load(answer)["token"], "Prefect-Csrf-Client": self.token}
 
     def start(self, *arguments: str, cwd: Path, log: Path) -> subprocess.Popen[bytes]:
         with log.open("wb") as stream:
@@ -174,12 +191,16 @@ def new_service(folder: Path, **given: str) -> Service:
     Args:
         given: variables for the server, its workers and all they start.
     """
-    token = uuid.uuid4().hex
+    token, password = uuid.uuid4().hex, new_password()
     url = f"http://127.0.0.1:{free_port()}/api"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "HEADWAY_"))}
     environment |= {
         "PREFECT_HOME": str(folder / "home"),
         "PREFECT_API_URL": url,
+        "PREFECT_API_AUTH_STRING": password,
+        "PREFECT_SERVER_API_AUTH_STRING": password,
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": url.removesuffix("/api"),
+        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
         "PREFECT_WORKER_QUERY_SECONDS": "1",
@@ -187,7 +208,7 @@ def new_service(folder: Path, **given: str) -> Service:
         TOKEN: token,
         **given,
     }
-    return Service(url, environment, token, folder)
+    return Service(url, password, environment, token, folder)
 
 
 def serve(service: Service) -> subprocess.Popen[bytes]:

@@ -66,7 +66,7 @@ def shop(service: Any, project: Path, tmp_path: Path) -> Iterator[Shop]:
     with (folder / "deployments" / "tiny.yaml").open("a") as file:
         file.write(WINDOWS)
     made = Shop(service, folder)
-    with temporary_settings({PREFECT_API_URL: service.url}):
+    with service.configured():
         yield made
         for path in ("automations", "deployments", "variables", "v2/concurrency_limits", "work_pools"):
             for each in service.api(f"{path}/filter", {}):
@@ -96,6 +96,9 @@ def test_deployed_twice_the_second_time_changes_nothing_and_edits_are_one_change
     assert shop.marked("deployments/filter") == shop.marked("work_pools/filter") == []
     assert shop.deploy() == ALL
     assert all(f"created {each.removeprefix('create ')}" in shop.told.getvalue() for each in ALL)
+    assert shop.told.getvalue().startswith("warning: 6 alerts tell nobody: the profile production names no `notify`")
+    assert shop.told.getvalue().count("tells nobody: no `notify`") == 12, "of the dry run, too"
+    assert "is open" not in shop.told.getvalue()
     before = shop.service.api("deployments/name/retrain/tiny-shop")
     assert before["job_variables"]["env"]["HEADWAY_PROJECT"] == str(shop.folder)
     assert shop.deploy() == []
@@ -234,6 +237,7 @@ def test_who_is_on_call_hears_of_runs_that_no_worker_takes(
     told = "retrain/tiny-shop is due, and no worker takes it."
     wait_until(lambda: any("waiting runs: retrain/tiny-shop" in each and told in each for each in webhook), what=told)
     assert len(webhook) == 1, "one alarm for all that wait"
+    assert "nobody" not in shop.told.getvalue(), "who deploys is not warned where somebody is told"
 
 
 def test_who_is_on_call_hears_of_failures_missed_windows_and_new_champions(shop: Shop, webhook: list[str]) -> None:

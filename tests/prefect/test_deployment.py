@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from rich.console import Console
 
 from data_contracts.publication import Workspace
@@ -82,7 +81,7 @@ def test_deploying_again_changes_nothing_and_leaves_nothing_to_headway_deploy(de
     assert done.returncode == 0, done.stdout + done.stderr
     assert "WARNING" not in done.stdout + done.stderr
     assert [_seen(deployed, name) for name in names] == before
-    with temporary_settings({PREFECT_API_URL: deployed.url}):
+    with deployed.configured():
         told = deploy(REPOSITORY, "production", dry_run=True, console=Console(quiet=True))
     # The pool was made by hand, as the file's comment says, and is used as it is.
     left = {(change.action, change.kind) for change in told.changes}

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from data_contracts.errors import ConfigError, RunStopped
 from flows.devices import CountedDevices
@@ -53,7 +52,7 @@ def limits(service: Any) -> Iterator[Callable[[str], int]]:
     def taken(name: str) -> int:
         return int(service.api(f"v2/concurrency_limits/{PREFIX}:{name}")["active_slots"])
 
-    with temporary_settings({PREFECT_API_URL: service.url}):
+    with service.configured():
         yield taken
     for name in sizes:
         service.api(f"v2/concurrency_limits/{PREFIX}:{name}", method="DELETE")

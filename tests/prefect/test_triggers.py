@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from rich.console import Console
 
 from data_contracts.errors import ConfigError
@@ -101,7 +100,7 @@ def watched(service: Any, project: Path, tmp_path: Path, monkeypatch: pytest.Mon
         file.write(TRIGGERS)
     monkeypatch.setenv("HEADWAY_PROJECT", str(folder))
     made = Watched(service, folder)
-    with temporary_settings({PREFECT_API_URL: service.url}):
+    with service.configured():
         made.deploy()
         yield made
         for path in ("automations", "deployments", "v2/concurrency_limits", "work_pools"):

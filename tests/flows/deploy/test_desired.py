@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 import flows as flows_package
 from data_contracts.errors import ConfigError
+from flows.deploy.deploying import silence
 from flows.deploy.desired import ENTRYPOINTS, desired
 from flows.deploy.resources import Resource
 from flows.deploy.wanted import Wanted
@@ -212,3 +214,12 @@ def test_a_pipeline_with_trials_has_a_form_for_them_and_no_schedule(make_wanted:
     assert trials["parameters"] == {"request": {"pipeline": "nightly"}}
     assert trials["job_variables"]["env"]["HEADWAY_LIMITS"] == "headway:acme:production", "its devices are counted"
     assert "headway:acme:production:unwatched" in trials["tags"], "a start that is lost is told of"
+
+
+def test_alerts_that_reach_nobody_are_counted_and_the_advice_says_how_they_would(make_wanted) -> None:
+    wanted = make_wanted()
+    said = silence(wanted, desired(wanted))
+    assert said.startswith(f"6 alerts tell nobody: the profile {wanted.profile_name} names no `notify`")
+    assert "prefect block create" in said and "notify: slack-webhook/NAME" in said and "profiles.yaml" in said
+    told = dataclasses.replace(wanted, notify_block_id="an-id")
+    assert silence(told, desired(told)) == ""

@@ -70,7 +70,7 @@ def test_a_missing_file_says_how_a_short_one_reads(tmp_path: Path) -> None:
         ("variables: {since: 2026-01-01}", "since is no JSON value"),
         ("variables: {most: .nan}", "most is no JSON value"),
         ("env: {'A=B': abc}", "'A=B': a variable's name"),
-        ("env: {DB_URL: 'postgresql://me:abc@db/shop'}", "DB_URL holds a URL with a password"),
+        ("env: {DB_URL: 'postgresql://me:abc@db/shop'}", "DB_URL holds a URL with credentials"),
         ("pool: {name: a/b}", "pool.name"),
         ("limits: {gpus: 0}", "give at least 1"),
         ("heartbeat_s: 29", "greater than or equal to 30"),
