@@ -11,6 +11,7 @@ from data_contracts.publication import Workspace
 from tasks import model_refs
 from tasks.model_export import ARTIFACTS
 from training.export import GRAPH, WEIGHTS
+from training.safe_graph import require_safe_graph
 
 COPIED = (f"{WEIGHTS}/", f"{ARTIFACTS}/{GRAPH}", "lineage.json")
 """Of a registered model's files; the others are MLflow's own."""
@@ -21,7 +22,8 @@ def export_model(model_uri: str, workspace_uri: str, out: Path) -> list[Path]:
 
     Raises:
         ConfigError: no such model, or the folder is there.
-        IntegrityError: a file is gone or altered; or the version was registered before weights were kept with it.
+        IntegrityError: a file is gone or altered; or the version was registered before weights were kept with it; or
+            loading its graph could run code.
         EnvironmentProblem: the folder cannot be written.
     """
     workspace = Workspace(workspace_uri)
@@ -42,7 +44,11 @@ def export_model(model_uri: str, workspace_uri: str, out: Path) -> list[Path]:
         shutil.rmtree(partial, ignore_errors=True)
         for name, file in chosen.items():
             workspace.copy_out(file, partial / name.removeprefix(f"{WEIGHTS}/").removeprefix(f"{ARTIFACTS}/"))
+        if (graph := chosen.get(f"{ARTIFACTS}/{GRAPH}")) is not None:
+            require_safe_graph(partial / GRAPH, graph.path)
         partial.rename(out)
     except OSError as error:
         raise EnvironmentProblem(f"cannot be written ({error.strerror}).", where=str(out)) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return sorted(path for path in out.iterdir())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from data_contracts.digests import sha256_file
 from data_contracts.documents import Registration, StoredFile
 from data_contracts.errors import IntegrityError
 from tasks import mlflow_store
@@ -19,11 +20,14 @@ from tasks.gangs import run_quietly
 from tasks.launch import checkpoint_here
 from training.checkpoint.layout import run_folder
 from training.export import GRAPH, INPUT_EXAMPLE, OUTPUT_EXAMPLE, WEIGHTS
+from training.graph_check import check
 from training.launch.spec import LaunchSpec
 
 SERVED_BY = Path(__file__).with_name("served_graph.py")
-ARTIFACTS = "artifacts"
-"""Where MLflow's `pyfunc` puts a model's files."""
+GRAPH_CHECK = Path(check.__file__).parent
+"""The package that `served_graph` imports."""
+ARTIFACTS, CODE = "artifacts", "code"
+"""Where MLflow's `pyfunc` puts a model's files, and packages that it imports."""
 
 
 def export_graph(context: RunContext, launch: LaunchSpec, candidate: Candidate) -> Path:
@@ -63,11 +67,16 @@ def save_model(exported: Path, lineage: dict[str, str], target: Path) -> None:
         target,
         python_model=str(SERVED_BY),
         artifacts={"graph": str(exported / GRAPH)},
+        code_paths=[str(GRAPH_CHECK)],
+        model_config={"graph_sha256": sha256_file(exported / GRAPH)},
         signature=ModelSignature(inputs=inputs, outputs=outputs),
         input_example=given,
         # Said, not inferred: inference starts a process and asks a package index.
         pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in ("mlflow", "numpy", "torch")],
     )
+    for folder in (target, target / CODE / GRAPH_CHECK.name):
+        # Where Python keeps what it compiled, and looks first: with a file there it writes nothing into what is proved.
+        (folder / "__pycache__").write_bytes(b"")
     shutil.copytree(exported / WEIGHTS, target / WEIGHTS)
     (target / "lineage.json").write_text(json.dumps(lineage, indent=1, sort_keys=True) + "\n")
     _describe(lineage, target)

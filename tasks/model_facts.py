@@ -18,6 +18,7 @@ from data_contracts.strict_yaml import parse_yaml
 from tasks.model_export import registered_graph
 from tasks.promotion_decision import Subject
 from tasks.promotion_spec import PromotionSpec
+from training.safe_graph import require_safe_graph
 
 TIMED_GRAPH = Path(__file__).with_name("timed_graph.py")
 CALLS = 100
@@ -94,7 +95,7 @@ def latency_of(workspace: Workspace, registration: Registration) -> float:
     """95th percentile in milliseconds of one call of the registered graph on its input example, on one thread.
 
     Raises:
-        IntegrityError: there is no example, or the graph cannot be called with it.
+        IntegrityError: there is no example, or the graph cannot be called with it, or loading it could run code.
     """
     description = _description(workspace, registration)
     example = _example(workspace, registration, description)
@@ -103,7 +104,9 @@ def latency_of(workspace: Workspace, registration: Registration) -> float:
     dtype = _input_dtype(registration, description)
     with scratch_folder("headway-latency-") as folder:
         graph = folder / "model.pt2"
-        workspace.copy_out(registered_graph(registration), graph)
+        registered = registered_graph(registration)
+        workspace.copy_out(registered, graph)
+        require_safe_graph(graph, registered.path)
         (folder / "example.json").write_bytes(example)
         command = [sys.executable, "-P", str(TIMED_GRAPH), str(graph), str(folder / "example.json"), dtype, str(CALLS)]
         try:

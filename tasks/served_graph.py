@@ -1,15 +1,20 @@
-"""What plain MLflow runs to serve a registered model. A copy goes with every model; it imports nothing of Headway.
+"""What plain MLflow runs to serve a registered model. A copy goes with every model; it imports nothing of Headway but
+the check of the graph, of which a copy goes along too.
 
-`mlflow.pytorch` loads the same graph where unpickling is allowed, and unpickles nothing. Where it is switched off, its
-check of the archive demands an example input that is a pickle; MLflow's own way without one is source such as this.
+`mlflow.pytorch` gives the same graph to torch without that check, and only where unpickling is allowed: its own check
+demands an example input that is a pickle. MLflow's way without one is source such as this.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
+from pathlib import Path
 from typing import Any
 
 import mlflow
 import numpy as np
+from graph_check.check import check_graph  # type: ignore[import-not-found]  # in the model's folder `code`
 from mlflow.pyfunc import PythonModel
 
 
@@ -17,9 +22,14 @@ class ServedGraph(PythonModel):  # type: ignore[misc]
     """A `torch.export` graph: an array in, an array out."""
 
     def load_context(self, context: Any) -> None:
+        """Raises `ValueError`: the graph is not the registered one, or could run code when it is loaded."""
         import torch
 
-        self._graph = torch.export.load(context.artifacts["graph"]).module()
+        data = Path(context.artifacts["graph"]).read_bytes()
+        if hashlib.sha256(data).hexdigest() != context.model_config["graph_sha256"]:
+            raise ValueError("the graph is not the one that was registered: its SHA-256 is another.")
+        check_graph(data)
+        self._graph = torch.export.load(io.BytesIO(data)).module()
 
     def predict(self, model_input: np.ndarray, params: dict[str, Any] | None = None) -> np.ndarray:
         import torch

@@ -9,7 +9,6 @@ As a rank: `python -m training.evaluation --workspace URI --request FILE --out D
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import math
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from training.launch.rank import Rank, arm
 from training.measures import Sums, yardstick_for
 from training.process_ends import leave, record_imports
 from training.pulse import Pulse
+from training.safe_graph import load_graph
 from training.scorers import Columns, Measured, Predict, score_all, scorer_of
 
 if TYPE_CHECKING:
@@ -141,14 +141,12 @@ def graph_model(workspace: Workspace, graph: StoredFile) -> nn.Module:
     """A registered graph as a model: the bytes that were checked are the bytes that are read.
 
     Raises:
-        IntegrityError: gone, or not the registered bytes.
+        IntegrityError: gone, or not the registered bytes; or loading them could run code.
     """
-    import torch
-
     data = workspace.read(graph.path)
     if sha256_bytes(data) != graph.sha256:
         raise IntegrityError("its bytes are not the registered ones.", where=graph.path)
-    return torch.export.load(io.BytesIO(data)).module()
+    return load_graph(data, graph.path)
 
 
 def model_to_score(

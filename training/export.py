@@ -9,6 +9,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data_contracts.errors import ConfigError
+from training.graph_check.check import check_graph_file
+from training.graph_check.refusal import UnsafeGraph
 from training.launch.rank import Rank, arm
 from training.process_ends import leave, record_imports
 from training.pulse import Pulse
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
 GRAPH, INPUT_EXAMPLE, OUTPUT_EXAMPLE = "model.pt2", "input.npy", "output.npy"
 WEIGHTS = "weights"
 """The folder of safetensors, configuration and what the encoder learnt."""
+LEFT_OUT = ("stack_trace", "source_fn_stack", "from_node", "custom")
+"""Of a node's metadata: names of this machine's folders, which the graph's bytes would depend on, and paths and JSON
+that torch would look up and parse."""
 
 
 def main() -> None:
@@ -82,6 +88,9 @@ def write_graph(model: nn.Module, example: Tensor, out: Path) -> None:
     """Write `model.pt2` with every length of the input left free, `input.npy`, and `output.npy` for that input.
 
     The same model gives the same bytes on any machine with these versions of torch and numpy.
+
+    Raises:
+        ConfigError: the graph needs what is loaded nowhere unchecked, such as an operator that is not torch's own.
     """
     import numpy as np
     import torch
@@ -90,11 +99,21 @@ def write_graph(model: nn.Module, example: Tensor, out: Path) -> None:
     program = torch.export.export(model, (example,), dynamic_shapes=(free,))
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
-            # Traces name this machine's folders: the graph's bytes would depend on where it was made.
-            node.meta.pop("stack_trace", None)
+            for name in LEFT_OUT:
+                node.meta.pop(name, None)
+    program.graph_module.meta.pop("custom", None)
     # torch would keep it as a pickle; it stands beside the graph as an array.
     program._example_inputs = None
+    # Source that torch executes, and only where there are example inputs.
+    program._guards_code = []
     torch.export.save(program, out / GRAPH)
+    try:
+        check_graph_file(out / GRAPH)
+    except UnsafeGraph as error:
+        raise ConfigError(
+            f"the model's graph would be loaded nowhere: {error}.",
+            advice="Write its `forward` with torch's own operators on tensors.",
+        ) from error
     with torch.inference_mode():
         np.save(out / INPUT_EXAMPLE, example.numpy(), allow_pickle=False)
         np.save(out / OUTPUT_EXAMPLE, model(example).numpy(), allow_pickle=False)

@@ -34,7 +34,8 @@ def modules_below(*roots: str, follow: Callable[[str], bool], home: Path = HOME)
             continue  # a name inside a module, as in `from training.ledger import Ledger`
         if name not in found:
             found[name] = path
-            unseen += (imported for imported in imports(path) if follow(imported))
+            package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+            unseen += (imported for imported in imports(path, package) if follow(imported))
     return found
 
 

@@ -20,8 +20,18 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+from data_contracts import refs
+from data_contracts.digests import sha256_file
+from data_contracts.documents import Registration
+from data_contracts.errors import IntegrityError
+from data_contracts.publication import Workspace
+from flows.export import export_model
 from tasks.model_export import save_model
+from tasks.model_facts import latency_of
+from tests.tasks.conftest import Register
+from tests.training.altered_graphs import ON_LOADING, altered
 from training.data.shapes import TokenShape
+from training.evaluation import graph_model
 from training.export import OUTPUT_EXAMPLE, WEIGHTS, write_graph
 from training.recipes.language_model import LanguageModel
 from training.recipes.language_model_spec import LanguageModelSpec
@@ -128,13 +138,58 @@ def test_plain_mlflow_serves_the_same_logits_in_a_fresh_process(
     np.testing.assert_array_equal(np.load(tmp_path / "logits.npy"), expected)
 
 
+@pytest.mark.parametrize("attack", ["expression", "example_inputs"])
+def test_mlflow_serves_no_altered_graph_and_none_that_could_run_code(saved: Path, tmp_path: Path, attack: str) -> None:
+    import mlflow.pyfunc
+
+    folder, marker = shutil.copytree(saved, tmp_path / "model"), tmp_path / "marker"
+    graph = altered(saved / "artifacts" / "model.pt2", ON_LOADING[attack], marker, folder / "artifacts" / "model.pt2")
+    with pytest.raises(ValueError, match="not the one that was registered"):
+        mlflow.pyfunc.load_model(str(folder))
+    description = (folder / "MLmodel").read_text()
+    registered, now = (sha256_file(path) for path in (saved / "artifacts" / "model.pt2", graph))
+    assert registered in description
+    (folder / "MLmodel").write_text(description.replace(registered, now))
+    # Not `UnsafeGraph` itself: it is the class of the copy that goes with the model.
+    with pytest.raises(ValueError, match=r"could run code|it has|an expression|unpickles"):
+        mlflow.pyfunc.load_model(str(folder))
+    assert not marker.exists()
+
+
+def test_serving_leaves_the_folder_of_the_model_as_it_was(saved: Path, tmp_path: Path) -> None:
+    """What Python compiles would be run in place of the proved source ever after."""
+    before = {path: path.is_file() and path.read_bytes() for path in saved.rglob("*")}
+    assert serve("pyfunc", saved, tmp_path / "logits.npy", may_unpickle=False).returncode == 0
+    assert before == {path: path.is_file() and path.read_bytes() for path in saved.rglob("*")}
+
+
+@pytest.mark.parametrize("attack", ["expression", "example_inputs"])
+def test_no_way_of_headways_own_loads_a_graph_that_could_run_code(
+    workspace: Workspace, register: Register, saved: Path, tmp_path: Path, attack: str
+) -> None:
+    marker = tmp_path / "marker"
+    bad = altered(saved / "artifacts" / "model.pt2", ON_LOADING[attack], marker, tmp_path / "bad.pt2")
+    made = workspace.load(register(1)[0], Registration)
+    graph = workspace.publish_file(bad, made.artifacts[1].path)
+    weights = workspace.publish(f"{Path(made.artifacts[0].path).parent}/weights/model.safetensors", b"weights")
+    files = (made.artifacts[0], graph, made.artifacts[2], weights)
+    registration = made.model_copy(update={"artifacts": files})
+    link = workspace.publish_document(registration)
+    refs.move(workspace, "models/tiny/versions", link, expected=None, reason="", detail={"version": "1"})
+    for load in (
+        lambda: graph_model(workspace, graph),
+        lambda: latency_of(workspace, registration),
+        lambda: export_model("models:/tiny/1", workspace.uri, tmp_path / "out"),
+    ):
+        with pytest.raises(IntegrityError, match="the graph is refused") as refused:
+            load()
+        assert refused.value.where == graph.path
+    assert not marker.exists()
+    assert not (tmp_path / "out").exists() and not (tmp_path / ".out.partial").exists()
+
+
 def content(folder: Path) -> dict[str, bytes]:
-    """All files but what Python compiled of those that another test has loaded."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and path.parent.name != "__pycache__"
-    }
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_the_folder_is_a_function_of_graph_and_lineage(exported: Path, saved: Path, tmp_path: Path) -> None:
