@@ -14,7 +14,6 @@ from typing import Any
 
 import mlflow
 import numpy as np
-from graph_check.check import check_graph  # type: ignore[import-not-found]  # in the model's folder `code`
 from mlflow.pyfunc import PythonModel
 
 
@@ -24,6 +23,9 @@ class ServedGraph(PythonModel):  # type: ignore[misc]
     def load_context(self, context: Any) -> None:
         """Raises `ValueError`: the graph is not the registered one, or could run code when it is loaded."""
         import torch
+
+        # Of the model's folder `code`, which is not yet there when MLflow writes the folder and reads this source.
+        from graph_check.check import check_graph  # type: ignore[import-not-found]
 
         data = Path(context.artifacts["graph"]).read_bytes()
         if hashlib.sha256(data).hexdigest() != context.model_config["graph_sha256"]:
