@@ -64,7 +64,8 @@ def pickled(marker: Path) -> bytes:
 
 def expression(records: Records, marker: Path) -> None:
     def change(program: Any) -> None:
-        (size, *_) = program["graph_module"]["graph"]["tensor_values"]["x"]["sizes"]
+        tensors = program["graph_module"]["graph"]["tensor_values"].values()
+        size = next(size for tensor in tensors for size in tensor["sizes"] if "as_expr" in size)
         size["as_expr"]["expr_str"] = runs(marker)
 
     edit(records, PROGRAM, change)
