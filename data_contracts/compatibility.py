@@ -49,6 +49,7 @@ def compare(old: Contract, new: Contract, suites: Suites | None = None) -> tuple
         *(change for name in RULE_LISTS for change in _compare_rules(name, old, new)),
         *_compare_optional("volume", old.volume, new.volume),
         *_compare_fields("", old, new, ("description", "extra_columns", "quarantine_limit_ratio", "splits")),
+        *_compare_fields("", old, new, ("unparsable_rows",)),
         *(_compare_fields("", old, new, ("suite",)) if suites is None else compare_suites(*suites)),
     )
 
@@ -151,6 +152,8 @@ def _effect(name: str, before: Any, after: Any, type_name: str) -> Effect:
         return "widening" if after else "breaking"
     if name == "action":
         return "breaking"
+    if name == "unparsable_rows":
+        return "widening" if after == "quarantine" else "breaking"
     if before is None or after is None:
         return "breaking" if before is None else "widening"
     if name in FLOORS or name in CEILINGS:

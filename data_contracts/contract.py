@@ -21,7 +21,8 @@ from data_contracts.set_rules import Balance, Drift, Freshness, Key, Leakage, Or
 from data_contracts.strict_yaml import parse_yaml_model, read_text
 from data_contracts.type_families import MEASURED, family
 
-OWN_RULE_IDS = ("columns", "rows", "snapshot", "quarantine", "volume")
+UNPARSABLE = "unparsable"
+OWN_RULE_IDS = ("columns", "rows", "snapshot", "quarantine", "volume", UNPARSABLE)
 """Names that a receipt gives to what every contract asks."""
 
 
@@ -135,6 +136,12 @@ class Contract(Frozen):
         default=0.01, ge=0, le=1, description="Share of rows that may be quarantined; more refuses the data."
     )
 
+    unparsable_rows: Literal["refuse", "quarantine"] = Field(
+        default="refuse",
+        description="What becomes of a row of CSV or JSON lines that cannot be read as its columns' types: its file is "
+        "refused, or the row is quarantined.",
+    )
+
     @property
     def set_rules(self) -> tuple[Key | Ordering | Balance | Leakage | Drift | Freshness, ...]:
         return (*self.keys, *self.ordering, *self.balance, *self.leakage, *self.drift, *self.freshness)
@@ -143,6 +150,12 @@ class Contract(Frozen):
     def texts(self) -> frozenset[str]:
         """Columns that are texts, whatever their values look like."""
         return frozenset(name for name, column in self.columns.items() if column.type == "string")
+
+    @property
+    def quarantined_types(self) -> dict[str, str] | None:
+        """Types of the columns where rows that cannot be read as them are quarantined; None where they are refused."""
+        is_kept = self.unparsable_rows == "quarantine"
+        return {name: column.type for name, column in self.columns.items()} if is_kept else None
 
     @property
     def needs_baseline(self) -> bool:

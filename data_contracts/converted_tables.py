@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from data_contracts.digests import sha256_file, sha256_of
 from data_contracts.documents import SourceFile
 from data_contracts.file_cache import FileCache
-from data_contracts.row_batches import Conformer
 from data_contracts.source_spec import SourceSpec
-from data_contracts.table_formats import file_batches, inferred_columns, reading_options
+from data_contracts.table_formats import reading_options
+from data_contracts.text_table_reader import convert, inferred_columns
 
-CONVERTER_VERSION = 1
+CONVERTER_VERSION = 2
 """Goes up whenever other rows or types come out of the same bytes."""
+
+
+class Rows(NamedTuple):
+    """What is known of a file's rows."""
+
+    num_rows: int
+    unparsable: tuple[int, ...]
+    """Those that cannot be read as their columns' types: sorted, each once, from 0."""
 
 
 class ConvertedTables:
@@ -22,10 +31,11 @@ class ConvertedTables:
     Args:
         spec: how rows come out of the source's files.
         cache: where Parquet files and what is known of them are kept.
+        keeps_bad: whether rows that cannot be read are kept, null where they cannot; else a file is refused for them.
     """
 
-    def __init__(self, spec: SourceSpec, cache: FileCache) -> None:
-        self._spec, self._cache = spec, cache
+    def __init__(self, spec: SourceSpec, cache: FileCache, *, keeps_bad: bool = False) -> None:
+        self._spec, self._cache, self._keeps_bad = spec, cache, keeps_bad
 
     def known_columns(self, sha256: str, declared: Mapping[str, str]) -> dict[str, str] | None:
         note = self._cache.note(self._columns_key(sha256, declared))
@@ -33,34 +43,29 @@ class ConvertedTables:
 
     def infer_columns(self, sha256: str, path: Path, where: str, declared: Mapping[str, str]) -> dict[str, str]:
         """Types of a file's columns: as declared, or read from the whole file."""
-        columns = inferred_columns(self._spec, path, where, declared)
+        columns = inferred_columns(self._spec, path, where, declared, keeps_bad=self._keeps_bad)
         self._cache.write_note(self._columns_key(sha256, declared), {"columns": columns})
         return columns
 
-    def known_num_rows(self, sha256: str, columns: Mapping[str, str]) -> int | None:
+    def known_rows(self, sha256: str, columns: Mapping[str, str]) -> Rows | None:
         note = self._cache.note(self._table_key(sha256, columns))
-        return None if note is None else int(note["num_rows"])
+        return None if note is None else _rows(note)
 
     def find(self, file: SourceFile, columns: Mapping[str, str]) -> Path | None:
         """The Parquet file made of these bytes, if it is still here and whole."""
         return self._cache.find(self._table_key(file.sha256, columns))
 
-    def convert(self, sha256: str, path: Path, where: str, columns: Mapping[str, str]) -> tuple[Path, int]:
+    def convert(self, sha256: str, path: Path, where: str, columns: Mapping[str, str]) -> tuple[Path, Rows]:
         """Write the rows of a file as Parquet, within memory bounded by a block of text.
 
         Returns:
-            The Parquet file, and its number of rows.
+            The Parquet file, and its rows.
         """
-        import pyarrow.parquet as pq
-
-        key, num_rows = self._table_key(sha256, columns), 0
-        conformer = Conformer(columns, {})
+        key = self._table_key(sha256, columns)
         with self._cache.making(key) as staging:
-            with pq.ParquetWriter(staging, conformer.schema, compression="lz4") as writer:
-                for batch in file_batches(self._spec, path, where, columns):
-                    writer.write_batch(conformer.conform(batch))
-                    num_rows += batch.num_rows
-            return self._cache.keep(key, staging, sha256_file(staging), {"num_rows": num_rows}), num_rows
+            num_rows, bad = convert(self._spec, path, where, columns, staging, keeps_bad=self._keeps_bad)
+            note = {"num_rows": num_rows, **({"unparsable": bad} if bad else {})}
+            return self._cache.keep(key, staging, sha256_file(staging), note), _rows(note)
 
     def _columns_key(self, sha256: str, declared: Mapping[str, str]) -> str:
         return sha256_of({"columns of": sha256, "types": dict(declared), **self._options()})
@@ -72,4 +77,15 @@ class ConvertedTables:
         from pyarrow import __version__ as pyarrow_version
 
         options = reading_options(self._spec)
-        return {"version": CONVERTER_VERSION, "pyarrow": pyarrow_version, "format": self._spec.format, **options}
+        kept = {"keeps_bad": True} if self._keeps_bad else {}
+        return {
+            "version": CONVERTER_VERSION,
+            "pyarrow": pyarrow_version,
+            "format": self._spec.format,
+            **options,
+            **kept,
+        }
+
+
+def _rows(note: Mapping[str, Any]) -> Rows:
+    return Rows(int(note["num_rows"]), tuple(sorted({int(row) for row, _, _ in note.get("unparsable", ())})))

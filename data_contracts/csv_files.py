@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.column_types import arrow_type
+from data_contracts.decompressed import opened
 from data_contracts.errors import DataError
-from data_contracts.source_errors import reading_table
+from data_contracts.source_errors import UnparsableRow, reading_table
 from data_contracts.source_spec import CsvOptions
 from data_contracts.table_schema import check_names
 from data_contracts.text_types import TypeGuess
@@ -43,7 +44,8 @@ def csv_names(path: Path, where: str, options: CsvOptions) -> list[str]:
     Raises:
         DataError: no header, or names that rows cannot have.
     """
-    with _opened(path, where, options, {}) as reader:
+    # Only the header is asked for here: a row with more or fewer values has its own time.
+    with _opened(path, where, options, {}, lambda _: "skip") as reader:
         try:
             names: list[str] = reader.schema.names
         except UnicodeDecodeError:
@@ -69,8 +71,40 @@ def csv_batches(path: Path, where: str, options: CsvOptions, columns: Mapping[st
             yield batch.select(list(types))
 
 
+def csv_texts(
+    path: Path, where: str, options: CsvOptions, names: Collection[str], on_irregular: Callable[[int], object]
+) -> Iterator[pa.RecordBatch]:
+    """The same rows with their values as bytes, whatever they are; rows with more or fewer values are left out.
+
+    Args:
+        names: columns of the file.
+        on_irregular: told the number of each row that is left out, from 0, before the batch that follows it.
+    """
+    import pyarrow as pa
+
+    first_row = row_number(options, 0)
+
+    def skip(row: Any) -> str:
+        on_irregular(row.number - first_row)
+        return "skip"
+
+    with _opened(path, where, options, dict.fromkeys(names, pa.binary()), skip) as reader:
+        yield from reader
+
+
+def row_number(options: CsvOptions, row: int) -> int:
+    """What a row of this number, from 0, is called in messages: counted from 1, with all that stands before it."""
+    return row + 1 + options.has_header + options.skip_rows
+
+
 @contextlib.contextmanager
-def _opened(path: Path, where: str, options: CsvOptions, types: Mapping[str, pa.DataType]) -> Iterator[Any]:
+def _opened(
+    path: Path,
+    where: str,
+    options: CsvOptions,
+    types: Mapping[str, pa.DataType],
+    on_irregular: Callable[[Any], str] | None = None,
+) -> Iterator[Any]:
     import pyarrow as pa
     from pyarrow import csv
 
@@ -92,7 +126,7 @@ def _opened(path: Path, where: str, options: CsvOptions, types: Mapping[str, pa.
         delimiter=options.delimiter,
         quote_char=options.quote,
         newlines_in_values=True,
-        invalid_row_handler=keep,
+        invalid_row_handler=on_irregular or keep,
     )
     read = csv.ReadOptions(
         # One thread, so that an error knows its row.
@@ -103,7 +137,7 @@ def _opened(path: Path, where: str, options: CsvOptions, types: Mapping[str, pa.
         autogenerate_column_names=not options.has_header and not options.column_names,
     )
     try:
-        with reading_table(where), pa.input_stream(path, compression="detect") as stream:
+        with reading_table(where), opened(path, where) as stream:
             yield csv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
     except pa.ArrowException as error:
         raise _refused(where, str(error), irregular, list(types), options.max_row_bytes) from None
@@ -116,7 +150,7 @@ def _refused(where: str, message: str, irregular: list[Any], names: list[str], m
     place = f"{where}, row {int(row[1]):,} of all, header included" if row else where
     if irregular:
         expected, found = irregular[0].expected_columns, irregular[0].actual_columns
-        return DataError(
+        return UnparsableRow(
             f"the row has {found:,} values, not {expected:,}.",
             where=place,
             advice="Correct it, or check source.csv: delimiter, quote, skip_rows.",
@@ -127,7 +161,7 @@ def _refused(where: str, message: str, irregular: list[Any], names: list[str], m
         said = f"a value is no {kind[1]}" if kind else "a value cannot be read"
         if "invalid UTF8" in message:
             said = "a value is not UTF-8"
-        return DataError(
+        return UnparsableRow(
             f"column `{name}`: {said}.",
             where=place,
             advice="Look at it there (no message quotes a value: it may be personal). Correct it, or declare another "

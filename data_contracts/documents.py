@@ -111,6 +111,8 @@ class SourceFile(Frozen):
     sha256: Sha256
     num_rows: int = 1
     """Rows the file yields: one of a text file. A row's name is its file's path and its number there, from 0."""
+    num_unparsable: int = Field(default=0, exclude_if=operator.not_)
+    """Of these, rows of a text table that cannot be read as their columns' types, null where they cannot."""
 
 
 class Snapshot(Document):

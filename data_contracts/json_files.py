@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data_contracts.column_types import UnknownType, arrow_type, type_name
+from data_contracts.decompressed import opened
 from data_contracts.errors import DataError
-from data_contracts.source_errors import reading_table, refused_column
+from data_contracts.source_errors import UnparsableRow, reading_table, refused_column
 from data_contracts.table_schema import check_names
 from data_contracts.text_types import guessed
 
@@ -20,6 +21,20 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 4 << 20
 MAX_LINE_BYTES = 64 << 20
+MAX_DEPTH = 64
+"""Brackets within brackets on one line. A row holds flat lists, so that two are enough."""
+MAX_KEYS = 10_000
+"""Of all lines together: each is a column, and each row has every column."""
+MAX_CELLS = 1 << 24
+"""Rows times columns that are parsed at once."""
+MAX_LINES_TO_INFER = 1024
+"""Lines whose keys are looked at together: Arrow gives each line a place for every key of them."""
+
+Bad = Callable[[int, int, str], None]
+"""Told of each line that cannot be read: its row, from 0, its line, from 1, and the column, empty if it is none."""
+
+
+_STRING = re.compile(rb'"(?:[^"\\\n]|\\.)*"')
 
 
 class Block(NamedTuple):
@@ -28,22 +43,37 @@ class Block(NamedTuple):
     data: bytes
 
 
-def json_columns(path: Path, where: str, declared: Mapping[str, str]) -> dict[str, str]:
+def json_columns(path: Path, where: str, declared: Mapping[str, str], on_bad: Bad | None = None) -> dict[str, str]:
     """Names and types of a file's columns: as declared, or the narrowest type that every value of the file has.
 
+    Args:
+        on_bad: told of lines that are passed over; without it, the first is refused.
+
     Raises:
-        DataError: not JSON lines; nested objects; a column of two types, or without a value.
+        DataError: not JSON lines; nested objects; a column of two types, or without a value; too many keys.
     """
-    found: dict[str, str | None] = dict(declared)
+    types = _Types(where, declared, on_bad)
     for block in blocks(path, where):
-        for name, kind in _block_types(block, where, declared).items():
-            found[name] = _wider(where, name, found.get(name), kind)
-    check_names(where, found)
-    return {name: guessed(name, kind or "", where, is_known=kind is not None) for name, kind in found.items()}
+        lines = _lines(block)
+        for start in range(0, len(lines), MAX_LINES_TO_INFER):
+            types.see(lines[start : start + MAX_LINES_TO_INFER])
+            if len(types.found) > MAX_KEYS:
+                raise DataError(
+                    f"its lines have more than {MAX_KEYS:,} different keys, and each is a column.",
+                    where=f"{where}, up to line {lines[start].first_line + MAX_LINES_TO_INFER - 1:,}",
+                    advice="Write values that vary as values: a list, or rows of their own with the key as a text.",
+                )
+    check_names(where, types.found)
+    return {name: guessed(name, kind or "", where, is_known=kind is not None) for name, kind in types.found.items()}
 
 
-def json_batches(path: Path, where: str, columns: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+def json_batches(
+    path: Path, where: str, columns: Mapping[str, str], on_bad: Bad | None = None
+) -> Iterator[pa.RecordBatch]:
     """All rows of a file in its order, in these columns; a key that a line lacks is null.
+
+    Args:
+        on_bad: told of lines that cannot be read, which are rows of nulls then; without it, the first is refused.
 
     Raises:
         DataError: a line that is no object, has another key, or a value of another type: named, and never quoted.
@@ -51,20 +81,22 @@ def json_batches(path: Path, where: str, columns: Mapping[str, str]) -> Iterator
     import pyarrow as pa
 
     wanted = pa.schema([(name, arrow_type(kind)) for name, kind in columns.items()])
-    wire = pa.schema([(field.name, _wire_type(field.type)) for field in wanted])
+    rows = _Rows(where, wanted, on_bad)
+    max_lines = max(1, MAX_CELLS // max(1, len(wanted)))
     for block in blocks(path, where):
-        try:
-            yield from _parse(block.data, wire, wanted)
-        except (pa.ArrowException, UnicodeDecodeError):
-            raise _first_fault(block, where, wire, wanted) from None
+        if block.data.count(b"\n") < max_lines:
+            yield from rows.parse(block)
+            continue
+        lines = _lines(block)
+        for start in range(0, len(lines), max_lines):
+            part = lines[start : start + max_lines]
+            yield from rows.parse(Block(part[0].first_line, _joined(part)), part)
 
 
 def blocks(path: Path, where: str) -> Iterator[Block]:
     """Whole lines, `BLOCK_BYTES` at a time; blocks of blank lines are left out."""
-    import pyarrow as pa
-
     line, held = 1, b""
-    with reading_table(where), pa.input_stream(path, compression="detect") as stream:
+    with reading_table(where), opened(path, where) as stream:
         while True:
             read = stream.read(BLOCK_BYTES)
             data = held + read
@@ -76,7 +108,150 @@ def blocks(path: Path, where: str) -> Iterator[Block]:
             if not read:
                 return
             if len(held) > MAX_LINE_BYTES:
-                raise DataError(f"a line is longer than {MAX_LINE_BYTES:,} bytes.", where=f"{where}, line {line:,}")
+                raise DataError(
+                    f"a line is longer than {MAX_LINE_BYTES:,} bytes.",
+                    where=f"{where}, line {line:,}",
+                    advice="Is it JSON lines, one object on each? Split what is longer into rows.",
+                )
+
+
+class _Types:
+    """The types of all keys seen so far; where lines do not go together, halves of them tell which."""
+
+    def __init__(self, where: str, declared: Mapping[str, str], on_bad: Bad | None) -> None:
+        self.found: dict[str, str | None] = dict(declared)
+        self._where, self._declared, self._on_bad = where, declared, on_bad
+        self._num_rows = 0
+
+    def see(self, lines: list[Block]) -> None:
+        """Raises `DataError`: names the first line that cannot be read, or whose type is another."""
+        self._fold(lines)
+        self._num_rows += len(lines)
+
+    def _fold(self, lines: list[Block], offset: int = 0) -> None:
+        import pyarrow as pa
+
+        place = self._where if len(lines) > 1 else f"{self._where}, line {lines[0].first_line:,}"
+        data = _joined(lines)
+        try:
+            _refuse_deep(data)
+            data.decode()
+            types = _schema_types(data, self._where, self._declared)
+            widened = {name: _wider(place, name, self.found.get(name), kind) for name, kind in types.items()}
+        except (pa.ArrowException, UnicodeDecodeError, _TooDeep, _TwoTypes) as error:
+            if len(lines) > 1:
+                middle = len(lines) // 2
+                self._fold(lines[:middle], offset)
+                self._fold(lines[middle:], offset + middle)
+                return
+            fault = error if isinstance(error, _TwoTypes) else self._fault(lines[0], place)
+            if self._on_bad is None:
+                raise fault from None
+            self._on_bad(self._num_rows + offset, lines[0].first_line, "")
+            return
+        self.found.update(widened)
+
+    def _fault(self, line: Block, place: str) -> DataError:
+        import pyarrow as pa
+
+        if problem := _not_an_object(line.data):
+            return UnparsableRow(f"{problem}.", where=place)
+        wanted = pa.schema([(name, arrow_type(kind)) for name, kind in self._declared.items()])
+        wire = pa.schema([(field.name, _wire_type(field.type)) for field in wanted])
+        return UnparsableRow(f"{_bad_column(line.data, wire, wanted)[1]}.", where=place)
+
+
+class _Rows:
+    """Batches out of blocks of lines, whose faulty lines are found by halves."""
+
+    def __init__(self, where: str, wanted: pa.Schema, on_bad: Bad | None) -> None:
+        import pyarrow as pa
+
+        self._where, self._wanted, self._on_bad = where, wanted, on_bad
+        self._wire = pa.schema([(field.name, _wire_type(field.type)) for field in wanted])
+        self._num_rows = 0
+
+    def parse(self, block: Block, lines: list[Block] | None = None) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        try:
+            found = list(_parse(block.data, self._wire, self._wanted))
+        except (pa.ArrowException, UnicodeDecodeError, _TooDeep):
+            whole = lines or _lines(block)
+            places = self._bad_places(whole)
+            if not places:
+                where = f"{self._where}, from line {block.first_line:,} on"
+                raise DataError("not readable as JSON lines.", where=where) from None
+            for place in places:
+                whole[place] = Block(whole[place].first_line, b"{}")
+            found = list(_parse(_joined(whole), self._wire, self._wanted))
+        for batch in found:
+            self._num_rows += batch.num_rows
+            yield batch
+
+    def _bad_places(self, lines: list[Block], offset: int = 0) -> list[int]:
+        """Raises `DataError`: the first line that cannot be read, where nobody wants to know of all."""
+        import pyarrow as pa
+
+        try:
+            for _ in _parse(_joined(lines), self._wire, self._wanted):
+                pass
+            return []
+        except (pa.ArrowException, UnicodeDecodeError, _TooDeep):
+            if len(lines) > 1:
+                middle = len(lines) // 2
+                first = self._bad_places(lines[:middle], offset)
+                return first + self._bad_places(lines[middle:], offset + middle)
+        line = lines[0]
+        column, said, is_row = _fault(line.data, self._wire, self._wanted)
+        if self._on_bad is None or not is_row:
+            raise (UnparsableRow if is_row else DataError)(
+                f"{said}.",
+                where=f"{self._where}, line {line.first_line:,}",
+                advice="Correct it, or declare the column's type in `source.column_types`.",
+            )
+        self._on_bad(self._num_rows + offset, line.first_line, column)
+        return [offset]
+
+
+class _TooDeep(ValueError):
+    pass
+
+
+class _TwoTypes(DataError):
+    pass
+
+
+def _refuse_deep(data: bytes) -> None:
+    """Raises `_TooDeep`: a line with more than `MAX_DEPTH` open brackets, which parsers meet by recursion."""
+    import numpy as np
+
+    array = np.frombuffer(data, np.uint8)
+    opening = np.flatnonzero((array == ord("[")) | (array == ord("{")))
+    if not len(opening):
+        return
+    # A line of few brackets cannot be deep, and to find that out is quick.
+    num_by_line = np.bincount(np.searchsorted(np.flatnonzero(array == ord("\n")), opening))
+    if num_by_line.max() > MAX_DEPTH and _depth(data) > MAX_DEPTH:
+        raise _TooDeep
+
+
+def _depth(data: bytes) -> int:
+    """The most brackets that are open at once on a line, texts aside."""
+    import numpy as np
+
+    array = np.frombuffer(_STRING.sub(b"", data), np.uint8)
+    if not len(array):
+        return 0
+    steps = ((array == ord("[")) | (array == ord("{"))).astype(np.int64)
+    steps -= (array == ord("]")) | (array == ord("}"))
+    starts = np.concatenate(([0], np.flatnonzero(array[:-1] == ord("\n")) + 1))
+    depth = steps.cumsum()
+    return int((np.maximum.reduceat(depth, starts) - (depth - steps)[starts]).max())
+
+
+def _joined(lines: list[Block]) -> bytes:
+    return b"\n".join(line.data for line in lines)
 
 
 def _read(data: bytes, wire: pa.Schema, *, unexpected: str) -> pa.Table:
@@ -92,6 +267,7 @@ def _read(data: bytes, wire: pa.Schema, *, unexpected: str) -> pa.Table:
 def _parse(data: bytes, wire: pa.Schema, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
+    _refuse_deep(data)
     data.decode()  # Arrow takes any bytes for text
     table = _read(data, wire, unexpected="error")
     for batch in table.select(wanted.names).combine_chunks().to_batches():
@@ -113,17 +289,6 @@ def _wire_type(wanted: pa.DataType) -> pa.DataType:
     return pa.binary() if types.is_fixed_size_binary(wanted) else wanted
 
 
-def _block_types(block: Block, where: str, declared: Mapping[str, str]) -> dict[str, str | None]:
-    """Type by name of what one block holds; None where it holds nothing but nulls."""
-    import pyarrow as pa
-
-    try:
-        block.data.decode()
-        return _schema_types(block.data, where, declared)
-    except (pa.ArrowException, UnicodeDecodeError):
-        return _types_by_line(block, where, declared)
-
-
 def _schema_types(data: bytes, where: str, declared: Mapping[str, str]) -> dict[str, str | None]:
     import pyarrow as pa
 
@@ -132,37 +297,9 @@ def _schema_types(data: bytes, where: str, declared: Mapping[str, str]) -> dict[
     return {field.name: declared.get(field.name) or _inferred(where, field) for field in schema}
 
 
-def _types_by_line(block: Block, where: str, declared: Mapping[str, str]) -> dict[str, str | None]:
-    """The same, slowly: it finds the line that cannot be read, or the one whose type is another.
-
-    Raises:
-        DataError: names the line.
-    """
-    found: dict[str, str | None] = {}
-    for line in _lines(block):
-        place = f"{where}, line {line.first_line:,}"
-        if problem := _not_an_object(line.data):
-            raise DataError(f"{problem}.", where=place)
-        for name, kind in _line_types(line, place, declared).items():
-            found[name] = _wider(place, name, found.get(name), kind)
-    return found
-
-
-def _line_types(line: Block, place: str, declared: Mapping[str, str]) -> dict[str, str | None]:
-    import pyarrow as pa
-
-    try:
-        return _schema_types(line.data, place, declared)
-    except pa.ArrowException:
-        wanted = pa.schema([(name, arrow_type(kind)) for name, kind in declared.items()])
-        wire = pa.schema([(field.name, _wire_type(field.type)) for field in wanted])
-        raise DataError(f"{_bad_column(json.loads(line.data), wire, wanted)}.", where=place) from None
-
-
-def _lines(block: Block) -> Iterator[Block]:
-    for number, line in enumerate(block.data.split(b"\n"), block.first_line):
-        if line.strip():
-            yield Block(number, line)
+def _lines(block: Block) -> list[Block]:
+    lines = enumerate(block.data.split(b"\n"), block.first_line)
+    return [Block(number, line) for number, line in lines if line.strip()]
 
 
 def _inferred(where: str, field: pa.Field) -> str | None:
@@ -185,36 +322,23 @@ def _wider(where: str, name: str, one: str | None, other: str | None) -> str | N
     pair = {one, other}
     if pair == {"int64", "double"} or pair == {"list<int64>", "list<double>"}:
         return "double" if "double" in pair else "list<double>"
-    raise refused_column(where, name, f"holds {one} in one part and {other} in another")
+    said = refused_column(where, name, f"holds {one} in one part and {other} in another")
+    raise _TwoTypes(said.what, where=said.where, advice=said.advice)
 
 
-def _first_fault(block: Block, where: str, wire: pa.Schema, wanted: pa.Schema) -> DataError:
-    """The first line of a block that cannot be read, in words that do not quote it."""
-    import pyarrow as pa
-
-    for line in _lines(block):
-        try:
-            list(_parse(line.data, wire, wanted))
-        except (pa.ArrowException, UnicodeDecodeError):
-            return DataError(
-                f"{_fault(line.data, wire, wanted)}.",
-                where=f"{where}, line {line.first_line:,}",
-                advice="Correct it, or declare the column's type in `source.column_types`.",
-            )
-    return DataError("not readable as JSON lines.", where=f"{where}, from line {block.first_line:,} on")
-
-
-def _fault(line: bytes, wire: pa.Schema, wanted: pa.Schema) -> str:
+def _fault(line: bytes, wire: pa.Schema, wanted: pa.Schema) -> tuple[str, str, bool]:
+    """The column, if it is one, words that do not quote the line, and whether it is a matter of this row alone."""
     if problem := _not_an_object(line):
-        return problem
-    row = json.loads(line)
-    if extra := sorted(set(row) - set(wire.names)):
-        return f"the key `{ascii(extra[0])[1:-1]}` is none of the columns"
-    return _bad_column(row, wire, wanted)
+        return "", problem, True
+    if extra := sorted(set(json.loads(line)) - set(wire.names)):
+        return "", f"the key `{ascii(extra[0])[1:-1]}` is none of the columns", False
+    return (*_bad_column(line, wire, wanted), True)
 
 
 def _not_an_object(line: bytes) -> str:
     """What keeps a line from being one JSON object; empty if it is one."""
+    if (depth := _depth(line)) > MAX_DEPTH:
+        return f"the line nests {depth:,} deep, and no row needs more than {MAX_DEPTH}"
     try:
         row: Any = json.loads(line)
     except UnicodeDecodeError:
@@ -224,15 +348,20 @@ def _not_an_object(line: bytes) -> str:
     return "" if isinstance(row, dict) else "the line is not an object"
 
 
-def _bad_column(row: dict[str, Any], wire: pa.Schema, wanted: pa.Schema) -> str:
+def _bad_column(line: bytes, wire: pa.Schema, wanted: pa.Schema) -> tuple[str, str]:
+    """The column whose value cannot be read, and words for it."""
     import pyarrow as pa
 
+    pairs: list[tuple[str, Any]] = json.loads(line, object_pairs_hook=list)
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        return "", "the line has a key twice"
     for field in wanted:
         if field.name not in row:
             continue
-        alone = json.dumps({field.name: row[field.name]}).encode()
+        alone = json.dumps({field.name: json.loads(line)[field.name]}).encode()
         try:
             list(_parse(alone, pa.schema([wire.field(field.name)]), pa.schema([field])))
         except pa.ArrowException:
-            return f"column `{field.name}`: the value is no {type_name(field.type)}"
-    return "the line has a key twice"
+            return field.name, f"column `{field.name}`: the value is no {type_name(field.type)}"
+    return "", "the line holds a value that no column can hold, such as half a Unicode character"

@@ -34,7 +34,7 @@ def reading(where: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise unreadable(where, error) from error
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError, MemoryError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise unreadable(where, error) from error
         raise not_parquet(where) from error
@@ -52,7 +52,11 @@ def read_footer(stream: Any, where: str) -> Footer:
     import pyarrow.parquet as pq
 
     with reading(where), pq.ParquetFile(stream) as file:
-        return Footer(num_rows=file.metadata.num_rows, columns=columns_of(file.schema_arrow, where))
+        num_rows, schema = file.metadata.num_rows, file.schema_arrow
+        _ = schema.names  # are decoded only when somebody asks
+    if num_rows < 0:
+        raise not_parquet(where)
+    return Footer(num_rows=num_rows, columns=columns_of(schema, where))
 
 
 def columns_of(schema: pa.Schema, where: str) -> dict[str, str]:
@@ -94,6 +98,6 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _batch_rows(metadata: Any) -> int:
-    sizes = (metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    sizes = (max(0, metadata.row_group(number).total_byte_size) for number in range(metadata.num_row_groups))
     row_bytes = sum(sizes) // max(1, metadata.num_rows) + 1
     return int(max(1, min(MAX_BATCH_ROWS, BATCH_BYTES // row_bytes)))

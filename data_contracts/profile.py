@@ -6,11 +6,12 @@ Everything is exact except `num_distinct`, and what is looked for inside the tex
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 
@@ -39,6 +40,11 @@ MIN_ROWS_OF_KEY = 100
 """Of fewer rows, almost any column has each value once."""
 MAX_KEY_CHARS = 256
 COLUMNS_PER_SCAN = 32
+COLUMNS_AS_THEY_ARE = 64
+"""A table of no more is asked as it is; of a wider one, some columns at a time are copied and asked."""
+MAX_COLUMNS_OF_PART, CELLS_OF_PART = 512, 1 << 26
+"""Columns of such a copy, and about how many values it may hold."""
+PART = "part_of_rows"
 MAX_COLUMNS_OF_PAIRS = 5
 
 
@@ -93,25 +99,76 @@ class Profile:
     """Columns whose values only together name a row; empty when one column does, or none was found."""
 
 
-def profile_rows(connection: duckdb.DuckDBPyConnection, schema: Mapping[str, str]) -> Profile:
+def profile_rows(
+    connection: duckdb.DuckDBPyConnection,
+    schema: Mapping[str, str],
+    select: Callable[[Sequence[str]], str] | None = None,
+) -> Profile:
     """Profile the view of rows.
 
     Args:
         schema: column name to Arrow type; columns of the view that are not named here are passed over.
+        select: the SQL that reads some columns of the view and looks at no other, where there is a quicker one than to
+            select them from it.
     """
-    figures: Figures = {}
-    names = list(schema)
-    for start in range(0, len(names), COLUMNS_PER_SCAN):
-        figures |= _scan(connection, {name: schema[name] for name in names[start : start + COLUMNS_PER_SCAN]})
-    columns = tuple(_column(connection, name, schema[name], figures[name]) for name in names)
     num_rows = int(one_value(connection, f"SELECT count(*) FROM {ROWS}"))
-    return Profile(num_rows=num_rows, columns=columns, key=_compound_key(connection, columns))
+    is_narrow = len(schema) <= COLUMNS_AS_THEY_ARE
+    columns: list[ColumnProfile] = []
+    for names in _parts(list(schema), num_rows):
+        with _part(connection, names, select, is_whole=is_narrow) as part:
+            for start in range(0, len(names), COLUMNS_PER_SCAN):
+                some = {name: schema[name] for name in names[start : start + COLUMNS_PER_SCAN]}
+                figures = _scan(part, some)
+                values = _few_values(part, some, figures)
+                columns += [_column(part, name, kind, figures[name], values[name]) for name, kind in some.items()]
+    candidates = _key_candidates(columns)
+    key: tuple[str, ...] = ()
+    if candidates:
+        names = [column.name for column in candidates]
+        with _part(connection, names, select, is_whole=is_narrow) as part:
+            key = _compound_key(part, candidates, list(schema))
+    return Profile(num_rows=num_rows, columns=tuple(columns), key=key)
 
 
-def _scan(connection: duckdb.DuckDBPyConnection, schema: Mapping[str, str]) -> dict[str, Figures]:
+class _Part(NamedTuple):
+    """Some columns of the rows, to be asked about one by one."""
+
+    connection: duckdb.DuckDBPyConnection
+    rows: str
+
+
+def _parts(names: Sequence[str], num_rows: int) -> list[Sequence[str]]:
+    if len(names) <= COLUMNS_AS_THEY_ARE:
+        return [names]
+    width = max(COLUMNS_PER_SCAN, min(MAX_COLUMNS_OF_PART, CELLS_OF_PART // max(1, num_rows)))
+    return [names[start : start + width] for start in range(0, len(names), width)]
+
+
+@contextlib.contextmanager
+def _part(
+    connection: duckdb.DuckDBPyConnection,
+    names: Sequence[str],
+    select: Callable[[Sequence[str]], str] | None,
+    *,
+    is_whole: bool,
+) -> Iterator[_Part]:
+    """The view itself where it is narrow; of a wide one a copy of some columns: a question about one costs as much as
+    the table that it is put to has columns."""
+    if is_whole:
+        yield _Part(connection, ROWS)
+        return
+    sql = f"SELECT {', '.join(identifier(name) for name in names)} FROM {ROWS}" if select is None else select(names)
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE {PART} AS {sql}")
+    try:
+        yield _Part(connection, PART)
+    finally:
+        connection.execute(f"DROP TABLE {PART}")
+
+
+def _scan(part: _Part, schema: Mapping[str, str]) -> dict[str, Figures]:
     """The figures of some columns in one pass."""
     asked = [(name, *each) for name, kind in schema.items() for each in _aggregates(identifier(name), kind).items()]
-    row = connection.execute(f"SELECT {', '.join(sql for _, _, sql in asked)} FROM {ROWS}").fetchone()
+    row = part.connection.execute(f"SELECT {', '.join(sql for _, _, sql in asked)} FROM {part.rows}").fetchone()
     assert row is not None
     found: dict[str, Figures] = {name: {} for name in schema}
     for (name, figure, _), value in zip(asked, row, strict=True):
@@ -144,27 +201,29 @@ def _aggregates(column: str, arrow_type: str) -> dict[str, str]:
         }
     if kind in ("date", "timestamp"):
         moment = "TIMESTAMPTZ" if has_zone(arrow_type) else "TIMESTAMP"
-        return asked | {each: f"epoch({f}({column})::{moment})" for each, f in (("low", "min"), ("high", "max"))}
+        # A date may lie beyond all moments.
+        moments = ((each, f"TRY_CAST({f}({column}) AS {moment})") for each, f in (("low", "min"), ("high", "max")))
+        return asked | {each: f"epoch({sql})" for each, sql in moments}
     if kind == "string":
         return asked | {"min_length": f"min(length({column}))", "max_length": f"max(length({column}))"}
     return asked
 
 
-def _column(connection: duckdb.DuckDBPyConnection, name: str, arrow_type: str, figures: Figures) -> ColumnProfile:
+def _column(part: _Part, name: str, arrow_type: str, figures: Figures, values: tuple[Scalar, ...]) -> ColumnProfile:
     kind, num_values = family(arrow_type), int(figures["num_values"])
     shape, suspicions = None, tuple(Suspicion(kind=each, num_seen=0, num_looked_at=0) for each in named_kinds(name))
     if kind == "string" and num_values:
-        shape, seen = _look_at_texts(connection, name, num_values, int(figures["max_length"]))
+        shape, seen = _look_at_texts(part, name, num_values, int(figures["max_length"]))
         found = {each.kind for each in seen}
         suspicions = (*seen, *(each for each in suspicions if each.kind not in found))
-    values = () if suspicions else _few_values(connection, name, kind, figures)
+    values = () if suspicions else values
     return ColumnProfile(
         name=name,
         type=arrow_type,
         num_rows=int(figures["num_rows"]),
         num_nulls=int(figures["num_rows"]) - num_values,
         num_distinct=len(values) or int(figures.get("num_distinct", 0)),
-        is_unique=not values and _may_be_key(kind, figures) and _is_unique(connection, (name,)),
+        is_unique=not values and _may_be_key(kind, figures) and _is_unique(part, (name,)),
         low=figures.get("low"),
         high=figures.get("high"),
         num_not_finite=num_values - int(figures.get("num_finite", num_values)),
@@ -177,21 +236,30 @@ def _column(connection: duckdb.DuckDBPyConnection, name: str, arrow_type: str, f
     )
 
 
-def _few_values(connection: duckdb.DuckDBPyConnection, name: str, kind: Family, figures: Figures) -> tuple[Scalar, ...]:
+def _few_values(
+    part: _Part, schema: Mapping[str, str], figures: Mapping[str, Figures]
+) -> dict[str, tuple[Scalar, ...]]:
+    """All values, in order, of each column that has few; in one pass."""
+    asked = [name for name, kind in schema.items() if _may_have_few(name, family(kind), figures[name])]
+    lists = (f"list_sort(list(DISTINCT {identifier(name)}) FILTER ({identifier(name)} IS NOT NULL))" for name in asked)
+    row = part.connection.execute(f"SELECT {', '.join(lists)} FROM {part.rows}").fetchone() if asked else ()
+    assert row is not None
+    found: dict[str, tuple[Scalar, ...]] = dict.fromkeys(schema, ())
+    for name, values in zip(asked, row, strict=True):
+        least = MIN_ROWS_PER_VALUE[family(schema[name])] * len(values)
+        if len(values) <= MAX_VALUES and figures[name]["num_values"] >= least:
+            found[name] = tuple(values)
+    return found
+
+
+def _may_have_few(name: str, kind: Family, figures: Figures) -> bool:
     is_countable = {
         "bool": True,
         "integer": not _is_measure(name),
         "string": (figures.get("max_length") or 0) <= MAX_VALUE_CHARS,
     }.get(kind, False)
     # The count is approximate, so a few more are let through and counted.
-    if not is_countable or not 0 < figures["num_distinct"] <= 2 * MAX_VALUES:
-        return ()
-    column = identifier(name)
-    rows = connection.execute(
-        f"SELECT DISTINCT {column} FROM {ROWS} WHERE {column} IS NOT NULL ORDER BY 1 LIMIT {MAX_VALUES + 1}"
-    ).fetchall()
-    is_small = len(rows) <= MAX_VALUES and figures["num_values"] >= MIN_ROWS_PER_VALUE[kind] * len(rows)
-    return tuple(value for (value,) in rows) if is_small else ()
+    return is_countable and 0 < figures["num_distinct"] <= 2 * MAX_VALUES
 
 
 def _is_measure(name: str) -> bool:
@@ -207,19 +275,19 @@ def _may_be_key(kind: Family, figures: Figures) -> bool:
     )
 
 
-def _is_unique(connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> bool:
+def _is_unique(part: _Part, names: Sequence[str]) -> bool:
     """Whether the values of these columns together never occur twice, rows with a null aside."""
     columns = [identifier(name) for name in names]
     present = " AND ".join(f"{column} IS NOT NULL" for column in columns)
     # Digests take bounded room whatever the values; two that collide can only make a key look like none.
-    twice = f"SELECT 1 FROM {ROWS} WHERE {present} GROUP BY hash({', '.join(columns)}) HAVING count(*) > 1 LIMIT 1"
-    return int(one_value(connection, f"SELECT count(*) FROM ({twice})")) == 0
+    twice = f"SELECT 1 FROM {part.rows} WHERE {present} GROUP BY hash({', '.join(columns)}) HAVING count(*) > 1 LIMIT 1"
+    return int(one_value(part.connection, f"SELECT count(*) FROM ({twice})")) == 0
 
 
-def _compound_key(connection: duckdb.DuckDBPyConnection, columns: Sequence[ColumnProfile]) -> tuple[str, ...]:
-    """The first pair of columns that names a row, those with the most values first."""
+def _key_candidates(columns: Sequence[ColumnProfile]) -> list[ColumnProfile]:
+    """Columns of which two may name a row together, those with the most values first."""
     if any(column.is_unique for column in columns) or not columns or columns[0].num_rows < MIN_ROWS_OF_KEY:
-        return ()
+        return []
     whole = [
         column
         for column in columns
@@ -228,24 +296,28 @@ def _compound_key(connection: duckdb.DuckDBPyConnection, columns: Sequence[Colum
         and column.num_distinct > 1
         and (column.max_length or 0) <= MAX_KEY_CHARS
     ]
-    whole = sorted(whole, key=lambda column: -column.num_distinct)[:MAX_COLUMNS_OF_PAIRS]
-    for first, second in itertools.combinations(whole, 2):
+    return sorted(whole, key=lambda column: -column.num_distinct)[:MAX_COLUMNS_OF_PAIRS]
+
+
+def _compound_key(part: _Part, candidates: Sequence[ColumnProfile], names: Sequence[str]) -> tuple[str, ...]:
+    """The first pair of columns that names a row, in the order of all names."""
+    for first, second in itertools.combinations(candidates, 2):
         is_enough = first.num_distinct * second.num_distinct >= first.num_rows
-        if is_enough and _is_unique(connection, (first.name, second.name)):
-            return tuple(column.name for column in columns if column in (first, second))
+        if is_enough and _is_unique(part, (first.name, second.name)):
+            return tuple(name for name in names if name in (first.name, second.name))
     return ()
 
 
 def _look_at_texts(
-    connection: duckdb.DuckDBPyConnection, name: str, num_values: int, max_length: int
+    part: _Part, name: str, num_values: int, max_length: int
 ) -> tuple[Shape | None, tuple[Suspicion, ...]]:
     column, every = identifier(name), max(1, num_values // MAX_LOOKED_AT)
     text = column if max_length <= MAX_CHARS_LOOKED_AT else f"left({column}, {MAX_CHARS_LOOKED_AT})"
     personal = [f"count(*) FILTER ({holds_pii_sql(text, kind)})" for kind in PATTERNS]
     shapes = [f"coalesce(bool_and(regexp_full_match({text}, {literal(shape.pattern)})), false)" for shape in SHAPES]
     suffix = rf"regexp_extract({text}, '\.[a-z][a-z0-9]{{0,4}}$')"
-    row = connection.execute(
-        f"SELECT count(*), min({suffix}), max({suffix}), {', '.join([*personal, *shapes])} FROM {ROWS} "
+    row = part.connection.execute(
+        f"SELECT count(*), min({suffix}), max({suffix}), {', '.join([*personal, *shapes])} FROM {part.rows} "
         f"WHERE {column} IS NOT NULL AND hash({column}) % {every} = 0"
     ).fetchone()
     assert row is not None
@@ -258,10 +330,10 @@ def _look_at_texts(
     likely = [shape for shape, is_held in zip(SHAPES, rest[len(PATTERNS) :], strict=True) if is_held]
     if first_suffix and first_suffix == last_suffix:
         likely.append(suffix_shape(first_suffix))
-    certain = (shape for shape in likely if max_length <= MAX_KEY_CHARS and _all_have(connection, column, shape))
+    certain = (shape for shape in likely if max_length <= MAX_KEY_CHARS and _all_have(part, column, shape))
     return next(certain, None), suspicions
 
 
-def _all_have(connection: duckdb.DuckDBPyConnection, column: str, shape: Shape) -> bool:
+def _all_have(part: _Part, column: str, shape: Shape) -> bool:
     has = f"regexp_full_match({column}, {literal(shape.pattern)})"
-    return bool(one_value(connection, f"SELECT coalesce(bool_and({has}), false) FROM {ROWS}"))
+    return bool(one_value(part.connection, f"SELECT coalesce(bool_and({has}), false) FROM {part.rows}"))

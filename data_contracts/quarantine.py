@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,13 +12,14 @@ import duckdb
 
 from data_contracts.broken_rows import find_broken
 from data_contracts.checks import Check
+from data_contracts.contract import UNPARSABLE
 from data_contracts.digests import sha256_bytes, sha256_file
 from data_contracts.documents import ContractReceipt, StoredFile
 from data_contracts.errors import IntegrityError
 from data_contracts.exact_checks import one_value
 from data_contracts.file_states import FileStates
 from data_contracts.publication import Workspace
-from data_contracts.rows_database import ALL_ROWS, BROKEN, FILES, SET_ASIDE, RowsDatabase
+from data_contracts.rows_database import ALL_ROWS, BROKEN, FILES, SET_ASIDE, RowsDatabase, literal
 from data_contracts.rows_files import FILE_COLUMN, PATH_COLUMN, ROW_COLUMN
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ class Quarantine:
     num_allowed: int
     num_by_check: dict[str, int]
     """Rows set aside by each check, by `rule_id`."""
-    raised: dict[str, str]
+    num_unparsable: int = 0
+    """Rows set aside because they cannot be read as their columns' types."""
+    raised: dict[str, str] = field(default_factory=dict)
     """Checks that could not be judged, by `rule_id`, and the kind of error."""
 
     @property
@@ -49,6 +52,18 @@ class Quarantine:
     @property
     def is_within_limit(self) -> bool:
         return self.num_quarantined <= self.num_allowed
+
+
+def _set_unparsable_aside(connection: duckdb.DuckDBPyConnection, database: RowsDatabase) -> int:
+    import pyarrow as pa
+
+    named = [(place, row) for place, rows in enumerate(database.rows.unparsable) for row in rows]
+    if named:
+        files, rows = zip(*named, strict=True)
+        connection.register("unparsable_rows", pa.table({"file": pa.array(files), "row": pa.array(rows)}))
+        connection.execute(f"INSERT INTO {BROKEN} SELECT file, row, {literal(UNPARSABLE)} FROM unparsable_rows")
+        connection.unregister("unparsable_rows")
+    return len(named)
 
 
 class QuarantinedRow(NamedTuple):
@@ -68,9 +83,11 @@ def set_aside(
 ) -> Quarantine:
     """Fill the table of broken rows, which takes them out of the views of rows that remain.
 
-    A rule that raises sets nothing aside and is reported: its check fails.
+    A rule that raises sets nothing aside and is reported: its check fails. Rows that cannot be read as their columns'
+    types are set aside in any case: there are some only where the contract wants them quarantined.
     """
     num_by_check, raised = find_broken(connection, database, checks, states)
+    num_unparsable = _set_unparsable_aside(connection, database)
     num_rows = int(one_value(connection, f"SELECT count(*) FROM {ALL_ROWS}"))
     num_quarantined = int(one_value(connection, f"SELECT count(*) FROM {SET_ASIDE}"))
     if not num_quarantined:
@@ -80,6 +97,7 @@ def set_aside(
         num_quarantined=num_quarantined,
         num_allowed=int(num_rows * limit_ratio),
         num_by_check=num_by_check,
+        num_unparsable=num_unparsable,
         raised=raised,
     )
 

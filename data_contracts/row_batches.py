@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from data_contracts.column_types import arrow_type
+from data_contracts.column_types import arrow_type, type_name
+from data_contracts.source_errors import refused_column
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,10 +18,13 @@ class Conformer:
     Args:
         columns: name to type name, in the order wanted.
         constants: text of the columns that the file's folders' names hold; None is null.
+        where: the file, for what is refused.
     """
 
-    def __init__(self, columns: Mapping[str, str], constants: Mapping[str, str | None]) -> None:
+    def __init__(self, columns: Mapping[str, str], constants: Mapping[str, str | None], where: str = "") -> None:
         import pyarrow as pa
+
+        self._where = where
 
         # By name, so that the order does not depend on which file was listed first.
         self.schema = pa.schema([(name, arrow_type(kind)) for name, kind in sorted(columns.items())])
@@ -29,7 +33,11 @@ class Conformer:
         }
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch in the wanted columns; one that it lacks is null."""
+        """The batch in the wanted columns; one that it lacks is null.
+
+        Raises:
+            DataError: a value that its column's type cannot hold.
+        """
         import pyarrow as pa
 
         arrays = [self._array(batch, field) for field in self.schema]
@@ -43,7 +51,12 @@ class Conformer:
         position = batch.schema.get_field_index(field.name)
         if position < 0:
             return pa.nulls(batch.num_rows, field.type)
-        return decoded(batch.column(position), field.type)
+        try:
+            return decoded(batch.column(position), field.type)
+        except pa.ArrowException as error:
+            raise refused_column(
+                self._where, field.name, f"holds a value that is no {type_name(field.type)}"
+            ) from error
 
 
 def decoded(array: pa.Array, wanted: pa.DataType) -> pa.Array:

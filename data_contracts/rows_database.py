@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 
 import duckdb
 
+from data_contracts.errors import DataError
+from data_contracts.readable_files import as_pattern, refuse_unreadable
 from data_contracts.rows_files import FILE_COLUMN, ROW_COLUMN, RowsFiles, write_empty
 
 MEMORY_LIMIT = "1GB"
@@ -73,11 +74,20 @@ class RowsDatabase:
 
     @contextlib.contextmanager
     def connect(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """
+        Raises:
+            DataError: a statement of the body failed over a file that cannot be read.
+        """
         connection = duckdb.connect(str(self.path), config=self.config)
         try:
             for statement in self.settings:
                 connection.execute(statement)
             yield connection
+        except duckdb.OutOfMemoryException:
+            raise
+        except duckdb.Error:
+            refuse_unreadable(self.rows)
+            raise
         finally:
             connection.close()
 
@@ -100,6 +110,14 @@ class RowsDatabase:
     def keep_all(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Nothing was set aside: read the rows that remain without looking for those that do not."""
         connection.execute(f"CREATE OR REPLACE VIEW {NAMED_ROWS} AS SELECT * FROM {ALL_ROWS}")
+
+    def select(self, names: Sequence[str]) -> str:
+        """The SQL that reads some columns of all rows, whether set aside or not, without a look at the others."""
+        wanted = ", ".join(identifier(name) for name in names)
+        if self.rows.is_packed or any(name in self.rows.partitions for name in names):
+            return f"SELECT {wanted} FROM {ALL_ROWS}"
+        files = literal(f"{as_pattern(self.folder)}/files/*.parquet")
+        return f"SELECT {wanted} FROM read_parquet({files}, union_by_name = {literal(self.rows.may_lack)})"
 
     def rows_of(self, places: Sequence[int], *, is_set_aside: bool) -> str:
         """A subquery of the rows of some files, with their names.
@@ -144,9 +162,11 @@ class RowsDatabase:
         return f"SELECT named.*, {held} FROM ({named}) AS named JOIN {FILES} USING ({FILE_COLUMN})"
 
 
-def as_pattern(path: Path) -> str:
-    """A glob that matches this path alone."""
-    return re.sub(r"([*?\[])", r"[\1]", str(path))
+def out_of_memory(limit: str) -> DataError:
+    return DataError(
+        f"looking at the rows takes more than {limit} of memory.",
+        advice="One value or row may be very large: write rows of some megabytes at most.",
+    )
 
 
 def literal(value: Any) -> str:

@@ -33,6 +33,7 @@ class RowsFiles:
         local: their Parquet files, one for each of `files`; a single one with a row for each of `files` if `is_packed`.
         partitions: the columns that folders' names hold, as texts, one for each of `files`.
         may_lack: whether a file may lack a column, which is null there.
+        unparsable: rows that cannot be read as their columns' types, for each of `files`; empty where there are none.
     """
 
     columns: Mapping[str, str]
@@ -41,6 +42,7 @@ class RowsFiles:
     is_packed: bool = False
     partitions: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     may_lack: bool = False
+    unparsable: tuple[tuple[int, ...], ...] = ()
 
     def names(self) -> pa.Table:
         """A row for each file: its place, path and number of rows, and the columns its folders hold."""

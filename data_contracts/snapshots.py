@@ -20,11 +20,19 @@ from data_contracts.table_formats import named_columns, reading_options
 from data_contracts.table_schema import agreed_columns, check_complete, check_declared, with_partitions
 from data_contracts.text_rows import TEXT_COLUMNS
 
+QUARANTINED = {"unparsable_rows": "quarantine"}
 Found = tuple[dict[str, str], tuple[SourceFile, ...]]
 """The columns of a source, and its files."""
 
 
-def take_snapshot(spec: SourceSpec, *, base: Path, cache: DigestCache, texts: Collection[str] = ()) -> Snapshot:
+def take_snapshot(
+    spec: SourceSpec,
+    *,
+    base: Path,
+    cache: DigestCache,
+    texts: Collection[str] = (),
+    quarantined: Mapping[str, str] | None = None,
+) -> Snapshot:
     """Digest every file of the source; a file that is remembered by its stat identity or strong ETag is not read.
 
     Args:
@@ -32,6 +40,8 @@ def take_snapshot(spec: SourceSpec, *, base: Path, cache: DigestCache, texts: Co
         cache: remembered digests; the caller saves it. Copies of remote tables and converted ones are kept beside it.
         texts: columns that are texts wherever a file does not say what they are, though all values be digits; others
             have the type that their values have.
+        quarantined: types of columns where a row of a text table that cannot be read as them is counted and kept apart;
+            None: the file is refused for such a row.
 
     Raises:
         DataError: no file matches, one cannot be read, is too large, changes while it is read, or holds other columns.
@@ -47,13 +57,15 @@ def take_snapshot(spec: SourceSpec, *, base: Path, cache: DigestCache, texts: Co
             advice="Check `source.uri`, `source.include` and `source.exclude`.",
         )
     columns, files = (
-        _tables(spec, root, store, listed, cache, copies, texts) if spec.is_table else _texts(spec, store, listed)
+        _tables(spec, root, store, listed, cache, copies, texts, quarantined)
+        if spec.is_table
+        else _texts(spec, store, listed)
     )
     # Digests, row counts and columns were read one after another: they belong together if nothing moved meanwhile.
     store.check_unchanged(listed)
     return Snapshot(
         format=spec.format,
-        options=reading_options(spec),
+        options=reading_options(spec) | ({} if quarantined is None or not spec.is_text_table else QUARANTINED),
         columns=columns,
         num_rows=sum(file.num_rows for file in files),
         files=files,
@@ -79,6 +91,7 @@ def _tables(
     cache: DigestCache,
     copies: FileCache,
     texts: Collection[str],
+    quarantined: Mapping[str, str] | None,
 ) -> Found:
     partitions = partition_columns({file.path: folder_values(spec, file.path) for file in listed}, spec.column_types)
     declared = {name: kind for name, kind in spec.column_types.items() if name not in partitions}
@@ -91,7 +104,10 @@ def _tables(
             )
         columns, files = _parquet(spec, store, listed)
     else:
-        columns, files = _TextTables(spec, store, declared, cache, copies, texts).take(listed)
+        known = None
+        if quarantined is not None:
+            known = {name: kind for name, kind in quarantined.items() if name not in partitions}
+        columns, files = _TextTables(spec, store, declared, cache, copies, texts, known).take(listed)
     return with_partitions(listed[0].path, columns, partitions), files
 
 
@@ -115,12 +131,14 @@ class _TextTables:
         cache: DigestCache,
         copies: FileCache,
         texts: Collection[str],
+        quarantined: Mapping[str, str] | None,
     ) -> None:
         self._spec, self._store, self._declared = spec, store, declared
         # In JSON a text is quoted, and what is not quoted is none.
-        self._known = {**(dict.fromkeys(sorted(texts), "string") if spec.format == "csv" else {}), **declared}
+        by_contract = dict.fromkeys(sorted(texts), "string") if spec.format == "csv" else {}
+        self._known = {**(by_contract if quarantined is None else quarantined), **declared}
         self._cache, self._copies = cache, copies
-        self._tables = ConvertedTables(spec, copies)
+        self._tables = ConvertedTables(spec, copies, keeps_bad=quarantined is not None)
 
     def take(self, listed: Sequence[ListedFile]) -> Found:
         columns = self._columns(listed[0])
@@ -146,15 +164,15 @@ class _TextTables:
 
     def _counted(self, listed: ListedFile, columns: Mapping[str, str], first: str) -> SourceFile:
         file = _digested(self._store, listed, 0)
-        num_rows = self._tables.known_num_rows(file.sha256, columns)
-        if num_rows is None:
+        rows = self._tables.known_rows(file.sha256, columns)
+        if rows is None:
             where = self._store.place(listed)
             with self._proved(listed, file) as path:
                 names = named_columns(self._spec, path, where)
                 if names is not None:
                     check_complete(where, names, columns, self._spec.optional_columns, first)
-                num_rows = self._tables.convert(file.sha256, path, where, columns)[1]
-        return file.model_copy(update={"num_rows": num_rows})
+                rows = self._tables.convert(file.sha256, path, where, columns)[1]
+        return file.model_copy(update={"num_rows": rows.num_rows, "num_unparsable": len(rows.unparsable)})
 
     def _proved(self, listed: ListedFile, file: SourceFile) -> AbstractContextManager[Path]:
         return proved(self._store.place(listed), file, digests=self._cache, copies=self._copies)

@@ -17,6 +17,10 @@ LEAST_LIKENESS = 0.6
 """Of two names that may be one column's, from 0 to 1."""
 
 
+class UnparsableRow(DataError):
+    """One row cannot be read as its columns' types; others of the file can."""
+
+
 def changed(where: str) -> DataError:
     return DataError(
         "the file changed since the snapshot was taken.",

@@ -92,3 +92,8 @@ class SourceSpec(Frozen):
     @property
     def is_table(self) -> bool:
         return self.format != "text-files"
+
+    @property
+    def is_text_table(self) -> bool:
+        """Whether values are texts that have to be parsed."""
+        return self.format in ("csv", "json-lines")

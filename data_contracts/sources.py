@@ -15,7 +15,8 @@ from data_contracts.converted_tables import ConvertedTables
 from data_contracts.digest_cache import DigestCache
 from data_contracts.documents import Snapshot, SourceFile
 from data_contracts.file_cache import FileCache
-from data_contracts.parquet_files import pieces
+from data_contracts.leftovers import scratch_folder
+from data_contracts.parquet_files import pieces, read_batches
 from data_contracts.partitions import folder_values
 from data_contracts.row_batches import Conformer
 from data_contracts.rows_files import RowsFiles
@@ -24,7 +25,6 @@ from data_contracts.source_bytes import proved, read_proved
 from data_contracts.source_places import file_place
 from data_contracts.source_places import resolve_base_uri as resolve_base_uri
 from data_contracts.source_spec import SourceSpec as SourceSpec
-from data_contracts.table_formats import file_batches
 from data_contracts.text_rows import text_batch, text_row, write_rows
 
 if TYPE_CHECKING:
@@ -63,14 +63,44 @@ def read_rows(
         yield text_batch([text_row(file, read_file(spec, file, base=base))])
         return
     folders = folder_values(spec, file.path)
-    conformer = Conformer(columns, folders)
     held = {name: kind for name, kind in columns.items() if name not in folders}
     where = file_place(resolve_base_uri(spec, base=base), file.path)
+    conformer = Conformer(columns, folders, where)
     copies = None if digests is None else FileCache.beside(digests)
-    with proved(where, file, digests=digests, copies=copies) as path:
-        for batch in file_batches(spec, path, where, held):
+    with proved(where, file, digests=digests, copies=copies) as path, contextlib.ExitStack() as scratch:
+        if spec.is_text_table:
+            kept = copies or scratch.enter_context(_scratch_cache())
+            path = _converted(spec, file, path, where, held, kept)
+        for batch in read_batches(path, where):
             for piece in pieces(batch):
                 yield conformer.conform(piece)
+
+
+def unparsable_rows(
+    spec: SourceSpec, file: SourceFile, *, columns: Mapping[str, str], digests: DigestCache
+) -> tuple[int, ...]:
+    """Numbers of a file's rows that cannot be read as their columns' types, once its rows were read."""
+    if not file.num_unparsable:
+        return ()
+    folders = folder_values(spec, file.path)
+    held = {name: kind for name, kind in columns.items() if name not in folders}
+    rows = ConvertedTables(spec, FileCache.beside(digests), keeps_bad=True).known_rows(file.sha256, held)
+    assert rows is not None, file.path
+    return rows.unparsable
+
+
+@contextlib.contextmanager
+def _scratch_cache() -> Iterator[FileCache]:
+    with scratch_folder("headway-") as folder:
+        yield FileCache.beside(DigestCache(folder / "digests"))
+
+
+def _converted(
+    spec: SourceSpec, file: SourceFile, path: Path, where: str, columns: Mapping[str, str], copies: FileCache
+) -> Path:
+    """The Parquet file made of a text table's bytes, made only if it is not there yet."""
+    tables = ConvertedTables(spec, copies, keeps_bad=file.num_unparsable > 0)
+    return tables.find(file, columns) or tables.convert(file.sha256, path, where, columns)[0]
 
 
 @contextlib.contextmanager
@@ -104,6 +134,9 @@ def rows_files(
             columns=snapshot.columns,
             files=snapshot.files,
             local=tuple(reader.local(file, proofs).resolve() for file in snapshot.files),
+            unparsable=tuple(
+                unparsable_rows(spec, file, columns=snapshot.columns, digests=remembered) for file in snapshot.files
+            ),
             partitions={name: tuple(each[name] for each in folders) for name in folders[0]},
             may_lack=spec.format == "parquet" and bool(spec.optional_columns),
         )
@@ -119,15 +152,11 @@ class _ParquetFiles:
         self._spec, self._root, self._digests, self._copies = spec, root, digests, copies
         folders = folder_values(spec, snapshot.files[0].path)
         self._columns = {name: kind for name, kind in snapshot.columns.items() if name not in folders}
-        self._converted = ConvertedTables(spec, copies)
 
     def local(self, file: SourceFile, proofs: contextlib.ExitStack) -> Path:
         """The file itself where it is local Parquet; a copy or a conversion else."""
         where = file_place(self._root, file.path)
         if self._spec.format == "parquet":
             return proofs.enter_context(proved(where, file, digests=self._digests, copies=self._copies))
-        found = self._converted.find(file, self._columns)
-        if found is not None:
-            return found
         with proved(where, file, digests=self._digests, copies=self._copies) as path:
-            return self._converted.convert(file.sha256, path, where, self._columns)[0]
+            return _converted(self._spec, file, path, where, self._columns, self._copies)

@@ -26,12 +26,20 @@ from data_contracts.figures import Figure, Scalar
 from data_contracts.file_states import FileStates
 from data_contracts.leakage import PipelineSplit, register_split
 from data_contracts.quarantine import Quarantine, set_aside, write_quarantine
-from data_contracts.rows_database import ALL_ROWS, RowsDatabase, identifier
+from data_contracts.readable_files import refuse_unreadable
+from data_contracts.rows_database import ALL_ROWS, RowsDatabase, identifier, out_of_memory
 from data_contracts.rows_files import FILE_COLUMN, RowsFiles
 from data_contracts.suite_judge import SuiteJudge
 from data_contracts.tallies import Tallies
 from data_contracts.type_families import family
-from data_contracts.verdicts import Evidence, is_accepted, quarantine_verdict, snapshot_verdict, verdict_of
+from data_contracts.verdicts import (
+    Evidence,
+    is_accepted,
+    quarantine_verdict,
+    snapshot_verdict,
+    unparsable_verdict,
+    verdict_of,
+)
 
 if TYPE_CHECKING:
     from data_contracts.duckdb_engine import Outcome
@@ -84,6 +92,7 @@ def validate(
         The receipt, `passed` or not. The caller decides what a failure means.
 
     Raises:
+        DataError: a file cannot be read, or its rows take too much memory.
         ConfigError: a leakage rule and nothing that says which split a row is in, or a suite's arguments are refused.
     """
     given = surroundings or Surroundings()
@@ -92,8 +101,15 @@ def validate(
         with contextlib.suppress(duckdb.OutOfMemoryException):
             judged = _judge(contract, checks, snapshot, rows, scratch, quarantine_file, given, memory_limit)
             if not judged.may_lack_memory:
+                if judged.has_raised:
+                    refuse_unreadable(rows)
                 return _receipt(contract, contract_file, given.suite_file, checks, snapshot, judged)
-    judged = _judge(contract, checks, snapshot, rows, scratch, quarantine_file, given, MEMORY_LIMITS[-1])
+    try:
+        judged = _judge(contract, checks, snapshot, rows, scratch, quarantine_file, given, MEMORY_LIMITS[-1])
+    except duckdb.OutOfMemoryException as error:
+        raise out_of_memory(MEMORY_LIMITS[-1]) from error
+    if judged.has_raised:
+        refuse_unreadable(rows)
     return _receipt(contract, contract_file, given.suite_file, checks, snapshot, judged)
 
 
@@ -110,6 +126,11 @@ class _Judged:
     metrics: dict[str, float]
     freshness: tuple[Newest, ...]
     baseline: ContractReceipt | None
+
+    @property
+    def has_raised(self) -> bool:
+        """Whether something was not judged, which a file that cannot be read may be the reason of."""
+        return bool(self.quarantine.raised) or any(found.raised for found in self.evidence)
 
     @property
     def may_lack_memory(self) -> bool:
@@ -185,6 +206,7 @@ def _receipt(
     verdicts = (
         snapshot_verdict(judged.num_different, len(snapshot.files)),
         quarantine_verdict(quarantine, contract.quarantine_limit_ratio),
+        *([] if contract.quarantined_types is None else [unparsable_verdict(quarantine)]),
         *(verdict_of(check, found, quarantine) for check, found in zip(checks, judged.evidence, strict=True)),
     )
     return ContractReceipt(

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from data_contracts.checks import Check
+from data_contracts.contract import UNPARSABLE
 from data_contracts.documents import ExpectationVerdict
 from data_contracts.quarantine import Quarantine
 from data_contracts.set_scans import Finding
@@ -102,6 +103,17 @@ def quarantine_verdict(quarantine: Quarantine, limit_ratio: float) -> Expectatio
         severity="critical",
         passed=quarantine.is_within_limit,
         observed=f"{quarantine.num_quarantined:,} of {_rows(quarantine.num_rows)}, {quarantine.num_allowed:,} allowed",
+    )
+
+
+def unparsable_verdict(quarantine: Quarantine) -> ExpectationVerdict:
+    """Which rows cannot be read as their columns' types, where those are quarantined; the limit is judged with all."""
+    return ExpectationVerdict(
+        rule_id=UNPARSABLE,
+        description="Rows that cannot be read as their columns' types are quarantined",
+        severity="info",
+        passed=True,
+        observed=f"{quarantine.num_unparsable:,} of {_rows(quarantine.num_rows)} set aside",
     )
 
 

@@ -163,7 +163,13 @@ def check(asked: Asked, *, now_unix_s: float) -> Checked:
     with tempfile.TemporaryDirectory(prefix="headway-check-") as name:
         scratch = Path(name)
         digests = DigestCache(scratch / "digests.json")
-        snapshot = take_snapshot(asked.source, base=asked.base, cache=digests, texts=contract.texts)
+        snapshot = take_snapshot(
+            asked.source,
+            base=asked.base,
+            cache=digests,
+            texts=contract.texts,
+            quarantined=contract.quarantined_types,
+        )
         split = None if asked.shards is None else pipeline_split(asked.shards, snapshot.columns)
         baseline = None
         if workspace is not None and contract.needs_baseline:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import duckdb
 from rich.console import Console
 from rich.text import Text
 
@@ -19,11 +20,14 @@ from data_contracts.errors import ConfigError, DataError
 from data_contracts.plain_text import one_line
 from data_contracts.profile import Profile, profile_rows
 from data_contracts.report_text import count
-from data_contracts.rows_database import RowsDatabase
+from data_contracts.rows_database import RowsDatabase, out_of_memory
 from data_contracts.source_guess import GuessedSource, guess_source
 from data_contracts.sources import rows_files, take_snapshot
 from flows.console import plain_console
 from flows.pipeline_draft import draft_pipeline, left_out_line
+
+MAX_COLUMNS = 4096
+"""Each is profiled, and a person is to read what was drafted of it."""
 
 
 class Drafted(NamedTuple):
@@ -77,12 +81,28 @@ def _profile(found: GuessedSource, base: Path) -> tuple[Snapshot, Profile]:
             raise DataError(
                 "there are no rows.", where=found.spec.uri, advice="A contract needs data to be drafted from."
             )
+        if len(snapshot.columns) > MAX_COLUMNS:
+            raise DataError(
+                f"it has {len(snapshot.columns):,} columns, and a contract is drafted for {MAX_COLUMNS:,} at most.",
+                where=found.spec.uri,
+                advice="Write columns that are alike as one list; or write contract and pipeline file by hand.",
+            )
         with rows_files(found.spec, snapshot, scratch, base=base, digests=digests) as rows:
             (scratch / "database").mkdir()
             database = RowsDatabase(folder=scratch / "database", rows=rows)
-            with database.connect() as connection:
-                database.create_views(connection)
-                return snapshot, profile_rows(connection, rows.columns)
+            try:
+                with database.connect() as connection:
+                    database.create_views(connection)
+                    return snapshot, profile_rows(connection, rows.columns, database.select)
+            except duckdb.OutOfMemoryException as error:
+                raise out_of_memory(database.memory_limit) from error
+            except duckdb.Error as error:
+                # Each file can be read; its words are not shown, for they may quote the data.
+                raise DataError(
+                    f"the rows cannot be profiled ({type(error).__name__}).",
+                    where=found.spec.uri,
+                    advice="Look for values that no type should hold, such as a date in the year 1,000,000.",
+                ) from error
 
 
 def _beside(found: GuessedSource, base: Path, folder: Path) -> GuessedSource:

@@ -90,7 +90,13 @@ def _plan(context: RunContext, pipeline: PipelineSpec, may_rehearse: bool) -> Pl
     workspace, damages = context.workspace, Damages()
     context.ledger.listeners.append(damages)
     contract = load_contract(context.base / pipeline.contract)
-    taken = take_snapshot(pipeline.source, base=context.base, cache=context.digests, texts=contract.texts)
+    taken = take_snapshot(
+        pipeline.source,
+        base=context.base,
+        cache=context.digests,
+        texts=contract.texts,
+        quarantined=contract.quarantined_types,
+    )
     context.digests.save()
     found = look_up(context, pipeline, taken)
     planned = [_stage(context, pipeline, name, found, damages.by_stage) for name in STAGES]

@@ -30,8 +30,14 @@ def snapshot(context: RunContext, contract_file: str, source: SourceSpec) -> Lin
     """
     began_s = time.perf_counter()
     with context.ledger.span("snapshot.read"):
-        texts = load_contract(context.base / contract_file).texts
-        taken = take_snapshot(source, base=context.base, cache=context.digests, texts=texts)
+        contract = load_contract(context.base / contract_file)
+        taken = take_snapshot(
+            source,
+            base=context.base,
+            cache=context.digests,
+            texts=contract.texts,
+            quarantined=contract.quarantined_types,
+        )
         context.digests.save()
     # The source is always looked at: its content is the stage's input, so it is part of the key.
     inputs = {"source": source.model_dump(mode="json"), "content": taken.sha256}

@@ -54,8 +54,8 @@ def make_small_project(pipeline: PipelineSpec, file: Path, scratch: Path, *, ste
     """
     folder = scratch / "project"
     folder.mkdir()
-    texts = load_contract(file.parent / pipeline.contract).texts
-    subset = draw_subset(pipeline.source, file.parent, scratch, texts)
+    contract = load_contract(file.parent / pipeline.contract)
+    subset = draw_subset(pipeline.source, file.parent, scratch, contract.texts, contract.quarantined_types)
     for neighbour in file.parent.iterdir():
         if neighbour.suffix == ".py" or (neighbour / "__init__.py").is_file():
             (folder / neighbour.name).symlink_to(neighbour.resolve())

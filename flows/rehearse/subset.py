@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from data_contracts.report_text import count
 from data_contracts.source_places import resolve_base_uri
 from data_contracts.source_spec import SourceSpec
 from data_contracts.source_stores import ListedFile, open_store
-from data_contracts.sources import read_rows, take_snapshot
+from data_contracts.sources import read_rows, take_snapshot, unparsable_rows
 
 MAX_FILES = 64
 MAX_BYTES = 32 << 20
@@ -41,13 +41,19 @@ class Subset:
         return self.share == 1
 
 
-def draw_subset(spec: SourceSpec, base: Path, scratch: Path, texts: Collection[str] = ()) -> Subset:
+def draw_subset(
+    spec: SourceSpec,
+    base: Path,
+    scratch: Path,
+    texts: Collection[str] = (),
+    quarantined: Mapping[str, str] | None = None,
+) -> Subset:
     """Some files, first by the digest of their paths, and of long tables every so manieth row.
 
     Args:
         base: the folder relative paths start from.
         scratch: an existing folder; what is written there must outlive the subset.
-        texts: as for `take_snapshot`.
+        texts, quarantined: as for `take_snapshot`; of long tables, rows that cannot be read are left out.
 
     Raises:
         ConfigError, DataError: what is wrong with the source.
@@ -66,7 +72,7 @@ def draw_subset(spec: SourceSpec, base: Path, scratch: Path, texts: Collection[s
     share = 1.0 if len(chosen) == len(listed) else _share_of_bytes(chosen, listed)
     said = f"{len(chosen)} of {count(len(listed), 'file')}"
     if spec.is_table:
-        snapshot = take_snapshot(found, base=base, cache=cache, texts=texts)
+        snapshot = take_snapshot(found, base=base, cache=cache, texts=texts, quarantined=quarantined)
         if (every := -(-snapshot.num_rows // MAX_ROWS)) > 1:
             folder = scratch / "rows"
             folder.mkdir()
@@ -103,9 +109,10 @@ def _thin_out(spec: SourceSpec, snapshot: Snapshot, base: Path, cache: DigestCac
     """Write every so manieth row of each file; returns how many."""
     written, seen = 0, 0
     for file in snapshot.files:
-        kept = []
+        kept, first = [], seen
         for batch in read_rows(spec, file, base=base, columns=snapshot.columns, digests=cache):
-            if places := range(-seen % every, batch.num_rows, every):
+            bad = {first + row for row in unparsable_rows(spec, file, columns=snapshot.columns, digests=cache)}
+            if places := [place for place in range(-seen % every, batch.num_rows, every) if seen + place not in bad]:
                 kept.append(batch.take(pa.array(places)))
             seen += batch.num_rows
         if kept:

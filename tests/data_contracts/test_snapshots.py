@@ -289,13 +289,13 @@ def test_text_whose_bytes_are_known_is_not_parsed_again(
         text(tmp_path / "data" / f"{number}.csv", f"n\n{number}\n")
     before = take("csv")
     parsed = []
-    file_batches = converted_tables.file_batches
+    convert = converted_tables.convert
 
-    def counting(spec: SourceSpec, path: Path, *arguments: Any) -> Any:
+    def counting(spec: SourceSpec, path: Path, *arguments: Any, **options: Any) -> Any:
         parsed.append(path.name)
-        return file_batches(spec, path, *arguments)
+        return convert(spec, path, *arguments, **options)
 
-    monkeypatch.setattr(converted_tables, "file_batches", counting)
+    monkeypatch.setattr(converted_tables, "convert", counting)
     assert take("csv") == before
     assert parsed == []
     text(tmp_path / "data" / "1.csv", "n\n7\n")
@@ -351,7 +351,7 @@ def test_files_converted_once_are_kept_for_the_database(
 ) -> None:
     text(tmp_path / "data" / "a.csv", "n\n1\n2\n")
     snapshot = take("csv")
-    monkeypatch.setattr(converted_tables, "file_batches", lambda *_: pytest.fail("parsed again"))
+    monkeypatch.setattr(converted_tables, "convert", lambda *_, **__: pytest.fail("parsed again"))
     spec = SourceSpec(format="csv", uri="data")
     with rows_files(spec, snapshot, tmp_path, base=tmp_path, digests=cache) as rows:
         assert pq.read_table(rows.local[0]).to_pydict() == {"n": [1, 2]}

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from tests.data_contracts.foreign_files import damaged_page
 from tests.flows.contract.conftest import Headway
 from tests.flows.contract.orders import EMAIL, NUM_ROWS, orders, write_parquet
 
@@ -78,6 +82,53 @@ def test_rows_set_aside_are_named_and_their_values_are_not(headway: Headway, tmp
     assert found["quarantined"] == [{"path": "a.parquet", "row": 0, "rule_ids": ["odd-contact"]}]
     assert "odd-contact" in (tmp_path / "r.html").read_text()
     assert EMAIL not in answer.out + (tmp_path / "r.html").read_text()
+
+
+def write_csv(folder: Path) -> None:
+    folder.mkdir()
+    pa.csv.write_csv(orders(), folder / "a.csv")
+
+
+def write_bad_csv(folder: Path) -> None:
+    write_csv(folder)
+    path = folder / "a.csv"
+    lines = path.read_text().splitlines()
+    lines[100], lines[200] = lines[100].replace(",", ",much", 1), "1,2"
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_rows_that_cannot_be_read_are_quarantined_where_the_contract_says_so(headway: Headway, tmp_path: Path) -> None:
+    write_csv(tmp_path / "data")
+    headway("contract", "init", "data", "--name", "orders")
+    shutil.rmtree(tmp_path / "data")
+    write_bad_csv(tmp_path / "data")
+    refused = headway("contract", "check", "orders.pipeline.yaml")
+    assert refused.code == 3
+    assert re.search(r"Of 600 rows, 2 cannot be read: rows 101 \(`amount`\), 201\.", refused.err), refused.err
+    assert "unparsable_rows: quarantine" in refused.err
+    contract = tmp_path / "orders.contract.yaml"
+    contract.write_text(contract.read_text() + "unparsable_rows: quarantine\n")
+    for asked in (["orders.pipeline.yaml"], ["orders.contract.yaml", "data"]):
+        answer = headway("contract", "check", *asked, "--json", "--report", "r.html")
+        found = json.loads(answer.out)
+        assert answer.code == 0, answer.out
+        assert (found["num_rows"], found["num_quarantined"]) == (598, 2)
+        assert found["num_quarantined_by_rule"] == {"unparsable": 2}
+        assert [(row["path"], row["row"]) for row in found["quarantined"]] == [("a.csv", 99), ("a.csv", 199)]
+        assert "<code>unparsable</code>" in (tmp_path / "r.html").read_text()
+        assert "much" not in answer.out + (tmp_path / "r.html").read_text()
+    contract.write_text(contract.read_text() + "quarantine_limit_ratio: 0.002\n")
+    over = headway("contract", "check", "orders.pipeline.yaml")
+    assert over.code == 4
+    assert "2 of 600 rows, 1 allowed" in over.out
+
+
+def test_a_damaged_page_is_the_file_s_fault_and_not_each_rule_s(headway: Headway, tmp_path: Path) -> None:
+    write_parquet(tmp_path / "data")
+    headway("contract", "init", "data", "--name", "orders")
+    (tmp_path / "data" / "b.parquet").write_bytes(damaged_page(orders(), "amount"))
+    answer = headway("contract", "check", "orders.contract.yaml", "data")
+    assert (answer.code, "b.parquet: column `amount` cannot be read" in answer.err) == (3, True), answer.err
 
 
 def test_a_bad_contract_is_told_by_file_line_key_and_nearest_name(headway: Headway, tmp_path: Path) -> None:
