@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,7 @@ import pytest
 
 from tests.cluster.conftest import PATIENT, QUICK, OwnedRun, delete_all, kubernetes_spec, ssh_spec
 from tests.cluster.namespaces import NamespaceHosts
+from tests.listening import listening
 from tests.training.conftest import TINY, make_project
 from tests.waiting import wait_until
 from training.launch.kubernetes_spec import SecretKey
@@ -107,7 +109,7 @@ def test_a_halted_rank_is_the_one_that_is_named(start: Callable[..., OwnedRun]) 
     assert overdue["ranks"] == [1] and "rank 1 halted at step 3" in overdue["what"]
 
 
-def test_the_real_worker_learns_the_same_bits_wherever_it_runs(
+def test_the_real_worker_learns_the_same_bits_wherever_it_runs_and_listens_on_no_wildcard(
     start: Callable[..., OwnedRun], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     project = make_project(tmp_path_factory.mktemp("project"))
@@ -115,7 +117,12 @@ def test_the_real_worker_learns_the_same_bits_wherever_it_runs(
     run = start(
         "--workspace", project.workspace.uri, "--run-spec", spec.sha256, module="training.worker", agents="real"
     )
+    heard: set[str] = set()
+    while run.owners[-1].poll() is None:
+        heard |= {address for pid in run.processes() for address, _ in listening(pid)}
+        time.sleep(0.05)
     assert run.ends() == 0, run.said
+    assert heard and not heard & {"0.0.0.0", "::"}, heard
     bits = json.loads((run.folder / "result.json").read_text())["tensors_sha256"]
     assert bits == LEARNT.setdefault("bits", bits)
 

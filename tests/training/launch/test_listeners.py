@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import ipaddress
 import json
 import os
-import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -17,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.listening import listening
 from tests.training.launch.conftest import TOYS, ToyRun
 from tests.waiting import DEADLINE_S, wait_until
 from training.launch.launcher import Handle
@@ -28,7 +26,6 @@ from training.launch.supervisor import supervise
 
 pytestmark = pytest.mark.slow
 
-LISTENING = "0A"
 WATCHING = """
 import os, sys
 def note(event, arguments, path=os.environ["UNPICKLED"]):
@@ -74,23 +71,6 @@ for descriptor in tries:
 print(reached)
 """
 """What gave another user a process of the trainer's: a pickle in torchrun's store."""
-
-
-def listening(pid: int) -> list[tuple[str, int]]:
-    """Addresses and ports at which a process listens."""
-    found = []
-    with contextlib.suppress(FileNotFoundError):
-        links = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()]
-        inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
-        for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
-                _, place, _, state, *rest = line.split()
-                if state == LISTENING and rest[5] in inodes:
-                    digits, port = place.split(":")
-                    words = [int(digits[n : n + 8], 16) for n in range(0, len(digits), 8)]
-                    packed = b"".join(struct.pack("=I", word) for word in words)
-                    found.append((socket.inet_ntop(family, packed), int(port, 16)))
-    return found
 
 
 @pytest.fixture
