@@ -12,8 +12,9 @@ from data_contracts.digest_cache import DigestCache
 from data_contracts.errors import DataError
 from data_contracts.source_spec import SourceSpec
 from data_contracts.sources import take_snapshot
-from flows.rehearse import subset
-from flows.rehearse.subset import draw_subset
+from flows.rehearse import project, subset
+from flows.rehearse.subset import Subset, draw_subset
+from training.data.spec import ShardSpec
 
 
 def scratch(tmp_path: Path, name: str) -> Path:
@@ -65,3 +66,15 @@ def test_a_long_table_is_thinned_out_evenly_over_its_files(tmp_path, monkeypatch
 def test_no_files_are_told_as_such(tmp_path) -> None:
     with pytest.raises(DataError, match="the source is empty"):
         draw_subset(SourceSpec(uri="."), scratch(tmp_path, "empty"), scratch(tmp_path, "one"))
+
+
+@pytest.mark.parametrize(
+    ("given", "kept_together"), [({"column": "part", "heldout": ["test"]}, "row"), ({"heldout": ["2026/**"]}, "file")]
+)
+def test_a_part_of_the_data_is_split_by_hash_since_it_may_have_nothing_of_a_given_split(given, kept_together) -> None:
+    shards = ShardSpec.model_validate({"split": given})
+    source = SourceSpec(uri=".", include=("*.csv",))
+    small = project._sharded(shards, Subset(source=source, share=0.5, said=""))
+    assert (small.split, small.split_by) == (None, kept_together)
+    assert ShardSpec.model_validate(small.model_dump(mode="json")) == small
+    assert project._sharded(shards, Subset(source=source, share=1, said="")) == shards
