@@ -51,6 +51,7 @@ def parse_suite(data: bytes, *, where: str, types: Mapping[str, str] | None = No
     try:
         value = json.loads(data)
         expectations = value["expectations"]
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             "not a Great Expectations suite (JSON with `expectations`).", where=where, advice="Check `suite:`."

@@ -14,7 +14,7 @@ from data_contracts.digests import sha256_of
 from data_contracts.figures import Figure
 from data_contracts.tallies import Tallies
 
-MAX_REMEMBERED_TEXTS = 1 << 16
+MAX_REMEMBERED_TEXTS = 1 << 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ import duckdb
 from data_contracts.checks import Check
 from data_contracts.figures import Figure
 from data_contracts.suite_answers import Answer, Asker, Question, register
-from data_contracts.suite_kinds import compile_expectation
+from data_contracts.suite_kinds import UNFORESEEN, compile_expectation
 from data_contracts.suite_values import Unsuitable
 from data_contracts.tallies import Tallies
 
@@ -48,11 +48,18 @@ class SuiteJudge:
         question = self._questions[check.rule_id]
         if isinstance(question, Unsuitable):
             raise question
-        return question.answer(self._asker)
+        try:
+            return question.answer(self._asker)
+        except UNFORESEEN as error:
+            raise _unforeseen(error) from error
 
 
 def _question(check: Check, types: Mapping[str, str]) -> Question | Unsuitable:
     try:
         return compile_expectation(check.arguments["type"], check.arguments["kwargs"], types)
-    except Unsuitable as error:
-        return error
+    except UNFORESEEN as error:
+        return _unforeseen(error)
+
+
+def _unforeseen(error: Exception) -> Unsuitable:
+    return error if isinstance(error, Unsuitable) else Unsuitable(f"could not be judged ({type(error).__name__})")

@@ -23,6 +23,8 @@ CONDITION = ("row_condition", "condition_parser")
 BOUNDS = ("min_value", "max_value", "strict_min", "strict_max")
 LISTS = ("value_set", "column_list", "regex_list", "type_list")
 FLAGS = ("strict_min", "strict_max", "or_equal", "ties_okay", "exact_match")
+UNFORESEEN = (ArithmeticError, LookupError, TypeError, ValueError, RecursionError)
+"""What an argument that nobody thought of may raise: it is then refused, or has failed, and never holds."""
 REPRESENTATIVES = ("string", "int64", "double", "bool", "decimal128(18, 2)", "date32[day]", "timestamp[us]",
                    "timestamp[us, tz=UTC]")  # fmt: skip
 """Types to try an expectation on before the column's is known."""
@@ -152,6 +154,8 @@ def refusal(kind: str, kwargs: Mapping[str, Any], types: Mapping[str, str]) -> s
         return max(reasons, key=reasons.count)
     except Unsuitable as error:
         return str(error)
+    except UNFORESEEN as error:
+        return f"its arguments are not understood ({type(error).__name__})"
 
 
 def _subjects(kind: Kind, kwargs: Mapping[str, Any]) -> list[str]:

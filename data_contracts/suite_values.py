@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import sys
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -24,6 +25,7 @@ from data_contracts.type_families import family, has_zone
 NUMERIC = ("bool", "integer", "float", "decimal")
 MAX_INTEGER = 1 << 100
 """Beyond every integer column's values, and within DuckDB's 128 bits."""
+MAX_DOUBLE = int(sys.float_info.max)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 MICROSECOND = datetime.timedelta(microseconds=1)
 
@@ -74,8 +76,10 @@ def read_bound(value: Any, type_name: str) -> Decimal | int | float:
 
 def _as_number(value: Any) -> Decimal | int | float | None:
     """The number that Great Expectations takes a bound for; None: it is none."""
-    if isinstance(value, int):  # true is 1
-        return int(value)
+    if isinstance(value, int):
+        if abs(value) > MAX_DOUBLE:
+            raise Unsuitable("a bound is beyond every number that a column holds")
+        return int(value)  # true is 1
     if not isinstance(value, float | str):
         return None
     try:
@@ -167,7 +171,7 @@ def set_sql(values: Iterable[Any], type_name: str) -> list[str]:
             if isinstance(value, str):
                 found[value] = literal(value)
         elif kind in NUMERIC:
-            if isinstance(value, bool | int | float) and (member := _member(value, kind)) is not None:
+            if isinstance(value, int | float) and (member := _member(value, kind)) is not None:
                 found[member[0]] = member[1]
         elif kind in ("date", "timestamp"):
             if isinstance(value, str):
@@ -185,6 +189,8 @@ def member_sql(column: str, type_name: str) -> str:
 
 def _member(value: bool | int | float, kind: str) -> tuple[Any, str] | None:
     """A number and its literal, as a column can hold it; None: it cannot."""
+    if isinstance(value, int) and abs(value) > MAX_DOUBLE:
+        return None
     if kind == "float":
         number = float(value)
         return None if math.isnan(number) else (number, literal(number))

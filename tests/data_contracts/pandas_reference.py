@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -20,6 +21,7 @@ from data_contracts.rows_database import RowsDatabase
 from data_contracts.rows_files import of_parquet
 from data_contracts.suite_answers import Answer
 from data_contracts.suite_judge import SuiteJudge
+from data_contracts.suite_values import Unsuitable
 from data_contracts.tallies import Tallies
 from data_contracts.validation import Surroundings, validate
 
@@ -89,7 +91,8 @@ def judged_by_us(table: pa.Table, expectations: list[Expectation], folder: Path)
 
 
 def answered_by_us(table: pa.Table, expectations: list[Expectation], folder: Path) -> list[Answer | None]:
-    """The answers of the judge alone, each expectation in a suite of its own; None: it is refused."""
+    """The answers of the judge alone, each expectation in a suite of its own; None: it is refused. Whatever DuckDB
+    raises is a failure."""
     folder.mkdir(parents=True)
     pq.write_table(table, folder / "rows.parquet", row_group_size=max(1, table.num_rows // 2))
     rows = of_parquet(folder / "rows.parquet")
@@ -100,7 +103,16 @@ def answered_by_us(table: pa.Table, expectations: list[Expectation], folder: Pat
         tallies = Tallies(connection, database, is_set_aside=False)
         judge = SuiteJudge(connection, tallies, [check for check in checks if check is not None], rows.columns)
         tallies.total(judge.figures)
-        return [None if check is None else judge.answer(check) for check in checks]
+        return [None if check is None else _answer(judge, check) for check in checks]
+
+
+def _answer(judge: SuiteJudge, check: Check) -> Answer | None:
+    try:
+        return judge.answer(check)
+    except Unsuitable:
+        return None
+    except duckdb.Error:
+        return Answer(passed=False)
 
 
 def _check(expectation: Expectation, types: Mapping[str, str], number: int) -> Check | None:

@@ -16,7 +16,9 @@ from data_contracts.documents import ContractReceipt, Snapshot, StoredFile
 from data_contracts.errors import ConfigError
 from data_contracts.given_suite import SUPPORTED, parse_suite
 from data_contracts.rows_files import of_parquet
+from data_contracts.suite_kinds import KINDS
 from data_contracts.validation import Surroundings, validate
+from tests.data_contracts.pandas_reference import answered_by_us
 
 CONTRACT = parse_contract(
     """
@@ -325,6 +327,46 @@ def test_what_only_the_data_show_to_be_unsuitable_has_failed_with_the_reason(
     receipt = judge(tmp_path, {"type": kind, "kwargs": kwargs})
     assert not receipt.passed
     assert observed in receipt.verdicts[-1].observed
+
+
+ODD = (
+    None,
+    [],
+    {},
+    "",
+    "x",
+    "1",
+    "\ud800",
+    -1,
+    0,
+    1.5,
+    1e400,
+    -1e400,
+    math.nan,
+    10**400,
+    True,
+    [10**400],
+    ["\ud800"],
+    [None],
+    [[]],
+    [{}],
+    {"a": 1},
+)
+
+
+@pytest.mark.parametrize("kind", SUPPORTED)
+def test_whatever_an_argument_is_the_expectation_is_taken_or_refused(kind: str, tmp_path: Path) -> None:
+    good, _ = CASES[kind]
+    names = dict.fromkeys([*good, *KINDS[kind].optional])
+    mutated = [{**good, name: value} for name in names for value in ODD]
+    mutated += [
+        {**good, "quantile_ranges": {**good.get("quantile_ranges", {}), name: value}}
+        for name in ("quantiles", "value_ranges")
+        for value in (*ODD, [math.nan], [10**400], [[math.nan, 1]], [[10**400, None]], [["a", "b"]])
+        if kind == "expect_column_quantile_values_to_be_between"
+    ]
+    answers = answered_by_us(pa.table(COLUMNS), [{"type": kind, "kwargs": each} for each in mutated], tmp_path / "rows")
+    assert len(answers) == len(mutated)
 
 
 def test_how_many_rows_break_an_expectation_is_said(tmp_path: Path) -> None:

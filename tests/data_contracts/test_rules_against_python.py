@@ -265,7 +265,7 @@ def verdicts(rows: dict[str, list[Any]], asked: Sequence[Asked], folder: Path) -
     found = of_parquet(folder / "rows.parquet")
     snapshot = Snapshot(format="parquet", columns=dict(found.columns), num_rows=table.num_rows, files=found.files)
     stored = StoredFile(path="contract.yaml", size_bytes=1, sha256="ab" * 32)
-    parsed = parse_contract(json.dumps(contract), where="any.yaml")
+    parsed = parse_contract(json.dumps(contract, ensure_ascii=False), where="any.yaml")
     receipt = validate(parsed, stored, snapshot, found, folder, quarantine_file=folder / "left-out.parquet")
     return {verdict.rule_id: verdict for verdict in receipt.verdicts}
 
