@@ -59,6 +59,13 @@ class _Loader(yaml.SafeLoader):
             raise _at(node, f"{_shown(node.value)} is no finite number")
         return value
 
+    def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
+        try:
+            # JSON escapes a character beyond 16 bits as two halves, which YAML leaves apart; no half can be written.
+            return super().construct_yaml_str(node).encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            raise _at(node, "half a character (a surrogate without its other half)") from None
+
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep=deep)
@@ -82,6 +89,7 @@ class _Loader(yaml.SafeLoader):
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
+_Loader.add_constructor("tag:yaml.org,2002:str", _Loader.construct_yaml_str)
 
 
 def _at(node: yaml.Node, problem: str) -> yaml.constructor.ConstructorError:

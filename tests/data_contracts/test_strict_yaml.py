@@ -142,6 +142,8 @@ MERGES = ALIASES.replace("[x,x,x,x,x,x,x,x,x]", "{k: 1}").replace(" [*", " {<<: 
         ("a: !!bool 7", "house.yaml:1: not readable as YAML (bool: '7')."),
         ("a: !!float ''", "house.yaml:1: not readable as YAML (float: string index out of range)."),
         ("a: !!timestamp x", "house.yaml:1: not readable as YAML (timestamp: "),
+        ('a: "\\ud83d"', "house.yaml:1: half a character (a surrogate without its other half)."),
+        ('"\\ude00": a', "house.yaml:1: half a character (a surrogate without its other half)."),
     ],
 )
 def test_what_costs_more_than_it_says_and_numbers_that_are_none_are_refused_at_once(text: str, expected: str) -> None:
@@ -160,6 +162,10 @@ def test_true_is_no_number_and_a_count_is_one_that_a_float_can_tell_apart() -> N
     assert "pets[1].tail_length_cm (line 4): a number is wanted, given false." in said
     said = message(f"address: x\npets: [{{kind: cat, num_whiskers: {2**53 + 1}}}]")
     assert "pets[0].num_whiskers (line 2): a number beyond 9,007,199,254,740,992." in said
+
+
+def test_a_character_that_is_written_as_two_halves_as_json_does_is_one() -> None:
+    assert parse_yaml_model(House, r'address: "\ud83d\ude00"', "house.yaml").address == "\U0001f600"
 
 
 def test_aliases_within_reason_are_what_they_always_were() -> None:
