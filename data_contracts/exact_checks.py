@@ -12,6 +12,7 @@ from data_contracts.rows_database import identifier, literal
 from data_contracts.type_families import Family, family, has_zone
 
 CASTS: dict[Family, str] = {"date": "DATE", "time": "TIME", "timestamp": "TIMESTAMP", "decimal": "DECIMAL(38, {})"}
+MAX_INTEGER = 1 << 63
 LENGTHS = {"string": "length", "binary": "octet_length", "list": "len"}
 
 
@@ -46,7 +47,7 @@ def _holds_sql(check: Check, column: str) -> str:
         not_nan = [f"NOT isnan({column})"] if family(type_name) == "float" else []
         return " AND ".join(_bounds(column, arguments, type_name) + not_nan)
     if check.kind == "one_of":
-        return f"{column} IN ({', '.join(literal(value) for value in arguments['values'])})"
+        return f"{column} IN ({', '.join(_number(value) for value in arguments['values'])})"
     if check.kind == "pattern":
         return f"regexp_full_match({column}, {literal(arguments['pattern'])})"
     if check.kind == "length":
@@ -67,13 +68,19 @@ def _bounds(expression: str, arguments: dict[str, Any], type_name: str = "int64"
 def bound_literal(bound: Any, type_name: str) -> str:
     """A bound as a literal that compares exactly with a column of this type."""
     if not isinstance(bound, str):
-        return literal(bound)
+        return _number(bound)
     if has_zone(type_name):
         return f"{literal(bound)}::TIMESTAMPTZ"
     if "[ns" in type_name and family(type_name) == "timestamp":
         return f"{literal(bound)}::TIMESTAMP_NS"
     scale = len(bound.partition(".")[2])
     return f"{literal(bound)}::{CASTS[family(type_name)].format(scale)}"
+
+
+def _number(value: Any) -> str:
+    """A whole number as an integer: beside a double, DuckDB would round a column of integers to doubles."""
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < MAX_INTEGER
+    return literal(int(value) if is_whole else value)
 
 
 def _elements_sql(column: str, arguments: dict[str, Any]) -> str:

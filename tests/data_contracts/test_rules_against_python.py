@@ -14,13 +14,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from data_contracts.checks import Check
 from data_contracts.contract import parse_contract
 from data_contracts.documents import ExpectationVerdict, Snapshot, StoredFile
+from data_contracts.exact_checks import num_broken_sql
 from data_contracts.rows_files import of_parquet
 from data_contracts.validation import validate
 
@@ -278,8 +282,26 @@ def num_broken(verdict: ExpectationVerdict) -> int | None:
     return 0 if verdict.observed.startswith("all ") else None
 
 
+@pytest.mark.parametrize(
+    ("kind", "arguments", "num_broken"),
+    [
+        ("one_of", {"values": (float(2**53),)}, 1),
+        ("between", {"min": None, "max": float(2**53), "type": "int64"}, 1),
+        ("between", {"min": float(2**53) + 2, "max": None, "type": "int64"}, 2),
+        ("between", {"min": 0.5, "max": 1e300, "type": "int64"}, 0),
+    ],
+)
+def test_a_whole_number_is_exact_though_it_is_written_as_a_double(
+    kind: Any, arguments: dict[str, Any], num_broken: int
+) -> None:
+    check = Check(rule_id="x", description="x", severity="critical", kind=kind, column="i", arguments=arguments)
+    rows = f"(VALUES ({2**53}::BIGINT), ({2**53 + 1}::BIGINT)) AS rows(i)"
+    with duckdb.connect() as connection:
+        assert connection.execute(f"SELECT {num_broken_sql(check)} FROM {rows}").fetchall() == [(num_broken,)]
+
+
 @seed(2026)
-@settings(max_examples=3, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(rows=tables(), asked=st.lists(RULES, min_size=40, max_size=40))
 def test_any_rule_over_any_values_is_judged_as_plain_python_judges_it(
     rows: dict[str, list[Any]], asked: list[Asked], tmp_path_factory: Any

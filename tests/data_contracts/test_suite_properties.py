@@ -347,7 +347,7 @@ def is_alike(reference: Reference, answer: Any) -> bool:
 
 
 @seed(2026)
-@settings(max_examples=6, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(table=tables(), suite=st.lists(expectations(), min_size=30, max_size=30))
 def test_any_suite_over_any_values_is_judged_as_on_pandas_or_refused(
     table: pa.Table, suite: list[dict[str, Any]], tmp_path_factory: Any
