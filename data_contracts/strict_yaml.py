@@ -28,6 +28,7 @@ MAX_DEPTH = 64
 MAX_VALUES = 100_000
 """With whatever aliases stand for written out."""
 MAX_PROBLEMS = 50
+MAX_JUDGED = 1_000
 MAX_DIGITS = 40
 """Of an integer; decimals of 128 bits have 38."""
 CORRECT = "Correct the YAML there."
@@ -224,7 +225,8 @@ def _syntax_error(error: yaml.YAMLError, where: str) -> ConfigError:
 def _model_error(
     model_type: type[BaseModel], error: ValidationError, root: yaml.Node | None, where: str
 ) -> ConfigError:
-    return _all_of((_problem(model_type, detail, root) for detail in error.errors(include_url=False)), where)
+    details = error.errors(include_url=False)[:MAX_JUDGED]  # a list of wrong values has one for each
+    return _all_of((_problem(model_type, detail, root) for detail in details), where)
 
 
 def refused_values(text: str, problems: Iterable[tuple[Location, str]], where: str) -> ConfigError:
