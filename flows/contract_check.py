@@ -115,7 +115,8 @@ def what_is_asked(target: str, data: str, workspace: str = "") -> Asked:
             advice=f"Check the pipeline, or leave it out: headway contract check {target} {data}.",
         )
     if data:
-        return Asked(contract_file=folder / target, source=guess_source(data, base=folder).spec, base=folder)
+        here = Path.cwd()
+        return Asked(contract_file=here / target, source=guess_source(data, base=here).spec, base=here)
     path = find_pipeline_file(target, folder)
     _refuse_contract_alone(path, target)
     pipeline = load_pipeline(path)

@@ -29,9 +29,8 @@ def init(
 ) -> None:
     """Draft a contract and a pipeline file. Both are commented; nothing is overwritten."""
     from flows.contract_init import draft, print_drafted
-    from flows.environment import project_folder
 
-    print_drafted(draft(data, out=out, name=name, base=project_folder()))
+    print_drafted(draft(data, out=out, name=name, base=Path.cwd()))
 
 
 @app.command()
@@ -66,9 +65,8 @@ def diff(
 ) -> None:
     """What changed, and whether the new version says so. Exit code 4: it takes another version."""
     from flows.contract_diff import compare_files, print_compared
-    from flows.environment import project_folder
 
-    compared = compare_files(project_folder() / old, project_folder() / new)
+    compared = compare_files(Path.cwd() / old, Path.cwd() / new)
     if as_json:
         print_json(compared.to_json())
     else:

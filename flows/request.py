@@ -52,7 +52,7 @@ class TrainingRequest(BaseModel):
         description="By then a checkpoint is kept and the run ends; the next retrain continues it. None: at no time.",
     )
     stop_because: StopReason = Field(
-        default="window closed",
+        default="asked",
         title="Stop because",
         description="What the time to stop at means, where one is set; kept in the ledger.",
     )

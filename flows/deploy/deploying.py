@@ -33,11 +33,15 @@ from flows.deploy.wanted import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, TRIALS, WA
 from flows.housekeeping_flow import housekeeping
 from flows.open_server import openness
 from flows.pipeline_spec import PipelineSpec, load_pipeline, pipeline_files, pipeline_name
+from flows.preflight import check_contract
 from flows.retrain import retrain
 from flows.tables import print_table
 from flows.trials.search import trials
 from flows.triggers.look import require_measured
 from flows.triggers.watch import watch
+from training.code_archive import encoder_code
+from training.data.encoder_specs import OwnSpec
+from training.recipes.check import check_recipe
 
 MAX_SHOWN_CHARS = 60
 DONE = {"create": "created", "change": "changed", "remove": "removed"}
@@ -154,6 +158,7 @@ def _pipelines(folder: Path) -> dict[str, PipelineSpec]:
                 advice="Rename it, such as to lower case and dashes.",
             )
         spec = load_pipeline(path)
+        _require_complete(path, spec)
         require_measured(path, spec)
         if (other := places.setdefault(spec.pipeline, path.name)) != path.name:
             # They would carry on each other's runs, and share what was decided and asked for.
@@ -168,6 +173,26 @@ def _pipelines(folder: Path) -> dict[str, PipelineSpec]:
             )
         pipelines[name] = spec
     return pipelines
+
+
+def _require_complete(path: Path, spec: PipelineSpec) -> None:
+    """What the pipeline file names comes along, or each of its runs would fail.
+
+    Raises:
+        ConfigError: its contract, the contract's suite, its recipe or its encoder is not there, or cannot be read.
+    """
+    try:
+        check_contract(spec, path, goes_on=True)
+        check_recipe(spec.training.recipe.name, spec.training.recipe.model, (str(path.parent),))
+        if isinstance(encoder := spec.shards.encoder, OwnSpec):
+            encoder_code(encoder, (str(path.parent),))
+    except ConfigError as error:
+        raise ConfigError(
+            f"what it names is not all there, or cannot be read: {error.where}: {error.what}",
+            where=str(path),
+            advice=f"{error.advice} A worker reads the contract, its suite, recipe and encoder beside the pipeline "
+            "file, where this one looks for them.".strip(),
+        ) from error
 
 
 def _form(flow: Any) -> Json:

@@ -216,10 +216,16 @@ def _note(entry: CalendarEntry) -> str:
     return ", ".join(note for note, applies in notes.items() if applies)
 
 
+def shown_length(span: datetime.timedelta) -> str:
+    """In whole days, or in hours where it is none."""
+    unit, name = (DAY, "day") if span % DAY == datetime.timedelta() else (datetime.timedelta(hours=1), "hour")
+    return f"{span / unit:g} {name}{'' if span == unit else 's'}"
+
+
 def print_calendar(calendar: Calendar, console: Console | None = None) -> None:
     console = console or plain_console()
-    days = (calendar.until - calendar.now) / DAY
-    console.print(headed(calendar.pipeline, f"  {calendar.time_zone}, the next {days:g} days"), end="\n\n")
+    far = shown_length(calendar.until - calendar.now)
+    console.print(headed(calendar.pipeline, f"  {calendar.time_zone}, the next {far}"), end="\n\n")
     table = Table("opens", "closes", "in UTC", "length", "useful", "", box=None, padding=(0, 2))
     for each in calendar.openings:
         table.add_row(

@@ -250,3 +250,18 @@ def test_kinds_of_every_type_pass_their_own_draft(headway: Headway, tmp_path: Pa
     assert headway("contract", "init", "data", "--name", "kinds").code == 0
     checked = headway("contract", "check", "kinds.pipeline.yaml")
     assert checked.code == 0, checked.out + checked.err
+
+
+def test_paths_on_the_command_line_start_in_the_current_folder_wherever_the_project_is(
+    headway: Headway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows.csv").write_text("id,label\n" + "".join(f"{n},{n % 2}\n" for n in range(40)))
+    (tmp_path / "project").mkdir()
+    monkeypatch.setenv("HEADWAY_PROJECT", str(tmp_path / "project"))
+    answer = headway("contract", "init", "rows.csv")
+    assert answer.code == 0, answer.err
+    assert (tmp_path / "rows.contract.yaml").is_file() and not list((tmp_path / "project").iterdir())
+    checked = headway("contract", "check", "rows.contract.yaml", "rows.csv")
+    assert checked.code == 0, checked.err
+    compared = headway("contract", "diff", "rows.contract.yaml", "rows.contract.yaml")
+    assert compared.code == 0, compared.err

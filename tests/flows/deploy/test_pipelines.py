@@ -68,3 +68,24 @@ def test_no_console_makes_a_picture_of_a_name() -> None:
     for path in (REPOSITORY / "flows").rglob("*.py"):
         for made in re.findall(r"(?<!import )\bConsole\(.*", path.read_text()):
             assert "emoji=False" in made, f"{path.name}: {made}"
+
+
+def test_a_pipeline_whose_contract_did_not_come_along_is_refused_by_name(folder: Path) -> None:
+    shutil.rmtree(folder / "data_contracts")
+    with pytest.raises(ConfigError, match=r"digits\.yaml: contract: the contract's file does not exist"):
+        rendered(folder, "dev")
+
+
+def test_a_pipeline_whose_suite_did_not_come_along_is_refused_by_name(folder: Path) -> None:
+    contract = folder / "data_contracts" / "contracts" / "digits.yaml"
+    contract.write_text(contract.read_text() + "\nsuite: left-at-home.json\n")
+    with pytest.raises(ConfigError, match=r"digits\.yaml: what it names is not all there.*left-at-home") as refused:
+        rendered(folder, "dev")
+    assert "beside the pipeline file" in refused.value.advice
+
+
+def test_a_pipeline_whose_own_recipe_did_not_come_along_is_refused(folder: Path) -> None:
+    file = folder / "deployments" / "digits.yaml"
+    file.write_text(file.read_text().replace("name: image-classifier", "name: team_recipes.mine:Mine"))
+    with pytest.raises(ConfigError, match=r"digits\.yaml: what it names is not all there.*team_recipes"):
+        rendered(folder, "dev")

@@ -132,3 +132,9 @@ def test_it_says_which_run_the_next_window_goes_on_with_and_that_it_starves(reop
         calendar = make_calendar(reopened(), now, 2 * DAY)
         assert calendar.cut.startswith(said) and (shown(calendar)[-1] == (calendar.cut or calendar.next_run.sentence))
     assert "finishes it on its own code and data, and then takes the newest" in calendar.cut
+
+
+def test_how_far_it_looks_is_told_in_hours_where_it_is_no_whole_number_of_days(reopened) -> None:
+    for ahead, told in (("2h", "the next 2 hours"), ("36h", "the next 36 hours"), ("24h", "the next 1 day")):
+        calendar = make_calendar(reopened(), instant("2026-12-23T02:00Z"), length(ahead, "--next"))
+        assert told in shown(calendar)[0]
