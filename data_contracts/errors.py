@@ -51,6 +51,15 @@ EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
 
+def shortened(text: str, max_chars: int) -> str:
+    """The text on one line, cut at a word's end and marked by an ellipsis where it is longer."""
+    line = " ".join(text.split())
+    if len(line) <= max_chars:
+        return line
+    kept = line[: max_chars - 1]
+    return f"{kept.rpartition(' ')[0] or kept}…"
+
+
 class HeadwayError(Exception):
     """What happened, where, and what to do next.
 

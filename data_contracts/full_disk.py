@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 
-from data_contracts.errors import EnvironmentProblem, HeadwayError
+from data_contracts.errors import EnvironmentProblem, HeadwayError, shortened
 
 FULL_BYTES = 64 << 10
 """Less than this is free where a library just failed to write: torch speaks of an unexpected position then."""
@@ -32,7 +32,7 @@ def as_full_disk(error: BaseException, *places: str) -> EnvironmentProblem | Non
     is_silent = not isinstance(error, HeadwayError) and free_bytes[fullest] < FULL_BYTES
     if not is_silent and not is_out_of_space(error):
         return None
-    said = " ".join((error.what if isinstance(error, HeadwayError) else str(error)).split())[:200]
+    said = shortened(error.what if isinstance(error, HeadwayError) else str(error), 200)
     return EnvironmentProblem(f"no space left ({type(error).__name__}: {said}).", where=fullest, advice=ADVICE)
 
 

@@ -131,13 +131,16 @@ def _discard_scratch() -> None:
 
 
 @contextlib.contextmanager
-def at_work_in(root: Path, sessions: Path) -> Iterator[None]:
+def at_work_in(root: Path, sessions: Path) -> Iterator[Path]:
     """Be known as at work below `root` while the body runs; first remove what killed predecessors left unfinished.
 
     Looking through all of `root` takes time, so it happens only when there was such a predecessor.
 
     Args:
         sessions: the folder, below `root`, where those who are at work have their claims.
+
+    Yields:
+        The claim, a file.
     """
     sessions.mkdir(parents=True, exist_ok=True)
     for claim in sessions.glob(f"{MACHINE}-*"):
@@ -145,9 +148,10 @@ def at_work_in(root: Path, sessions: Path) -> Iterator[None]:
     own = sessions / f"{MACHINE}-{uuid.uuid4().hex}"
     with claimed(own):
         try:
-            yield
+            yield own
         finally:
-            own.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # access to it was lost: what the body raised is what counts
+                own.unlink(missing_ok=True)
 
 
 def _discard_unfinished(root: Path) -> bool:

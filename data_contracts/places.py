@@ -39,6 +39,25 @@ def local_side(uri: str, endpoint: str) -> Path:
     return folder / sha256_bytes(f"{endpoint} {uri}".encode())[:16]
 
 
+def lost_place(place: Path, known: Path) -> EnvironmentProblem | None:
+    """What to say when a place holds the file `known` no more, or may not be entered; else None."""
+    try:
+        known.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return EnvironmentProblem(
+            "it is not there any more: moved, unmounted or deleted while in use. Nothing was written in its stead.",
+            where=str(place),
+            advice="Bring it back and run again: finished stages and checkpoints are in it, and no attempt counts.",
+        )
+    except OSError as error:
+        return EnvironmentProblem(
+            f"access to it was lost ({error.strerror}).",
+            where=str(place),
+            advice="Check its owner, mode and mount, and run again: finished stages and checkpoints are in it.",
+        )
+    return None
+
+
 @contextlib.contextmanager
 def naming_the_place(place: str) -> Iterator[None]:
     """Turn the operating system's refusals into errors a person can act on."""

@@ -108,6 +108,9 @@ class Workspace(PublishedFiles):
         """
         final = self.local_path(relative)
         staging = (self._stage_in or final.parent) / staging_name(final.name)
+        self.require_there()
+        if self._stage_in is not None:
+            self._stage_in.stat()  # before a folder is made for what could not be staged
         with naming_the_place(str(final)):  # which disk it is
             made = _make_folder(final.parent)
             prepare(staging)

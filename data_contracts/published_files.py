@@ -14,12 +14,12 @@ from typing import BinaryIO, Protocol, TypeVar
 
 from data_contracts.digests import HASHERS, Algorithm, file_digest, sha256_bytes
 from data_contracts.documents import Document, Link, StoredFile
-from data_contracts.errors import IntegrityError
+from data_contracts.errors import EnvironmentProblem, IntegrityError
 from data_contracts.file_systems import endpoint_of, open_file_system
 from data_contracts.folder_store import FolderStore, Listed
 from data_contracts.leftovers import claimed, staging_name
 from data_contracts.object_store import ObjectStore, Patience
-from data_contracts.places import confined, confined_in, local_side, naming_the_place
+from data_contracts.places import confined, confined_in, local_side, lost_place, naming_the_place
 
 D = TypeVar("D", bound=Document)
 
@@ -56,6 +56,9 @@ class PublishedFiles:
 
     def __init__(self, uri: str, patience: Patience | None = None, *, stage_in: Path | None = None) -> None:
         self._stage_in = stage_in
+        self.presence: Path | None = None
+        """A file in the workspace's folder for as long as this process uses it: where that is gone, so is the folder,
+        and nothing may be made in its stead."""
         self.fs, root = open_file_system(uri)
         is_folder = "file" in (self.fs.protocol if isinstance(self.fs.protocol, tuple) else (self.fs.protocol,))
         self.root = str(Path(root).resolve()) if is_folder else root.rstrip("/")
@@ -81,6 +84,15 @@ class PublishedFiles:
     def is_local(self) -> bool:
         """Whether the workspace is a folder, its own local side."""
         return self._remote is None
+
+    def lost(self) -> EnvironmentProblem | None:
+        """What to say when the workspace's folder went away while this process uses it; None as long as it is there."""
+        return None if self.presence is None else lost_place(self._local, self.presence)
+
+    def require_there(self) -> None:
+        """Raises `EnvironmentProblem`: the workspace's folder went away while this process uses it."""
+        if (problem := self.lost()) is not None:
+            raise problem
 
     @property
     def local_root(self) -> Path:

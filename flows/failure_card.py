@@ -51,6 +51,8 @@ class FailureCard(BaseModel):
     """What that rank wrote last on stderr."""
     last_good_step: int | None = None
     """Of the newest checkpoint, which is verified once more before anything goes on from it."""
+    failed_step: int | None = None
+    """The newest step that any rank of the attempt that failed wrote down; None where none did, or none failed."""
     tried: list[Tried] = []
     next: str
     """What happens without anybody's help."""
@@ -115,6 +117,7 @@ def _facts(card: FailureCard) -> dict[str, str]:
         "where": card.where,
         "first": card.first,
         "run": card.run,
+        "failed at": "" if card.failed_step is None else f"step {card.failed_step:,}",
         "last good": ""
         if not card.run
         else f"checkpoint of step {card.last_good_step:,}"

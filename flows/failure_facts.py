@@ -9,11 +9,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import os
+import shlex
 import socket
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from data_contracts.errors import EnvironmentProblem, HeadwayError, RunBusy, RunStopped
+from data_contracts.errors import ContractViolation, EnvironmentProblem, HeadwayError, RunBusy, RunStopped
 from data_contracts.object_store import Patience
 from data_contracts.publication import Workspace
 from flows.commands import command_name, elsewhere
@@ -27,9 +31,12 @@ from flows.windows.overrides import read_overrides
 from tasks.artifacts import artifact_key, show_markdown
 from tasks.context import RunContext
 from tasks.current_run import is_hopeless
+from tasks.run_progress import read_steps
 from training.checkpoint.layout import MANIFEST_NAME, step_of
 from training.launch.logs import last_lines
+from training.launch.protocol import AttemptFiles
 from training.launch.retry_budget import RECORDS_NAME, AttemptRecord, AttemptRecords
+from training.launch.spec import attempt_folder
 from training.launch.supervisor import ITS_LAST_LINES
 from training.ledger import Event
 
@@ -68,6 +75,7 @@ def failure_card(context: RunContext, request: TrainingRequest, pipeline: Pipeli
     # What trials come to says nothing of the pipeline's retrains.
     is_retrain = isinstance(request, RetrainRequest)
     brief = dataclasses.replace(context, workspace=Workspace(context.workspace.uri, BRIEFLY))
+    brief.workspace.presence = context.workspace.presence
     try:
         yield
     except (RunStopped, RunBusy):  # nothing is wrong with a run that another process works on
@@ -83,7 +91,7 @@ def failure_card(context: RunContext, request: TrainingRequest, pipeline: Pipeli
                 if is_retrain:
                     write_failure(brief.workspace, _in_short(card, page))
             finally:
-                page.write_text(markdown(card))
+                _keep(page, markdown(card), context.workspace)
         except Exception as second:
             error.add_note(f"Nor could a failure card be written: {second}")
         raise
@@ -93,6 +101,18 @@ def failure_card(context: RunContext, request: TrainingRequest, pipeline: Pipeli
             kept = "no checkpoint yet" if step is None else f"the checkpoint of step {step:,}"
             context.ledger.event("run.interrupted", run=notes.run_dir.name, step=step, message=kept)
         raise
+
+
+def _keep(page: Path, text: str, workspace: Workspace) -> None:
+    """Write the card, into the folder for temporary files where the workspace cannot take it."""
+    try:
+        workspace.require_there()
+        page.write_text(text)
+    except (FileNotFoundError, PermissionError, EnvironmentProblem):
+        descriptor, name = tempfile.mkstemp(prefix="headway-failure-", suffix=".md")
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(text)
+        print(f"headway: the workspace cannot keep the failure card; it is {name}", file=sys.stderr, flush=True)
 
 
 def _in_short(card: FailureCard, page: Path) -> StandingFailure:
@@ -150,9 +170,10 @@ def make_card(
         host="" if failed is None else failed.host,
         last_lines=last_lines(Path(log), LAST_LINES) if log else [],
         last_good_step=step,
+        failed_step=None if run_dir is None or failed is None else _failed_step(run_dir, attempts, failed),
         tried=[_tried(gang, record) for gang, record in attempts],
         next=coming,
-        commands=_commands(request, run_dir, failed),
+        commands=_commands(request, run_dir, failed, error),
     )
 
 
@@ -172,6 +193,22 @@ def _failed(records: list[AttemptRecord]) -> AttemptRecord | None:
         if record.state != "stopped":
             return record if record.state == "failed" else None
     return None
+
+
+def _failed_step(run_dir: Path, attempts: list[tuple[str, AttemptRecord]], failed: AttemptRecord) -> int | None:
+    """The newest step that anything knows of: on a full disk a rank's last word is newer than its ledger."""
+    gang = next(gang for gang, record in attempts if record is failed)
+    if gang != "train":
+        return None
+    folder = attempt_folder(run_dir, failed.attempt)
+    markers = AttemptFiles(folder).read_markers().values()
+    spools = (read_steps(spool)[-1:] for spool in folder.glob("ledger/rank-*.jsonl"))
+    steps = [
+        failed.step,
+        *(marker.step for marker in markers),
+        *(int(step["step"]) for last in spools for step in last),
+    ]
+    return max((step for step in steps if step is not None), default=None)
 
 
 def _gang(folder: Path, run_dir: Path) -> str:
@@ -205,6 +242,9 @@ def _checkpoints_here(run_dir: Path) -> set[int]:
 
 def _next(context: RunContext, pipeline: PipelineSpec, error: Exception, step: int | None) -> str:
     hopeless = is_hopeless(error)
+    mended = MENDED.get(error.cause) if isinstance(error, HeadwayError) else None
+    if mended is not None and pipeline.windows is None:
+        return f"Nothing. Another retrain fails the same way until {mended} is mended."
     begins = (
         "takes data and code as they are then" if hopeless else f"goes on from step {step}" if step else "begins anew"
     )
@@ -216,8 +256,19 @@ def _next(context: RunContext, pipeline: PipelineSpec, error: Exception, step: i
     return f"{opens_next(pipeline.windows, opening)} Where it is deployed, a retrain starts then and {begins}.{again}"
 
 
-def _commands(request: TrainingRequest, run_dir: Path | None, failed: AttemptRecord | None) -> dict[str, str]:
+MENDED = {"contract": "the data, or the contract", "data": "the source", "config": "the pipeline file"}
+"""What a person mends before the same retrain can do better, by the error's cause."""
+
+
+def _commands(
+    request: TrainingRequest, run_dir: Path | None, failed: AttemptRecord | None, error: Exception
+) -> dict[str, str]:
     name, where = command_name(), elsewhere(request.workspace)
+    mended = MENDED.get(error.cause) if isinstance(error, HeadwayError) else None
+    if mended is not None:
+        check = f"{name} contract check {shlex.quote(request.pipeline)}{where}"
+        look = {"look again": check} if error.__class__ is ContractViolation else {}
+        return look | {f"once {mended} is mended": request.command}
     if run_dir is None:
         return {"go on": request.command}  # of what failed before training, status and logs know nothing
     found = {}

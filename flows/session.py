@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import time
 import uuid
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ from flows.orphan import ended_with_worker
 from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from flows.request import RetrainRequest, TrainingRequest
 from flows.run_log import run_log
+from flows.running_retrains import start_ticks
 from tasks.context import RunContext
 from tasks.current_run import on_record
 from training.launch.stop_bound import StopBound
@@ -53,7 +56,8 @@ def session(request: TrainingRequest) -> Iterator[tuple[RunContext, PipelineSpec
     began_unix_s = command_began_unix_s.get() or time.time()
     with (
         naming_a_full_disk(str(workspace.local_root)),
-        at_work_in(workspace.local_root, workspace.local_path("sessions")),
+        at_work_in(workspace.local_root, workspace.local_path("sessions")) as claim,
+        _present(workspace, claim),
         _ledger(request, stop, pipeline, workspace, began_unix_s) as (identity, ledger),
         scratch_folder("headway-") as scratch,
         naming_a_full_disk(str(workspace.local_root), str(scratch.parent)),  # while what fills it is still there
@@ -81,7 +85,12 @@ def session(request: TrainingRequest) -> Iterator[tuple[RunContext, PipelineSpec
         # Trials are nobody's current run: what a retrain left to go on with is not for them to end.
         is_retrain = isinstance(request, RetrainRequest)
         recording = on_record(context, starving_after) if is_retrain else contextlib.nullcontext()
-        with context.owned.held, recording, failure_card(context, request, pipeline):
+        with (
+            context.owned.held,
+            recording,
+            failure_card(context, request, pipeline),
+            _naming_a_lost_workspace(workspace),
+        ):
             try:
                 yield context, pipeline
             finally:
@@ -99,7 +108,8 @@ def _ledger(
         contextlib.closing(Ledger(ledger_spool(workspace, identity), process="flow", flow_run=identity)) as ledger,
     ):
         ledger.listeners.extend((*watchers.get(), *run_log()))
-        begin = {"pipeline": pipeline.pipeline, "note": request.note, "began_unix_s": began_unix_s}
+        here = {"host": socket.gethostname(), "pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
+        begin = {"pipeline": pipeline.pipeline, "note": request.note, "began_unix_s": began_unix_s, **here}
         ledger.event("flow.begin", **begin, **({"stop": said} if (said := str(stop)) else {}))
         ledger.require_written()
         try:
@@ -125,6 +135,30 @@ def _published_at_the_end(workspace: Workspace, identity: str) -> Iterator[None]
 
 
 @contextlib.contextmanager
+def _present(workspace: Workspace, claim: Path) -> Iterator[None]:
+    """Nothing is published in the body once the claim is gone, for then the workspace is."""
+    workspace.presence = claim
+    try:
+        yield
+    finally:
+        workspace.presence = None
+
+
+@contextlib.contextmanager
+def _naming_a_lost_workspace(workspace: Workspace) -> Iterator[None]:
+    """Raises `EnvironmentProblem` for whatever fails in the body because the workspace's folder went away."""
+    try:
+        yield
+    except RunStopped:
+        raise
+    except Exception as error:
+        problem = workspace.lost()
+        if problem is None:
+            raise
+        raise problem from error
+
+
+@contextlib.contextmanager
 def _digests(workspace: Workspace) -> Iterator[DigestCache]:
     digests = DigestCache(workspace.local_path("digest-cache.json"))
     try:
@@ -134,6 +168,7 @@ def _digests(workspace: Workspace) -> Iterator[DigestCache]:
         raise
     finally:
         with contextlib.suppress(OSError, HeadwayError):
+            workspace.require_there()
             digests.save()  # what was hashed need not be hashed again; losing it costs time alone
 
 

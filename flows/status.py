@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from data_contracts.report_text import count
 from flows.console import headed, plain_console
 from flows.holds import Hold, shown_hold
 from flows.last_retrains import FinishedRetrain, StandingFailure, read_failures, read_finished
+from flows.running_retrains import RunningRetrain, read_running, words
 from flows.tables import print_table
 from flows.triggers.records import read_standing
 from tasks import claim_records, current_run, decisions, model_refs
@@ -91,6 +93,8 @@ class Status(BaseModel):
     """Of each pipeline whose newest retrain to end by itself failed."""
     finished: list[FinishedRetrain] = []
     """The newest of each pipeline's retrains that came to its end."""
+    running: list[RunningRetrain] = []
+    """On this machine, whatever stage they are in."""
 
 
 def read_status(workspace_uri: str) -> Status:
@@ -116,6 +120,7 @@ def read_status(workspace_uri: str) -> Status:
         held=held,
         failed=read_failures(workspace, finished),
         finished=finished,
+        running=read_running(workspace),
     )
 
 
@@ -278,9 +283,13 @@ def print_status(status: Status, console: Console | None = None) -> None:
         _print_entry(console, f"{hold.pipeline}  HELD", {"by": hold.who, "why": hold.why, "since": hold.since})
     for ask in status.asked:
         _print_entry(console, f"{ask.pipeline}  retrain asked for", {"why": ask.why, "since": ask.asked_at})
+    for retrain in status.running:
+        _print_entry(console, f"{retrain.pipeline}  RUNNING", words(retrain, time.time()))
     console.print()
+    at_stage = {retrain.run: retrain.stage for retrain in status.running if retrain.run}
     for run in status.runs:
-        state = "going on" if run.going_on else "finished" if run.finished else "unfinished"
+        trained = f"trained, in stage {at_stage[run.run]}" if at_stage.get(run.run) else "finished"
+        state = "going on" if run.going_on else trained if run.finished else "unfinished"
         _print_entry(console, f"{run.run}  {state}", _run_facts(run))
     if not status.runs:
         console.print("no runs yet")

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from flows.running_retrains import RunningRetrain
 from flows.status import Status
 
 
@@ -49,6 +50,8 @@ def _gauges(status: Status) -> Iterator[Gauge]:
         what = {"pipeline": failure.pipeline, "stage": failure.stage, "cause": failure.cause}
         when = failure.failed_unix_s
         yield Gauge("headway_retrain_failed_timestamp_seconds", "No retrain has finished since.", what, when)
+    for running in status.running:
+        yield from _running_gauges(running)
     for hold in status.held:
         yield Gauge("headway_pipeline_held", "A person holds it.", {"pipeline": hold.pipeline}, 1)
     for ask in status.asked:
@@ -63,6 +66,26 @@ def _gauges(status: Status) -> Iterator[Gauge]:
         if run.going_on:
             named = {"pipeline": run.pipeline, "run": run.run}
             yield Gauge("headway_run_step", "Newest step of a run that goes on.", named, run.step or 0)
+
+
+def _running_gauges(running: RunningRetrain) -> Iterator[Gauge]:
+    named = {"pipeline": running.pipeline, "run": running.run}
+    stage = {**named, "stage": running.stage}
+    yield Gauge("headway_stage_since_timestamp_seconds", "When the stage it is in began.", stage, running.since_unix_s)
+    for name, told, value in (
+        ("headway_run_attempt", "Attempts at training of this flow run.", running.attempt),
+        ("headway_run_max_attempts", "So many it may spend.", running.max_attempts),
+        ("headway_run_max_steps", "Steps of the whole run.", running.max_steps),
+        ("headway_run_eta_seconds", "Seconds to its last step at this pace.", running.eta_s),
+    ):
+        if value is not None:
+            yield Gauge(name, told, named, value)
+    for rank in running.ranks:
+        of = {**named, "rank": str(rank.rank)}
+        yield Gauge("headway_rank_last_sign_timestamp_seconds", "Its last sign of life.", of, rank.last_sign_unix_s)
+    for problem in running.problems:
+        of = {**named, "role": problem.role, "pid": str(problem.pid), "state": problem.state}
+        yield Gauge("headway_process_trouble", "1: a process is stopped, or silent.", of, 1)
 
 
 def _unix_s(moment: str) -> float:

@@ -188,7 +188,8 @@ def watched_training(
     with claimed_run(context, run.link, spec, seen) as claim:
         run_dir = workspace.local_path(run_folder(run.link))
         make_folder(run_dir)
-        context.ledger.event("run.folder", run=run.sha256, path=str(run_dir))
+        bounds = {"max_attempts": spec.max_attempts, "max_steps": training.max_steps}
+        context.ledger.event("run.folder", run=run.sha256, path=str(run_dir), **bounds)
         world_size, context_tokens = spec.nodes * spec.ranks_per_node, _context_tokens(context, run)
         line = batch_line(training, world_size=world_size, context_tokens=context_tokens)
         context.ledger.event("batch", message=line)
@@ -223,6 +224,7 @@ def watched_training(
         with shipper, carrier:
 
             def poll() -> int | None:
+                workspace.require_there()  # before its loss is taken for the ranks' failure, and spends an attempt
                 carrier.tell()
                 claim.stop_if_lost()
                 return watch.poll()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from data_contracts.documents import EvaluationReport, RunSpec
-from data_contracts.errors import RegistryError
+from data_contracts.errors import RegistryError, shortened
 from data_contracts.publication import Workspace
 from tasks.file_lock import holding
 
@@ -59,7 +59,7 @@ def talking_to(tracking_uri: str) -> Iterator[None]:
     except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
         said = str(error).strip().splitlines()
         raise RegistryError(
-            f"MLflow refuses ({type(error).__name__}: {said[0][:300] if said else 'no reason given'}).",
+            f"MLflow refuses ({type(error).__name__}: {shortened(said[0], 300) if said else 'no reason given'}).",
             where=tracking_uri,
             advice="Mend or start it, or correct `registry.tracking_uri`; what was trained is kept.",
         ) from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.documents import ContractReceipt, Link, Registration, RunSpec
-from data_contracts.errors import ConfigError, IntegrityError
+from data_contracts.errors import ConfigError, IntegrityError, shortened
 from data_contracts.leftovers import scratch_folder
 from data_contracts.publication import Workspace
 from data_contracts.strict_yaml import parse_yaml
@@ -115,7 +115,9 @@ def latency_of(workspace: Workspace, registration: Registration) -> float:
             raise IntegrityError(f"{CALLS} calls took longer than {WITHIN_S:g} s.", where=graph.name) from error
     if done.returncode != 0:
         said = done.stderr.strip().splitlines()
-        raise IntegrityError(f"cannot be called: {said[-1][:200] if said else 'no word why'}", where=graph.name)
+        raise IntegrityError(
+            f"cannot be called: {shortened(said[-1], 200) if said else 'no word why'}", where=graph.name
+        )
     return float(json.loads(done.stdout)["p95_ms"])
 
 

@@ -42,7 +42,7 @@ def read_progress(run_dir: Path) -> RunProgress:
     newest = max(attempts, key=lambda path: int(path.name), default=None)
     if newest is None:
         return RunProgress()
-    steps = [event for event in _tail(newest / "ledger" / "rank-0.jsonl") if event.get("event") == "step"]
+    steps = read_steps(newest / "ledger" / "rank-0.jsonl")
     if not steps:
         return RunProgress(attempt=int(newest.name))
     ends = [float(event["unix_s"]) + float(event.get("duration_s", 0.0)) for event in steps]
@@ -50,6 +50,11 @@ def read_progress(run_dir: Path) -> RunProgress:
     return RunProgress(
         attempt=int(newest.name), step=int(steps[-1]["step"]), step_unix_s=ends[-1], step_s=max(step_s, 0.0)
     )
+
+
+def read_steps(spool: Path) -> list[Event]:
+    """The newest steps that a rank wrote down, oldest first."""
+    return [event for event in _tail(spool) if event.get("event") == "step"]
 
 
 def _tail(spool: Path) -> list[Event]:

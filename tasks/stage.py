@@ -126,6 +126,7 @@ def find_or_make(
     """
     with context.ledger.span(span or f"stage.{stage}", shown=shown) as fields:
         while True:
+            context.workspace.require_there()
             found = _find_and_renew(context, stage, inputs)
             fields["found"] = found is not None
             if found is not None:

@@ -83,6 +83,7 @@ class SeriesShipper:
             last_step = max((m.step for m in client.get_metric_history(run_id, "loss")), default=-1)
             while True:
                 steps, ended = self._collect()
+                self._workspace.require_there()  # MLflow would make its database anew in an empty mount point
                 last_step = _log_steps(client, run_id, steps, last_step)
                 if ended:
                     if self._ends_as:

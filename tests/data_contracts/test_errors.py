@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from data_contracts import errors
-from data_contracts.errors import HeadwayError
+from data_contracts.errors import HeadwayError, shortened
 
 SUBCLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HeadwayError)]
 DOCUMENTED_CODES = {
@@ -52,3 +52,9 @@ def test_an_error_crosses_process_borders_whole(kind: type[HeadwayError]) -> Non
 def test_faults_of_data_contract_and_configuration_are_never_retried() -> None:
     never = (errors.ConfigError, errors.DataError, errors.ContractViolation, errors.IntegrityError)
     assert not any(kind.retryable for kind in never)
+
+
+def test_long_words_are_cut_between_two_of_them_and_say_so() -> None:
+    assert shortened("whole", 10) == "whole"
+    assert shortened("one two\nthree four", 12) == "one two…"
+    assert shortened("unbroken" * 10, 12) == "unbrokenunb…"

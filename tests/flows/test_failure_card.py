@@ -303,3 +303,26 @@ def test_what_went_wrong_is_raised_even_where_no_card_can_be_written(retrain) ->
     ):
         raise TrainingFailed("lost.")
     assert "Nor could a failure card be written" in raised.value.__notes__[0]
+
+
+def test_after_a_contract_violation_it_says_what_to_mend_and_not_to_retrain(retrain) -> None:
+    card = make_card(
+        retrain.context, retrain.request, retrain.spec, ContractViolation("the data break tiny."), "validate", None
+    )
+    assert card.next == "Nothing. Another retrain fails the same way until the data, or the contract is mended."
+    assert list(card.commands) == ["look again", "once the data, or the contract is mended"]
+    assert "contract check" in card.commands["look again"]
+
+
+def test_a_failure_is_placed_by_the_newest_word_of_any_rank_and_not_by_the_last_checkpoint(retrain) -> None:
+    retrain.record(LOST)
+    attempt = retrain.run_dir / "attempts" / "001"
+    (attempt / "ledger").mkdir(parents=True)
+    spool = Ledger(attempt / "ledger" / "rank-0.jsonl")
+    spool.event("step", step=148, duration_s=0.1)
+    marker = {"rank": 1, "pid": 1, "parent_pid": 1, "state": "failed", "unix_s": 1.0, "step": 150}
+    (attempt / "rank-1.json").write_text(json.dumps(marker))
+    card = retrain.card(EnvironmentProblem("no space left."))
+    assert (card.failed_step, card.last_good_step) == (150, 40)
+    text = " ".join(shown(card, width=200).split())
+    assert "failed at step 150" in text and "last good checkpoint of step 40" in text

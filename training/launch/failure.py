@@ -10,10 +10,11 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from data_contracts.errors import HeadwayError, RunStopped
+from data_contracts.errors import HeadwayError, RunStopped, shortened
 from data_contracts.full_disk import as_full_disk
 
 TRACEBACK_CHARACTERS = 4000
+WORDS_CHARACTERS = 300
 
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|cannot allocate memory", re.IGNORECASE)
 _PEER_GONE = re.compile(
@@ -88,5 +89,5 @@ def error_classes() -> dict[str, type[HeadwayError]]:
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+    text = shortened(str(error), WORDS_CHARACTERS)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -25,10 +25,14 @@ def last_lines(path: Path, count: int) -> list[str]:
     """The last lines of a log that are not blank; none when it cannot be read."""
     try:
         with path.open("rb") as stream:
-            stream.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            begin = max(0, path.stat().st_size - TAIL_BYTES)
+            stream.seek(begin)
             text = stream.read().decode(errors="replace")
     except OSError:
         return []
+    if begin:  # most likely in the middle of a line
+        whole = text.partition("\n")[2]
+        text = whole if whole.strip() else f"…{text}"
     return [line for line in text.splitlines() if line.strip()][-count:]
 
 

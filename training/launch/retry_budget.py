@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from data_contracts.places import lost_place
 from training.launch.spec import LaunchSpec
 from training.ledger import Ledger, read_events
 
@@ -139,6 +140,8 @@ class AttemptRecords:
         return max([0, *folders, *(record.attempt for record in self.all())]) + 1
 
     def _append(self, event: str, fields: dict[str, Any]) -> None:
+        if (problem := lost_place(self._run_dir, self._run_dir)) is not None:
+            raise problem
         with contextlib.closing(Ledger(self._path)) as ledger:
             ledger.event(event, **fields)
             ledger.require_written()

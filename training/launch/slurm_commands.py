@@ -11,7 +11,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from data_contracts.errors import EnvironmentProblem
+from data_contracts.errors import EnvironmentProblem, shortened
 from training.launch.jobs import JobReport, JobState, SchedulerSilent
 from training.launch.spec import inherited_environment
 
@@ -52,7 +52,7 @@ def sbatch(script: str, run_dir: Path) -> str:
     # A site's own wrapper may have had something to say first.
     numbers = [match[1] for line in said.splitlines() if (match := re.fullmatch(r"(\d+)(;\S+)?", line.strip()))]
     if not numbers:
-        raise EnvironmentProblem(f"sbatch named no job; it said {said.strip()[:300]!r}.", where=str(run_dir))
+        raise EnvironmentProblem(f"sbatch named no job; it said {shortened(said, 300)!r}.", where=str(run_dir))
     return numbers[-1]
 
 
@@ -108,7 +108,7 @@ def completed(*words: str, stdin: str | None = None, within_s: float = COMMAND_S
     if done.returncode != 0:
         said = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
         error_class = SchedulerSilent if _TRANSIENT.search(said) else EnvironmentProblem
-        raise error_class(f"`{words[0]}` refused: {said[:500]}", where="Slurm")
+        raise error_class(f"`{words[0]}` refused: {shortened(said, 500)}", where="Slurm")
     return done
 
 

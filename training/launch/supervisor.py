@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from data_contracts.errors import HeadwayError, RanksLost, RunStopped, StopReason, TrainingFailed
+from data_contracts.places import lost_place
 from data_contracts.publication import make_folder
 from training.launch.failure import error_classes
 from training.launch.hosts import Muster
@@ -111,7 +112,7 @@ class _Supervisor:
             self._wait_for_hosts()
             number = self._records.next_attempt()
             folder = attempt_folder(self._gang.run_dir, number)
-            folder.mkdir(parents=True)
+            _make_attempt_folder(self._gang.run_dir, folder)
             grant(self._gang.run_dir, folder)
             outcome = self._run(number, folder)
             if outcome.state == "done":
@@ -225,6 +226,13 @@ class _Supervisor:
             while (left_s := deadline - time.monotonic()) > 0:
                 self._raise_if_stopped()
                 time.sleep(min(left_s, POLL_S))
+
+
+def _make_attempt_folder(run_dir: Path, folder: Path) -> None:
+    """Raises `EnvironmentProblem`: the run's folder went away, and is not made anew."""
+    if (problem := lost_place(run_dir, run_dir)) is not None:
+        raise problem
+    folder.mkdir(parents=True)
 
 
 def failure(outcome: AttemptOutcome, reason: str, folder: Path) -> HeadwayError:

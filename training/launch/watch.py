@@ -77,6 +77,7 @@ class Watch:
     def run(self) -> AttemptOutcome:
         """Raises whatever interrupts it, once nothing of the attempt is left."""
         self._begin_unix_s = time.time()
+        handle: Handle | None = None
         try:
             handle = self._launcher.submit(self._gang, self._attempt)
             reports = self._until_the_end(handle)
@@ -85,7 +86,8 @@ class Watch:
                 self._ledger.event("host.unreachable", attempt=self._attempt.number, host=host, what=what)
         except BaseException:
             # The interrupt may have come before `submit` returned: the handle on disk is the older friend.
-            left = Handle.load(self._gang.run_dir)
+            # And where the run's folder is gone, it is the only one.
+            left = Handle.load(self._gang.run_dir) or handle
             if left is not None and left.attempt == self._attempt.number:
                 self._launcher.cancel(left, grace_s=self._spec.stop_grace_s)
             raise
