@@ -10,17 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_contracts.documents import FittedState, Registration, RunSpec, ShardManifest
-from data_contracts.errors import ConfigError
+from data_contracts.errors import ConfigError, DataError
 from data_contracts.publication import Workspace
 from tasks import model_refs
 from tasks.model_export import registered_graph
+from tasks.rows_to_predict import ROWS, as_table, rows_with_all_numbers, with_fitted_types
 from training.data.blocks import SourceBlock
 from training.data.byte_pair import TOKENIZER_FILE, BytePairEncoder, token_bytes
 from training.data.encoder_specs import ENCODER_SPEC, BytePairSpec, EncoderSpec, TabularSpec
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 1 << 14
 WINDOWS_AT_ONCE = 16
 """Bounds the memory of a call."""
+OnMissing = Literal["refuse", "null"]
+MISSING = "Fill it in, leave such rows out, or have `predict(rows, on_missing='null')` answer null for them."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,26 +61,27 @@ class TableModel:
         """The columns that the recipe reads: `numeric` float32 and `categorical` int32, (rows, columns) each.
 
         Args:
-            rows: an Arrow table, a pandas frame, or a dict of lists. Columns that the model does not read,
-                the label among them, are passed over. One without any value may be of any type.
+            rows: an Arrow table, a pandas or Polars frame, a dict of columns, a list of dicts, or one row as a dict or
+                Series. Columns that the model does not read, the label among them, are passed over. One without any
+                value may be of any type.
 
         Raises:
-            DataError: a column is missing, of another kind than in training, or has a null that training refused.
+            DataError: no rows, a column is missing or of another kind than in training, or has a null that training
+                refused.
         """
-        table = self._typed(pa.table(rows))
+        return self._encoded(with_fitted_types(as_table(rows), self.fitted_types))
+
+    def _encoded(self, table: pa.Table) -> dict[str, NDArray[Any]]:
         encoded, first_row = [], 0
         # Not as one batch, which holds no more than 2 GB of texts.
         for batch in table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]:
-            encoded.append(self.encoder.encode(block_of(batch, first_row)))
+            try:
+                encoded.append(self.encoder.encode(block_of(batch, first_row)))
+            except DataError as error:
+                # The encoder's advice is for who trains; these rows are somebody's who asks.
+                raise DataError(error.what, where=ROWS, advice=MISSING) from error
             first_row += batch.num_rows
         return {name: np.concatenate([each[name] for each in encoded]) for name in encoded[0]}
-
-    def _typed(self, table: pa.Table) -> pa.Table:
-        """With the fitted type for a column that has no value to take it from."""
-        for place, name in enumerate(table.column_names):
-            if name in self.fitted_types and table.column(place).null_count == table.num_rows:
-                table = table.set_column(place, name, pa.nulls(table.num_rows, self.fitted_types[name]))
-        return table
 
     def outputs(self, rows: Any) -> NDArray[np.float32]:
         """What the graph makes of the rows: logits (rows, classes), or numbers (rows, 1) in the unit of the label.
@@ -86,14 +90,18 @@ class TableModel:
             ConfigError: a recipe of your own, of which only you know how it calls its model.
             DataError: as `encode`.
         """
-        import torch
-
         if self.recipe is None:
             raise ConfigError(
                 "only your recipe knows what it makes of encoded rows.",
                 advice="Call `graph` with what it makes of `encode(rows)`.",
             )
-        columns = {name: torch.as_tensor(values) for name, values in self.encode(rows).items()}
+        return self._outputs(self.encode(rows))
+
+    def _outputs(self, encoded: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        import torch
+
+        assert self.recipe is not None
+        columns = {name: torch.as_tensor(values) for name, values in encoded.items()}
         with torch.inference_mode():
             given = self.recipe.inputs(columns)  # type: ignore[attr-defined]  # the tabular recipes have it
             made = [self.graph(some).float() for some in given.split(ROWS_AT_ONCE) if len(some)]
@@ -101,15 +109,28 @@ class TableModel:
         values: NDArray[np.float32] = torch.cat([torch.zeros(0, width), *made]).numpy()
         return values
 
-    def predict(self, rows: Any) -> pa.Table:
+    def predict(self, rows: Any, *, on_missing: OnMissing = "refuse") -> pa.Table:
         """A row for each row: `prediction`, which is a class or a number, and of classes `p(CLASS)` each, float32.
+
+        Args:
+            rows: as for `encode`.
+            on_missing: what becomes of a row without a number that every row had in training: `refuse` raises, `null`
+                predicts null for that row and goes on.
 
         Raises:
             ConfigError, DataError: as `outputs`.
         """
+        table = with_fitted_types(as_table(rows), self.fitted_types)
+        if on_missing == "refuse" or self.encoder.fills_missing:
+            return self._predicted(table)
+        whole = rows_with_all_numbers(table, self.encoder.numeric)
+        places = pa.array(np.cumsum(whole) - 1, mask=~whole)
+        return self._predicted(table.filter(pa.array(whole))).take(places)
+
+    def _predicted(self, table: pa.Table) -> pa.Table:
         import torch
 
-        outputs = self.outputs(rows)
+        outputs = self.outputs(table)
         if not self.classes:
             return pa.table({"prediction": outputs[:, 0]})
         likeliest = pa.array(self.classes).take(pa.array(outputs.argmax(axis=1)))

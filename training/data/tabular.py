@@ -141,6 +141,16 @@ class TabularEncoder:
         self.num_classes = self._label.num_classes if self._label else 0
         self.columns = tuple(self._columns())
 
+    @property
+    def numeric(self) -> tuple[str, ...]:
+        """Columns of numbers, in the order of the block."""
+        return self._spec.numeric
+
+    @property
+    def fills_missing(self) -> bool:
+        """Whether a missing number is taken, as the mean of training."""
+        return self._spec.missing == "mean"
+
     def stream(self, seed: int) -> RowByRow:
         return RowByRow(self.encode)
 
