@@ -22,7 +22,8 @@ from data_contracts.strict_yaml import parse_yaml_model, read_text
 from data_contracts.type_families import MEASURED, family
 
 UNPARSABLE = "unparsable"
-OWN_RULE_IDS = ("columns", "rows", "snapshot", "quarantine", "volume", UNPARSABLE)
+LABEL_LEAK = "label-leak"
+OWN_RULE_IDS = ("columns", "rows", "snapshot", "quarantine", "volume", UNPARSABLE, LABEL_LEAK)
 """Names that a receipt gives to what every contract asks."""
 
 

@@ -20,10 +20,11 @@ from data_contracts.checks import Check, compile_checks
 from data_contracts.column_figures import SUMMED, figures_of
 from data_contracts.comparison import Comparison, compare_distributions, newest_figure, newest_rows
 from data_contracts.contract import Contract
-from data_contracts.documents import ContractReceipt, Newest, Snapshot, StoredFile
+from data_contracts.documents import ContractReceipt, ExpectationVerdict, Newest, Snapshot, StoredFile
 from data_contracts.evidence import GX_RAISED, find_evidence
 from data_contracts.figures import Figure, Scalar
 from data_contracts.file_states import FileStates
+from data_contracts.label_leaks import Label, judge_label
 from data_contracts.leakage import PipelineSplit, register_split
 from data_contracts.quarantine import Quarantine, set_aside, write_quarantine
 from data_contracts.readable_files import refuse_unreadable
@@ -60,6 +61,7 @@ class Surroundings:
         suite: expectations given beside the contract.
         suite_file: their own text in the workspace; the receipt names it.
         states: what files counted earlier; filled with what is counted now.
+        label: what the pipeline predicts, and from what; None: nothing that can be judged here.
     """
 
     baseline: ContractReceipt | None = None
@@ -67,6 +69,7 @@ class Surroundings:
     suite: tuple[Check, ...] = ()
     suite_file: StoredFile | None = None
     states: FileStates | None = None
+    label: Label | None = None
 
 
 def validate(
@@ -126,6 +129,8 @@ class _Judged:
     metrics: dict[str, float]
     freshness: tuple[Newest, ...]
     baseline: ContractReceipt | None
+    label: tuple[ExpectationVerdict, ...]
+    """Of what the pipeline predicts; empty where it does not say."""
 
     @property
     def has_raised(self) -> bool:
@@ -191,6 +196,7 @@ def _judge(
                 metrics=_metrics(tallies, rows, quarantine, snapshot) | dict(compared.metrics),
                 freshness=newest_rows(tallies, contract.freshness),
                 baseline=baseline,
+                label=() if given.label is None else (judge_label(connection, given.label, dict(rows.columns)),),
             )
 
 
@@ -208,6 +214,7 @@ def _receipt(
         quarantine_verdict(quarantine, contract.quarantine_limit_ratio),
         *([] if contract.quarantined_types is None else [unparsable_verdict(quarantine)]),
         *(verdict_of(check, found, quarantine) for check, found in zip(checks, judged.evidence, strict=True)),
+        *judged.label,
     )
     return ContractReceipt(
         contract=contract_file,

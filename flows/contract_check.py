@@ -31,6 +31,7 @@ from flows.named_columns import require_named_columns
 from flows.pipeline_spec import find_pipeline_file, load_pipeline
 from flows.tables import print_table
 from tasks.acceptance import baseline_of, refuse_broken_promise
+from tasks.pipeline_label import pipeline_label
 from tasks.pipeline_split import pipeline_split
 from tasks.validate import read_contract
 from training.data.spec import ShardSpec
@@ -176,7 +177,8 @@ def check(asked: Asked, *, now_unix_s: float) -> Checked:
         if workspace is not None and contract.needs_baseline:
             baseline = baseline_of(workspace, asked.pipeline, snapshot.link)
         suite_file = None if contract.suite is None else _named(contract.suite, suite_text)
-        surroundings = Surroundings(baseline=baseline, split=split, suite=suite, suite_file=suite_file)
+        label = None if asked.shards is None else pipeline_label(asked.shards)
+        surroundings = Surroundings(baseline=baseline, split=split, suite=suite, suite_file=suite_file, label=label)
         file = _named(asked.contract_file.name, text)
         left_out = scratch / "quarantine.parquet"
         with rows_files(asked.source, snapshot, scratch, base=asked.base, digests=digests) as rows:

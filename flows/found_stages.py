@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from data_contracts.documents import Link, ShardManifest, Snapshot
+from data_contracts.documents import ContractReceipt, Link, ShardManifest, Snapshot
 from flows.pipeline_spec import PipelineSpec
 from tasks import model_refs
 from tasks.context import RunContext
@@ -10,7 +10,7 @@ from tasks.launch import describe_run, final_checkpoint
 from tasks.register import registration_inputs
 from tasks.shard import known_fitted_state, outlook, shard_inputs
 from tasks.stage import find_intact
-from tasks.validate import validate_inputs
+from tasks.validate import label_leak, validate_inputs
 from tasks.verify import verify_inputs
 from training.checkpoint.layout import run_folder
 from training.ledger import Event
@@ -44,7 +44,8 @@ def look_up(context: RunContext, pipeline: PipelineSpec, taken: Snapshot) -> dic
     if (record := find_intact(context, "validate", validated)) is None:
         return found
     receipt = record.document
-    found["validate"] = receipt.sha256[:12]
+    leak = label_leak(workspace.load(receipt, ContractReceipt))
+    found["validate"] = receipt.sha256[:12] + ("" if leak is None else f"; {leak}")
     found["shard.outlook"] = outlook(context, pipeline.shards, pipeline.source, taken.link, receipt)
     fitted = known_fitted_state(context, pipeline.shards)
     if fitted is None:

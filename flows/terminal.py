@@ -42,6 +42,7 @@ NOTICES = {
     "evaluate.no_xz": "xz -9",
     "alias.moved": "alias",
     "validate.accepted_unreadable": "contract",
+    "validate.label_leak": "leak",
     "rank.lost": "rank",
     "ranks.stopped": "ranks",
     "rank.slow": "slow",

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from data_contracts.contract import LABEL_LEAK
 from data_contracts.documents import ContractReceipt, Link, Registration, RunSpec
 from data_contracts.errors import ConfigError, IntegrityError, shortened
 from data_contracts.leftovers import scratch_folder
@@ -56,6 +57,7 @@ def subject_of(
             latency_ms = latency_of(workspace, document)
         except IntegrityError as error:
             problem = str(error)
+    receipt = workspace.load(run.receipt, ContractReceipt)
     return Subject(
         model=document.model,
         registration=registration,
@@ -67,7 +69,8 @@ def subject_of(
         latency_ms=latency_ms,
         timed_on=machine_here(),
         latency_problem=problem,
-        data_age_s=data_age_s(workspace.load(run.receipt, ContractReceipt), time.time()),
+        data_age_s=data_age_s(receipt, time.time()),
+        label_leak=next((each for each in receipt.verdicts if each.rule_id == LABEL_LEAK), None),
         has_signature=bool((description.get("signature") or {}).get("inputs")),
         has_input_example=_example(workspace, document, description) is not None,
         held_back=held_back,

@@ -13,6 +13,10 @@ from tasks.promotion_decision import APPROVAL, Check, Decision, Standing, Subjec
 from tasks.promotion_spec import PromotionSpec, SliceLimits
 from training.measures import GREATER_IS_BETTER
 
+LEAK_ADVICE = (
+    "Take the column out of the inputs, or say `promotion: {label_leak: allow}` if it is known when the model is asked"
+)
+
 
 def decide(policy: PromotionSpec, report: EvaluationReport, subject: Subject) -> Decision:
     """A first model must beat its baseline, a challenger the champion, beyond doubt; and all other limits hold.
@@ -33,6 +37,7 @@ def decide(policy: PromotionSpec, report: EvaluationReport, subject: Subject) ->
             *_floors(policy.floors, report),
             _slices(policy.slices, report, subject),
             *_shadow(policy, report, subject),
+            *_label_leak(policy, subject),
             _at_most("size", subject.model_bytes, policy.max_model_bytes, "bytes"),
             _at_most(
                 "latency", subject.latency_ms, policy.max_latency_ms, "ms", subject.latency_problem, subject.timed_on
@@ -193,6 +198,17 @@ def _shadow(policy: PromotionSpec, report: EvaluationReport, subject: Subject) -
     detail = f"on the {size:,} examples of {shadow.slice} it {words}: difference {_signed(difference)}"
     standing: Standing = "passed" if held else "failed"
     yield Check(name="shadow", standing=standing, detail=detail, value=gain.low, limit=shadow.margin)
+
+
+def _label_leak(policy: PromotionSpec, subject: Subject) -> Iterator[Check]:
+    """A column that tells the label makes any model of it look perfect, and is mostly not there when it is asked."""
+    leak = subject.label_leak
+    if leak is None:
+        return
+    held = leak.passed or policy.label_leak == "allow"
+    words = "" if leak.passed else "; the policy allows it" if held else f". {LEAK_ADVICE}"
+    standing: Standing = "passed" if held else "failed"
+    yield Check(name="label leak", standing=standing, detail=f"{leak.observed}{words}")
 
 
 def _at_most(name: str, value: float | None, limit: float | None, unit: str, problem: str = "", on: str = "") -> Check:

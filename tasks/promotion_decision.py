@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from data_contracts.documents import Document, Frozen, Json, Link
+from data_contracts.documents import Document, ExpectationVerdict, Frozen, Json, Link
 
 Standing = Literal["passed", "failed", "not judged", "waiting"]
 """`waiting` is a person's decision that was not made yet: it speaks against nothing, and promotes nobody."""
@@ -98,6 +98,8 @@ class Subject:
     latency_problem: str = ""
     """Why it could not be measured."""
     data_age_s: float | None = None
+    label_leak: ExpectationVerdict | None = None
+    """Whether one input alone tells the label; None: the receipt of its data does not say."""
     has_signature: bool = False
     has_input_example: bool = False
     held_back: str = ""

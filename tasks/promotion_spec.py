@@ -69,6 +69,12 @@ class PromotionSpec(Frozen):
         description="`required`: a version that passes everything else waits for a person, who says `headway promote` "
         "or `headway refuse`.",
     )
+    label_leak: Literal["refuse", "allow"] = Field(
+        "refuse",
+        exclude_if=lambda label_leak: label_leak == "refuse",
+        description="`allow`: a model may be promoted though one input column alone tells the label, which is right "
+        "only where that column is known when the model is asked.",
+    )
     signature: bool = Field(True, description="The registered model must say what goes in and comes out.")
     input_example: bool = Field(True, description="The registered model must come with an example of what goes in.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import tempfile
 import time
 from importlib.metadata import version
@@ -10,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_contracts.contract import Contract, parse_contract
+from data_contracts.contract import LABEL_LEAK, Contract, parse_contract
 from data_contracts.digests import sha256_bytes, sha256_of
 from data_contracts.documents import ContractReceipt, ExpectationVerdict, Link, Snapshot, StoredFile
 from data_contracts.errors import ConfigError, ContractViolation
@@ -25,7 +26,9 @@ from tasks.artifacts import artifact_key, show_table
 from tasks.code_version import code_version
 from tasks.context import RunContext
 from tasks.pages import contract_page, refusal_page
+from tasks.pipeline_label import pipeline_label
 from tasks.pipeline_split import pipeline_split
+from tasks.promotion import LEAK_ADVICE
 from tasks.stage import Made, find_or_make, stage_task
 from training.data.spec import ShardSpec
 
@@ -71,6 +74,8 @@ def validate_inputs(context: RunContext, contract_file: str, snapshot: Link, sha
         inputs["baseline"] = baseline.sha256
     if contract.leakage:
         inputs["split"] = {"fields": shards.splitting, "code": code_version("tasks.pipeline_split")}
+    if (label := pipeline_label(shards)) is not None:
+        inputs["label"] = dataclasses.asdict(label)
     return inputs
 
 
@@ -115,8 +120,15 @@ def validate(
         raise _violation(context, receipt, fresh, page)
     if not receipt.passed:
         raise _violation(context, receipt, fresh, contract_page(link))
+    if (leak := label_leak(receipt)) is not None:
+        context.ledger.event("validate.label_leak", message=f"{leak}. {LEAK_ADVICE}.")
     accept(context, link)
     return link
+
+
+def label_leak(receipt: ContractReceipt) -> str | None:
+    """Which input alone tells the label; None: none does, or nobody looked."""
+    return next((each.observed for each in receipt.verdicts if each.rule_id == LABEL_LEAK and not each.passed), None)
 
 
 def receipt_of(context: RunContext, contract_file: str, source: SourceSpec, snapshot: Link, shards: ShardSpec) -> Link:
@@ -167,6 +179,7 @@ def _run(
                 suite=suite,
                 suite_file=suite_file,
                 states=states,
+                label=pipeline_label(shards),
             )
             with ledger.span("validate.expectations") as fields:
                 fields["known_files"] = 0 if states is None else states.num_known_files

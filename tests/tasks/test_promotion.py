@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from data_contracts.documents import Comparison, EvaluationReport, Incomparable, Interval, Link
+from data_contracts.documents import Comparison, EvaluationReport, ExpectationVerdict, Incomparable, Interval, Link
 from tasks.promotion import decide, versus_rival
 from tasks.promotion_decision import Check, Decision, Subject
 from tasks.promotion_spec import PromotionSpec, Shadow, SliceLimits
@@ -268,3 +268,20 @@ def test_a_decision_that_only_the_clock_changed_says_the_same() -> None:
     young, older, stale = (decide(policy, better, replace(CHALLENGER, data_age_s=age)) for age in (1.0, 2.0, 200.0))
     assert young.says_the_same(older) and young != older
     assert not young.says_the_same(stale)
+
+
+def leaked(passed: bool) -> Subject:
+    found = ExpectationVerdict(
+        rule_id="label-leak", description="", severity="warning", passed=passed, observed="`outcome` alone tells `left`"
+    )
+    return replace(FIRST, label_leak=found)
+
+
+def test_a_model_whose_label_one_input_tells_is_not_promoted_without_a_word() -> None:
+    refused = decide(PromotionSpec(), report(), leaked(passed=False))
+    assert not refused.promote
+    assert "`outcome` alone tells `left`" in refused.reason and "label_leak: allow" in refused.reason
+    allowed = decide(PromotionSpec(label_leak="allow"), report(), leaked(passed=False))
+    assert allowed.promote and "the policy allows it" in line(allowed, "label leak").detail
+    assert decide(PromotionSpec(), report(), leaked(passed=True)).promote
+    assert not any(check.name == "label leak" for check in decide(PromotionSpec(), report(), FIRST).checks)

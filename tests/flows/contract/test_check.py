@@ -222,3 +222,20 @@ def test_rows_that_came_too_late_are_refused_by_the_clock(headway: Headway, tmp_
         assert answer.code == code, answer.out
         assert "the newest row is 30.0 hours old" in answer.out
         assert f"<h1>{'Refused' if code else 'Passed'}</h1>" in (tmp_path / "r.html").read_text()
+
+
+def test_an_input_that_tells_the_label_is_named_and_refuses_nothing(headway: Headway, tmp_path: Path) -> None:
+    rows = [f"{number},{number % 3},{'yes' if number % 3 else 'no'}" for number in range(300)]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "rows.csv").write_text("\n".join(["age,outcome,left", *rows]) + "\n")
+    columns = "  age: {type: int64}\n  outcome: {type: int64}\n  left: {type: string}\n"
+    (tmp_path / "leak.yaml").write_text(f"name: leak\nversion: 1.0.0\ncolumns:\n{columns}")
+    (tmp_path / "leak.pipeline.yaml").write_text(
+        "pipeline: leak\nsource: {format: csv, uri: data}\ncontract: leak.yaml\n"
+        "shards: {encoder: {kind: tabular, numeric: [age, outcome], label: left}}\n"
+        "training: {recipe: {name: tabular-classifier}, max_steps: 1}\nregistry: {model: leak}\n"
+    )
+    answer = headway("contract", "check", "leak.pipeline.yaml")
+    assert answer.code == 0
+    assert answer.out.splitlines()[3].split()[:3] == ["!", "warning", "label-leak"]
+    assert "`outcome` alone tells `left`" in answer.out
