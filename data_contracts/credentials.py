@@ -84,12 +84,12 @@ def _in_authority(scheme: str, authority: str, text: str) -> str:
         _, colon, port = host.rpartition(":")
         after = text.partition(f"://{authority}")[2]
         cut = bool(colon) and not port.isdigit() and not host.endswith("]") and "@" in after
-        return "what looks like a password" if cut else ""
+        return "something before an `@`" if cut else ""
     user, has_password, _password = user_info.partition(":")
     if has_password:
-        return "a password"
+        return "something before the `@` of its address"
     if user and (scheme.partition("+")[0] not in _NAMED_USERS or looks_random(user)):
-        return "a user name that may be a token"
+        return "what may be a token before the `@` of its address"
     return ""
 
 

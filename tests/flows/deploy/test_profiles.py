@@ -68,7 +68,7 @@ def test_a_missing_file_says_how_a_short_one_reads(tmp_path: Path) -> None:
         ("variables: {slack_token: abc}", "slack_token reads like a secret"),
         ("variables: {Team-Name: abc}", "lower case, digits and underscores"),
         ("variables: {since: 2026-01-01}", "since is no JSON value"),
-        ("variables: {most: .nan}", "most is no JSON value"),
+        ("variables: {most: .nan}", ".nan is no finite number"),
         ("env: {'A=B': abc}", "'A=B': a variable's name"),
         ("env: {DB_URL: 'postgresql://me:abc@db/shop'}", "DB_URL holds a URL with credentials"),
         ("pool: {name: a/b}", "pool.name"),
