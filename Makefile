@@ -58,21 +58,26 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-# Every package is held against its digest in the lock. What is left for the second step are CUDA's libraries, where
-# the index has a torch for a GPU.
-$(INSTALLED): pyproject.toml constraints.txt locks/development.txt
+# Every package is held against its digest. Which torch there is, for the CPU or with CUDA, is the index's to say: it is
+# fetched by name and then held against the digests of both. What is left for the last step are CUDA's libraries.
+$(INSTALLED): pyproject.toml constraints.txt locks/development.txt locks/torch.txt
 	@echo "installing into .venv: once, some minutes; the packages come from your package index"
 	$(PYTHON) -m venv .venv
 	$(PIP_INSTALL) --no-deps --require-hashes --requirement locks/development.txt
+	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --dest .venv/wheels torch==2.13.0
+	$(PIP_INSTALL) --no-deps --require-hashes --no-index --find-links .venv/wheels --requirement locks/torch.txt
+	rm -r .venv/wheels
 	$(PIP_INSTALL) --no-build-isolation --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 # After an edit to the dependencies: the digests of every file of every version in constraints.txt. PyTorch's own index
 # has a torch for the CPU alone, whose digest no other index knows.
 locks:
-	$(UV) pip compile $(LOCKED) --extra dev $(addprefix --no-emit-package ,$(CUDA)) --output-file locks/development.txt
+	rm -f locks/*.txt  # whose digests would be taken over
+	$(UV) pip compile $(LOCKED) --extra dev $(addprefix --no-emit-package ,torch $(CUDA)) --output-file locks/development.txt
 	$(UV) pip compile $(LOCKED) --extra kubernetes --extra postgres --extra s3 --output-file locks/image.txt
-	sed -i 's/^torch==2.13.0 .*/&\n    --hash=sha256:$(TORCH_CPU_SHA256) \\/' locks/development.txt locks/image.txt
+	sed -n '/^torch==/,/^[^ ]/{/^torch==/p;/^ /p}' locks/image.txt > locks/torch.txt
+	sed -i 's/^torch==.*/&\n    --hash=sha256:$(TORCH_CPU_SHA256) \\/' locks/torch.txt
 
 clean:
 	rm -rf .venv

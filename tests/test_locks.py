@@ -10,7 +10,7 @@ import pytest
 
 HOME = Path(__file__).resolve().parent.parent
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)")
-LOCKS = ("development", "image")
+LOCKS = ("development", "image", "torch")
 
 
 def pins(path: Path) -> dict[str, str]:
@@ -36,14 +36,16 @@ def test_a_lock_holds_the_tested_versions(lock: str) -> None:
 
 
 def test_the_development_lock_holds_what_is_asked_for() -> None:
-    locked = pins(HOME / "locks" / "development.txt")
+    locked = pins(HOME / "locks" / "development.txt") | pins(HOME / "locks" / "torch.txt")
     project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
     names = {re.sub(r"[-_.]+", "-", re.split(r"[^A-Za-z0-9._-]", each)[0]).lower() for each in asked}
     assert names <= locked.keys()
 
 
-@pytest.mark.parametrize(("file", "lock"), [("Makefile", "development"), ("deployments/docker/Dockerfile", "image")])
+@pytest.mark.parametrize(
+    ("file", "lock"), [("Makefile", "development"), ("Makefile", "torch"), ("deployments/docker/Dockerfile", "image")]
+)
 def test_installing_holds_every_package_against_its_digest(file: str, lock: str) -> None:
     installs = [line for line in (HOME / file).read_text().splitlines() if f"locks/{lock}.txt" in line]
     assert any("--require-hashes" in line and "--no-deps" in line for line in installs)
