@@ -55,7 +55,7 @@ class FailureCard(BaseModel):
     """The newest step that any rank of the attempt that failed wrote down; None where none did, or none failed."""
     tried: list[Tried] = []
     next: str
-    """What happens without anybody's help."""
+    """What starts by itself, and what a person mends and runs."""
     commands: dict[str, str]
     """What a person may type, and what for."""
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import os
 import shlex
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,15 +22,12 @@ from data_contracts.object_store import Patience
 from data_contracts.publication import Workspace
 from flows.commands import command_name, elsewhere
 from flows.failure_card import FailureCard, Tried, markdown
+from flows.failure_next import MENDED, next_steps
 from flows.last_retrains import StandingFailure, write_failure
 from flows.pipeline_spec import PipelineSpec
 from flows.request import RetrainRequest, TrainingRequest
-from flows.windows.gate import opens_next
-from flows.windows.openings import UTC, Timetable
-from flows.windows.overrides import read_overrides
 from tasks.artifacts import artifact_key, show_markdown
 from tasks.context import RunContext
-from tasks.current_run import is_hopeless
 from tasks.run_progress import read_steps
 from training.checkpoint.layout import MANIFEST_NAME, step_of
 from training.launch.logs import last_lines
@@ -147,7 +144,7 @@ def make_card(
     said = error if isinstance(error, HeadwayError) else HeadwayError(f"{type(error).__name__}: {error}", advice=DEFECT)
     try:
         step = None if run_dir is None else _newest_checkpoint(context.workspace, run_dir)
-        coming = _next(context, pipeline, error, step)
+        coming = next_steps(context.workspace, pipeline, error, step, request.command)
     except EnvironmentProblem as away:  # as far as this machine knows: there is a card all the same
         step = None if run_dir is None else max(_checkpoints_here(run_dir), default=None)
         coming = f"Not known while the workspace does not answer ({away.where}: {away.what})"
@@ -156,7 +153,7 @@ def make_card(
         pipeline=context.pipeline,
         workspace=context.workspace.uri,
         flow_run=context.budget_scope,
-        unix_s=datetime.datetime.now(UTC).timestamp(),
+        unix_s=time.time(),
         stage=stage,
         error=type(error).__name__,
         cause=said.cause if said is error else "defect",
@@ -238,26 +235,6 @@ def _checkpoints_here(run_dir: Path) -> set[int]:
     """Steps of those on this machine."""
     found = (step_of(path.parent.name) for path in run_dir.glob(f"checkpoints/*/{MANIFEST_NAME}"))
     return {step for step in found if step}
-
-
-def _next(context: RunContext, pipeline: PipelineSpec, error: Exception, step: int | None) -> str:
-    hopeless = is_hopeless(error)
-    mended = MENDED.get(error.cause) if isinstance(error, HeadwayError) else None
-    if mended is not None and pipeline.windows is None:
-        return f"Nothing. Another retrain fails the same way until {mended} is mended."
-    begins = (
-        "takes data and code as they are then" if hopeless else f"goes on from step {step}" if step else "begins anew"
-    )
-    if pipeline.windows is None:
-        return f"Nothing, until somebody or a trigger asks for a retrain, which {begins}."
-    timetable = Timetable(spec=pipeline.windows, overrides=read_overrides(context.workspace, context.pipeline))
-    opening = timetable.next_opening(datetime.datetime.now(UTC))
-    again = " What failed for good fails again there, unless somebody mends it." if hopeless else ""
-    return f"{opens_next(pipeline.windows, opening)} Where it is deployed, a retrain starts then and {begins}.{again}"
-
-
-MENDED = {"contract": "the data, or the contract", "data": "the source", "config": "the pipeline file"}
-"""What a person mends before the same retrain can do better, by the error's cause."""
 
 
 def _commands(

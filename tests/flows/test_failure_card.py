@@ -16,11 +16,15 @@ import pytest
 
 from data_contracts.digest_cache import DigestCache
 from data_contracts.errors import (
+    ConfigError,
     ContractViolation,
+    DataError,
     EnvironmentProblem,
     HeadwayError,
     IntegrityError,
+    PromotionRefused,
     RanksLost,
+    RegistryError,
     RunStopped,
     TrainingFailed,
 )
@@ -159,15 +163,39 @@ def test_what_happens_next_is_what_will_happen(tmp_path) -> None:
         (
             WINDOWS,
             ContractViolation("no."),
-            "a retrain starts then and takes data and code as they are then. What failed for good",
+            "a retrain starts then, and is refused again unless the data or the contract is mended.",
         ),
         (WINDOWS, OSError("gone"), "goes on from step 40."),
+        (WINDOWS, TrainingFailed("lost."), "data and code as they are then. What failed for good fails again there"),
     ):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
         card = Retrain(folder, windows).card(error)
         assert said in card.next
         assert ("The next window opens at" in card.next) == bool(windows)
+
+
+@pytest.mark.parametrize(
+    ("error", "first"),
+    [
+        (ContractViolation("no."), "Mend the data or the contract"),
+        (DataError("empty."), "Mend the source"),
+        (ConfigError("no such key."), "Mend the pipeline file"),
+        (TrainingFailed("lost."), "Mend what the first rank that failed names above"),
+        (RanksLost("killed."), "Look after the machines that were lost"),
+        (EnvironmentProblem("no space left."), "Put right what is named above"),
+        (IntegrityError("damaged."), "Bring back what is named above"),
+        (RegistryError("MLflow refuses."), "Put MLflow right"),
+        (PromotionRefused("worse."), "Read the reasons above and decide"),
+        (ZeroDivisionError(), "Report it with its traceback"),
+    ],
+)
+def test_without_windows_it_says_by_cause_what_a_person_does_next_and_runs_then(
+    retrain, error: Exception, first: str
+) -> None:
+    said = retrain.card(error).next
+    assert said.startswith(first) and f"then run `{retrain.request.command}`" in said
+    assert "Nothing" not in said
 
 
 def test_there_is_a_card_while_the_store_is_away_too_and_it_says_what_is_not_known(
@@ -177,7 +205,7 @@ def test_there_is_a_card_while_the_store_is_away_too_and_it_says_what_is_not_kno
         raise EnvironmentProblem("asking failed 3 times in 15 s.", where="s3://bucket/refs")
 
     retrain = Retrain(tmp_path, WINDOWS)
-    monkeypatch.setattr("flows.failure_facts.read_overrides", away)
+    monkeypatch.setattr("flows.failure_next.read_overrides", away)
     card = retrain.card(TrainingFailed("lost."))
     assert (card.what, card.last_good_step) == ("lost.", 40)
     assert (
@@ -309,8 +337,11 @@ def test_after_a_contract_violation_it_says_what_to_mend_and_not_to_retrain(retr
     card = make_card(
         retrain.context, retrain.request, retrain.spec, ContractViolation("the data break tiny."), "validate", None
     )
-    assert card.next == "Nothing. Another retrain fails the same way until the data, or the contract is mended."
-    assert list(card.commands) == ["look again", "once the data, or the contract is mended"]
+    assert card.next == (
+        f"Mend the data or the contract, then run `{retrain.request.command}`. Until then every retrain fails the same "
+        "way."
+    )
+    assert list(card.commands) == ["look again", "once the data or the contract is mended"]
     assert "contract check" in card.commands["look again"]
 
 

@@ -1,0 +1,57 @@
+"""What a failure card says comes next: what starts by itself, and what a person mends and runs."""
+
+from __future__ import annotations
+
+import datetime
+
+from data_contracts.errors import HeadwayError
+from data_contracts.publication import Workspace
+from flows.pipeline_spec import PipelineSpec
+from flows.windows.gate import opens_next
+from flows.windows.openings import UTC, Timetable
+from flows.windows.overrides import read_overrides
+from tasks.current_run import is_hopeless
+
+MENDED = {"contract": "the data or the contract", "data": "the source", "config": "the pipeline file"}
+"""What a person mends before the same retrain can do better, by the error's cause."""
+FIRST_STEP = {
+    "training": "Mend what the first rank that failed names above",
+    "oom": "Free memory, or train with a smaller batch or model",
+    "environment": "Put right what is named above",
+    "integrity": "Bring back what is named above, if it is yours: what Headway made is made again",
+    "registry": "Put MLflow right, as named above",
+    "promotion": "Read the reasons above and decide: mend the model, or promote it by hand",
+    "infrastructure": "Look after the machines that were lost",
+    "defect": "Report it with its traceback",
+}
+"""What a person does before the next retrain where another may do better, by the card's cause."""
+
+
+def next_steps(workspace: Workspace, pipeline: PipelineSpec, error: Exception, step: int | None, command: str) -> str:
+    """Some sentences for a person.
+
+    Args:
+        step: of the newest checkpoint, if there is one.
+        command: which does the same once more.
+
+    Raises:
+        EnvironmentProblem: the workspace does not answer.
+    """
+    cause = error.cause if isinstance(error, HeadwayError) else "defect"
+    mended = MENDED.get(cause)
+    goes_on = f"goes on from step {step}" if step else "begins anew"
+    begins = "takes data and code as they are then" if is_hopeless(error) else goes_on
+    if pipeline.windows is None:
+        if mended is not None:
+            return f"Mend {mended}, then run `{command}`. Until then every retrain fails the same way."
+        first = FIRST_STEP.get(cause, FIRST_STEP["environment"])
+        return (
+            f"{first}; then run `{command}`. The pipeline waits until somebody or a trigger asks for a retrain, "
+            f"which {begins}."
+        )
+    timetable = Timetable(spec=pipeline.windows, overrides=read_overrides(workspace, pipeline.pipeline))
+    opens = opens_next(pipeline.windows, timetable.next_opening(datetime.datetime.now(UTC)))
+    if mended is not None:
+        return f"{opens} Where it is deployed, a retrain starts then, and is refused again unless {mended} is mended."
+    again = " What failed for good fails again there, unless somebody mends it." if is_hopeless(error) else ""
+    return f"{opens} Where it is deployed, a retrain starts then and {begins}.{again}"
