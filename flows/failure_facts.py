@@ -144,7 +144,7 @@ def make_card(
     said = error if isinstance(error, HeadwayError) else HeadwayError(f"{type(error).__name__}: {error}", advice=DEFECT)
     try:
         step = None if run_dir is None else _newest_checkpoint(context.workspace, run_dir)
-        coming = next_steps(context.workspace, pipeline, error, step, request.command)
+        coming = next_steps(context.workspace, pipeline, error, step)
     except EnvironmentProblem as away:  # as far as this machine knows: there is a card all the same
         step = None if run_dir is None else max(_checkpoints_here(run_dir), default=None)
         coming = f"Not known while the workspace does not answer ({away.where}: {away.what})"

@@ -27,12 +27,11 @@ FIRST_STEP = {
 """What a person does before the next retrain where another may do better, by the card's cause."""
 
 
-def next_steps(workspace: Workspace, pipeline: PipelineSpec, error: Exception, step: int | None, command: str) -> str:
-    """Some sentences for a person.
+def next_steps(workspace: Workspace, pipeline: PipelineSpec, error: Exception, step: int | None) -> str:
+    """Some sentences for a person; the card has the command itself, where it can be copied.
 
     Args:
         step: of the newest checkpoint, if there is one.
-        command: which does the same once more.
 
     Raises:
         EnvironmentProblem: the workspace does not answer.
@@ -43,11 +42,12 @@ def next_steps(workspace: Workspace, pipeline: PipelineSpec, error: Exception, s
     begins = "takes data and code as they are then" if is_hopeless(error) else goes_on
     if pipeline.windows is None:
         if mended is not None:
-            return f"Mend {mended}, then run `{command}`. Until then every retrain fails the same way."
+            again = "Until then every retrain fails the same way."
+            return f"Mend {mended}, then run the same command, which is below. {again}"
         first = FIRST_STEP.get(cause, FIRST_STEP["environment"])
         return (
-            f"{first}; then run `{command}`. The pipeline waits until somebody or a trigger asks for a retrain, "
-            f"which {begins}."
+            f"{first}; then run the same command, which is below. The pipeline waits until somebody or a trigger asks "
+            f"for a retrain, which {begins}."
         )
     timetable = Timetable(spec=pipeline.windows, overrides=read_overrides(workspace, pipeline.pipeline))
     opens = opens_next(pipeline.windows, timetable.next_opening(datetime.datetime.now(UTC)))
