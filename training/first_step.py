@@ -19,7 +19,7 @@ from data_contracts.errors import ConfigError, HeadwayError
 from training.blame import definition
 from training.config import TrainingSpec
 from training.data.shapes import DataShape
-from training.launch.process_tree import die_with_parent
+from training.launch.process_tree import beside_headway, die_with_parent
 from training.made_up_rows import made_up_batch
 from training.parallel.spec import ParallelSpec
 
@@ -59,7 +59,7 @@ def require_first_step(request: FirstStepRequest, *, search_path: Sequence[str])
     Raises:
         ConfigError: the recipe, or the optimizer's groups; names the recipe's line.
     """
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join((*filter(None, sys.path), *search_path))}
+    environment = os.environ | beside_headway(search_path)
     command = (sys.executable, "-m", "training.first_step")
     process = subprocess.Popen(
         command,

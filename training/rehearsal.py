@@ -18,7 +18,7 @@ from data_contracts.documents import Frozen
 from data_contracts.errors import EnvironmentProblem, TrainingFailed
 from training.config import TrainingSpec, replicas_per_rank
 from training.data.shapes import DataShape
-from training.launch.process_tree import die_with_parent
+from training.launch.process_tree import beside_headway, die_with_parent
 from training.made_up_rows import made_up_batch
 from training.parallel.spec import ParallelSpec
 
@@ -53,7 +53,7 @@ def rehearse(request: RehearsalRequest, *, search_path: Sequence[str]) -> Rehear
         TrainingFailed: a rank failed; with the last line it wrote.
         EnvironmentProblem: no answer in time.
     """
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join((*filter(None, sys.path), *search_path))}
+    environment = os.environ | beside_headway(search_path)
     command = [sys.executable, "-m", "training.rehearsal", request.model_dump_json()]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     places = [environment | _place(number, request.world_size) for number in range(request.world_size)]

@@ -39,12 +39,12 @@ registry: {model: sides}
 
 
 def write(folder: Path, names: list[str], version: str) -> None:
-    """Which side of a line a point lies on."""
+    """Which side of a line a point lies on, which no column tells alone."""
     draw, rows = random.Random(0), []
     for _ in range(300):
         point = {"x": draw.gauss(0, 1), "y": draw.gauss(0, 1)}
         cells = [f"{point[name]:.4f}" for name in names]
-        rows.append(",".join([*cells, "over" if point["x"] > 0 else "under"]))
+        rows.append(",".join([*cells, "over" if point["x"] + 0.3 * point["y"] > 0 else "under"]))
     (folder / "data").mkdir(exist_ok=True)
     (folder / "data" / "points.csv").write_text("\n".join([",".join([*names, "side"]), *rows]) + "\n")
     (folder / "pipeline.yaml").write_text(PIPELINE.replace("NAMES", ", ".join(names)))

@@ -24,8 +24,8 @@ from typing import Protocol, Self
 
 from training.launch.host_facts import HostFacts, look
 from training.launch.ports import LOOPBACK, free_port
+from training.launch.process_tree import HEADWAY_HOME
 
-HEADWAY_HOME = str(Path(__file__).resolve().parents[2])
 """Guards run the supervisor's own version of Headway; ranks run their frozen code."""
 _SIOCGIFADDR = 0x8915
 """netdevice(7)."""

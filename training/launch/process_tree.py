@@ -19,6 +19,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PROC = Path("/proc")
 ALREADY_DEAD = "ZX"
+HEADWAY_HOME = str(Path(__file__).resolve().parents[2])
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -29,6 +30,16 @@ def die_with_parent() -> None:
     The parent may already be gone: callers compare `os.getppid()` afterwards.
     """
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def beside_headway(search_path: Sequence[str]) -> dict[str, str]:
+    """Environment of a child Python in which a user's code lies on the path, and never in place of Headway's own.
+
+    Args:
+        search_path: folders where that code may lie; they may hold a `training` or `tasks` of theirs.
+    """
+    places = (HEADWAY_HOME, *filter(None, sys.path), *search_path)
+    return {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1"}
 
 
 def adopt_orphans() -> None:

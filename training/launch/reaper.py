@@ -17,14 +17,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from training.launch.process_tree import processes_with, send_signal, sweep_later
+from training.launch.process_tree import HEADWAY_HOME, processes_with, send_signal, sweep_later
 
 SETTLE_S = 0.3
 """For what the owner had just started to carry the token visibly."""
 SWEEP_S = 60.0
-HEADWAY_HOME = str(Path(__file__).resolve().parents[2])
 
 
 @contextlib.contextmanager

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from training.launch.hosts import HEADWAY_HOME
 from training.launch.order import DetachedFiles
+from training.launch.process_tree import HEADWAY_HOME
 from training.launch.spec import Gang, LaunchSpec
 
 EXCLUDE = "--exclude="
