@@ -17,7 +17,9 @@ _SECRET_WORDS = frozenset(
     {"secret", "token", "password", "passwd", "passphrase", "pass", "pwd", "pw", "sig", "signature", "sas", "jwt"}
     | {"credential", "credentials", "auth", "authorization", "bearer", "apikey", "accesskey", "privatekey", "session"}
 )
-_KEYS_OF = frozenset({"api", "access", "private", "account", "storage", "shared", "subscription", "master", "secret"})
+_KEYS_OF = frozenset(
+    {"api", "access", "private", "account", "storage", "shared", "subscription", "master", "secret", "aws"}
+)
 _VERSION_WORDS = frozenset({"id", "version", "versionid", "generation", "snapshot", "digest", "sha256", "md5", "etag"})
 """Long and random too, and no secrets."""
 _NAMED_USERS = frozenset(
@@ -31,7 +33,12 @@ _ISSUED = re.compile(
     r"pypi-[\w-]{16,}|eyJ[\w-]{8,}\.[\w-]{8,})"
 )
 """What the large issuers' tokens begin with."""
-_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)")
+_URI = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)")
+_ALMOST_A_URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:[/\\]{1,2}|//|\\\\)[^/\\@\s]+:[^/\\@\s]*@")
+"""What some clients take for one: a slash is missing, turned round, or the scheme left out."""
+_CUT_BY_A_SLASH = re.compile(r"[/?#][^/@]+@")
+"""What stands behind an authority that a slash, say, in a password has ended: its rest, and the `@`."""
+MAX_CHARACTERS = 8192
 _RANDOM = re.compile(r"[A-Za-z0-9+/=_.~-]{20,}")
 _MIN_RANDOM_BITS_PER_CHARACTER = 3.5
 _MAX_NESTED = 4
@@ -43,8 +50,12 @@ def credential_in_uri(uri: str) -> str:
     Chained URIs (`zip://a.csv::https://...`), URIs inside others, and percent-encoded ones are looked into. One that
     is malformed where a credential could stand counts as holding one.
     """
+    if _ALMOST_A_URI.match(uri):
+        return "something before an `@`"
     if "://" not in uri and "%3a%2f%2f" not in uri.lower():
         return ""
+    if len(uri) > MAX_CHARACTERS:
+        return "more characters than can be looked through"
     for text in _decoded(uri):
         if _ISSUED.search(text):
             return "an issued token"
@@ -80,10 +91,10 @@ def looks_random(value: str) -> bool:
 def _in_authority(scheme: str, authority: str, text: str) -> str:
     user_info, at, host = authority.rpartition("@")
     if not at:
-        # A slash in a password ends the authority before its `@`.
         _, colon, port = host.rpartition(":")
         after = text.partition(f"://{authority}")[2]
-        cut = bool(colon) and not port.isdigit() and not host.endswith("]") and "@" in after
+        may_be_port = port.isdigit() or host.endswith("]")
+        cut = bool(colon) and (bool(_CUT_BY_A_SLASH.match(after)) if may_be_port else "@" in after)
         return "something before an `@`" if cut else ""
     user, has_password, _password = user_info.partition(":")
     if has_password:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 import fsspec
@@ -42,9 +43,11 @@ def refuse_credentials(uri: str) -> None:
         ConfigError: it holds some.
     """
     if found := credential_in_uri(uri):
-        scheme = uri.partition("://")[0]
+        scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]{0,30}(?=:)", uri)
         raise ConfigError(
-            f"a URI must not hold credentials, and this one holds {found}.", where=f"{scheme}://...", advice=CREDENTIALS
+            f"a URI must not hold credentials, and this one holds {found}.",
+            where=f"{scheme[0] if scheme else ''}://...",
+            advice=CREDENTIALS,
         )
 
 

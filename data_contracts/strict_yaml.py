@@ -139,7 +139,7 @@ def _parsed(text: str, where: str) -> tuple[Any, yaml.Node | None]:
         return loader.construct_document(root), root
     except yaml.YAMLError as error:
         raise _syntax_error(error, where) from error
-    except (RecursionError, ValueError, TypeError) as error:
+    except (RecursionError, ValueError, TypeError, ArithmeticError) as error:
         reason = f"{type(error).__name__}: {_shown(str(error))}"
         raise ConfigError(f"not readable as YAML ({reason}).", where=where, advice=CORRECT) from error
     finally:
@@ -282,9 +282,13 @@ def _shown(text: str) -> str:
     return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 3] + "..."
 
 
+LONGEST_NAME = 200
+
+
 def nearest(name: str, known: set[str]) -> str:
     """What may have been meant, as a sentence that follows another; empty where nobody knows."""
-    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)
+    # A long text is no misspelt name, and to compare it takes time that grows with its length.
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5) if len(name) <= LONGEST_NAME else []
     if close and close[0] != name:
         return f" Did you mean `{close[0]}`?"
     return f" Known here: {', '.join(sorted(known))}." if known and len(known) <= 30 else ""

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError
-from data_contracts.strict_yaml import parse_yaml_model
+from data_contracts.strict_yaml import parse_yaml, parse_yaml_model
 
 
 class Cat(Frozen):
@@ -172,3 +172,10 @@ def test_aliases_within_reason_are_what_they_always_were() -> None:
     text = "address: x\nrooms: {a: &a {name: y, phone: z}, b: *a, c: {<<: *a, name: w}}"
     rooms = parse_yaml_model(House, text, "house.yaml").rooms
     assert rooms["b"] == rooms["a"] and rooms["c"] == Owner(name="w", phone="z")
+
+
+@pytest.mark.parametrize("text", ['a: "\\UFFFFFFFF"', 'a: "\\U00110000"'])
+def test_a_character_beyond_unicode_is_a_mistake_with_its_file(text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_yaml(text, where="x.yaml")
+    assert "x.yaml" in str(refused.value)

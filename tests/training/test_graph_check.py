@@ -91,6 +91,10 @@ TARGETS = (
     *("torch.ops.image.write_file.default", "torch.ops.higher_order.call_torchbind", "_operator.methodcaller"),
     *("_operator.attrgetter", "math.__loader__", "#other:op", "torch.hub.load", "torch.ops.aten.add.__class__"),
     *("torch.ops.aten.__class__.mro", "torch.ops.aten.add.Tensor.__init__", "torch.ops.aten._dir.__class__"),
+    *("torch.ops.aten._sparse_csr_tensor_unsafe.default", "torch.ops.aten._sparse_coo_tensor_unsafe.default"),
+    *("torch.ops.aten._nested_view_from_buffer.default", "torch.ops.aten.set_.source_Storage_storage_offset"),
+    *("torch.ops.aten.resize_.default", "torch.ops.aten._print.default", "torch.ops.aten.warn.default"),
+    *("torch.ops.aten.name.format", "torch.ops.aten._dir.append"),
 )
 CHANGES = {
     "library": add(data__aotinductor__model__model=b"\x7fELF"),
@@ -206,6 +210,11 @@ def test_expressions_as_torch_writes_them_pass(text: str) -> None:
         "Integer(9**9**9)",
         "Pow(Integer(9), Integer(999999999))",
         "Pow(Integer(9), Mul(Integer(60), Integer(9999999)))",
+        "Pow(Integer(9), Mul(Integer(64), Integer(64), Integer(64), Integer(64)))",
+        f"Mod(Mul({', '.join([f'Add({SYMBOL}, Integer(1))'] * 40)}), Integer(7))",
+        "Float('0.1', precision=1000000000)",
+        "LShift(Integer(1), Mul(Integer(64), Integer(64)))",
+        "RoundDecimal(Integer(7), Integer(-100000000))",
         "Pow(Pow(Integer(9), Integer(60)), Integer(60))",
         "LShift(Integer(1), Integer(99999999999))",
         "Integer('9' * 9)",

@@ -20,7 +20,7 @@ ARITHMETIC = {
     *("RShift", "PowByNatural", "FloatPow", "FloatTrueDiv", "IntTrueDiv", "IsNonOverlappingAndDenseIndicator"),
     *("TruncToFloat", "TruncToInt", "RoundToInt", "RoundDecimal", "ToFloat", "Identity"),
 }
-GROWING = {"Pow", "PowByNatural", "FloatPow", "LShift"}
+GROWING = {"Pow", "PowByNatural", "FloatPow", "LShift", "RoundDecimal"}
 LARGEST_EXPONENT = 64
 NUMBERS = {"Integer": 1, "Rational": 2, "Float": 1}
 """With how many arguments."""
@@ -30,6 +30,11 @@ ASSUMPTIONS = {"integer", "positive", "nonnegative", "negative", "nonpositive", 
 CHARACTERS = re.compile(r"[A-Za-z0-9_'(),=. -]{1,20000}")
 MOST_OPEN = 60
 """Calls in each other."""
+MOST_CALLS = 200
+"""In all: sympy multiplies sums out, which doubles them with each factor."""
+MOST_SUMS_IN_A_PRODUCT = 8
+PRECISIONS_BITS = (15, 53)
+"""Of floating-point numbers, as sympy and torch write them."""
 
 
 @lru_cache(maxsize=4096)
@@ -37,6 +42,8 @@ def check_expression(text: str) -> None:
     """Raises `UnsafeGraph`: evaluating it could do more than arithmetic."""
     if not CHARACTERS.fullmatch(text) or "--" in text or "- -" in text:
         raise refuse("an expression has characters that torch does not write", text)
+    if text.count("(") > MOST_CALLS:
+        raise refuse("an expression is longer than torch writes for sizes", text)
     if _most_open(text) > MOST_OPEN:
         raise refuse("an expression is nested too deeply", text)
     try:
@@ -64,12 +71,18 @@ def _check(node: ast.expr, *, in_power: bool) -> None:
     elif name in NUMBERS:
         _check_number(node, NUMBERS[name])
     elif name in ARITHMETIC and not node.keywords:
-        if name in GROWING and (in_power or len(node.args) != 2 or _largest_number(node.args[1]) > LARGEST_EXPONENT):
+        if name in GROWING and (in_power or len(node.args) != 2 or not _is_small(node.args[1])):
+            raise UnsafeGraph(name)
+        if name == "Mul" and sum(_is_sum(each) for each in node.args) > MOST_SUMS_IN_A_PRODUCT:
             raise UnsafeGraph(name)
         for argument in node.args:
             _check(argument, in_power=in_power or name in GROWING)
     else:
         raise UnsafeGraph(name)
+
+
+def _is_sum(node: ast.expr) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == "Add" for each in ast.walk(node))
 
 
 def _is_bool(node: ast.expr) -> bool:
@@ -87,12 +100,18 @@ def _check_symbol(node: ast.Call) -> None:
 def _check_number(node: ast.Call, num_arguments: int) -> None:
     if len(node.args) != num_arguments or any(each.arg != "precision" for each in node.keywords):
         raise UnsafeGraph("number")
-    for argument in (*node.args, *(each.value for each in node.keywords)):
+    if any(ast.literal_eval(each.value) not in PRECISIONS_BITS for each in node.keywords):
+        raise UnsafeGraph("precision")
+    for argument in node.args:
         value = ast.literal_eval(argument)
         if isinstance(value, bool) or not NUMBER.fullmatch(str(value)):
             raise UnsafeGraph("number")
 
 
-def _largest_number(node: ast.expr) -> float:
-    numbers = (ast.literal_eval(each) for each in ast.walk(node) if isinstance(each, ast.Constant))
-    return max((abs(float(value)) for value in numbers if NUMBER.fullmatch(str(value))), default=0.0)
+def _is_small(node: ast.expr) -> bool:
+    """One number, for what is calculated of small ones may be large: an exponent of 64 * 64 * 64 fills the memory."""
+    is_number = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in NUMBERS
+    if not is_number:
+        return False
+    numbers = [ast.literal_eval(each) for each in node.args]  # type: ignore[attr-defined]
+    return all(abs(float(each)) <= LARGEST_EXPONENT for each in numbers if NUMBER.fullmatch(str(each)))

@@ -215,7 +215,17 @@ ARITHMETIC = {
 OPERATOR = re.compile(r"torch\.ops\.(aten|prims)\.([A-Za-z_][A-Za-z0-9_]*)\.([A-Za-z][A-Za-z0-9_]*)")
 BY_SIGN = re.compile(r"__i?(and|or|xor|lshift|rshift)__")
 """The only operators of torch whose names look like Python's own attributes."""
-TOUCHES_FILES = {"from_file", "save"}
+REFUSED = re.compile(
+    # Files, and what ends or talks to the process.
+    r"from_file|save|warn|_?print|_?wait\w*|record_stream"
+    # Sparse and nested tensors: their operators trust indices that stand in the graph, and reach outside of memory.
+    r"|.*(sparse|nested|jagged|ragged|coo|csr|csc|bsr|bsc|unsafe|indices_copy|crow|ccol|resize|unchecked).*(?<!_unsafe_view)"
+    # Views of storage, given by numbers.
+    r"|set_|set|data|_set\w*"
+    # Of a namespace of torch's, and no operators.
+    r"|name|_dir|op|default|overloads|format|percentFormat|list|append"
+)
+"""Names of operators that no graph of a model needs, and that do more than arithmetic within their tensors."""
 HIGHER_ORDER = {
     f"torch.ops.higher_order.{name}"
     for name in ("cond", "while_loop", "scan", "map_impl", "associative_scan", "wrap_with_set_grad_enabled")
@@ -227,7 +237,7 @@ def _operator(target: str) -> None:
     if found is None:
         is_known = target in ARITHMETIC | HIGHER_ORDER
     else:
-        is_known = found[2] not in TOUCHES_FILES and (
+        is_known = not REFUSED.fullmatch(found[2]) and (
             not found[2].startswith("__") or bool(BY_SIGN.fullmatch(found[2]))
         )
     if not is_known:
