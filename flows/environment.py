@@ -22,11 +22,17 @@ DEFAULTS = {
     "GIT_PYTHON_REFRESH": "quiet",
 }
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
 
 def prepare() -> None:
     """Set what is not set; before Prefect or MLflow is imported. Yours win."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
+    # A proxy would get the passwords of our own servers, and could answer for them.
+    named = ",".join(os.environ.get(name, "") for name in ("no_proxy", "NO_PROXY")).split(",")
+    without = ",".join(dict.fromkeys(each for each in (*named, *LOOPBACK) if each))
+    os.environ.update(no_proxy=without, NO_PROXY=without)
 
 
 def project_folder() -> Path:

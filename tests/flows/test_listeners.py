@@ -1,0 +1,54 @@
+"""A password goes to our own server alone: not to who took its port first, and to no proxy."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import EnvironmentProblem
+from flows.environment import prepare
+from flows.listeners import users_listening
+from flows.serve import prefect_server, wait_until_ready
+from training.launch.ports import free_port
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that another user listens on."""
+    if os.geteuid() != 0:
+        pytest.skip("only root becomes another user")
+    with socket.socket() as listener:
+        os.fchown(listener.fileno(), NOBODY, -1)  # as if that user had made it
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+def test_who_listens_is_known_by_the_port(taken: int) -> None:
+    assert users_listening(taken) == {NOBODY}
+    assert users_listening(free_port()) == set()
+
+
+def test_a_server_whose_port_another_user_took_is_given_no_password(taken: int, tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as server:
+        try:
+            with pytest.raises(EnvironmentProblem, match=r"another user .* has taken Prefect's port"):
+                wait_until_ready(prefect_server(taken, "headway:drawn"), server, tmp_path)
+        finally:
+            server.kill()
+
+
+def test_what_is_asked_on_this_machine_goes_through_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "intern.example")
+    monkeypatch.setenv("NO_PROXY", "")
+    prepare()
+    for name in ("no_proxy", "NO_PROXY"):
+        assert os.environ[name].split(",") == ["intern.example", "127.0.0.1", "localhost", "::1"]
