@@ -24,6 +24,7 @@ from flows.commands import command_name, elsewhere
 from flows.failure_card import FailureCard, Tried, markdown
 from flows.failure_next import MENDED, next_steps
 from flows.last_retrains import StandingFailure, write_failure
+from flows.output import print_line
 from flows.pipeline_spec import PipelineSpec
 from flows.request import RetrainRequest, TrainingRequest
 from tasks.artifacts import artifact_key, show_markdown
@@ -109,7 +110,7 @@ def _keep(page: Path, text: str, workspace: Workspace) -> None:
         descriptor, name = tempfile.mkstemp(prefix="headway-failure-", suffix=".md")
         with os.fdopen(descriptor, "w") as stream:
             stream.write(text)
-        print(f"headway: the workspace cannot keep the failure card; it is {name}", file=sys.stderr, flush=True)
+        print_line(f"headway: the workspace cannot keep the failure card; it is {name}", sys.stderr)
 
 
 def _in_short(card: FailureCard, page: Path) -> StandingFailure:

@@ -53,7 +53,7 @@ class Plan(BaseModel):
     size_bytes: int
     stages: list[StagePlan]
     batch: str
-    length: str
+    length: str = ""
     """Steps in tokens or examples, and in epochs once rows are counted."""
     rates: str
     """Peak learning rates, how they are scaled with the batch, and their course."""

@@ -13,7 +13,7 @@ import typer
 
 from flows.environment import default_workspace
 from flows.options import AsJson, Why, WorkspaceUri
-from flows.output import print_json, print_line
+from flows.output import print_json, print_line, print_lines
 
 HeldPipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
 Name = Annotated[str, typer.Option(help="Instead: the name in a file that is gone, or cannot be read any more.")]
@@ -83,7 +83,7 @@ def profile(
     """Ask the ranks of a run for Chrome traces of their next steps, and say where these will lie."""
     from flows.status import request_profile
 
-    print_line(request_profile(workspace or default_workspace(), run, steps))
+    print_lines(request_profile(workspace or default_workspace(), run, steps))
 
 
 def hold(why: Why, pipeline: HeldPipeline = "", name: Name = "", workspace: WorkspaceUri = "") -> None:

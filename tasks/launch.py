@@ -193,8 +193,7 @@ def watched_training(
         world_size, context_tokens = spec.nodes * spec.ranks_per_node, _context_tokens(context, run)
         line = batch_line(training, world_size=world_size, context_tokens=context_tokens)
         context.ledger.event("batch", message=line)
-        num_rows = workspace.load(run.manifest, ShardManifest).num_rows("train")
-        length = length_line(training, context_tokens=context_tokens, num_rows=num_rows)
+        length = length_line(training, context_tokens=context_tokens, num_rows=_training_rows(context, run))
         context.ledger.event("length", message=length)
         rates = learning_rate_line(
             training.optimizer,
@@ -256,6 +255,10 @@ def bring_start(context: RunContext, start: Link) -> None:
 def step_facts(context: RunContext, run: RunSpec, training: TrainingSpec) -> dict[str, Any]:
     """What every step is told with, for people."""
     return {"max_steps": training.max_steps, "targets": targets_of(_context_tokens(context, run))}
+
+
+def _training_rows(context: RunContext, run: RunSpec) -> int:
+    return context.workspace.load(run.manifest, ShardManifest).num_rows("train")
 
 
 def _context_tokens(context: RunContext, run: RunSpec) -> int:

@@ -192,7 +192,7 @@ SAID: dict[str, Callable[[str, Any], object]] = {
     "trials": lambda text, stream: trials_report.print_ranking(
         filled(trials_report.TrialsSummary, text), plain_console(stream)
     ),
-    "deploy": lambda text, stream: deploying._print(filled(deploying.Deployed, text), plain_console(stream)),
+    "deploy": lambda text, stream: deploying._print(filled(deploying.Deployed, text), plain_console(stream), ()),
     "ci": lambda text, stream: [print_result(each, stream) for each in filled(Report, text).results],
     "contract check": lambda text, stream: contract_check.print_checked(
         checked(text), plain_console(stream), report=text

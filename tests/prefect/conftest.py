@@ -122,9 +122,11 @@ class Service:
         return answer
 
     def _against_forgery(self, known: dict[str, str]) -> dict[str, str]:
-        request = urllib.request.Request(f"{self.url}/csrf-token?client={self.token}", headers=known)
+        # A client of its own each: a token that another thread asks for takes the place of the last one.
+        client = uuid.uuid4().hex
+        request = urllib.request.Request(f"{self.url}/csrf-token?client={client}", headers=known)
         with urllib.request.urlopen(request, timeout=300) as answer:
-            return {"Prefect-Csrf-Token": json.load(answer)["token"], "Prefect-Csrf-Client": self.token}
+            return {"Prefect-Csrf-Token": json.load(answer)["token"], "Prefect-Csrf-Client": client}
 
     def start(self, *arguments: str, cwd: Path, log: Path) -> subprocess.Popen[bytes]:
         with log.open("wb") as stream:

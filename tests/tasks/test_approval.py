@@ -37,7 +37,7 @@ def test_a_version_that_passes_waits_for_a_person_who_is_named_in_card_and_histo
     promote(versions, pair[0], decisions.last_policy(workspace, MODEL))
     assert champion_of(workspace).target == pair[0] and decisions.awaiting(workspace, MODEL) is None
     card = workspace.read(card_path(MODEL, pair[0])).decode()
-    assert "**Promoted**" in card and "| approval | ✔ passed | approved by ada@desk: asked for |" in card
+    assert "**Promoted**" in card and "| approval | ✔ passed | approved by ada&#64;desk: asked for |" in card
     assert lines(workspace) == [("waits", None, "1"), ("promoted", None, "1")]
     assert not settle_asking(versions, pair).waits, "a champion waits for nothing"
 
@@ -49,7 +49,7 @@ def test_a_person_who_refuses_is_heard_until_another_approves_whatever_the_polic
     champion_moves.refuse(versions, pair[0], why="it was fitted on a holiday", by="ada@desk", policy=ASKING)
     said = "refused by ada@desk: it was fitted on a holiday"
     card = workspace.read(card_path(MODEL, pair[0])).decode()
-    assert "**Refused**" in card and f"| approval | ✖ failed | {said} |" in card
+    assert "**Refused**" in card and f"| approval | ✖ failed | {said.replace('@', '&#64;')} |" in card
     assert decisions.awaiting(workspace, MODEL) is None
     for policy in (ASKING, DEFAULT):
         again = champion.settle(versions, *pair, policy)

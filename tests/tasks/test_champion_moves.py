@@ -124,7 +124,7 @@ def test_a_version_is_retired_once_unless_it_is_the_champion_or_the_way_back(ver
     with pytest.raises(ConfigError, match="was retired"):
         champion_moves.rollback(versions, one, expected=champion_of(workspace), why="it was slow", by="ada@desk")
     assert champion_moves.rollback_target(workspace, MODEL)[1] == two
-    assert champion_of(workspace).target == three and "by ada@desk: old" in render(workspace, MODEL, one, "1")
+    assert champion_of(workspace).target == three and "by ada&#64;desk: old" in render(workspace, MODEL, one, "1")
 
     four = register(4, three)
     held = dataclasses.replace(versions.context, may_promote=False)

@@ -341,6 +341,7 @@ def test_a_flow_that_lost_its_run_stops_training_and_publishes_nothing_more(
 
     monkeypatch.setattr(gangs, "supervise", train)
     monkeypatch.setattr(launch, "_context_tokens", lambda *_: 1)
+    monkeypatch.setattr(launch, "_training_rows", lambda *_: 1)
     monkeypatch.setattr(launch, "SeriesShipper", lambda *_: Quiet())
     with pytest.raises(Superseded, match=r"the claim on run .* was removed"):
         launch._train(context, TrainingSpec(max_steps=10), SPEC, Settled(run, ""), "")
