@@ -8,7 +8,13 @@ from flows.stage_records import STAGES
 from tests.flows.ci.conftest import edit, git
 
 ALL = STAGES
-RECIPE = "class Net:\n    width = 1\n"
+RECIPE = """\
+from training.recipes.language_model import LanguageModel
+
+
+class Net(LanguageModel):
+    width = 1
+"""
 
 
 def anew(answer) -> tuple[str, ...]:
@@ -64,7 +70,7 @@ def test_an_edit_to_a_recipe_of_ones_own_trains_anew_and_shards_nothing(ci, chec
     edit(
         checkout / "tiny.yaml",
         "recipe: {model: {width: 16, depth: 1, heads: 2, hidden: 32}}",
-        "recipe: {name: 'mine:Net'}",
+        "recipe: {name: 'mine:Net', model: {width: 16, depth: 1, heads: 2, hidden: 32}}",
     )
     git(checkout, "add", ".")
     git(checkout, "commit", "--message", "a recipe")
