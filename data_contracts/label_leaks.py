@@ -23,6 +23,8 @@ MIN_ROWS_PER_VALUE = 20
 """With fewer, the column names rows, and says of each its label whatever that means."""
 MIN_R_SQUARED = 0.9999
 MAX_CLASSES = 1000
+MAX_SORTED_ROWS = 2_000_000
+"""Of more, to sort each column would take longer than the contract's own checks."""
 NUMBERS: tuple[Family, ...] = ("bool", "integer", "float", "decimal")
 ORDERED: tuple[Family, ...] = ("integer", "float", "decimal")
 
@@ -80,7 +82,7 @@ def _telling_a_class(
         name
         for name in inputs
         if _errors_left(connection, name, label, sum(sizes)) <= allowed
-        or (family(types[name]) in ORDERED and _classes_lie_apart(connection, name, label, types[name]))
+        or (family(types[name]) in ORDERED and _classes_lie_apart(connection, name, label, types[name], allowed))
     ]
 
 
@@ -97,16 +99,32 @@ def _errors_left(connection: duckdb.DuckDBPyConnection, name: str, label: str, n
     return float("inf") if left is None else float(left)
 
 
-def _classes_lie_apart(connection: duckdb.DuckDBPyConnection, name: str, label: str, type_name: str) -> bool:
-    """Whether the column's values of no two classes overlap, so that thresholds tell the classes."""
+def _classes_lie_apart(
+    connection: duckdb.DuckDBPyConnection, name: str, label: str, type_name: str, allowed: float
+) -> bool:
+    """Whether the column's values of no two classes overlap, so that thresholds tell the classes.
+
+    A share of each class, the least and the greatest of it, may lie elsewhere, and as many rows may have no value. Of
+    more rows than are sorted in passing none may.
+    """
     column, named = identifier(name), identifier(label)
     is_value = f"isfinite({column})" if family(type_name) == "float" else f"{column} IS NOT NULL"
-    spans = connection.execute(
-        f"SELECT min({column}) FILTER ({is_value}), max({column}) FILTER ({is_value}), count(*) - count_if({is_value}) "
-        f"FROM {ROWS} WHERE {named} IS NOT NULL GROUP BY {named} ORDER BY 1"
-    ).fetchall()
-    if any(low is None or missing for low, _, missing in spans):
+    count = f"SELECT count_if(NOT coalesce({is_value}, FALSE)), count(*) FROM {ROWS} WHERE {named} IS NOT NULL"
+    num_missing, num_rows = connection.execute(count).fetchone() or (0, 0)
+    if num_missing > allowed or num_missing == num_rows:
         return False
+    values = f"SELECT {column} AS v, {named} AS y FROM {ROWS} WHERE {named} IS NOT NULL AND {is_value}"
+    if num_rows > MAX_SORTED_ROWS:
+        sql = f"SELECT min(v), max(v) FROM ({values}) GROUP BY y ORDER BY 1"
+    else:
+        ranked = (
+            "SELECT v, y, rank() OVER (PARTITION BY y ORDER BY v) - 1 AS below, "
+            "rank() OVER (PARTITION BY y ORDER BY v DESC) - 1 AS above, "
+            f"floor({MAX_ERRORS_LEFT / 2} * count(*) OVER (PARTITION BY y)) AS trimmed FROM ({values})"
+        )
+        low, high = "min(v) FILTER (below >= trimmed)", "max(v) FILTER (above >= trimmed)"
+        sql = f"SELECT {low}, {high} FROM ({ranked}) GROUP BY y ORDER BY 1"
+    spans = connection.execute(sql).fetchall()
     return all(before[1] < after[0] for before, after in itertools.pairwise(spans))
 
 

@@ -45,8 +45,14 @@ def label(column: str, is_class: bool, inputs: tuple[str, ...]) -> Label:
         [None if each == "yes" else DRAW.randrange(5) for each in CLASSES],
         [DRAW.random() + (2.0 if each == "yes" else 0.0) for each in CLASSES],
         [("no" if row == 3 else each) for row, each in enumerate(CLASSES)],
+        [None if row == 3 else DRAW.random() + (2.0 if each == "yes" else 0.0) for row, each in enumerate(CLASSES)],
+        [9.0 if row == 3 else DRAW.random() + (2.0 if each == "yes" else 0.0) for row, each in enumerate(CLASSES)],
+        [float("inf") if row == 3 else DRAW.random() + 2.0 * (each == "yes") for row, each in enumerate(CLASSES)],
     ],
-    ids=["equal", "renumbered", "renamed", "boolean", "missing where", "threshold", "one row differs"],
+    ids=[
+        *("equal", "renumbered", "renamed", "boolean", "missing where", "threshold", "one row differs"),
+        *("threshold, one missing", "threshold, one elsewhere", "threshold, one infinite"),
+    ],
 )
 def test_a_column_that_tells_the_class_is_named(column: list[Any]) -> None:
     assert observed(CLASSES, column) == "`x` alone tells `y`"
