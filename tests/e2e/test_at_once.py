@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
+import traceback
 from collections.abc import Callable
 
 import pytest
@@ -21,11 +23,18 @@ def test_of_six_processes_that_come_to_train_the_same_run_one_trains_and_the_oth
     new_project.edit("tiny.yaml", "max_steps: 120", "max_steps: 20")
 
     def train(wait_s: float | None) -> None:
+        code = 70
         try:
             train_here(new_project, guarded=True, wait_s=wait_s)
+            code = 0
         except HeadwayError as error:
-            print(error, file=sys.stderr, flush=True)
-            sys.exit(error.exit_code)
+            print(error, file=sys.stderr)
+            code = error.exit_code
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)  # a fork has no part in what its parent does at its own end, and fails at it
 
     forking = multiprocessing.get_context("fork")
     waits_s = [*[DEADLINE_S] * 5, None]
