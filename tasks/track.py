@@ -55,6 +55,7 @@ class SeriesShipper:
         self._goes_on_elsewhere = goes_on_elsewhere
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._ends_as = ""
+        self._is_waited_for = True
         self._thread = threading.Thread(target=self._ship, name=THREAD, daemon=True)
 
     def add(self, event: Event) -> None:
@@ -72,6 +73,7 @@ class SeriesShipper:
         self._queue.put(None)
         is_interrupted = kind is not None and not issubclass(kind, Exception)
         self._thread.join(INTERRUPTED_WITHIN_S if is_interrupted else CLOSE_WITHIN_S)
+        self._is_waited_for = False
 
     def _ship(self) -> None:
         try:
@@ -90,7 +92,10 @@ class SeriesShipper:
                         client.set_terminated(run_id, self._ends_as)
                     return
         except Exception as error:
-            # The ledger keeps every record; MLflow's copy is a convenience and must not cost the run.
+            # The ledger keeps every record; MLflow's copy is a convenience and must not cost the run. What the thread
+            # still does after the command's last words, when a rehearsal's folder is gone, is nothing to tell.
+            if not self._is_waited_for:
+                return
             said = str(error).partition("\n")[0]
             log.warning("MLflow takes no series, the ledger keeps them: %s", said or type(error).__name__)
 
