@@ -90,7 +90,7 @@ def write_graph(model: nn.Module, example: Tensor, out: Path) -> None:
     The same model gives the same bytes on any machine with these versions of torch and numpy.
 
     Raises:
-        ConfigError: the graph needs what is loaded nowhere unchecked, such as an operator that is not torch's own.
+        ConfigError: the graph needs what is loaded nowhere unchecked, such as an operator that is not on the list.
     """
     import numpy as np
     import torch
@@ -112,7 +112,8 @@ def write_graph(model: nn.Module, example: Tensor, out: Path) -> None:
     except UnsafeGraph as error:
         raise ConfigError(
             f"the model's graph would be loaded nowhere: {error}.",
-            advice="Write its `forward` with torch's own operators on tensors.",
+            advice="Write its `forward` with other operators on tensors: `training/graph_check/operators.py` lists "
+            "those that pass. None draws numbers by chance, is quantized or sparse, or is a library's own.",
         ) from error
     with torch.inference_mode():
         np.save(out / INPUT_EXAMPLE, example.numpy(), allow_pickle=False)

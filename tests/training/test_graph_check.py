@@ -94,7 +94,10 @@ TARGETS = (
     *("torch.ops.aten._sparse_csr_tensor_unsafe.default", "torch.ops.aten._sparse_coo_tensor_unsafe.default"),
     *("torch.ops.aten._nested_view_from_buffer.default", "torch.ops.aten.set_.source_Storage_storage_offset"),
     *("torch.ops.aten.resize_.default", "torch.ops.aten._print.default", "torch.ops.aten.warn.default"),
-    *("torch.ops.aten.name.format", "torch.ops.aten._dir.append"),
+    *("torch.ops.aten.name.format", "torch.ops.aten._dir.append", "torch.ops.aten.segment_reduce.default"),
+    *("torch.ops.aten.empty.memory_format", "torch.ops.aten.linalg_lu_solve.default", "torch.ops.aten.rand.default"),
+    *("torch.ops.aten.fbgemm_pack_gemm_matrix_fp16.default", "torch.ops.prims.as_strided.default"),
+    *("torch.ops.aten.add.out", "torch.ops.aten.lift_from_tomorrow.default"),
 )
 CHANGES = {
     "library": add(data__aotinductor__model__model=b"\x7fELF"),

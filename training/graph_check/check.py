@@ -17,7 +17,7 @@ import struct
 from pathlib import Path
 
 from .archive import records_of
-from .program import check_records
+from .records import check_records
 from .refusal import UnsafeGraph
 
 MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, struct.error, RecursionError, MemoryError)
