@@ -8,7 +8,15 @@ import os
 import time
 from pathlib import Path
 
-from data_contracts.digests import CHUNK_BYTES, HASHERS, Algorithm, canonical_json, sha256_bytes, stat_identity
+from data_contracts.digests import (
+    CHUNK_BYTES,
+    HASHERS,
+    Algorithm,
+    canonical_json,
+    opened,
+    sha256_bytes,
+    stat_identity,
+)
 from data_contracts.errors import DataError
 from data_contracts.leftovers import claimed, staging_name
 
@@ -116,10 +124,11 @@ def hash_stable(path: Path, algorithm: Algorithm = "sha256") -> tuple[str, Ident
 
     Raises:
         DataError: the file changed meanwhile, so the digest would be of a mixture.
+        IntegrityError: it is no file.
     """
     digest = HASHERS[algorithm]()
     size_bytes = 0
-    with path.open("rb", buffering=0) as stream:
+    with opened(path) as stream:
         before = stat_identity(os.fstat(stream.fileno()))
         while chunk := stream.read(CHUNK_BYTES):
             digest.update(chunk)

@@ -7,15 +7,17 @@ to forge, and takes half the time or less.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
 from blake3 import blake3
 
-from data_contracts.errors import DataError
+from data_contracts.errors import DataError, IntegrityError
 
 Algorithm = Literal["sha256", "blake3"]
 """Of a file's digest; both have 32 bytes."""
@@ -57,9 +59,29 @@ def sha256_file(path: Path) -> str:
     return file_digest(path, "sha256")
 
 
-def file_digest(path: Path, algorithm: Algorithm) -> str:
+def opened(path: Path, where: str = "") -> io.FileIO:
+    """A file to be read, unbuffered. What is no file is refused at once: a pipe that nobody writes to keeps no one.
+
+    Args:
+        where: the file's name in errors; its path by default.
+
+    Raises:
+        IntegrityError: a folder, pipe, socket or device lies there.
+        OSError: nothing does, or it may not be read.
+    """
+
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device"
+        raise IntegrityError(f"is {what}, not a file.", where=where or str(path))
+    # Without waiting, should it have become a pipe since.
+    return io.FileIO(str(path), "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+
+
+def file_digest(path: Path, algorithm: Algorithm, where: str = "") -> str:
+    """Args and errors as of `opened`."""
     hasher = HASHERS[algorithm]()
-    with path.open("rb", buffering=0) as stream:
+    with opened(path, where) as stream:
         while chunk := stream.read(CHUNK_BYTES):
             hasher.update(chunk)
     return hasher.hexdigest()
@@ -93,7 +115,7 @@ def stat_identity(status: os.stat_result) -> tuple[int, int, int, int]:
 
 def read_stable(path: Path) -> bytes:
     """The whole file, or `DataError` when it changed while it was read: never a mixture of two versions."""
-    with path.open("rb") as stream:
+    with opened(path) as stream:
         before = stat_identity(os.fstat(stream.fileno()))
         data = stream.read()
         after = stat_identity(os.fstat(stream.fileno()))

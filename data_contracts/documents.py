@@ -6,7 +6,6 @@ one file, long as it is: whoever reads the chain from snapshot to registration s
 
 from __future__ import annotations
 
-import json
 import operator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from data_contracts.digests import Algorithm, canonical_json, sha256_bytes
 from data_contracts.errors import IntegrityError
+from data_contracts.strict_json import parse_json
 
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Blake3 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -87,10 +87,10 @@ class Document(Frozen):
         """Parse, strictly.
 
         Raises:
-            IntegrityError: not JSON, not this kind of document, or a newer format.
+            IntegrityError: not strict JSON, not this kind of document, or a newer format.
         """
         try:
-            value = json.loads(data)
+            value = parse_json(data)
             newest = cls.model_fields["format_version"].default
             if isinstance(value, dict) and value.get("format_version", 0) > newest:
                 raise IntegrityError(

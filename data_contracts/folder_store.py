@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from data_contracts.digests import CHUNK_BYTES, Algorithm, file_digest
-from data_contracts.places import confined_in
+from data_contracts.digests import CHUNK_BYTES, Algorithm, file_digest, opened
+from data_contracts.errors import IntegrityError
+from data_contracts.places import confined_in, reading
 
 
 class Listed(NamedTuple):
@@ -22,23 +23,29 @@ class Listed(NamedTuple):
 
 
 class FolderStore:
-    """Files below a folder. Whoever asks for one that is gone gets `FileNotFoundError`."""
+    """Files below a folder. Whoever asks for one that is gone gets `FileNotFoundError`, and whoever asks for one that
+    cannot be read the errors of `reading`; what is no file gives `IntegrityError` at once."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def read(self, relative: str) -> bytes:
-        return self._path(relative).read_bytes()
+    def read(self, relative: str, max_bytes: int | None = None) -> bytes:
+        with reading(relative), opened(self._path(relative), relative) as stream:
+            if max_bytes is not None and os.fstat(stream.fileno()).st_size > max_bytes:
+                raise too_long(relative, max_bytes)
+            return stream.readall()
 
     def names(self, relative: str) -> list[str]:
         """Bare names directly below a folder, sorted; the root's own where `relative` is empty."""
         try:
-            return sorted(os.listdir(self._path(relative) if relative else self.root))  # noqa: PTH208 - names alone
+            with reading(relative):
+                return sorted(os.listdir(self._path(relative) if relative else self.root))  # noqa: PTH208 - names alone
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def exists(self, relative: str) -> bool:
-        return self._path(relative).is_file()
+        with reading(relative):
+            return self._path(relative).is_file()
 
     def files(self, relative: str) -> Iterator[Listed]:
         """Every file below a folder, links not followed; what goes meanwhile is left out."""
@@ -69,13 +76,18 @@ class FolderStore:
         self._path(relative).unlink(missing_ok=True)
 
     def digest(self, relative: str, algorithm: Algorithm) -> str:
-        return file_digest(self._path(relative), algorithm)
+        with reading(relative):
+            return file_digest(self._path(relative), algorithm, relative)
 
     def parts(self, relative: str, size_bytes: int) -> Iterator[bytes]:
         """The file from its beginning to its end, wherever that is."""
-        with self._path(relative).open("rb") as stream:
+        with opened(self._path(relative), relative) as stream:
             while part := stream.read(CHUNK_BYTES):
                 yield part
 
     def _path(self, relative: str) -> Path:
         return confined_in(self.root, relative)
+
+
+def too_long(relative: str, max_bytes: int) -> IntegrityError:
+    return IntegrityError(f"is longer than {max_bytes:,} bytes, and nothing of its kind is.", where=relative)

@@ -25,7 +25,7 @@ from fsspec.asyn import sync
 from data_contracts.digests import HASHERS, Algorithm, sha256_bytes, sha256_file
 from data_contracts.errors import EnvironmentProblem, IntegrityError
 from data_contracts.file_systems import CREDENTIALS, NUM_PARALLEL, endpoint_note, takes_parts
-from data_contracts.folder_store import Listed
+from data_contracts.folder_store import Listed, too_long
 from data_contracts.store_errors import Meaning, Trouble, trouble_of
 
 log = logging.getLogger(__name__)
@@ -80,10 +80,12 @@ class ObjectStore:
         self.fs, self.root, self.uri = fs, root, uri
         self.patience = patience or Patience()
 
-    def read(self, relative: str) -> bytes:
-        """Raises `FileNotFoundError`."""
+    def read(self, relative: str, max_bytes: int | None = None) -> bytes:
+        """Raises `FileNotFoundError`, or `IntegrityError`: there are more bytes, which is known once they are here."""
         whole = {"max_concurrency": 1} if takes_parts(self.fs) else {}  # more would ask for the size first
         data: bytes = self._tried("reading", relative, "cat_file", self._path(relative), **whole)
+        if max_bytes is not None and len(data) > max_bytes:
+            raise too_long(relative, max_bytes)
         return data
 
     def names(self, relative: str) -> list[str]:

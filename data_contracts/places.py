@@ -27,7 +27,11 @@ def confined(relative: str) -> str:
 def confined_in(folder: Path, relative: str) -> Path:
     """A path below the folder, symbolic links followed, or `IntegrityError`."""
     path = folder / confined(relative)
-    if not path.resolve().is_relative_to(folder.resolve()):
+    try:
+        is_inside = path.resolve().is_relative_to(folder.resolve())
+    except RuntimeError as error:  # as Python calls a circle of links before 3.13
+        raise IntegrityError("its links lead in a circle.", where=str(path)) from error
+    if not is_inside:
         raise IntegrityError("a link leads out of the workspace.", where=str(path))
     return path
 
@@ -56,6 +60,27 @@ def lost_place(place: Path, known: Path) -> EnvironmentProblem | None:
             advice="Check its owner, mode and mount, and run again: finished stages and checkpoints are in it.",
         )
     return None
+
+
+@contextlib.contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Turn what the operating system says of a file that cannot be read into an error that names it.
+
+    Raises:
+        FileNotFoundError, NotADirectoryError: there is none.
+        IntegrityError: nothing of ours can have this name.
+        EnvironmentProblem: it may not be read, or the disk fails.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+            raise IntegrityError(f"cannot be a file of ours ({error.strerror}).", where=where) from error
+        raise EnvironmentProblem(
+            f"cannot be read ({error.strerror or error}).", where=where, advice="Check its owner, mode and disk."
+        ) from error
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from data_contracts.digests import Algorithm, DigestingWriter, canonical_json, file_digest, sha256_bytes, stat_identity
 from data_contracts.documents import Document, Link, StoredFile
-from data_contracts.errors import DataError, EnvironmentProblem
+from data_contracts.errors import DataError, EnvironmentProblem, IntegrityError
 from data_contracts.leftovers import STAGING_SUFFIX, claimed, staging_name
 from data_contracts.object_store import Patience
 from data_contracts.places import LOCAL, confined, naming_the_place
@@ -181,7 +181,10 @@ class Workspace(PublishedFiles):
     def publish_addressed(self, relative: str, data: bytes) -> StoredFile:
         """Publish bytes under a name that says what they are: written only when missing, or when gone bad."""
         file = StoredFile(path=relative, size_bytes=len(data), sha256=sha256_bytes(data))
-        if self.read_if_there(relative) != data or not self.renew(relative):
+        there = None
+        with contextlib.suppress(IntegrityError):  # what is no file is replaced as well
+            there = self.read_if_there(relative)
+        if there != data or not self.renew(relative):
             self.publish(relative, data)
         return file
 

@@ -7,6 +7,7 @@ published. `local_path` names a place there, `fetch` brings a published file.
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -19,12 +20,14 @@ from data_contracts.file_systems import endpoint_of, open_file_system
 from data_contracts.folder_store import FolderStore, Listed
 from data_contracts.leftovers import claimed, staging_name
 from data_contracts.object_store import ObjectStore, Patience
-from data_contracts.places import confined, confined_in, local_side, lost_place, naming_the_place
+from data_contracts.places import confined, confined_in, local_side, lost_place, naming_the_place, reading
 
 D = TypeVar("D", bound=Document)
 
 GONE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 COPIES = "copies"
+MAX_DOCUMENT_BYTES = 2 << 30
+"""What no list of a source's files reaches; longer, a reader would fill the memory before it knew the digest."""
 MOST_READS = 3
 """How often a remote file may arrive other than its document says, before the store is taken for damaged."""
 
@@ -194,18 +197,28 @@ class PublishedFiles:
         """Whether nothing was ever published here."""
         return not self._store.names("")
 
-    def read(self, relative: str) -> bytes:
-        """Raises `IntegrityError` naming the file when it is gone."""
-        data = self.read_if_there(relative)
+    def read(self, relative: str, max_bytes: int | None = None) -> bytes:
+        """Raises `IntegrityError` naming the file when it is gone, no file, or longer than it may be."""
+        data = self.read_if_there(relative, max_bytes)
         if data is None:
             raise IntegrityError("the file is gone.", where=relative)
         return data
 
-    def read_if_there(self, relative: str) -> bytes | None:
+    def read_if_there(self, relative: str, max_bytes: int | None = None) -> bytes | None:
         try:
-            return self._store.read(confined(relative))
-        except FileNotFoundError:
+            return self._store.read(confined(relative), max_bytes)
+        except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def read_stored(self, file: StoredFile) -> bytes:
+        """The whole of a file, which is what its document says.
+
+        Raises:
+            IntegrityError: gone, or different.
+        """
+        target = io.BytesIO()
+        self.read_into(file, target)
+        return target.getvalue()
 
     def digest(self, relative: str, known: FileDigests, algorithm: Algorithm = "sha256") -> str:
         """Digest of a file, which is read only if it may have changed since it was last.
@@ -215,7 +228,8 @@ class PublishedFiles:
         """
         try:
             if self._remote is None:
-                return known.digest(self.local_path(relative), algorithm)[0]
+                with reading(relative):
+                    return known.digest(self.local_path(relative), algorithm)[0]
             size_bytes, etag = self._remote.identity(confined(relative))
             name = self.uri_of(relative)
             actual = known.lookup_remote(name, size_bytes, etag, algorithm)
@@ -235,7 +249,7 @@ class PublishedFiles:
         where = document_path(link)
         if link.kind != document_type.kind:
             raise IntegrityError(f"is a {link.kind}, not a {document_type.kind}.", where=where)
-        data = self.read(where)
+        data = self.read(where, MAX_DOCUMENT_BYTES)
         if sha256_bytes(data) != link.sha256:
             raise IntegrityError("its bytes differ from the digest in its name.", where=where)
         return document_type.from_bytes(data, where=where)

@@ -1,13 +1,17 @@
 """Refs: the only things that move. `refs/<name>/<n>.json` is appended to, never rewritten.
 
 Creating entry n exclusively is the compare-and-set: of two writers that both saw n-1, one wins.
+
+An entry says which ref's it is, its number and the digest of the entry before, under a digest of its own. So one that
+was put in another's place, or brought back, shows by itself, and one that was changed or taken from the middle shows
+where a history is read. What nothing here can show is that the newest entries were taken away, or that all from one on
+were written anew: nothing is signed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -18,11 +22,16 @@ from data_contracts.digests import canonical_json, sha256_of
 from data_contracts.documents import Link
 from data_contracts.errors import IntegrityError, RefConflict
 from data_contracts.publication import Workspace
+from data_contracts.strict_json import MAX_RECORD_BYTES, parse_canonical
 
 ADVICE = (
     "Put the file back from a copy of the workspace. Without one, move it aside, and every later entry beside it: "
     "those moves are forgotten then, and the next run decides anew."
 )
+CHAINED = 2
+"""Format of entries that name their ref, number and predecessor; those of format 1 do not, and come before them."""
+LATEST_UNIX_S = 253402300800.0
+"""The year 10000, which no calendar here knows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,11 +41,21 @@ class RefEntry:
     reason: str
     unix_s: float
     detail: dict[str, Any]
+    format_version: int = CHAINED
+    prev: str | None = None
+    """Digest of the entry before, empty for the first; None where that could not be read when this one was made."""
+    sha256: str = ""
+    """Its own digest; empty of one that was derived and not read."""
 
     @property
     def moved_at(self) -> str:
         """ISO 8601, in UTC, to the second."""
         return datetime.datetime.fromtimestamp(self.unix_s, datetime.UTC).isoformat(timespec="seconds")
+
+
+def place_of(name: str, entry: RefEntry) -> str:
+    """The file of a ref's entry."""
+    return _entry_path(name, entry.number)
 
 
 def entry_path(folder: str, number: int) -> str:
@@ -80,15 +99,30 @@ def history(workspace: Workspace, name: str, known: Sequence[RefEntry] = ()) -> 
 
     Args:
         known: what was read before; entries never change, so that only later ones are read.
+
+    Raises:
+        IntegrityError: one is gone or damaged, or does not follow the one before.
     """
-    newest = newest_number(workspace, name)
-    return [*known, *(_read(workspace, name, number) for number in range(len(known) + 1, newest + 1))]
+    entries = list(known)
+    for number in range(len(known) + 1, newest_number(workspace, name) + 1):
+        entry = _read(workspace, name, number)
+        _require_succession(name, entries[-1] if entries else None, entry)
+        entries.append(entry)
+    return entries
 
 
 def newest_first(workspace: Workspace, name: str) -> Iterator[RefEntry]:
-    """All entries, each read when it is asked for."""
+    """All entries, each read when it is asked for, and held against the one that was read before it.
+
+    Raises:
+        IntegrityError: as of `history`.
+    """
+    later = None
     for number in range(newest_number(workspace, name), 0, -1):
-        yield _read(workspace, name, number)
+        entry = _read(workspace, name, number)
+        if later is not None:
+            _require_succession(name, entry, later)
+        yield (later := entry)
 
 
 def move(
@@ -103,14 +137,18 @@ def move(
     """Point the ref at `target`, provided that `expected` is still its newest entry.
 
     Args:
-        expected: or its number, of one that cannot be read.
+        expected: or its number, of one that perhaps cannot be read. If it cannot, the new entry says that it does not
+            know the one before: whoever puts that back from a copy breaks nothing.
 
     Raises:
         RefConflict: somebody moved it first; nothing was changed.
     """
     number = 1 + (expected.number if isinstance(expected, RefEntry) else expected or 0)
     value = {
-        "format_version": 1,
+        "format_version": CHAINED,
+        "ref": name,
+        "number": number,
+        "prev": _digest_of(workspace, name, expected),
         "target": target.model_dump(),
         "reason": reason,
         "unix_s": time.time(),
@@ -145,18 +183,56 @@ def ensure(
             return move(workspace, name, target, expected=newest, reason=reason, detail=detail)
 
 
+def _digest_of(workspace: Workspace, name: str, expected: RefEntry | int | None) -> str | None:
+    if isinstance(expected, RefEntry) and expected.sha256:
+        return expected.sha256
+    number = expected.number if isinstance(expected, RefEntry) else expected or 0
+    try:
+        return _read(workspace, name, number).sha256 if number else ""
+    except IntegrityError:
+        return None
+
+
+def _require_succession(name: str, before: RefEntry | None, entry: RefEntry) -> None:
+    """Raises `IntegrityError`: an entry was not made after the one that lies before it."""
+    if entry.format_version < CHAINED:
+        is_next = before is None or before.format_version < CHAINED
+    else:
+        is_next = entry.prev in (None, "" if before is None else before.sha256)
+    if not is_next:
+        said = "it does not follow the entry before: one of the two was replaced."
+        raise IntegrityError(said, where=place_of(name, entry), advice=ADVICE)
+
+
 def _read(workspace: Workspace, name: str, number: int) -> RefEntry:
     where = _entry_path(name, number)
     try:
-        value = json.loads(workspace.read(where))
-        if value.pop("sha256") != sha256_of(value):
+        value = parse_canonical(workspace.read(where, MAX_RECORD_BYTES))
+        own = value.pop("sha256")
+        if own != sha256_of(value):
             raise IntegrityError("its content differs from the digest it carries.", where=where, advice=ADVICE)
+        if value["format_version"] not in (1, CHAINED):
+            raise IntegrityError(
+                f"format_version {value['format_version']} is none that this Headway reads.",
+                where=where,
+                advice="Upgrade Headway.",
+            )
+        is_chained = value["format_version"] == CHAINED
+        if is_chained and (value["ref"], value["number"]) != (name, number):
+            said = f"is entry {value['number']} of ref {value['ref']}, put in another's place."
+            raise IntegrityError(said, where=where, advice=ADVICE)
+        unix_s = float(value["unix_s"])
+        if not 0 <= unix_s < LATEST_UNIX_S:
+            raise ValueError(unix_s)
         return RefEntry(
             number=number,
             target=Link.model_validate(value["target"]),
             reason=str(value["reason"]),
-            unix_s=float(value["unix_s"]),
+            unix_s=unix_s,
             detail=dict(value["detail"]),
+            format_version=value["format_version"],
+            prev=value["prev"] if is_chained else None,
+            sha256=own,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrityError("not a readable ref entry.", where=where, advice=ADVICE) from error

@@ -9,7 +9,7 @@ from data_contracts.documents import Link, Snapshot
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
 from flows.output import print_json, print_line
-from tasks.prove import OUTSIDE, Proof, prove, source_proof
+from tasks.prove import OUTSIDE, UNSIGNED, Proof, prove, source_proof
 from tasks.snapshot import known_place
 
 MARKS = {"proved": "proved", "gone": "gone  ", "broken": "BROKEN"}
@@ -28,9 +28,10 @@ def verify_model(model_uri: str, workspace_uri: str, *, as_json: bool) -> int:
     verdict = "broken" if broken else "source gone, shards prove it" if gone else "proved"
     if as_json:
         links = [{"what": p.what, "standing": p.standing, "detail": p.detail} for p in found]
-        print_json({"model": model_uri, "verdict": verdict, "links": links, "outside": OUTSIDE})
+        print_json({"model": model_uri, "verdict": verdict, "links": links, "outside": OUTSIDE, "unsigned": UNSIGNED})
     else:
-        print_line(f"\nOutside the proof: {'; '.join(OUTSIDE)}.")
+        print_line(f"\nNot proved without signatures: {'; '.join(UNSIGNED)}.")
+        print_line(f"Outside the proof: {'; '.join(OUTSIDE)}.")
         print_line(f"{model_uri}: {verdict}" + (f" at {broken[0].what}: {broken[0].detail}" if broken else ""))
     return IntegrityError.exit_code if broken else 0
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -16,6 +15,7 @@ from data_contracts.digests import sha256_bytes
 from data_contracts.documents import CheckpointManifest, FittedState, Link, RunSpec, ShardManifest, StoredFile
 from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace, make_folder
+from data_contracts.strict_json import MAX_RECORD_BYTES
 from tasks import current_run
 from tasks.checkpoint_carrier import CheckpointCarrier
 from tasks.claim_taking import Seen
@@ -27,7 +27,7 @@ from tasks.stage import Made, find_or_make, stage_task
 from tasks.starting_point import Settled, settle_start, write_down_start
 from tasks.track import SeriesShipper
 from tasks.training_watch import TrainingWatch
-from training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder, stored_files
+from training.checkpoint.layout import RESULT_NAME, RunResult, checkpoint_path, run_folder, stored_files
 from training.code_archive import freeze_code, freeze_environment
 from training.config import TrainingSpec, batch_line, can_share, length_line, targets_of
 from training.data.shapes import TokenShape
@@ -268,24 +268,16 @@ def _context_tokens(context: RunContext, run: RunSpec) -> int:
     return shape.context_tokens if isinstance(shape, TokenShape) else 1
 
 
-class RunResult(NamedTuple):
-    """Which checkpoint is a run's last."""
-
-    step: int
-    manifest_sha256: str
-
-
 def result_path(run: Link) -> str:
     return f"{run_folder(run)}/{RESULT_NAME}"
 
 
 def read_result(workspace: Workspace, run: Link) -> RunResult:
-    """Raises `IntegrityError`: the run has no readable result."""
+    """Raises `IntegrityError`: the run has no result of its own that reads as it was written."""
     where = result_path(run)
     try:
-        result = json.loads(workspace.read(where))
-        return RunResult(step=int(result["step"]), manifest_sha256=str(result["manifest_sha256"]))
-    except (ValueError, KeyError, TypeError) as error:
+        return RunResult.parse(workspace.read(where, MAX_RECORD_BYTES), run)
+    except ValueError as error:
         raise IntegrityError("not a readable result.", where=where, advice="Delete it and run again.") from error
 
 

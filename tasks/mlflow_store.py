@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from data_contracts.documents import EvaluationReport, RunSpec
+from data_contracts.documents import EvaluationReport, Link, RunSpec
 from data_contracts.errors import RegistryError, shortened
 from data_contracts.publication import Workspace
 from tasks.file_lock import holding
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 RUN_TAG = "headway.run"
+MODEL_FOLDER = "model"
+"""A version's files, below those of its run."""
 SQLITE = "sqlite:///"
 UI_OF_A_LOCAL_STORE = "http://127.0.0.1:5000"
 DATABASE_LOG = "mlflow.store.db.utils"
@@ -272,3 +274,18 @@ def has_version(client: MlflowClient, model: str, version: str, tag: str, value:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
         return False
+
+
+def stray_of(client: MlflowClient, model: str, version: str, run: Link) -> str:
+    """What is other about a version's run and place than registration made it; empty where nothing is."""
+    made = client.get_model_version(model, version)
+    if made.source != f"runs:/{made.run_id}/{MODEL_FOLDER}":
+        return f"its source is {made.source}, not the files of its run"
+    if client.get_model_version_download_uri(model, version) != made.source:
+        return "its files are fetched from another place than its source"
+    tracked = client.get_run(made.run_id)
+    if tracked.info.lifecycle_stage != "active":
+        return f"its run {made.run_id} was deleted"
+    if tracked.data.tags.get(RUN_TAG) != run.sha256:
+        return f"its run {made.run_id} is of another training"
+    return ""

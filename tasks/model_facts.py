@@ -125,10 +125,10 @@ def latency_of(workspace: Workspace, registration: Registration) -> float:
 
 
 def _read(workspace: Workspace, registration: Registration, name: str) -> bytes | None:
-    """A registered file by its name in the model's folder; None where there is no such file."""
+    """A registered file by its name in the model's folder, its digest checked; None where there is no such file."""
     for file in registration.artifacts:
         if file.path.split("/")[3:] == name.split("/"):
-            return workspace.read(file.path)
+            return workspace.read_stored(file)
     return None
 
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 REGISTRATION_TAG = "headway.registration"
-MODEL_FOLDER = "model"
 DESCRIPTION = (
     "Retrained by pipeline {0}. Each version's page says what was decided about it, and why.\n\n"
     "To change the champion, use `headway promote {1} VERSION` or `headway rollback {1}`, or the deployment "
@@ -100,7 +99,7 @@ class ModelVersions:
             client.create_registered_model(self.model, description=DESCRIPTION.format(context.pipeline, self.model))
         made = client.create_model_version(
             self.model,
-            source=f"runs:/{run_id}/{MODEL_FOLDER}",
+            source=f"runs:/{run_id}/{mlflow_store.MODEL_FOLDER}",
             run_id=run_id,
             tags=tags,
         )
@@ -113,8 +112,8 @@ class ModelVersions:
         for file in document.artifacts:
             target = folder / "/".join(file.path.split("/")[3:])
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(workspace.read(file.path))
-        self.client.log_artifacts(run_id, str(folder), MODEL_FOLDER)
+            target.write_bytes(workspace.read_stored(file))
+        self.client.log_artifacts(run_id, str(folder), mlflow_store.MODEL_FOLDER)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,9 @@ registration ─ evaluation ─ checkpoint ─ run ─┬─ code, environment
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,14 +30,16 @@ from data_contracts.documents import (
     Snapshot,
     StoredFile,
 )
-from data_contracts.errors import DataError, IntegrityError, RegistryError
-from data_contracts.leftovers import scratch_folder
+from data_contracts.errors import DataError, EnvironmentProblem, IntegrityError, RegistryError
+from data_contracts.leftovers import STAGING_SUFFIX, scratch_folder
 from data_contracts.publication import Workspace
 from data_contracts.report_text import count
 from tasks import mlflow_store, model_refs
 from tasks.launch import read_result, result_path
+from tasks.model_export import registered_graph
 from tasks.model_versions import lineage
 from training.checkpoint.layout import checkpoint_path, run_folder, stored_files
+from training.safe_graph import require_safe_graph
 
 OUTSIDE = (
     "HTML reports, model cards and decisions (why it was promoted; the version's own contract report is proved)",
@@ -43,9 +47,19 @@ OUTSIDE = (
     "ledger, logs and MLflow's series and other rows",
     "other checkpoints of the run",
     "what a run keeps beside its checkpoints: attempts, exports, results of verify and evaluate",
+    "MLflow's aliases other than champion and challenger",
     "refs of fitted states, of accepted data and of what MLflow was last given (they steer later runs)",
 )
 """What the model does not stand on, and no proof covers."""
+
+ALIASES = ("champion", "challenger")
+UNSIGNED = (
+    "that nobody who can write the workspace wrote it anew, histories and documents together",
+    "that the newest moves of a history were not taken away, unless MLflow's alias says otherwise",
+    "who moved what, when and why, where the newest entry of a history says it",
+    "the digest of all tensors in a run's result.json, and what MLflow holds besides tags, aliases and files",
+)
+"""What only signatures, or a digest that is kept elsewhere, would prove."""
 
 Standing = Literal["proved", "gone", "broken"]
 
@@ -76,6 +90,35 @@ def prove(
         yield from _chain(workspace, name, version, registration_link, read_source, aliases)
     except IntegrityError as error:
         yield Proof(what=error.where or "chain", standing="broken", detail=error.what)
+    except EnvironmentProblem as error:
+        if not workspace.is_local:  # the store's silence says nothing of the model
+            raise
+        yield Proof(what=error.where or "chain", standing="broken", detail=error.what)
+
+
+def _histories(workspace: Workspace, name: str) -> Iterator[Proof]:
+    """Every entry of the model's refs follows the one before."""
+    refs_of = (model_refs.versions_ref(name), *(model_refs.alias_ref(name, alias) for alias in ALIASES))
+    num_moves = sum(len(refs.history(workspace, ref)) for ref in (*refs_of, model_refs.retired_ref(name)))
+    yield Proof(what="histories", standing="proved", detail=f"{count(num_moves, 'move')}, each after the one before")
+
+
+def _nothing_else(workspace: Workspace, name: str, registration: Registration) -> Iterator[Proof]:
+    """The model's folder holds what was registered, perhaps more than once, and a staged file at most."""
+    folders = {"/".join(file.path.split("/")[:3]) for file in registration.artifacts}
+    known = {file.path for file in registration.artifacts}
+    for entry in model_refs.versions(workspace, name):
+        with contextlib.suppress(IntegrityError):  # of another version: its own proof says so
+            other = workspace.load(entry.target, Registration)
+            known |= {file.path for file in other.artifacts if other.checkpoint == registration.checkpoint}
+    for folder in sorted(folders):
+        for found in workspace.files(folder):
+            if found.path not in known and not found.path.endswith(STAGING_SUFFIX):
+                raise IntegrityError("was not registered, and lies among the model's files.", where=found.path)
+    if any(file.path.endswith(".pt2") for file in registration.artifacts):
+        graph = registered_graph(registration)
+        require_safe_graph(workspace.fetch(graph), graph.path)
+        yield Proof(what="registered graph", standing="proved", detail="holds nothing that runs code when it is loaded")
 
 
 def _chain(
@@ -86,9 +129,11 @@ def _chain(
     read_source: Callable[[Link], Iterator[Proof]],
     aliases: bool,
 ) -> Iterator[Proof]:
+    yield from _histories(workspace, name)
     registration = workspace.load(link, Registration)
     yield _document(f"registration of {name} version {version}", link)
     yield from _files(workspace, "registered model", registration.artifacts)
+    yield from _nothing_else(workspace, name, registration)
     with scratch_folder("headway-verify-") as scratch:
         yield from _in_mlflow(workspace, name, version, link, registration, scratch, aliases)
     evaluation = workspace.load(registration.evaluation, EvaluationReport)
@@ -239,10 +284,13 @@ def _in_mlflow(
         client = mlflow_store.connect(uri, must_exist=True)
         with mlflow_store.talking_to(uri):
             made = mlflow_store.version_files(client, name, version, scratch)
-            asked = ("champion", "challenger") if check_aliases else ()
-            aliases = {alias: mlflow_store.alias_version(client, name, alias) for alias in asked}
+            aliases = {alias: mlflow_store.alias_version(client, name, alias) for alias in ALIASES * check_aliases}
+            stray = mlflow_store.stray_of(client, name, version, registration.run)
     except RegistryError as error:
         yield Proof(what=where, standing="broken", detail=error.what)
+        return
+    if stray:
+        yield Proof(what=where, standing="broken", detail=stray)
         return
     for tag, value in lineage(workspace, link).items():
         if made.tags.get(tag) != value:
@@ -251,18 +299,38 @@ def _in_mlflow(
     for alias, number in aliases.items():
         entry = refs.current(workspace, model_refs.alias_ref(name, alias))
         ours = None if entry is None else model_refs.version_of(workspace, name, entry.target, store=store)
-        if ours is not None and number != ours:
-            detail = f"its alias {alias} is version {number}, the ref says {ours}"
+        if (ours is not None and number != ours) or (entry is None and number is not None):
+            detail = f"its alias {alias} is version {number}, the ref says {ours or 'nothing'}"
             yield Proof(what=f"MLflow {name}", standing="broken", detail=detail)
             return
     expected = {"/".join(file.path.split("/")[3:]): file.sha256 for file in registration.artifacts}
     for relative, sha256 in expected.items():
         copy = made.folder / relative
-        if not copy.is_file() or sha256_file(copy) != sha256:
+        if not _is_copy(copy, sha256):
             place = f"{made.place}/{relative}"
             yield Proof(what=where, standing="broken", detail=f"its copy of {relative} is gone or altered: {place}")
             return
+    for relative in sorted(_files_below(made.folder) - expected.keys()):
+        detail = f"its copy holds {relative}, which was not registered: {made.place}/{relative}"
+        yield Proof(what=where, standing="broken", detail=detail)
+        return
     yield Proof(what=where, standing="proved", detail=f"{count(len(expected), 'file')} as registered")
+
+
+def _is_copy(copy: Path, sha256: str) -> bool:
+    try:
+        return sha256_file(copy) == sha256
+    except (OSError, IntegrityError):
+        return False
+
+
+def _files_below(folder: Path) -> set[str]:
+    """Relative paths of all that is no folder; a link to one is none."""
+    return {
+        Path(top, name).relative_to(folder).as_posix()
+        for top, folders, files in os.walk(folder)
+        for name in (*files, *(each for each in folders if Path(top, each).is_symlink()))
+    }
 
 
 def _bound(bonds: dict[str, bool]) -> Proof:
@@ -282,7 +350,7 @@ def source_proof(snapshot: Snapshot, base: Path, digest: Callable[[str], str]) -
     for file in snapshot.files:
         try:
             sha256 = digest(file.path)
-        except (OSError, DataError):
+        except (OSError, DataError, IntegrityError):
             missing += 1
             continue
         if sha256 != file.sha256:

@@ -16,7 +16,7 @@ HOME = Path(__file__).resolve().parent.parent
 GROUND_FLOOR = {
     *("__init__", "credentials", "errors", "digests", "documents", "publication", "refs", "stages"),
     *("full_disk", "leftovers", "object_store", "store_errors"),
-    *("file_systems", "folder_store", "places", "plain_text", "published_files", "globs"),
+    *("file_systems", "folder_store", "places", "plain_text", "published_files", "globs", "strict_json"),
 }
 HEAVY = ("prefect", "mlflow", "great_expectations", "duckdb", "typer", "rich", "pandas", "pyarrow", "sklearn")
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from data_contracts.digests import opened
 from data_contracts.documents import CheckpointManifest, Link
 from data_contracts.errors import IntegrityError
 from data_contracts.publication import Workspace
@@ -33,16 +33,15 @@ def publish_result(
     Raises:
         Superseded: a later attempt has begun.
     """
-    result = {
-        "format_version": 1,
-        "run": run.sha256,
-        "step": manifest.step,
-        "checkpoint": layout.directory_name(manifest.step),
-        "manifest_sha256": manifest.sha256,
-        "tensors_sha256": tensors_sha256(tensors),
-    }
+    result = layout.RunResult(
+        run=run.sha256,
+        step=manifest.step,
+        checkpoint=layout.directory_name(manifest.step),
+        manifest_sha256=manifest.sha256,
+        tensors_sha256=tensors_sha256(tensors),
+    )
     with mandate.upheld():
-        Workspace(str(run_dir), stage_in=mandate.folder).publish_json(layout.RESULT_NAME, result)
+        Workspace(str(run_dir), stage_in=mandate.folder).publish_json(layout.RESULT_NAME, result.model_dump())
 
 
 def is_finished(run_dir: Path, run: Link, gang: Gang, *, on_part: Callable[[], None] = nothing) -> bool:
@@ -70,12 +69,11 @@ def is_finished(run_dir: Path, run: Link, gang: Gang, *, on_part: Callable[[], N
 def _named_result(run_dir: Path, run: Link) -> bytes:
     """The last checkpoint's folder and digest, separated by a blank; empty while there is no readable result."""
     try:
-        result = json.loads((run_dir / layout.RESULT_NAME).read_bytes())
-        if result["run"] != run.sha256:
-            return b""
-        return f"{layout.directory_name(int(result['step']))} {result['manifest_sha256']}".encode()
-    except (OSError, ValueError, KeyError, TypeError):
+        with opened(run_dir / layout.RESULT_NAME) as stream:
+            result = layout.RunResult.parse(stream.readall(), run)
+    except (OSError, ValueError, IntegrityError):
         return b""
+    return f"{result.checkpoint} {result.manifest_sha256}".encode()
 
 
 def tensors_sha256(tensors: Iterable[tuple[str, Tensor]]) -> str:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from data_contracts import refs
+from data_contracts.digests import canonical_json, sha256_of
 from data_contracts.documents import Link
 from data_contracts.errors import IntegrityError, RefConflict
 from data_contracts.publication import Workspace
@@ -122,3 +127,104 @@ def test_a_flipped_bit_that_leaves_a_readable_entry_is_found_too(workspace: Work
 def test_a_name_cannot_lead_out_of_the_refs(workspace: Workspace) -> None:
     with pytest.raises(IntegrityError, match="leaves the workspace"):
         refs.move(workspace, "../champion", target(1), expected=None, reason="")
+
+
+def entry(number: int) -> str:
+    return f"refs/champion/{number:08d}.json"
+
+
+def sealed(value: dict[str, Any]) -> bytes:
+    """An entry with these fields and the right digest, as who knows the format would forge it."""
+    bare = {name: each for name, each in value.items() if name != "sha256"}
+    return canonical_json({**bare, "sha256": sha256_of(bare)})
+
+
+def forged(folder: Workspace, number: int, **changes: Any) -> bytes:
+    return sealed({**json.loads(folder.read(entry(number))), **changes})
+
+
+def formerly(folder: Workspace, number: int) -> bytes:
+    """The entry as it was before entries named one another."""
+    value = json.loads(folder.read(entry(number)))
+    kept = {name: each for name, each in value.items() if name not in ("ref", "number", "prev")}
+    return sealed({**kept, "format_version": 1})
+
+
+TAMPERING: dict[str, tuple[int, Callable[[Workspace], bytes]]] = {
+    "a blank was added": (2, lambda w: w.read(entry(2)) + b" "),
+    "a key stands twice": (2, lambda w: w.read(entry(2)).replace(b'"reason":', b'"reason":"x","reason":')),
+    "an entry was replayed": (3, lambda w: w.read(entry(1))),
+    "an entry of another ref": (2, lambda w: w.read("refs/other/00000002.json")),
+    "one in the middle was forged": (2, lambda w: forged(w, 2, target=target(9).model_dump())),
+    "the first was forged": (1, lambda w: forged(w, 1, reason="other")),
+    "it follows nothing": (2, lambda w: forged(w, 2, prev="")),
+    "its time is no time": (3, lambda w: forged(w, 3, unix_s=1e300)),
+    "it is as entries were before": (2, lambda w: formerly(w, 2)),
+    "its number is infinite": (3, lambda w: w.read(entry(3)).replace(b'"number":3', b'"number":1e999')),
+    "it is deep": (3, lambda _: b"[" * 100_000 + b"]" * 100_000),
+    "it is deep, and whole": (3, lambda w: forged(w, 3, detail={"n": json.loads("[" * 200 + "]" * 200)})),
+    "it is of a later format": (3, lambda w: forged(w, 3, format_version=3)),
+}
+
+
+@pytest.fixture
+def moved(tmp_path: Path) -> Workspace:
+    """A folder with three moves of two refs."""
+    made = Workspace.create(str(tmp_path / "moved"))
+    for name in ("champion", "other"):
+        last = None
+        for number in (1, 2, 3):
+            last = refs.move(made, name, target(number), expected=last, reason="better")
+    return made
+
+
+@pytest.mark.parametrize("case", TAMPERING)
+def test_an_entry_that_was_tampered_with_is_named_where_its_history_is_read(moved: Workspace, case: str) -> None:
+    number, tampered = TAMPERING[case]
+    moved.publish(entry(number), tampered(moved))
+    for read in (refs.history, lambda *whose: list(refs.newest_first(*whose))):
+        with pytest.raises(IntegrityError) as caught:
+            read(moved, "champion")
+        # Of one that was forged whole, the next tells: either may be the right one.
+        assert caught.value.where in (entry(number), entry(number + 1))
+
+
+def test_entries_that_changed_places_or_are_gone_from_the_middle_are_named(moved: Workspace) -> None:
+    first, second = moved.read(entry(1)), moved.read(entry(2))
+    moved.publish(entry(1), second)
+    moved.publish(entry(2), first)
+    with pytest.raises(IntegrityError, match="put in another's place"):
+        refs.history(moved, "champion")
+    moved.publish(entry(1), first)
+    moved.remove(entry(2))
+    with pytest.raises(IntegrityError, match="the file is gone"):
+        refs.history(moved, "champion")
+
+
+@pytest.mark.parametrize("what", ["pipe", "folder", "circle of links"])
+def test_what_is_no_file_in_an_entrys_place_is_named_at_once(moved: Workspace, what: str) -> None:
+    path = moved.local_path(entry(3))
+    path.unlink()
+    {"pipe": os.mkfifo, "folder": os.mkdir, "circle of links": lambda path: path.symlink_to(path.name)}[what](path)
+    with pytest.raises(IntegrityError) as caught:
+        refs.current(moved, "champion")
+    assert caught.value.where.endswith(entry(3))
+
+
+def test_a_history_from_before_entries_named_one_another_goes_on(moved: Workspace) -> None:
+    for number in (1, 2, 3):
+        moved.publish(entry(number), formerly(moved, number))
+    fourth = refs.move(moved, "champion", target(4), expected=refs.current(moved, "champion"), reason="newer")
+    assert [each.target for each in refs.history(moved, "champion")] == [target(number) for number in (1, 2, 3, 4)]
+    assert fourth.prev == refs.history(moved, "champion")[2].sha256
+    moved.publish(entry(5), formerly(moved, 4))
+    with pytest.raises(IntegrityError, match="does not follow the entry before"):
+        refs.history(moved, "champion")
+
+
+def test_a_move_after_an_entry_that_cannot_be_read_holds_also_once_that_is_put_back(moved: Workspace) -> None:
+    third = moved.read(entry(3))
+    moved.publish(entry(3), b"")
+    assert refs.move(moved, "champion", target(4), expected=3, reason="decided anew").prev is None
+    moved.publish(entry(3), third)
+    assert len(refs.history(moved, "champion")) == 4

@@ -27,7 +27,7 @@ from data_contracts.documents import (
 )
 from data_contracts.publication import Workspace
 from data_contracts.published_files import document_path
-from training.checkpoint.layout import RESULT_NAME, checkpoint_path, run_folder, stored_files
+from training.checkpoint.layout import RESULT_NAME, RunResult, checkpoint_path, directory_name, run_folder, stored_files
 
 
 @dataclass
@@ -126,8 +126,14 @@ class Maker:
         if not finished:
             return Made(run.link, manifest_at.link, [])
         checkpoint = w.publish_document(manifest_at)
-        ended = {"manifest_sha256": checkpoint.sha256, "step": 3}
-        result = w.publish_json(f"{folder}/{RESULT_NAME}", ended)
+        ended = RunResult(
+            run=run.sha256,
+            step=3,
+            checkpoint=directory_name(3),
+            manifest_sha256=checkpoint.sha256,
+            tensors_sha256=sha256_bytes(b""),
+        )
+        result = w.publish_json(f"{folder}/{RESULT_NAME}", ended.model_dump())
         files = (*stored_files(checkpoint_path(folder, 3), manifest_at), result)
         stages.record(w, "launch", {"run": run.sha256}, run.link, files=files)
         receipt = w.load(run.receipt, ContractReceipt)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
+from data_contracts.digests import canonical_json
 from data_contracts.documents import (
     CheckpointManifest,
     ContractReceipt,
@@ -134,7 +136,16 @@ def test_documents_that_are_whole_and_of_other_models_prove_no_registration(
 def test_a_run_whose_result_is_another_checkpoint_does_not_prove_this_one(workspace: Workspace, made: Made) -> None:
     manifest = workspace.load(made.checkpoint, CheckpointManifest)
     assert [proof.standing for proof in _checkpoint(workspace, manifest, made.run)] == ["proved"]
-    for result in ({"step": 2, "manifest_sha256": manifest.sha256}, {"step": 3, "manifest_sha256": "0" * 64}):
-        workspace.publish_json(f"{run_folder(made.run)}/{RESULT_NAME}", result)
+    where = f"{run_folder(made.run)}/{RESULT_NAME}"
+    ended = json.loads(workspace.read(where))
+    for change in ({"step": 2, "checkpoint": "step-00000002"}, {"manifest_sha256": "0" * 64}):
+        workspace.publish_json(where, {**ended, **change})
         with pytest.raises(IntegrityError, match="names another checkpoint than the registered one"):
             list(_checkpoint(workspace, manifest, made.run))
+    others = ({"run": "0" * 64}, {"checkpoint": "step-00000002"}, {"format_version": 2}, {"more": 1}, {"step": "3"})
+    blank = canonical_json(ended) + b"\n"
+    for data in (*(canonical_json({**ended, **change}) for change in others), blank, b"[" * 10**5, b'{"step":1e999}'):
+        workspace.publish(where, data)
+        with pytest.raises(IntegrityError, match="not a readable result") as caught:
+            list(_checkpoint(workspace, manifest, made.run))
+        assert caught.value.where == where

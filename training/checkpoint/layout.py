@@ -9,10 +9,12 @@ import itertools
 import math
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Literal, Self
 
 from data_contracts.digests import sha256_bytes
-from data_contracts.documents import CheckpointManifest, Frozen, Link, StoredFile, TensorSlice
+from data_contracts.documents import CheckpointManifest, Frozen, Link, Sha256, StoredFile, TensorSlice
 from data_contracts.errors import IntegrityError
+from data_contracts.strict_json import parse_canonical
 
 MANIFEST_NAME = "manifest.json"
 SEAL_NAME = "manifest.sha256"
@@ -37,6 +39,26 @@ DTYPES = {
     "bool": ("BOOL", 1),
 }
 """torch's name of a type: safetensors' name, and bytes of an element."""
+
+
+class RunResult(Frozen):
+    """How a run ended: which checkpoint is its last, and one digest of all its tensors."""
+
+    format_version: Literal[1] = 1
+    run: Sha256
+    step: int
+    checkpoint: str
+    """The folder's name."""
+    manifest_sha256: Sha256
+    tensors_sha256: Sha256
+
+    @classmethod
+    def parse(cls, data: bytes, run: Link) -> Self:
+        """Raises `ValueError`: not the bytes of a result of this run."""
+        result = cls.model_validate(parse_canonical(data), strict=True)
+        if result.run != run.sha256 or result.checkpoint != directory_name(result.step):
+            raise ValueError("not a result of this run")
+        return result
 
 
 class TensorDifference(Frozen):
