@@ -51,6 +51,7 @@ def load_table_model(model_uri: str, workspace: str = "") -> TableModel:
 
     Raises:
         ConfigError: no such model, or none of tables.
+        EnvironmentProblem: there is no workspace, or it cannot be used.
         IntegrityError: something that it stands on is gone or altered.
         ImportError: another package hides one of Headway's.
     """
@@ -78,7 +79,7 @@ def _opened(workspace: str) -> Workspace:
     from flows.environment import default_workspace, prepare
 
     prepare()
-    return Workspace(workspace or default_workspace())
+    return Workspace.existing(workspace or default_workspace())
 
 
 def main() -> None:

@@ -48,8 +48,12 @@ class FolderStore:
             return self._path(relative).is_file()
 
     def files(self, relative: str) -> Iterator[Listed]:
-        """Every file below a folder, links not followed; what goes meanwhile is left out."""
-        for folder, _, names in os.walk(self._path(relative)):
+        """Every file below a folder, links not followed; what goes meanwhile is left out.
+
+        Raises:
+            OSError: a folder cannot be listed, of which nobody may think that it is empty.
+        """
+        for folder, _, names in os.walk(self._path(relative), onerror=_raise_unless_gone):
             for name in names:
                 path = Path(folder, name)
                 with contextlib.suppress(FileNotFoundError):
@@ -91,3 +95,8 @@ class FolderStore:
 
 def too_long(relative: str, max_bytes: int) -> IntegrityError:
     return IntegrityError(f"is longer than {max_bytes:,} bytes, and nothing of its kind is.", where=relative)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error

@@ -5,13 +5,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from data_contracts.digests import sha256_bytes
 from data_contracts.errors import EnvironmentProblem, IntegrityError
 from data_contracts.full_disk import is_out_of_space
 
+NO_RIGHT = (errno.EACCES, errno.EPERM)
+UNUSABLE = (
+    *(*NO_RIGHT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.ENODEV, errno.ENXIO),
+    *(errno.ELOOP, errno.ENOTDIR, errno.EHOSTDOWN, errno.ETIMEDOUT),
+)
+"""What the system answers of a place that is there and cannot be used: no right to it, or its mount or disk fails."""
 LOCAL = "HEADWAY_LOCAL"
 """Environment: the folder that holds the local sides of remote workspaces; `headway` in the user's cache by default."""
 
@@ -28,7 +34,7 @@ def confined_in(folder: Path, relative: str) -> Path:
     """A path below the folder, symbolic links followed, or `IntegrityError`."""
     path = folder / confined(relative)
     try:
-        is_inside = path.resolve().is_relative_to(folder.resolve())
+        is_inside = path.resolve().is_relative_to(resolved(folder))
     except RuntimeError as error:  # as Python calls a circle of links before 3.13
         raise IntegrityError("its links lead in a circle.", where=str(path)) from error
     if not is_inside:
@@ -43,10 +49,71 @@ def local_side(uri: str, endpoint: str) -> Path:
     return folder / sha256_bytes(f"{endpoint} {uri}".encode())[:16]
 
 
-def lost_place(place: Path, known: Path) -> EnvironmentProblem | None:
-    """What to say when a place holds the file `known` no more, or may not be entered; else None."""
+def resolved(path: Path) -> Path:
+    """With symbolic links followed. Raises `OSError`: they lead in a circle."""
+    try:
+        return path.resolve()
+    except RuntimeError as error:  # pathlib's word for it
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from error
+
+
+def require_usable(place: Path) -> None:
+    """A folder that is not there yet is fine: whoever writes makes it.
+
+    Raises:
+        EnvironmentProblem: what is there is no folder, may not be looked into, or lies on a mount that fails.
+    """
+    try:
+        with os.scandir(place) as entries:
+            next(entries, None)
+        (place / ".").stat()  # to enter it is a right of its own
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _unusable(place, error) from error
+
+
+def as_unusable(error: BaseException, places: Iterable[Path]) -> EnvironmentProblem | None:
+    """What to say instead of the system's refusal of a file in one of the places; None for any other error."""
+    if not isinstance(error, OSError) or error.errno not in UNUSABLE:
+        return None
+    named = [Path(os.fsdecode(name)) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+    held = [place for place in places if any(path.is_relative_to(place) for path in named)]
+    return _unusable(min(held, key=lambda place: len(place.parts)), error) if held else None
+
+
+def _unusable(place: Path, error: OSError) -> EnvironmentProblem:
+    if error.errno in NO_RIGHT:
+        advice = f"Run as who owns it ({_owner(place)}), or have its owner and mode changed."
+    elif error.errno == errno.EROFS:
+        advice = "Have it mounted for writing, then run again."
+    elif error.errno in (errno.ENOTDIR, errno.ELOOP):
+        advice = "Put right what lies at that path, or name another workspace with --workspace."
+    else:
+        advice = "Look after its disk or its mount, then run again: what is finished is in it."
+    name = os.fsdecode(error.filename or "")
+    file = f" at {name}" if name and Path(name) != place else ""
+    return EnvironmentProblem(f"it cannot be used ({error.strerror or error}{file}).", where=str(place), advice=advice)
+
+
+def _owner(place: Path) -> str:
+    """Whose it is, as far as that can be seen from outside."""
+    try:
+        return place.owner()
+    except (OSError, KeyError):
+        return "not to be seen from outside"
+
+
+def lost_place(place: Path, known: Path, *, to_write: bool = False) -> EnvironmentProblem | None:
+    """What to say when a place holds `known` no more, or may not be entered; else None.
+
+    Args:
+        to_write: `known` is a file, and has to be one that this process may still write to.
+    """
     try:
         known.stat()
+        if to_write:
+            os.close(os.open(known, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
     except (FileNotFoundError, NotADirectoryError):
         return EnvironmentProblem(
             "it is not there any more: moved, unmounted or deleted while in use. Nothing was written in its stead.",
@@ -95,10 +162,10 @@ def naming_the_place(place: str) -> Iterator[None]:
                 where=place,
                 advice="Free some space and run again: finished stages are kept.",
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        if error.errno in UNUSABLE:
             raise EnvironmentProblem(
                 f"writing is refused ({error.strerror}); nothing was published.",
                 where=place,
-                advice="Check the workspace's owner and mode.",
+                advice="Check the workspace's owner, mode and mount.",
             ) from error
         raise

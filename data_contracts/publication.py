@@ -65,6 +65,23 @@ class Workspace(PublishedFiles):
             workspace._remote.remove(probe)
         return workspace
 
+    @classmethod
+    def existing(cls, uri: str, patience: Patience | None = None) -> Workspace:
+        """Open one that somebody has published in.
+
+        Raises:
+            EnvironmentProblem: there is none, or it cannot be used.
+        """
+        workspace = cls(uri, patience)
+        if workspace.is_empty():
+            raise EnvironmentProblem(
+                "there is no workspace here.",
+                where=workspace.uri,
+                advice="Bring it back if it was moved or unmounted, or name another with --workspace; a new one is "
+                "made by `headway retrain`.",
+            )
+        return workspace
+
     def publish_tree(self, relative: str, pattern: str = "**/*") -> tuple[StoredFile, ...]:
         """Publish what lies below a place on the local side and matches; in a folder it is published already."""
         if self._remote is None:

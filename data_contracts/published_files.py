@@ -11,7 +11,7 @@ import io
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from data_contracts.digests import HASHERS, Algorithm, file_digest, sha256_bytes
 from data_contracts.documents import Document, Link, StoredFile
@@ -20,16 +20,48 @@ from data_contracts.file_systems import endpoint_of, open_file_system
 from data_contracts.folder_store import FolderStore, Listed
 from data_contracts.leftovers import claimed, staging_name
 from data_contracts.object_store import ObjectStore, Patience
-from data_contracts.places import confined, confined_in, local_side, lost_place, naming_the_place, reading
+from data_contracts.places import (
+    confined,
+    confined_in,
+    local_side,
+    lost_place,
+    naming_the_place,
+    reading,
+    require_usable,
+    resolved,
+)
 
 D = TypeVar("D", bound=Document)
 
+opened: set[Path] = set()
+"""Local sides that this process has opened: what the system refuses of a file there is the workspace's trouble."""
 GONE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 COPIES = "copies"
 MAX_DOCUMENT_BYTES = 2 << 30
 """What no list of a source's files reaches; longer, a reader would fill the memory before it knew the digest."""
 MOST_READS = 3
 """How often a remote file may arrive other than its document says, before the store is taken for damaged."""
+
+
+def canonical_uri(uri: str) -> str:
+    """The one name of a workspace, whether it can be used or not. Raises `ConfigError`: no such kind of place."""
+    try:
+        return _opened(uri)[2]
+    except EnvironmentProblem:
+        return uri
+
+
+def _opened(uri: str) -> tuple[Any, str, str]:
+    """The file system, the root in it, and the workspace's name, which for a folder is its root."""
+    fs, root = open_file_system(uri)
+    if "file" not in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)):
+        return fs, root.rstrip("/"), uri.rstrip("/")
+    try:
+        folder = str(resolved(Path(root)))
+    except OSError as error:
+        require_usable(Path(root))
+        raise EnvironmentProblem(f"it cannot be used ({error.strerror}).", where=root) from error
+    return fs, folder, folder
 
 
 def document_path(link: Link) -> str:
@@ -55,6 +87,11 @@ class PublishedFiles:
         patience: how long an object store is tried.
         stage_in: an existing folder, in the file system of the first, where files lie until they are whole; while it is
             not there, nothing is published. None: beside where they will be.
+
+    Raises:
+        ConfigError: no such kind of place.
+        EnvironmentProblem: a folder that cannot be used, or the local side of a remote workspace that cannot. One that
+            is not there yet can be made.
     """
 
     def __init__(self, uri: str, patience: Patience | None = None, *, stage_in: Path | None = None) -> None:
@@ -62,11 +99,11 @@ class PublishedFiles:
         self.presence: Path | None = None
         """A file in the workspace's folder for as long as this process uses it: where that is gone, so is the folder,
         and nothing may be made in its stead."""
-        self.fs, root = open_file_system(uri)
-        is_folder = "file" in (self.fs.protocol if isinstance(self.fs.protocol, tuple) else (self.fs.protocol,))
-        self.root = str(Path(root).resolve()) if is_folder else root.rstrip("/")
-        self.uri = self.root if is_folder else uri.rstrip("/")
+        self.fs, self.root, self.uri = _opened(uri)
+        is_folder = self.uri == self.root
         self._local = Path(self.root) if is_folder else local_side(self.uri, endpoint_of(self.fs))
+        require_usable(self._local)
+        opened.add(self._local)
         self._patience = patience or Patience()
         self._remote = None if is_folder else ObjectStore(self.fs, self.root, self.uri, self._patience)
         self._store = self._remote or FolderStore(self._local)
@@ -90,7 +127,7 @@ class PublishedFiles:
 
     def lost(self) -> EnvironmentProblem | None:
         """What to say when the workspace's folder went away while this process uses it; None as long as it is there."""
-        return None if self.presence is None else lost_place(self._local, self.presence)
+        return None if self.presence is None else lost_place(self._local, self.presence, to_write=True)
 
     def require_there(self) -> None:
         """Raises `EnvironmentProblem`: the workspace's folder went away while this process uses it."""

@@ -48,7 +48,7 @@ def read_history(workspace_uri: str, model: str) -> History:
         ConfigError: no such model.
         IntegrityError: an entry or a decision is damaged.
     """
-    workspace = Workspace(workspace_uri)
+    workspace = Workspace.existing(workspace_uri)
     model_refs.require_model(workspace, model)
     decided = list(decisions.decisions(workspace, model))
     numbers = {entry.target: str(entry.detail["version"]) for entry in reversed(model_refs.versions(workspace, model))}

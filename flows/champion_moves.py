@@ -63,7 +63,7 @@ def promote(
         RefConflict: somebody else moved the champion meanwhile.
         RegistryError: MLflow does not answer.
     """
-    workspace = Workspace(workspace_uri)
+    workspace = Workspace.existing(workspace_uri)
     _require_reason(why)
     if override and not override.strip():
         raise ConfigError("a promotion against the policy needs a reason.", where="--override", advice=KEPT)
@@ -95,7 +95,7 @@ def refuse(workspace_uri: str, model: str, version: str, *, why: str) -> Refusal
         ConfigError: no such version, it is the champion, or no reason.
         RegistryError: MLflow does not answer.
     """
-    workspace = Workspace(workspace_uri)
+    workspace = Workspace.existing(workspace_uri)
     _require_reason(why)
     name, version, target = model_refs.resolve(workspace, f"models:/{model}/{version}")
     by, policy = identity.who(), decisions.last_policy(workspace, name)
@@ -115,7 +115,7 @@ def retire(workspace_uri: str, model: str, version: str, *, why: str) -> Refusal
         ConfigError: no such version, no reason, or it is the champion or the one before.
         RegistryError: MLflow does not answer.
     """
-    workspace = Workspace(workspace_uri)
+    workspace = Workspace.existing(workspace_uri)
     _require_reason(why)
     name, version, target = model_refs.resolve(workspace, f"models:/{model}/{version}")
     with (
@@ -140,7 +140,7 @@ def rollback(workspace_uri: str, model: str, *, why: str, to: str = "") -> MoveR
         RefConflict: somebody else moved the champion meanwhile.
         RegistryError: MLflow does not answer.
     """
-    workspace = Workspace(workspace_uri)
+    workspace = Workspace.existing(workspace_uri)
     _require_reason(why)
     now, target = champion_moves.rollback_target(workspace, model, to)
     version = model_refs.version_of(workspace, model, target) or to

@@ -66,7 +66,8 @@ def clean(
     """Say what may go; with `apply`, take it away.
 
     Raises:
-        ConfigError: no workspace, or no such length of time.
+        ConfigError: no such length of time.
+        EnvironmentProblem: no workspace, or a part of it cannot be read: nothing goes.
         IntegrityError: a document that stays is damaged: what it needs is unknown, so nothing goes.
         RegistryError: another cleaning is at work here, or MLflow refuses.
     """
@@ -108,9 +109,7 @@ def why(workspace_uri: str, path: str, *, keep_last: int, older_than: str, now_u
 
 
 def _look(workspace_uri: str, keep_last: int, older_than: str, now_unix_s: float | None) -> tuple[Workspace, Findings]:
-    workspace = Workspace(workspace_uri)
-    if workspace.is_empty():
-        raise ConfigError("there is no workspace here.", where=workspace.uri, advice="Run `headway retrain` first.")
+    workspace = Workspace.existing(workspace_uri)
     older_than_s = duration(older_than, "--older-than").total_seconds()
     if older_than_s < DAY_S:
         advice = "Give a day at least: a retrain that goes on may stand on what is younger."

@@ -25,6 +25,8 @@ from data_contracts.errors import (
     ConfigError,
     HeadwayError,
 )
+from data_contracts.places import as_unusable
+from data_contracts.published_files import opened
 from flows.ci.command import ci
 from flows.clean_command import clean
 from flows.command_signals import HungUp, Terminated, terminate
@@ -320,6 +322,9 @@ def _unexpected(error: BaseException) -> int:
             sys.stderr,
         )
         return EXIT_HUNG_UP
+    if (problem := as_unusable(error, opened)) is not None:
+        print_lines(f"headway: {problem}", sys.stderr)
+        return problem.exit_code
     try:
         descriptor, name = tempfile.mkstemp(prefix="headway-defect-", suffix=".txt")
         with os.fdopen(descriptor, "w") as file:

@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from data_contracts.publication import Workspace
+from data_contracts.published_files import canonical_uri
 from flows.environment import default_workspace
 
 
@@ -22,7 +22,7 @@ def command_name() -> str:
 
 def elsewhere(workspace: str) -> str:
     """The option that a command needs for a workspace that is not the usual one."""
-    is_usual = Workspace(workspace).uri == Workspace(default_workspace()).uri
+    is_usual = canonical_uri(workspace) == canonical_uri(default_workspace())
     return "" if is_usual else f" --workspace {shlex.quote(workspace)}"
 
 

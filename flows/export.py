@@ -26,7 +26,7 @@ def export_model(model_uri: str, workspace_uri: str, out: Path) -> list[Path]:
             loading its graph could run code.
         EnvironmentProblem: the folder cannot be written.
     """
-    workspace = Workspace(workspace_uri)
+    workspace = Workspace.existing(workspace_uri)
     _, _, link = model_refs.resolve(workspace, model_uri)
     registration = workspace.load(link, Registration)
     if out.exists():

@@ -149,6 +149,8 @@ def make_card(
     except EnvironmentProblem as away:  # as far as this machine knows: there is a card all the same
         step = None if run_dir is None else max(_checkpoints_here(run_dir), default=None)
         coming = f"Not known while the workspace does not answer ({away.where}: {away.what})"
+    except OSError as refused:
+        step, coming = None, f"Not known while the workspace cannot be read ({refused})."
     log = "" if failed is None else failed.log
     return FailureCard(
         pipeline=context.pipeline,

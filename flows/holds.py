@@ -96,10 +96,11 @@ def release(workspace_uri: str, pipeline: str, *, why: str, name: str = "") -> s
 
     Raises:
         ConfigError: no such pipeline, no reason, or nobody holds it.
+        EnvironmentProblem: no workspace, or it cannot be used.
         RefConflict: another decision came first; nothing was recorded.
     """
     held = name_of(pipeline, name)
-    if shown_hold(Workspace(workspace_uri), held) is None:
+    if shown_hold(Workspace.existing(workspace_uri), held) is None:
         raise ConfigError("nobody holds this pipeline.", where=held)
     _record(workspace_uri, held, "release", why)
     return f"{held} is let go: its schedules, triggers and windows count again, and nothing is started now."

@@ -51,7 +51,7 @@ def reproduce_model(model_uri: str, workspace_uri: str, *, again: bool, as_json:
         IntegrityError: something that it was made from is gone or altered.
         TrainingFailed, RunStopped, EnvironmentProblem: as a retrain.
     """
-    workspace = Workspace(workspace_uri)
+    workspace = Workspace.existing(workspace_uri)
     name, version, registration = model_refs.resolve(workspace, model_uri)
     said = f"{name} version {version}"
     view = JsonLines() if as_json else Terminal()

@@ -71,7 +71,7 @@ def resume(
     if from_step is not None and not why.strip():
         raise ConfigError("going back needs its reason.", where="--why", advice="Whoever is on call will read it.")
     uri = workspace or default_workspace()
-    link, begun = named_run(Workspace(uri), run)
+    link, begun = named_run(Workspace.existing(uri), run)
     request = RetrainRequest(
         pipeline=pipeline or _file_of(begun.pipeline, link.sha256[:16]),
         workspace=uri,

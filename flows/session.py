@@ -17,6 +17,7 @@ from data_contracts.digest_cache import DigestCache
 from data_contracts.errors import DataError, HeadwayError, IntegrityError, RunStopped
 from data_contracts.full_disk import naming_a_full_disk
 from data_contracts.leftovers import at_work_in, scratch_folder
+from data_contracts.places import as_unusable
 from data_contracts.publication import Workspace
 from flows.devices import devices_of
 from flows.environment import project_folder
@@ -146,13 +147,14 @@ def _present(workspace: Workspace, claim: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _naming_a_lost_workspace(workspace: Workspace) -> Iterator[None]:
-    """Raises `EnvironmentProblem` for whatever fails in the body because the workspace's folder went away."""
+    """Raises `EnvironmentProblem` for whatever fails in the body because the workspace's folder went away, or because
+    the system refuses a file in it."""
     try:
         yield
     except RunStopped:
         raise
     except Exception as error:
-        problem = workspace.lost()
+        problem = workspace.lost() or as_unusable(error, (workspace.local_root,))
         if problem is None:
             raise
         raise problem from error

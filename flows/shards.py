@@ -59,7 +59,7 @@ def read_shards(pipeline: str, workspace_uri: str) -> ShardTable:
         IntegrityError: the manifest is damaged.
     """
     name = load_pipeline(find_pipeline_file(pipeline, project_folder())).pipeline
-    workspace = Workspace(workspace_uri)
+    workspace = Workspace.existing(workspace_uri)
     manifest = _newest_manifest(workspace, name)
     if manifest is None:
         raise ConfigError(

@@ -98,10 +98,8 @@ class Status(BaseModel):
 
 
 def read_status(workspace_uri: str) -> Status:
-    """Raises `ConfigError` when there is no workspace."""
-    workspace = Workspace(workspace_uri)
-    if workspace.is_empty():
-        raise ConfigError("there is no workspace here.", where=workspace.uri, advice="Run `headway retrain` first.")
+    """Raises `EnvironmentProblem`: there is no workspace, or it cannot be used."""
+    workspace = Workspace.existing(workspace_uri)
     models = [_model(workspace, name) for name in workspace.names("refs/models")]
     here = {path.name for path in workspace.local_root.glob("runs/*")}
     described = {name[:16]: name.removesuffix(".json") for name in workspace.names(f"documents/{RunSpec.kind}")}

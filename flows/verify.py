@@ -17,7 +17,7 @@ MARKS = {"proved": "proved", "gone": "gone  ", "broken": "BROKEN"}
 
 def verify_model(model_uri: str, workspace_uri: str, *, as_json: bool) -> int:
     """Print every link; 0 when the chain holds, the exit code of an integrity error when one is broken."""
-    workspace = Workspace(workspace_uri)
+    workspace = Workspace.existing(workspace_uri)
     found = []
     for proof in proofs(workspace, model_uri):
         found.append(proof)

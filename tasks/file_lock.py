@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_contracts.errors import RegistryError
+from data_contracts.places import naming_the_place
 
 WITHIN_S = 600.0
 """Longer than any registration should take, its upload to a server included."""
@@ -24,10 +25,12 @@ def holding(path: Path, *, within_s: float = WITHIN_S) -> Iterator[None]:
 
     Raises:
         RegistryError: still held at the deadline; names the holder.
+        EnvironmentProblem: the lock file cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Children must not inherit the descriptor: the lock would live as long as they do.
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with naming_the_place(str(path)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Children must not inherit the descriptor: the lock would live as long as they do.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         _acquire(descriptor, path, within_s)
         os.ftruncate(descriptor, 0)

@@ -261,7 +261,7 @@ def test_a_workspace_that_cannot_be_written_is_refused_at_once() -> None:
 
 def test_a_workspace_that_is_a_file_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(EnvironmentProblem, match="cannot be written"):
+    with pytest.raises(EnvironmentProblem, match="Not a directory"):
         Workspace.create(str(tmp_path / "file"))
 
 

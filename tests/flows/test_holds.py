@@ -72,6 +72,7 @@ def test_who_holds_what_is_held_already_is_told_by_whom_since_when_and_why_and_b
 
 
 def test_a_decision_needs_a_reason_a_pipeline_and_something_to_let_go(request_of: RetrainRequest, headway) -> None:
+    Workspace.create(request_of.workspace).publish("documents/other", b"{}")
     for arguments, told in {
         ("hold", "tiny.yaml", "--why", "  "): "needs its reason",
         ("hold", "tinny.yaml", "--why", "so"): "tinny.yaml",

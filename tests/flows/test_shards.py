@@ -105,6 +105,7 @@ def test_the_newest_shards_of_this_pipeline_are_shown(workspace: Workspace) -> N
 
 
 def test_a_pipeline_without_shards_is_told_what_to_do(workspace: Workspace) -> None:
+    workspace.publish("documents/other", b"{}")
     with pytest.raises(ConfigError, match=r"no shards here yet.*retrain"):
         shards(workspace)
 
