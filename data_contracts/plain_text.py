@@ -23,9 +23,10 @@ from html import escape
 MAX_FIELD_CHARS = 2_000
 """Of one field in a page or a table; documents and JSON hold the whole."""
 
-_WORKFLOW_COMMAND = re.compile(r"(?<!\S):(?=:[A-Za-z][^\n]*::)|#(?=#\w*\[)")
+_WORKFLOW_COMMAND = re.compile(r"(?<!\S):(?=:[A-Za-z])|#(?=#\w*\[)")
 """GitHub reads `::name::` where a line begins, `##[name]` anywhere; Azure and TeamCity `##vso[` and `##teamcity[`.
-Where a line begins is for whoever wraps it to say, so every word counts."""
+Where a line begins is for whoever wraps it to say, so every word counts; whether `::` follows on the line is not looked
+for, which would cost the square of a line's length."""
 _EMOJI_CODE = re.compile(r":(?=[^\W\d]|[+-])|(?<!\d):(?=\d)")
 """Of `:smile:` the first half is enough: what follows may be a colon of ours."""
 _LINK = re.compile(r":(?=//)|(?<=\bwww)\.|(?<=mailto):|(?<=xmpp):", re.IGNORECASE)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from data_contracts.errors import EnvironmentProblem
 
 LISTENS = "0A"
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -20,3 +24,21 @@ def users_listening(port: int) -> set[int]:
                 if columns[3] == LISTENS and int(columns[1].rpartition(":")[2], 16) == port:
                     found.add(int(columns[7]))
     return found
+
+
+def require_own_listener(url: str, server: str) -> None:
+    """Before a password that is meant for a server of this user's own goes there. Root's are as good.
+
+    Args:
+        url: of a loopback address.
+
+    Raises:
+        EnvironmentProblem: another user listens on that port.
+    """
+    others = users_listening(urlsplit(url).port or 0) - {os.geteuid(), 0}
+    if others:
+        raise EnvironmentProblem(
+            f"another user (uid {min(others)}) has taken {server}'s port.",
+            where=url,
+            advice="Give another port, and ask that user.",
+        )

@@ -20,6 +20,14 @@ HOW_TO_CLOSE = (
 )
 
 
+class _GoesNowhereElse(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """urllib would give the next server the password too."""
+
+
+_ASKING = urllib.request.build_opener(_GoesNowhereElse)
+
+
 def openness(api_url: str) -> str:
     """What is open, in one sentence with advice; empty where nothing is, or the server does not answer."""
     api = api_url.rstrip("/")
@@ -43,12 +51,10 @@ def is_known(api_url: str, password: str) -> bool:
 
 
 def status_and_headers(url: str, **headers: str) -> tuple[int, Mapping[str, str]]:
-    """What a server says to this GET alone; 0 where nobody answers."""
+    """What this server says to this GET alone, be it where else to ask; 0 where nobody answers."""
     with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
         try:
-            with urllib.request.urlopen(
-                urllib.request.Request(url, headers=headers), timeout=ANSWER_WITHIN_S
-            ) as answer:
+            with _ASKING.open(urllib.request.Request(url, headers=headers), timeout=ANSWER_WITHIN_S) as answer:
                 return answer.status, {name.lower(): value for name, value in answer.headers.items()}
         except urllib.error.HTTPError as error:
             with error:

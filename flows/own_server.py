@@ -20,9 +20,10 @@ from data_contracts.errors import EnvironmentProblem
 from data_contracts.full_disk import naming_a_full_disk
 from data_contracts.leftovers import scratch_folder
 from flows.flow_run_claims import end_killed_flow_runs, holding_flow_runs
+from flows.listeners import require_own_listener
 from flows.open_server import is_known
 from flows.serve import Server, prefect_server, running, wait_until_ready
-from flows.server_password import new_password
+from flows.server_password import is_of_headway_ui, new_password
 from tasks import mlflow_store
 from training.launch.ports import free_port
 
@@ -92,6 +93,8 @@ def _require_known(api_url: str) -> None:
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_KEY
 
     password = str(PREFECT_API_AUTH_STRING.value() or "")
+    if is_of_headway_ui(password):
+        require_own_listener(api_url, "Prefect")
     if (PREFECT_API_KEY.value() and not password) or is_known(api_url, password):
         return
     raise EnvironmentProblem(

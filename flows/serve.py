@@ -21,12 +21,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from urllib.parse import urlsplit
 
 from data_contracts.errors import EXIT_TERMINATED, EnvironmentProblem
 from data_contracts.publication import Workspace
 from flows.flow_run_claims import end_killed_flow_runs, killed_flow_runs
-from flows.listeners import users_listening
+from flows.listeners import require_own_listener
 from flows.output import print_line, print_lines
 from flows.server_password import USER, kept_password, password_file
 from tasks import mlflow_app
@@ -230,7 +229,7 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], logs: Pat
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise ended_by_itself(server, process, logs)
-        _require_own_port(server)
+        require_own_listener(server.url, server.name)  # else the password goes to whoever took the port
         with contextlib.suppress(OSError), urllib.request.urlopen(server.url + server.health, timeout=2):
             return
         time.sleep(0.2)
@@ -239,17 +238,6 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], logs: Pat
         where=server.url,
         advice=f"Read {log_of(server, logs)}.",
     )
-
-
-def _require_own_port(server: Server) -> None:
-    """The password goes to whoever listens: who took the port before our server must not get it."""
-    others = users_listening(urlsplit(server.url).port or 0) - {os.geteuid()}
-    if others:
-        raise EnvironmentProblem(
-            f"another user (uid {min(others)}) has taken {server.name}'s port.",
-            where=server.url,
-            advice="Give another port, and ask that user.",
-        )
 
 
 def ended_by_itself(

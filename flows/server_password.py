@@ -17,6 +17,7 @@ from pathlib import Path
 from data_contracts.errors import EnvironmentProblem
 
 USER = "headway"
+FILE = "password"
 RANDOM_BYTES = 24
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -29,7 +30,7 @@ def new_password() -> str:
 
 def password_file() -> Path:
     """Of this user's `headway ui`."""
-    return private_folder() / "password"
+    return private_folder() / FILE
 
 
 def private_folder() -> Path:
@@ -38,8 +39,7 @@ def private_folder() -> Path:
     Raises:
         EnvironmentProblem: it cannot be made, or is another user's.
     """
-    home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect").expanduser()
-    folder = home / "headway"
+    folder = _folder()
     try:
         folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         if folder.stat().st_uid != os.geteuid():
@@ -52,6 +52,17 @@ def private_folder() -> Path:
             advice="Let PREFECT_HOME name a folder of your own.",
         ) from error
     return folder
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect").expanduser() / "headway"
+
+
+def is_of_headway_ui(password: str) -> bool:
+    """Whether this user's `headway ui` has drawn it: no server of another user's should ever hear it."""
+    with contextlib.suppress(OSError):
+        return bool(password) and _read(_folder() / FILE) == password
+    return False
 
 
 def kept_password(file: Path) -> str:

@@ -9,7 +9,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_contracts.errors import ConfigError
+from data_contracts.errors import ConfigError, shortened
+from training.blame import definition
 from training.graph_check.check import check_graph_file
 from training.graph_check.refusal import UnsafeGraph
 from training.launch.rank import Rank, arm
@@ -90,13 +91,23 @@ def write_graph(model: nn.Module, example: Tensor, out: Path) -> None:
     The same model gives the same bytes on any machine with these versions of torch and numpy.
 
     Raises:
-        ConfigError: the graph needs what is loaded nowhere unchecked, such as an operator that is not on the list.
+        ConfigError: torch.export cannot trace the model, or its graph needs what is loaded nowhere unchecked, such as
+            an operator that is not on the list.
     """
     import numpy as np
     import torch
 
     free = dict.fromkeys(range(example.dim()), torch.export.Dim.AUTO)
-    program = torch.export.export(model, (example,), dynamic_shapes=(free,))
+    try:
+        program = torch.export.export(model, (example,), dynamic_shapes=(free,))
+    except Exception as error:  # whatever tracing a user's code comes upon
+        said = shortened(" ".join(str(error).split()), 300)
+        raise ConfigError(
+            f"torch.export cannot trace the model ({type(error).__name__}: {said}).",
+            where=definition(type(model)) or "recipe",
+            advice="Its `forward` must be one graph for inputs of any length: torch.export's documentation says what "
+            "Python it follows.",
+        ) from error
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             for name in LEFT_OUT:

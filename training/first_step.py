@@ -11,17 +11,21 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from data_contracts import errors
 from data_contracts.documents import Frozen
 from data_contracts.errors import ConfigError, HeadwayError
+from data_contracts.leftovers import scratch_folder
 from training.blame import definition
 from training.config import TrainingSpec
 from training.data.shapes import DataShape
 from training.launch.process_tree import beside_headway, die_with_parent
 from training.made_up_rows import made_up_batch
 from training.parallel.spec import ParallelSpec
+
+if TYPE_CHECKING:
+    from training.recipes.protocol import Recipe
 
 WITHIN_S: Final = 120.0
 MOST_ROWS: Final = 8
@@ -48,7 +52,7 @@ class FirstStep(Frozen):
 
 
 def require_first_step(request: FirstStepRequest, *, search_path: Sequence[str]) -> str:
-    """Build the recipe's model, take one step, measure, and call the model with its example.
+    """Build the recipe's model, take one step, measure, and export the model by its example.
 
     Args:
         search_path: folders where the user's recipe may lie.
@@ -156,16 +160,29 @@ def _step(training: TrainingSpec, shape: DataShape) -> None:
     learner.model.eval()
     with torch.no_grad():
         recipe.measures(learner.model, batch)
-        example = recipe.example_input().to(gang.device)
-        kind = type(getattr(recipe, "_recipe", recipe))
-        try:
-            learner.model(example)
-        except Exception as error:
-            raise ConfigError(
-                f"the model cannot be called with example_input ({type(error).__name__}: {str(error)[:200]}).",
-                where=definition(vars(kind).get("example_input", kind)) or "recipe",
-                advice="It is exported as it is called with that.",
-            ) from error
+    del learner  # two models of a size that just fits would not
+    _export(recipe)
+
+
+def _export(recipe: Recipe) -> None:
+    """As is done with what training ends with: not for that to be refused hours later."""
+    import torch
+
+    from training.export import write_graph
+
+    model, example = recipe.build().eval(), recipe.example_input()
+    kind = type(getattr(recipe, "_recipe", recipe))
+    try:
+        with torch.no_grad():
+            model(example)
+    except Exception as error:
+        raise ConfigError(
+            f"the model cannot be called with example_input ({type(error).__name__}: {str(error)[:200]}).",
+            where=definition(vars(kind).get("example_input", kind)) or "recipe",
+            advice="It is exported as it is called with that.",
+        ) from error
+    with scratch_folder("headway-first-step-") as folder:
+        write_graph(model, example, folder)
 
 
 def main() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,9 @@ import pytest
 from data_contracts.errors import EnvironmentProblem
 from flows.environment import prepare
 from flows.listeners import users_listening
+from flows.own_server import require_answer
 from flows.serve import prefect_server, wait_until_ready
+from flows.server_password import kept_password, password_file
 from training.launch.ports import free_port
 
 NOBODY = 65534
@@ -44,6 +48,47 @@ def test_a_server_whose_port_another_user_took_is_given_no_password(taken: int, 
                 wait_until_ready(prefect_server(taken, "headway:drawn"), server, tmp_path)
         finally:
             server.kill()
+
+
+def test_the_password_of_headway_ui_is_given_to_no_port_of_another_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As when our server has ended, and a shell still has its password."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    if os.geteuid() != 0:
+        pytest.skip("only root becomes another user")
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    drawn, heard = kept_password(password_file()), []
+
+    class Stranger(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(self.headers.get("Authorization"))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"true")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    stranger = http.server.HTTPServer(("127.0.0.1", 0), Stranger, bind_and_activate=False)
+    os.fchown(stranger.fileno(), NOBODY, -1)
+    stranger.server_bind()
+    stranger.server_activate()
+    threading.Thread(target=stranger.serve_forever, args=(0.01,), daemon=True).start()
+    url = f"http://127.0.0.1:{stranger.server_port}/api"
+    try:
+        with (
+            temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: drawn}),
+            pytest.raises(EnvironmentProblem, match=r"another user .* has taken Prefect's port"),
+        ):
+            require_answer(url)
+        assert heard == [None]
+        with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: "team:of-another-account"}):
+            require_answer(url)
+    finally:
+        stranger.shutdown()
+        stranger.server_close()
 
 
 def test_what_is_asked_on_this_machine_goes_through_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

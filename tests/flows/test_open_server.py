@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from flows.open_server import FOREIGN, openness
+from flows.open_server import FOREIGN, is_known, openness
 
 Serve = Callable[..., str]
 
@@ -66,3 +66,33 @@ def test_a_closed_one_and_one_that_is_not_there_are_not_called_open(serve: Serve
         taken.bind(("127.0.0.1", 0))
         assert openness(f"http://127.0.0.1:{taken.getsockname()[1]}/api") == ""
     assert openness("no url") == ""
+
+
+def test_a_server_that_sends_elsewhere_takes_no_password_there() -> None:
+    heard: list[str | None] = []
+
+    class Elsewhere(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            heard.append(self.headers.get("Authorization"))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Sends(Elsewhere):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{elsewhere.server_port}/")
+            self.end_headers()
+
+    with (
+        http.server.HTTPServer(("127.0.0.1", 0), Elsewhere) as elsewhere,
+        http.server.HTTPServer(("127.0.0.1", 0), Sends) as sends,
+    ):
+        for server in (elsewhere, sends):
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        assert is_known(f"http://127.0.0.1:{sends.server_port}/api", "headway:drawn")
+        for server in (elsewhere, sends):
+            server.shutdown()
+    assert heard == []

@@ -101,6 +101,8 @@ def test_a_good_recipe_takes_its_first_step(tried: Tried) -> None:
         ("return torch.zeros(2, self.shape.num_numeric)", "return torch.zeros(2, 7)", "with example_input", 38),
         ("return Net(", "return 1 / 0 or Net(", "ZeroDivisionError", 26),
         ("import nn\n", "import nm\n", "cannot import the recipe", None),
+        ("return self.head(", "print(numeric.sum().item() > 0 and 1 or 2); return self.head(", "torch.export", 9),
+        ("torch.relu(self.body(numeric))", "torch.rand_like(self.body(numeric))", "rand_like", None),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(tried: Tried, old: str, new: str, what: str, line: int | None) -> None:
