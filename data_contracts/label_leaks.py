@@ -23,6 +23,8 @@ MIN_ROWS_PER_VALUE = 20
 """With fewer, the column names rows, and says of each its label whatever that means."""
 MIN_R_SQUARED = 0.9999
 MAX_CLASSES = 1000
+FIRST_ROWS = 20_000
+"""Of which ranks are compared before those of all rows are."""
 MAX_SORTED_ROWS = 2_000_000
 """Of more, to sort each column would take longer than the contract's own checks."""
 NUMBERS: tuple[Family, ...] = ("bool", "integer", "float", "decimal")
@@ -131,19 +133,59 @@ def _classes_lie_apart(
 def _telling_a_number(
     connection: duckdb.DuckDBPyConnection, label: str, inputs: Sequence[str], types: dict[str, str]
 ) -> list[str]:
-    measured = [name for name in inputs if family(types[name]) in NUMBERS]
-    if not measured:
-        return []
+    return [
+        name
+        for name in inputs
+        if (family(types[name]) in NUMBERS and _goes_along(connection, name, label))
+        or _each_value_has_its_number(connection, name, label)
+    ]
+
+
+def _goes_along(connection: duckdb.DuckDBPyConnection, name: str, label: str) -> bool:
+    """Whether the label is a line of the column, or goes up or down with it whatever the curve."""
+    rows = f"SELECT {identifier(label)}::DOUBLE AS y, {identifier(name)}::DOUBLE AS x FROM {ROWS}"
     finite = "isfinite(y) AND isfinite(x)"
-    found = []
-    for name in measured:
-        pairs = f"SELECT {identifier(label)}::DOUBLE AS y, {identifier(name)}::DOUBLE AS x FROM {ROWS}"
-        row = connection.execute(
-            f"SELECT corr(y, x) FILTER ({finite}), count(*) FILTER ({finite}), count(y) FROM ({pairs})"
-        ).fetchone()
-        r, num_pairs, num_labels = row or (None, 0, 0)
-        # Rounded: sums of floats depend on the order in which threads add them up, and a receipt must not.
-        is_told = r is not None and round(r * r, 6) >= MIN_R_SQUARED
-        if is_told and num_pairs >= MIN_ERRORS and num_pairs * 2 > num_labels:
-            found.append(name)
-    return found
+    row = connection.execute(
+        f"SELECT corr(y, x) FILTER ({finite}), count(*) FILTER ({finite}), count(y) FROM ({rows})"
+    ).fetchone()
+    r, num_pairs, num_labels = row or (None, 0, 0)
+    if num_pairs < MIN_ERRORS or num_pairs * 2 <= num_labels:
+        return False
+    if _tells(r):
+        return True
+    # Sorting costs: a curve that all rows keep to, the first of them do.
+    for most in (FIRST_ROWS, MAX_SORTED_ROWS):
+        if not _tells(_rank_correlation(connection, f"{rows} LIMIT {most}", finite)):
+            return False
+    return bool(num_pairs <= MAX_SORTED_ROWS)
+
+
+def _tells(r: float | None) -> bool:
+    # Rounded: sums of floats depend on the order in which threads add them up, and a receipt must not.
+    return r is not None and round(r * r, 6) >= MIN_R_SQUARED
+
+
+def _rank_correlation(connection: duckdb.DuckDBPyConnection, rows: str, finite: str) -> float | None:
+    """Spearman's; equal values share the middle of their ranks."""
+    pairs = f"SELECT y, x FROM ({rows}) WHERE {finite}"
+    middle = "rank() OVER (ORDER BY {0}) - rank() OVER (ORDER BY {0} DESC) AS {0}"
+    row = connection.execute(
+        f"SELECT corr(y, x) FROM (SELECT {middle.format('y')}, {middle.format('x')} FROM ({pairs}))"
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def _each_value_has_its_number(connection: duckdb.DuckDBPyConnection, name: str, label: str) -> bool:
+    """Whether rows of one value of the column have, nearly, one number; null is a value."""
+    column, y = identifier(name), f"{identifier(label)}::DOUBLE"
+    (num_values, num_rows) = connection.execute(
+        f"SELECT approx_count_distinct({column}), count(*) FROM {ROWS} WHERE isfinite({y})"
+    ).fetchone() or (0, 0)
+    if num_rows < MIN_ERRORS or num_values * MIN_ROWS_PER_VALUE > num_rows:
+        return False
+    of_value = f"SELECT count(*) AS n, var_pop({y}) AS v FROM {ROWS} WHERE isfinite({y}) GROUP BY {column}"
+    row = connection.execute(
+        f"SELECT (SELECT sum(n * v) / sum(n) FROM ({of_value})), (SELECT var_pop({y}) FROM {ROWS} WHERE isfinite({y}))"
+    ).fetchone()
+    within, over_all = row or (None, None)
+    return bool(within is not None and over_all and round(within / over_all, 6) <= 1 - MIN_R_SQUARED)

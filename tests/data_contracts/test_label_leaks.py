@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
 
-from data_contracts.label_leaks import Label, judge_label
+from data_contracts.label_leaks import FIRST_ROWS, Label, judge_label
 from data_contracts.rows_database import ROWS
 
 NUM_ROWS = 1000
@@ -61,6 +63,35 @@ def test_a_column_that_tells_the_class_is_named(column: list[Any]) -> None:
 def test_a_column_that_tells_the_number_is_named() -> None:
     for column in (NUMBERS, [3 * each - 7 for each in NUMBERS], [-each for each in NUMBERS]):
         assert observed(NUMBERS, column, is_class=False) == "`x` alone tells `y`"
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [lambda x: math.exp(5 * x), lambda x: -(x**3), lambda x: round(math.atan(x), 2)],
+    ids=["exponential", "falling cube", "bounded and rounded"],
+)
+def test_a_column_that_the_number_goes_along_with_on_a_curve_is_named(curve: Callable[[float], float]) -> None:
+    assert observed(NUMBERS, [curve(each) for each in NUMBERS], is_class=False) == "`x` alone tells `y`"
+    assert observed([curve(each) for each in NUMBERS], NUMBERS, is_class=False) == "`x` alone tells `y`"
+
+
+def test_a_column_whose_every_value_has_its_own_number_is_named() -> None:
+    grades = [DRAW.randrange(6) for _ in range(NUM_ROWS)]
+    prices = [[3.0, 1.0, 4.0, 1.5, 9.0, 2.6][grade] for grade in grades]
+    assert observed(prices, [f"grade {grade}" for grade in grades], is_class=False) == "`x` alone tells `y`"
+    assert observed(prices, grades, is_class=False) == "`x` alone tells `y`"
+    assert observed(prices, [f"grade {grade // 2}" for grade in grades], is_class=False) == ""
+    assert observed(NUMBERS, [f"row {row}" for row in range(NUM_ROWS)], is_class=False) == ""
+
+
+def test_of_more_rows_than_are_looked_at_first_all_have_to_go_along() -> None:
+    numbers = [DRAW.gauss(0, 1) for _ in range(FIRST_ROWS + 2000)]
+    curve = [math.exp(5 * each) for each in numbers]
+    noise = [DRAW.gauss(0, 1) for _ in numbers]
+    for column, passed in ((curve, False), (curve[:FIRST_ROWS] + noise[FIRST_ROWS:], True)):
+        with duckdb.connect() as connection:
+            connection.register(ROWS, pa.table({"y": numbers, "x": column}))
+            assert judge_label(connection, label("y", False, ("x",)), {"y": "double", "x": "double"}).passed is passed
 
 
 @pytest.mark.parametrize(
