@@ -213,7 +213,7 @@ def test_a_taken_port_is_named_with_the_option_that_chooses_another(command, new
 
 def test_status_where_there_is_no_workspace(command, new_project) -> None:
     code, err = command("status", "--workspace", str(new_project.workspace))
-    assert code == 2
+    assert code == 8
     assert_one_message(err, str(new_project.workspace))
     assert not new_project.workspace.exists()
 
