@@ -11,7 +11,7 @@ import io
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
 
 from data_contracts.digests import HASHERS, Algorithm, file_digest, sha256_bytes
 from data_contracts.documents import Document, Link, StoredFile
@@ -46,22 +46,30 @@ MOST_READS = 3
 def canonical_uri(uri: str) -> str:
     """The one name of a workspace, whether it can be used or not. Raises `ConfigError`: no such kind of place."""
     try:
-        return _opened(uri)[2]
+        return _opened(uri).uri
     except EnvironmentProblem:
         return uri
 
 
-def _opened(uri: str) -> tuple[Any, str, str]:
-    """The file system, the root in it, and the workspace's name, which for a folder is its root."""
+class _Opened(NamedTuple):
+    fs: Any
+    root: str
+    """In the file system."""
+    uri: str
+    """The workspace's name; of a folder, its root."""
+    is_folder: bool
+
+
+def _opened(uri: str) -> _Opened:
     fs, root = open_file_system(uri)
     if "file" not in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)):
-        return fs, root.rstrip("/"), uri.rstrip("/")
+        return _Opened(fs, root.rstrip("/"), uri.rstrip("/"), is_folder=False)
     try:
         folder = str(resolved(Path(root)))
     except OSError as error:
         require_usable(Path(root))
         raise EnvironmentProblem(f"it cannot be used ({error.strerror}).", where=root) from error
-    return fs, folder, folder
+    return _Opened(fs, folder, folder, is_folder=True)
 
 
 def document_path(link: Link) -> str:
@@ -99,8 +107,7 @@ class PublishedFiles:
         self.presence: Path | None = None
         """A file in the workspace's folder for as long as this process uses it: where that is gone, so is the folder,
         and nothing may be made in its stead."""
-        self.fs, self.root, self.uri = _opened(uri)
-        is_folder = self.uri == self.root
+        self.fs, self.root, self.uri, is_folder = _opened(uri)
         self._local = Path(self.root) if is_folder else local_side(self.uri, endpoint_of(self.fs))
         require_usable(self._local)
         opened.add(self._local)

@@ -83,12 +83,15 @@ def find_pipeline_file(name: str, folder: Path) -> Path:
     """A path to a pipeline file, or the bare name of one in `deployments/`.
 
     Raises:
-        ConfigError: no such file; names what there is.
+        ConfigError: no such file, or it may not be looked at; names what there is.
     """
     deployments = folder / "deployments"
     for candidate in (folder / name, deployments / f"{name}.yaml", deployments / f"{name}{OF_A_PIPELINE}"):
-        if candidate.is_file():
-            return candidate.resolve()
+        try:
+            if candidate.is_file():
+                return candidate.resolve()
+        except OSError as error:  # no right to its folder, or a name that is too long
+            raise ConfigError("the pipeline file cannot be read.", where=str(candidate), advice=str(error)) from error
     known = [pipeline_name(path) for path in pipeline_files(folder)]
     raise ConfigError(
         "no such pipeline file.",

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts.errors import ConfigError
+from data_contracts.publication import Workspace
 from flows.champion_flow import MoveRequest, move_champion
 
 
@@ -31,6 +32,7 @@ def test_a_form_that_makes_no_sense_is_refused(given: dict[str, Any], told: str)
 
 @pytest.mark.parametrize("move", ["rollback", "promote", "refuse"])
 def test_a_move_of_an_unknown_model_says_so(move: str, tmp_path: Path) -> None:
+    Workspace(str(tmp_path)).publish("refs/models/other/note", b"{}")
     request = MoveRequest.model_validate(
         {"model": "nobody", "why": "w", "move": move, "version": "1", "workspace": str(tmp_path)}
     )

@@ -92,7 +92,7 @@ def warm() -> None:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A pipeline, and a workspace in which a hold and a run are, that stands open for everybody."""
     for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == os.geteuid() and folder.name.startswith(("pytest", "test_")):
+        if folder.stat().st_uid == os.geteuid() and folder.name.startswith(("pytest", "popen-gw", "test_")):
             folder.chmod(0o755)
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "one.txt").write_text("one\n")

@@ -270,6 +270,7 @@ def test_a_projection_that_another_host_overtook_is_repeated(versions, register,
 
 
 def test_a_model_nobody_registered_has_no_history(context: RunContext) -> None:
+    context.workspace.publish("refs/models/other/note", b"{}")
     for name in (MODEL, f"../{MODEL}"):
         with pytest.raises(ConfigError, match=f"no model '{name}' in this workspace"):
             read_history(context.workspace.uri, name)
