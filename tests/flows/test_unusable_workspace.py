@@ -352,10 +352,12 @@ def test_a_retrain_whose_workspace_is_refused_meanwhile_fails_for_that_and_keeps
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 8
     said = capfd.readouterr().err
     if how == "read-only":
+        assert "it is " in said, said
         card = Path(said.rpartition("it is ")[2].strip())
         page = card.read_text()
         card.unlink()
         assert "Read-only file system" in page
     else:
+        assert [*workspace.glob("ledger/*/failure.md")], said
         (card,) = workspace.glob("ledger/*/failure.md")
         assert "Permission denied" in card.read_text()

@@ -12,12 +12,12 @@ from typing import BinaryIO, Self, cast
 
 import numpy as np
 import xxhash
-from pydantic import ValidationError
 
 from data_contracts import stages
 from data_contracts.digests import Algorithm, DigestingWriter, canonical_json, file_digest, sha256_of
 from data_contracts.documents import Frozen, PayloadColumn, Sha256, Shard, ShardGroup, StoredFile
-from data_contracts.errors import DataError, EnvironmentProblem, IntegrityError
+from data_contracts.errors import DataError, IntegrityError
+from data_contracts.places import reading
 from data_contracts.publication import Workspace
 from data_contracts.published_files import FileDigests
 from training.data.bucket_shuffle import ShuffledRows
@@ -84,14 +84,6 @@ class EveryByte:
     ) -> None: ...
 
 
-def _unreadable(where: str, error: OSError) -> EnvironmentProblem:
-    return EnvironmentProblem(
-        f"a group that may be finished cannot be read ({error.strerror or error}).",
-        where=where,
-        advice="Check the workspace's owner, mode and disk.",
-    )
-
-
 def find_group(workspace: Workspace, key: str, digests: FileDigests) -> GroupRecord | None:
     """The record under this key when it and all its files are intact; None means: encode the group (again).
 
@@ -104,22 +96,16 @@ def find_group(workspace: Workspace, key: str, digests: FileDigests) -> GroupRec
     """
     where = record_path(key)
     try:
-        value = json.loads(workspace.read(where))
-        if value["sha256"] != sha256_of(value["record"]):
-            return None
-        record = GroupRecord.model_validate(value["record"])
-    except (IntegrityError, ValidationError, ValueError, KeyError, TypeError):
+        with reading(where):
+            value = json.loads(workspace.read(where))
+            if value["sha256"] != sha256_of(value["record"]):
+                return None
+            record = GroupRecord.model_validate(value["record"])
+            for part in record.parts:
+                for shard in part.group.shards:
+                    stages.check_file(workspace, shard.file, digests)
+    except (IntegrityError, DataError, ValueError, KeyError, TypeError, FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        raise _unreadable(where, error) from error
-    try:
-        for part in record.parts:
-            for shard in part.group.shards:
-                stages.check_file(workspace, shard.file, digests)
-    except (IntegrityError, DataError):
-        return None
-    except OSError as error:
-        raise _unreadable(where, error) from error
     # A group that was cleaned away meanwhile is encoded again.
     return record if record.key == key and workspace.renew(where) else None
 

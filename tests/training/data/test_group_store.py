@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ from data_contracts.errors import EnvironmentProblem
 from data_contracts.publication import Workspace
 from training.data.group_store import EveryByte, GroupRecord, record_path
 from training.data.group_store import find_group as find_with
+
+NOBODY = 65534
 
 
 def find_group(workspace: Workspace, key: str) -> GroupRecord | None:
@@ -71,8 +75,19 @@ def test_a_store_that_refuses_is_told_and_not_taken_for_a_missing_group(store: A
     assert find_group(workspace, "e" * 64) is None
 
 
-def test_a_record_that_cannot_be_read_is_told_and_not_taken_for_missing(tmp_path: Path) -> None:
-    workspace = Workspace.create(str(tmp_path))
-    workspace.local_path(record_path("e" * 64)).mkdir(parents=True)
-    with pytest.raises(EnvironmentProblem, match=r"group.json: a group that may be finished cannot be read .*owner"):
-        find_group(workspace, "e" * 64)
+def test_a_record_that_cannot_be_read_is_told_and_not_taken_for_missing() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root becomes another user")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # whose parents everybody may enter
+        workspace = Workspace.create(folder)
+        record = workspace.local_path(record_path("e" * 64))
+        record.parent.mkdir(parents=True)
+        record.touch(0o600)
+        Path(folder).chmod(0o755)
+        os.seteuid(NOBODY)
+        try:
+            with pytest.raises(EnvironmentProblem, match=r"group.json: cannot be read \(Permission denied\).*owner"):
+                find_group(workspace, "e" * 64)
+        finally:
+            os.seteuid(0)
+        assert find_group(workspace, "e" * 64) is None
