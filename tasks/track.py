@@ -96,6 +96,8 @@ class SeriesShipper:
             # still does after the command's last words, when a rehearsal's folder is gone, is nothing to tell.
             if not self._is_waited_for:
                 return
+            if self._workspace.lost() is not None:
+                return  # nor does the ledger keep them then; the flow ends of it and says so, once
             said = str(error).partition("\n")[0]
             log.warning("MLflow takes no series, the ledger keeps them: %s", said or type(error).__name__)
 
