@@ -90,10 +90,31 @@ def main() -> None:
     gc.set_threshold(50_000, 20, 20)
     ends_with: list[int] = []
     atexit.register(leave, ends_with)  # registered before all others, so it comes after them
-    from flows.command_line import run
-
+    try:
+        from flows.command_line import run
+    except Exception as error:
+        sys.exit(_damaged(error))
     ends_with.append(run())
     sys.exit(ends_with[0])
+
+
+def _damaged(error: Exception) -> int:
+    """Say which installed files are altered or gone, where that is why nothing can be imported; else raise the error.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        from data_contracts.errors import EnvironmentProblem
+        from flows.installed_files import check_files
+    except Exception:
+        raise error from None  # so little is left that nobody can look
+    try:
+        check_files()
+    except EnvironmentProblem as problem:
+        print(f"headway: {problem}", file=sys.stderr)
+        return problem.exit_code
+    raise error
 
 
 def leave(ends_with: list[int]) -> None:

@@ -23,6 +23,7 @@ from data_contracts.errors import (
     EXIT_INTERRUPTED,
     EXIT_TERMINATED,
     ConfigError,
+    EnvironmentProblem,
     HeadwayError,
 )
 from data_contracts.places import as_unusable
@@ -33,6 +34,7 @@ from flows.command_signals import HungUp, Terminated, terminate
 from flows.contract_command import app as contract_app
 from flows.deploy.command import deploy
 from flows.environment import default_workspace, prepare
+from flows.installed_files import check_files
 from flows.options import AsJson, ModelUri, Pipeline, WorkspaceUri
 from flows.output import print_json, print_line, print_lines
 from flows.promotion_command import history, promote, refuse, retire, rollback
@@ -143,8 +145,8 @@ def doctor(
 ) -> None:
     """Look for what would fail on this installation, or where a pipeline is to be trained; nothing is trained.
 
-    It looks at installed packages, whether two ranks on this machine reach each other, the workspace, and Prefect. Each
-    has a line: `ok`, `note`, or `FAULT`. Exit code 8: something would fail.
+    It looks at installed packages and their files, whether two ranks on this machine reach each other, the workspace,
+    and Prefect. Each has a line: `ok`, `note`, or `FAULT`. Exit code 8: something would fail.
     """
     from flows.doctor import doctor as look
 
@@ -325,6 +327,12 @@ def _unexpected(error: BaseException) -> int:
     if (problem := as_unusable(error, opened)) is not None:
         print_lines(f"headway: {problem}", sys.stderr)
         return problem.exit_code
+    if isinstance(error, ImportError | SyntaxError):
+        try:
+            check_files()
+        except EnvironmentProblem as damage:
+            print_lines(f"headway: {damage}", sys.stderr)
+            return damage.exit_code
     try:
         descriptor, name = tempfile.mkstemp(prefix="headway-defect-", suffix=".txt")
         with os.fdopen(descriptor, "w") as file:

@@ -13,12 +13,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from packaging.requirements import Requirement
 from pydantic import BaseModel
 
 from data_contracts.errors import EnvironmentProblem, HeadwayError
 from data_contracts.publication import Workspace
 from data_contracts.report_text import count
+from flows.installed_files import check_files, direct_requirements, why_unchecked
 from flows.open_server import openness
 from flows.output import print_json, print_line
 from flows.own_server import require_answer
@@ -77,6 +77,7 @@ def diagnose(workspace_uri: str, pipeline: str = "", *, tell: Callable[[Finding]
 
 def _look(workspace_uri: str, pipeline: str) -> Iterator[Finding]:
     yield _try("packages", _packages)
+    yield _files_finding()
     yield _try("ranks", _ranks_meet)
     yield _try("workspace", lambda: _workspace(workspace_uri))
     yield _prefect_finding()
@@ -110,8 +111,7 @@ def _try(what: str, look: Callable[[], str]) -> Finding:
 def _packages() -> str:
     """Raises `EnvironmentProblem`: what is installed is not what Headway was tested with."""
     wrong = []
-    needed = [Requirement(line) for line in metadata.requires("headway") or ()]
-    needed = [each for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
+    needed = direct_requirements()
     for each in needed:
         try:
             found = metadata.version(each.name)
@@ -126,6 +126,14 @@ def _packages() -> str:
             advice="Install with `pip install --constraint constraints.txt` into a new environment.",
         )
     return f"Headway {metadata.version('headway')}, Python {sys.version.split()[0]}, {len(needed)} requirements met"
+
+
+def _files_finding() -> Finding:
+    """What has no record fails nothing, and is not called in order either."""
+    finding = _try("files", check_files)
+    if finding.state == "ok" and (why := why_unchecked()):
+        return Finding(what="files", state="note", said=f"{finding.said}; Headway's own were not checked: {why}")
+    return finding
 
 
 def _ranks_meet() -> str:

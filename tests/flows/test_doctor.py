@@ -38,6 +38,7 @@ def test_an_installation_in_order_has_no_fault_and_nothing_is_left_of_the_look(l
     assert {each["state"] for each in found.values()} <= {"ok", "note"}
     assert "two ranks met by gloo" in found["ranks"]["said"]
     assert "127.0.0.1" in found["hosts (local)"]["said"]
+    assert found["files"]["state"] == "note" and "editable install has no record" in found["files"]["said"]
     assert [path for path in (project / "workspace").rglob("*") if path.is_file()] == []
 
 
@@ -49,7 +50,7 @@ def test_all_that_would_fail_is_said_at_once_with_exit_code_8(look, project: Pat
     assert code == 8 and "Traceback" not in err
     assert {line.split()[1] for line in out.splitlines() if "FAULT" in line} == {"workspace", "pipeline"}
     code, out, err = look("tiny.yaml")
-    assert code == 8 and "NO_SUCH_SECRET is not set" in out and "1 of 9 would fail: hosts (local)" in err
+    assert code == 8 and "NO_SUCH_SECRET is not set" in out and "1 of 10 would fail: hosts (local)" in err
 
 
 def test_what_the_system_refuses_is_a_finding_and_the_rest_is_told_too(
@@ -58,7 +59,7 @@ def test_what_the_system_refuses_is_a_finding_and_the_rest_is_told_too(
     (project / "workspace").mkdir()
     (project / "workspace" / "runs").write_text("")  # a file where hosts share a folder
     code, out, err = look("tiny.yaml")
-    assert code == 8 and "1 of 9 would fail: hosts (local)" in err
+    assert code == 8 and "1 of 10 would fail: hosts (local)" in err
     assert "File exists" in out and str(project / "workspace" / "runs") in out
 
 
