@@ -32,6 +32,7 @@ NOTICES = {
     "trial": "trial",
     "recipe.untried": "untried",
     "shard.left_out": "split",
+    "shard.without_rows": "split",
     "fit.sample": "fit",
     "length": "length",
     "start_from": "start",

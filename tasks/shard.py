@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+from typing import ClassVar
 
 from data_contracts import refs
 from data_contracts.digests import sha256_bytes
-from data_contracts.documents import ContractReceipt, FittedState, Link, ShardGroup, ShardManifest, Snapshot, SourceFile
+from data_contracts.documents import (
+    ContractReceipt,
+    Document,
+    FittedState,
+    Link,
+    ShardGroup,
+    ShardManifest,
+    Snapshot,
+    SourceFile,
+)
 from data_contracts.errors import IntegrityError, RefConflict
 from data_contracts.quarantine import left_out_rows
 from data_contracts.report_text import count
@@ -24,6 +34,7 @@ from training.data.fit_sample import sample_line
 from training.data.given_split import GivenSplit
 from training.data.group_store import record_path
 from training.data.group_writer import GroupWriter
+from training.data.row_blocks import listed_without_rows
 from training.data.sharding import fit, write_shards
 from training.data.spec import ShardSpec
 from training.data.splits import NO_ROWS, SourceRows, plan_groups
@@ -37,9 +48,10 @@ def shard(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Li
     """Encode, pack, shuffle and write; groups whose files did not change are found, not written.
 
     Raises:
-        DataError: a file differs from the snapshot.
+        DataError: a file differs from the snapshot, or a given split lists a value that looks misspelt.
         EnvironmentProblem: no space left; finished groups are kept.
     """
+    _tell_without_rows(context, spec, source, snapshot, receipt)
     fitted = current_fitted_state(context, spec, source, snapshot, receipt)
     link = shards_under(context, spec, source, snapshot, receipt, fitted)
     manifest = context.workspace.load(link, ShardManifest)
@@ -47,6 +59,35 @@ def shard(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Li
         _tell_left_out(context, spec.split, snapshot, receipt, manifest)
     show_table(artifact_key(context.pipeline, "shards"), _rows(manifest), "Shard groups")
     return link
+
+
+class SplitValues(Document):
+    """What a given split lists and these data do not have."""
+
+    kind: ClassVar[str] = "split-values"
+    without_rows: tuple[str, ...]
+
+
+def _tell_without_rows(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link) -> None:
+    """Say which listed values have no rows, before anything is fitted.
+
+    Raises:
+        DataError: one looks misspelt, or a split would be empty.
+    """
+    if spec.split is None or spec.split.column is None:
+        return
+
+    def make() -> Made:
+        missing = listed_without_rows(_sources(context, source, snapshot, receipt), spec)
+        return Made(document=SplitValues(without_rows=tuple(map(repr, missing))))
+
+    inputs = {"split": spec.splitting, "snapshot": snapshot.sha256, "receipt": receipt.sha256}
+    inputs["code"] = code_version("training.data.row_blocks", "training.data.given_split")
+    link = find_or_make(context, "split", inputs, make, span="shard.split")
+    if missing := context.workspace.load(link, SplitValues).without_rows:
+        named = ", ".join(missing[:5]) + (f" and {len(missing) - 5:,} more" if len(missing) > 5 else "")
+        what = f"shards.split lists {named}, which no row has in column {spec.split.column!r}."
+        context.ledger.event("shard.without_rows", message=what, values=len(missing))
 
 
 def _tell_left_out(

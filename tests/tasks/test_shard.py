@@ -7,12 +7,12 @@ import pytest
 from data_contracts import refs, stages
 from data_contracts.digest_cache import DigestCache
 from data_contracts.documents import ContractReceipt, FittedState, Link, RunSpec, ShardManifest
-from data_contracts.errors import ConfigError, IntegrityError
+from data_contracts.errors import ConfigError, DataError, IntegrityError
 from data_contracts.publication import Workspace
 from data_contracts.sources import SourceSpec, take_snapshot
 from tasks.context import RunContext
 from tasks.fitted_refs import RECOVERED, fitted_ref
-from tasks.shard import current_fitted_state, known_fitted_state, outlook, shards_under
+from tasks.shard import current_fitted_state, known_fitted_state, outlook, shard, shards_under
 from tasks.shard_group import ShardJob, shard_group, tasks_at_once
 from training.data.group_writer import GroupWriter
 from training.data.spec import BytePairSpec, ShardSpec
@@ -45,6 +45,10 @@ class Case:
         (root / "texts" / f"{number}.txt").write_text(text)
 
     def fit(self, spec: ShardSpec = SPEC) -> Link:
+        return current_fitted_state(self.context, spec, self.source, *self.accepted())
+
+    def accepted(self) -> tuple[Link, Link]:
+        """A snapshot of today's texts, and a receipt for all of them."""
         workspace = self.context.workspace
         snapshot = take_snapshot(self.source, base=self.root, cache=self.context.digests)
         workspace.publish_document(snapshot)
@@ -60,7 +64,7 @@ class Case:
             quarantine=None,
             metrics={},
         )
-        return current_fitted_state(self.context, spec, self.source, snapshot.link, workspace.publish_document(receipt))
+        return snapshot.link, workspace.publish_document(receipt)
 
     def damage(self, link: Link) -> None:
         (file,) = self.context.workspace.load(link, FittedState).files
@@ -82,6 +86,19 @@ class Case:
 @pytest.fixture
 def case(tmp_path) -> Case:
     return Case(tmp_path)
+
+
+def test_a_listed_value_without_rows_is_refused_before_anything_is_fitted_or_told_at_each_run(case):
+    def given(*heldout: str) -> ShardSpec:
+        return ShardSpec(encoder=SPEC.encoder, num_groups=1, split={"column": "path", "heldout": heldout})
+
+    with pytest.raises(DataError, match=r"no row has '7\.tx' in column 'path'.*'7\.txt' \(1 row\)"):
+        shard.fn(case.context, given("0.txt", "7.tx"), case.source, *case.accepted())
+    assert not case.reasons
+    for _ in range(2):
+        shard.fn(case.context, given("0.txt", "77.txt"), case.source, *case.accepted())
+    told = [event["message"] for event in read_events(case.root / "ledger") if event["event"] == "shard.without_rows"]
+    assert told == ["shards.split lists '77.txt', which no row has in column 'path'."] * 2
 
 
 def test_new_data_keep_the_state(case):

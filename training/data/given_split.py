@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -17,6 +20,12 @@ Value = StrictBool | StrictInt | StrictStr
 NEITHER: Final = 0
 TRAINS: Final = 1
 HELD_OUT: Final = 2
+MOST: Final = 1000
+"""Different values that no split lists among which a misspelt one is looked for."""
+MOST_COMPARED: Final = 100
+"""Values without rows that are held against those: of more, nobody mistyped all."""
+LONGEST: Final = 100
+"""Characters of a value that somebody may have mistyped; to compare takes time that grows with their square."""
 ADVICE: Final = "List it under shards.split.train or heldout, or set shards.split.others: leave_out."
 
 
@@ -80,10 +89,67 @@ class GivenSplit(Frozen):
         Raises:
             DataError: a type that has no such values, or a value that neither lists and is not to be left out.
         """
-        import pyarrow as pa
-
         listed = {_named(value): TRAINS for value in self.train} | {_named(value): HELD_OUT for value in self.heldout}
         rest = NEITHER if self.train else TRAINS
+        encoded = values.dictionary_encode(null_encoding="encode")
+        distinct = self._distinct(encoded.dictionary, where)
+        codes = np.array([listed.get(_named(value), rest) for value in distinct], dtype=np.int8)
+        found: NDArray[np.int8] = codes[encoded.indices.to_numpy()]
+        if self.others == "refuse" and (found == NEITHER).any():
+            counts = Counter(encoded.indices.to_numpy()[found == NEITHER].tolist())
+            place, number = counts.most_common(1)[0]
+            said = "null" if distinct[place] is None else repr(distinct[place])
+            raise DataError(
+                f"column {self.column!r} is {said} in {_rows(number)}, which neither split lists.",
+                where=where,
+                advice=ADVICE,
+            )
+        return found
+
+    def without_rows(self, columns: Iterable[tuple[str, Any]]) -> tuple[Value, ...]:
+        """Listed values that no row has; reads no further than to the last of them.
+
+        Such a value may be one that has no rows today. It is refused where it looks misspelt, because rows would be on
+        the wrong side without a word, and where nothing is left of what is held out or trains.
+
+        Args:
+            columns: the column that decides, piece by piece: the file's path, and an Arrow array.
+
+        Raises:
+            DataError: a value without rows is refused, or the column has a type that has no such values.
+        """
+        listed = {_named(value): value for value in (*self.train, *self.heldout)}
+        missing, unlisted = dict(listed), Counter[Any]()
+        for where, values in columns:
+            counts = values.value_counts()
+            for value, number in zip(self._distinct(counts.field(0), where), counts.field(1).to_pylist(), strict=True):
+                missing.pop(_named(value), None)
+                if value is not None and _named(value) not in listed and (value in unlisted or len(unlisted) < MOST):
+                    unlisted[value] += number
+            if not missing:
+                return ()
+        for value in itertools.islice(missing.values(), MOST_COMPARED):
+            if near := _likely_meant(value, unlisted):
+                there = " or ".join(f"{each!r} ({_rows(unlisted[each])})" for each in near)
+                raise DataError(
+                    f"no row has {value!r} in column {self.column!r}, and shards.split does not list {there}.",
+                    where="shards.split",
+                    advice="Correct the value; list both if both are meant, or take out what has no rows.",
+                )
+        for name, values_of_split in (("train", self.train), ("heldout", self.heldout)):
+            if values_of_split and all(_named(value) in missing for value in values_of_split):
+                there = ", ".join(repr(value) for value, _ in unlisted.most_common(5))
+                raise DataError(
+                    f"no row has a value that shards.split.{name} lists: {', '.join(map(repr, values_of_split[:5]))}.",
+                    where=f"column {self.column!r}",
+                    advice=f"The data have {there}." if there else "Add data, or list other values.",
+                )
+        return tuple(missing.values())
+
+    def _distinct(self, values: Any, where: str) -> list[Any]:
+        """An array's values as they are listed. Raises `DataError`: their type has no such values."""
+        import pyarrow as pa
+
         kind = values.type
         known = (pa.types.is_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_date32)
         if not any(is_kind(kind) for is_kind in known):
@@ -92,24 +158,8 @@ class GivenSplit(Frozen):
                 where=where,
                 advice="Name another column in shards.split.column.",
             )
-        encoded = values.dictionary_encode(null_encoding="encode")
-        distinct = [
-            value.isoformat() if pa.types.is_date32(kind) and value is not None else value
-            for value in encoded.dictionary.to_pylist()
-        ]
-        codes = np.array([listed.get(_named(value), rest) for value in distinct], dtype=np.int8)
-        found: NDArray[np.int8] = codes[encoded.indices.to_numpy()]
-        if self.others == "refuse" and (found == NEITHER).any():
-            counts = Counter(encoded.indices.to_numpy()[found == NEITHER].tolist())
-            place, number = counts.most_common(1)[0]
-            said = "null" if distinct[place] is None else repr(distinct[place])
-            raise DataError(
-                f"column {self.column!r} is {said} in {number:,} row{'s' if number > 1 else ''}, which neither split "
-                "lists.",
-                where=where,
-                advice=ADVICE,
-            )
-        return found
+        is_day = pa.types.is_date32(kind)
+        return [value.isoformat() if is_day and value is not None else value for value in values.to_pylist()]
 
     def of_text(self, text: str) -> int:
         """Of a value of the column, as a text; refuses nothing."""
@@ -126,3 +176,22 @@ def matches(glob: Value, path: str) -> bool:
 def _named(value: Any) -> tuple[str, Any]:
     """So that 1 is not true."""
     return type(value).__name__, value
+
+
+def _likely_meant(value: Value, there: Iterable[Any]) -> list[Any]:
+    """Values of which it is probably a misspelling. Numbers, days and ids that differ in a digit are others."""
+    if len(str(value)) > LONGEST:
+        return []
+    by_text: dict[str, Any] = {}
+    for each in there:
+        if len(str(each)) <= LONGEST and _digits(each) == _digits(value):
+            by_text.setdefault(str(each).casefold(), each)
+    return [by_text[text] for text in difflib.get_close_matches(str(value).casefold(), by_text, n=3)]
+
+
+def _digits(value: Any) -> str:
+    return "".join(filter(str.isdigit, str(value)))
+
+
+def _rows(number: int) -> str:
+    return f"{number:,} row{'s' if number > 1 else ''}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from data_contracts.errors import DataError
 from training.data.blocks import SourceBlock
+from training.data.given_split import Value
 from training.data.spec import TRAIN, ShardSpec
 from training.data.splitmix import hash_text
 from training.data.splits import GroupTask, SourceRows, rows_by_split
@@ -35,6 +36,24 @@ def blocks_of(member: SourceRows, task: GroupTask, spec: ShardSpec) -> Iterator[
         for split, mask in rows_by_split(member, block.batch, block.row_numbers, spec):
             if mask.any():
                 yield split, chosen(block, mask)
+
+
+def listed_without_rows(sources: Iterable[SourceRows], spec: ShardSpec) -> tuple[Value, ...]:
+    """Values of a given split that no accepted row has; none where no column decides.
+
+    Raises:
+        DataError: as `GivenSplit.without_rows` and `blocks_of`.
+    """
+    split = spec.split
+    if split is None or (name := split.column) is None:
+        return ()
+    from training.data.source_columns import column_of, plain
+
+    return split.without_rows(
+        (source.path, plain(column_of(block.batch, name, source.path)))
+        for source in sources
+        for block in _accepted(source, spec.seed)
+    )
 
 
 def chosen(block: SourceBlock, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> SourceBlock:

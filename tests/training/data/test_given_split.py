@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from data_contracts.errors import DataError
 from tasks.pipeline_split import pipeline_split
-from training.data.row_blocks import blocks_of
+from training.data.row_blocks import blocks_of, listed_without_rows
 from training.data.spec import HELDOUT, TRAIN, ShardSpec
 from training.data.splits import NO_ROWS, SourceRows, plan_groups, within_fraction
 
@@ -78,6 +78,43 @@ def test_a_number_is_no_text_and_no_truth() -> None:
         rows_of(by_column(train=[1], heldout=[2]), source(["1"]))
     with pytest.raises(DataError, match="column 'part' is double"):
         rows_of(by_column(train=[1], heldout=[2]), source([1.0]))
+
+
+@pytest.mark.parametrize(
+    ("listed", "values", "said"),
+    [
+        ({"heldout": ["valid", "tset"]}, PARTS, r"no row has 'tset' in column 'part'.*'test' \(1 row\)"),
+        ({"train": ["train"], "heldout": ["test", "Valid"], "others": "leave_out"}, PARTS, "'Valid'.*'valid'"),
+        ({"heldout": ["2024", "2025"]}, ["2025", "2024-", "a"], "'2024'.*'2024-'"),
+        ({"heldout": ["x"]}, PARTS, r"shards\.split\.heldout lists: 'x'.*The data have 'train'"),
+        ({"train": ["y"], "heldout": ["test"], "others": "leave_out"}, PARTS, r"shards\.split\.train lists: 'y'"),
+    ],
+)
+def test_a_value_that_no_row_has_is_refused_where_it_looks_misspelt_or_leaves_a_split_empty(
+    listed: dict[str, Any], values: list[Any], said: str
+) -> None:
+    with pytest.raises(DataError, match=said):
+        listed_without_rows([source(values[:2]), source(values[2:])], by_column(**listed))
+
+
+@pytest.mark.parametrize(
+    ("listed", "values"),
+    [
+        ({"heldout": ["user-1001", "user-1002"]}, ["user-1001", "user-1003"]),
+        ({"train": ["train", "tran"], "heldout": ["test", "valid"]}, PARTS[:4]),
+    ],
+)
+def test_a_value_that_has_no_rows_today_is_told_and_refuses_nothing(listed: dict[str, Any], values: list[Any]) -> None:
+    assert listed_without_rows([source(values)], by_column(**listed)) in (("user-1002",), ("tran",))
+
+
+def test_the_source_is_read_no_further_than_to_the_last_listed_value() -> None:
+    def unread() -> Iterator[pa.RecordBatch]:
+        raise AssertionError("all listed values were found before")
+        yield
+
+    late = SourceRows("b.csv", "0" * 64, 0, 1, NO_ROWS, unread)
+    assert listed_without_rows([source(PARTS), late], by_column(heldout=["test", "valid"])) == ()
 
 
 def test_files_are_told_by_globs_as_a_sources_are() -> None:
