@@ -123,13 +123,15 @@ def _list(column: ColumnProfile) -> Iterator[Line]:
 
 
 def scalar(value: Any) -> str:
-    """A value as YAML, on one line."""
-    plain = _dumped(value, style=None)
-    return plain if "\n" not in plain else _dumped(value, style='"')
+    """A value as YAML, on one line; what an editor would not show as itself is escaped."""
+    plain = _dumped(value)
+    return plain if plain.isprintable() else _dumped(value, style='"', allow_unicode=False)
 
 
-def _dumped(value: Any, *, style: str | None) -> str:
-    dumped = yaml.safe_dump(value, default_flow_style=True, default_style=style, allow_unicode=True, width=1 << 30)
+def _dumped(value: Any, *, style: str | None = None, allow_unicode: bool = True) -> str:
+    dumped = yaml.safe_dump(
+        value, default_flow_style=True, default_style=style, allow_unicode=allow_unicode, width=1 << 30
+    )
     return str(dumped).removesuffix("\n").removesuffix("\n...")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import fsspec
 
 from data_contracts.credentials import credential_in_uri
-from data_contracts.errors import ConfigError
+from data_contracts.errors import ConfigError, EnvironmentProblem
 
 NUM_PARALLEL = 4
 """Parts in flight: together 64 MiB of memory, enough to fill a network."""
@@ -23,6 +23,7 @@ def open_file_system(uri: str) -> tuple[Any, str]:
 
     Raises:
         ConfigError: no such kind of place, or credentials in the URI.
+        EnvironmentProblem: its server does not answer.
     """
     refuse_credentials(uri)
     try:
@@ -30,6 +31,10 @@ def open_file_system(uri: str) -> tuple[Any, str]:
     except (ValueError, ImportError) as error:
         raise ConfigError(
             f"no such kind of place ({error}).", where=uri, advice="Give a folder, or a URI that fsspec knows."
+        ) from error
+    except OSError as error:  # some ask their server at once
+        raise EnvironmentProblem(
+            f"its server does not answer ({error}).", where=uri, advice="Check the URI, and that it can be reached."
         ) from error
     if hasattr(fs, "retries"):
         fs.retries = 1  # the deadline is ours

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.column_types import UnknownType, type_name
+from data_contracts.errors import DataError
 from data_contracts.source_errors import not_parquet, refused_column, unreadable
 from data_contracts.table_schema import check_names
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = 8 << 20
 MAX_BATCH_ROWS = 1 << 16
+MOST_TIMES = 4
+"""How much larger than `BATCH_BYTES` a batch may be: footers say the sizes of row groups, not of rows."""
 READ_BUFFER_BYTES = 1 << 20
 
 
@@ -34,7 +37,13 @@ def reading(where: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise unreadable(where, error) from error
-    except (OSError, pa.ArrowException, UnicodeDecodeError, MemoryError, OverflowError) as error:
+    except MemoryError as error:  # Arrow's own, too
+        raise DataError(
+            "this machine has no memory for a part of the file: what it says of its rows may be a trap.",
+            where=where,
+            advice="Write it again with smaller row groups, or leave it out by the source's patterns.",
+        ) from error
+    except (OSError, pa.ArrowException, UnicodeDecodeError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise unreadable(where, error) from error
         raise not_parquet(where) from error
@@ -84,8 +93,55 @@ def read_batches(stream: Any, where: str) -> Iterator[pa.RecordBatch]:
     import pyarrow.parquet as pq
 
     # Column chunks are read through a buffer rather than whole: a row group may be as large as the file.
-    with reading(where), pq.ParquetFile(stream, buffer_size=READ_BUFFER_BYTES, pre_buffer=False) as file:
-        yield from file.iter_batches(batch_size=_batch_rows(file.metadata), use_threads=False)
+    buffered = {"buffer_size": READ_BUFFER_BYTES, "pre_buffer": False}
+    with reading(where):
+        with pq.ParquetFile(stream, **buffered) as file:
+            texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
+            batch_rows = _batch_rows(file.metadata)
+        # A value that many rows share stands in the file once: as it was written, so it is read.
+        with pq.ParquetFile(stream, **buffered, read_dictionary=texts) as file:
+            for batch in file.iter_batches(batch_size=batch_rows, use_threads=False):
+                yield from _spelled_out(batch)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return any(
+        is_kind(kind)
+        for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    )
+
+
+def _spelled_out(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows with each value in its place, in slices of `BATCH_BYTES` where that makes many times more of them."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    shared = [number for number, field in enumerate(batch.schema) if pa.types.is_dictionary(field.type)]
+    if not shared:
+        yield batch
+        return
+    row_bytes = np.zeros(batch.num_rows, np.int64)
+    for number in shared:
+        column = batch.column(number)
+        lengths = pc.take(pc.binary_length(column.dictionary).cast(pa.int64()), column.indices)
+        row_bytes += lengths.fill_null(0).to_numpy(zero_copy_only=False)
+    ends = np.cumsum(row_bytes)
+    first = 0
+    while first < batch.num_rows:
+        before = int(ends[first - 1]) if first else 0
+        fits = batch.num_rows
+        if int(ends[-1]) - before > MOST_TIMES * BATCH_BYTES:
+            fits = max(first + 1, int(np.searchsorted(ends, before + BATCH_BYTES, side="right")))
+        piece = batch.slice(first, fits - first)
+        columns = [
+            column.cast(column.type.value_type) if number in shared else column
+            for number, column in enumerate(piece.columns)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, names=piece.schema.names)
+        first = fits
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

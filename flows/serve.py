@@ -41,6 +41,8 @@ STOP_WITHIN_S = 5.0
 TOKEN = "HEADWAY_UI_TOKEN"
 """In the environment of a server and all it starts."""
 LAST_LINES = 3
+PRIVATE_UMASK = 0o077
+"""Of the servers: their databases hold every run's parameters and logs, and Prefect's home may stand open."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,6 +211,7 @@ def running(server: Server, logs: Path) -> Iterator[subprocess.Popen[bytes]]:
                 # Out of reach of the terminal's Ctrl-C: we need it to the end.
                 start_new_session=True,
                 env=os.environ | server.environment | {"PYTHONSAFEPATH": "1", TOKEN: token},
+                umask=PRIVATE_UMASK,
             )
         try:
             yield process

@@ -41,10 +41,14 @@ def private_folder() -> Path:
     """
     folder = _folder()
     try:
-        folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        if not folder.parent.exists():  # Prefect's database will lie there, and every log
+            folder.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
         if folder.stat().st_uid != os.geteuid():
             raise PermissionError("it belongs to another user")
         folder.chmod(PRIVATE_FOLDER)
+        for database in folder.parent.glob("prefect.db*"):  # that Prefect made, for everybody to read
+            database.chmod(PRIVATE_FILE)
     except OSError as error:
         raise EnvironmentProblem(
             f"the folder for what only this user may read cannot be had ({error}).",

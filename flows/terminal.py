@@ -63,6 +63,7 @@ NOTICES = {
     "restore.inexact": "inexact",
     "run.inexact": "inexact",
     "run.carried_on": "carry on",
+    "run.not_continued": "new run",
     "run.went_back": "go back",
     "run.claimed_elsewhere": "claimed",
     "run.waiting": "waiting",

@@ -29,6 +29,7 @@ from data_contracts.errors import (
 )
 from data_contracts.publication import Workspace
 from tasks.context import RunContext
+from training.checkpoint.layout import run_folder
 
 State = Literal["begun", "cut", "stopped", "finished", "given up"]
 HOPELESS = (ConfigError, ContractViolation, DataError, IntegrityError, TrainingFailed)
@@ -69,9 +70,36 @@ def read(workspace: Workspace, pipeline: str) -> CurrentRun | None:
 def cut_run(context: RunContext) -> Link | None:
     """The run that a window's end, or a crash, left unfinished; None where there is none or nothing is left of it."""
     now = read(context.workspace, context.pipeline)
-    if now is None or not now.run or now.state not in ("begun", "cut"):
+    return _described(context.workspace, now) if now is not None and now.state in ("begun", "cut") else None
+
+
+def not_continued(context: RunContext, run: RunSpec) -> str:
+    """What to say where the pipeline was in the midst of another run, whose steps this one does not go on from."""
+    workspace, now = context.workspace, read(context.workspace, context.pipeline)
+    if now is None or now.run == run.sha256[:16] or now.state not in ("begun", "cut", "stopped"):
+        return ""
+    link = _described(workspace, now)
+    steps = workspace.names(f"{run_folder(link)}/checkpoints") if link is not None else []
+    if link is None or not steps:
+        return ""
+    before = workspace.load(link, RunSpec)
+    names = {"config": "training configuration", "manifest": "data", "start": "model to start from"}
+    changed = [
+        names.get(field, field)
+        for field in ("config", "manifest", "code", "environment", "start")
+        if getattr(before, field) != getattr(run, field)
+    ]
+    return (
+        f"run {now.run} is not continued, for its {', '.join(changed)} changed since: this one begins at step 1. "
+        f"`headway resume {now.run}` goes on with that one"
+    )
+
+
+def _described(workspace: Workspace, now: CurrentRun) -> Link | None:
+    """The document of a run that is known by its folder's name."""
+    if not now.run:
         return None
-    names = context.workspace.names(f"documents/{RunSpec.kind}")
+    names = workspace.names(f"documents/{RunSpec.kind}")
     described = [name.removesuffix(".json") for name in names if name.startswith(now.run)]
     return Link(kind=RunSpec.kind, sha256=described[0]) if len(described) == 1 else None
 

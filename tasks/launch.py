@@ -51,6 +51,8 @@ def launch(context: RunContext, training: TrainingSpec, spec: LaunchSpec, manife
     with context.ledger.span("launch.freeze"):
         settled = describe_run(context, training, manifest)
         link = context.workspace.publish_document(settled.run)
+        if left := current_run.not_continued(context, settled.run):
+            context.ledger.event("run.not_continued", message=left)
         current_run.begin(context, link.sha256)
     return _trained(context, training, spec, settled, tracking_uri)
 

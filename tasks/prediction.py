@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -120,6 +120,8 @@ class TableModel:
         Raises:
             ConfigError, DataError: as `outputs`.
         """
+        if on_missing not in get_args(OnMissing):
+            raise ConfigError(f"on_missing is 'refuse' or 'null', not {on_missing!r}.", where="predict")
         table = with_fitted_types(as_table(rows), self.fitted_types)
         if on_missing == "refuse" or self.encoder.fills_missing:
             return self._predicted(table)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from data_contracts.draft_bounds import fewest_rows, longest, widened
+from data_contracts.draft_columns import scalar
 
 INTEGERS = st.integers(-(2**63), 2**64)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -50,3 +52,9 @@ def test_lengths_have_room_for_twice_what_was_seen() -> None:
 
 def test_at_least_one_row_is_asked_for() -> None:
     assert [fewest_rows(number) for number in (1, 2, 1000)] == [1, 1, 500]
+
+
+def test_what_an_editor_would_not_show_as_itself_is_escaped() -> None:
+    for odd in ("a\u202eb", "a\u2028b", "a\x85b", "a\nb"):
+        assert scalar(odd).isprintable() and yaml.safe_load(scalar(odd)) == odd
+    assert scalar("Größe") == "Größe"

@@ -22,6 +22,7 @@ def test_it_is_drawn_once_and_its_file_and_folder_are_its_owners_alone(file: Pat
     assert kept_password(file) == drawn and file.read_text() == f"{drawn}\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert [path.name for path in file.parent.iterdir()] == ["password"]
+    assert stat.S_IMODE(file.parent.parent.stat().st_mode) == 0o700, "Prefect's database will lie there"
 
 
 def test_no_two_are_alike() -> None:

@@ -346,6 +346,7 @@ def test_a_retrain_whose_workspace_is_refused_meanwhile_fails_for_that_and_keeps
             named = "Read-only file system" if how == "read-only" else "Permission denied"
             code = 8 if named in str(told) else 98
             with contextlib.suppress(OSError):
+                print(*getattr(told, "__notes__", ()), file=sys.stderr)
                 sys.stdout.flush(), sys.stderr.flush()
         finally:
             os._exit(code)

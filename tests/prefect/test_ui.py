@@ -127,7 +127,9 @@ def test_another_user_and_a_web_page_are_refused_by_both_servers_and_the_passwor
     ui = same_ui
     password_file = folder / "home" / "headway" / "password"
     pids = [*processes_with(TOKEN, ui.token), ui.process.pid]
-    files = [str(password_file), *(f"/proc/{pid}/environ" for pid in pids)]
+    databases = [*(folder / "home").glob("prefect.db*")]
+    assert databases and not any(path.stat().st_mode & 0o077 for path in databases)
+    files = [str(password_file), *map(str, databases), *(f"/proc/{pid}/environ" for pid in pids)]
     met = stranger(*ui.ports, files=files, pids=pids)
     assert met.let_in == {} and met.read == []
 

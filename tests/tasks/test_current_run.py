@@ -13,6 +13,7 @@ from data_contracts.errors import EnvironmentProblem, RanksLost, RunStopped, Tra
 from tasks import current_run
 from tasks.context import AtWork, RunContext
 from tasks.current_run import CurrentRun
+from training.checkpoint.layout import run_folder
 from training.ledger import Event
 
 from .conftest import MODEL, NOWHERE, link
@@ -165,3 +166,17 @@ def test_a_run_that_another_retrain_overtook_says_nothing_of_the_others(context:
     assert current_run.cut_run(context) == newer
     current_run.finish(by_hand)
     assert current_run.cut_run(context) is None
+
+
+def test_steps_that_are_not_gone_on_from_are_told_with_the_command_that_does(context: RunContext, described) -> None:
+    first, second = described("1"), described("2")
+    other = context.workspace.load(second, RunSpec)
+    assert current_run.not_continued(context, other) == ""
+    current_run.begin(context, first.sha256)
+    assert current_run.not_continued(context, other) == "", "it has made no checkpoint"
+    context.workspace.publish(f"{run_folder(first)}/checkpoints/00000007/manifest.json", b"{}")
+    told = current_run.not_continued(context, other)
+    assert "for its data changed since" in told and f"`headway resume {first.sha256[:16]}`" in told
+    assert current_run.not_continued(context, context.workspace.load(first, RunSpec)) == "", "it is gone on with"
+    current_run.finish(context)
+    assert current_run.not_continued(context, other) == "", "nothing is left of it to do"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from torch import nn
 
-from data_contracts.errors import DataError
+from data_contracts.errors import ConfigError, DataError
 from tasks.prediction import TableModel
 from training.data.encoder_specs import TabularSpec
 from training.data.tabular import TabularEncoder
@@ -113,3 +113,13 @@ def test_a_missing_number_that_the_encoder_fills_is_predicted_in_either_way() ->
     rows = {**COLUMNS, "age": [None, 40]}
     for asked in ("refuse", "null"):
         assert model("mean").predict(rows, on_missing=asked)["prediction"].to_pylist() == [0, 40]  # type: ignore[arg-type]
+
+
+def test_a_number_that_the_model_cannot_hold_is_refused() -> None:
+    with pytest.raises(DataError, match=r"column 'age' is too large a number .* in row 1"):
+        model().predict({**COLUMNS, "age": [30, 1e300]})
+
+
+def test_a_misspelt_way_with_missing_numbers_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not 'skip'"):
+        model().predict(COLUMNS, on_missing="skip")  # type: ignore[arg-type]

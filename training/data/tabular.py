@@ -189,5 +189,9 @@ class TabularEncoder:
                 values = np.where(np.isnan(values), self._means[place], values)
             if self._spec.standardise:
                 values = (values - np.float64(self._means[place])) / np.float64(self._scales[place])
-            made[:, place] = values
+            with np.errstate(over="ignore"):
+                made[:, place] = values
+                fits = bool(np.isfinite(made[:, place].sum(dtype=np.float64)))
+            if not fits:
+                refuse_rows(block, np.isinf(made[:, place]), name, "is too large a number for a model of 32 bits")
         return made

@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -149,7 +148,7 @@ class Rank:
         self._stop_requested = True
 
 
-def arm(default_attempt_dir: Path | None = None) -> Rank:
+def arm(default_attempt_dir: Path) -> Rank:
     """Arm this process; call it first, in the main thread, before importing torch.
 
     Args:
@@ -179,13 +178,8 @@ def _has_agent() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
-def _attempt_dir(default: Path | None) -> Path:
-    told = os.environ.get(protocol.ATTEMPT_DIR)
-    if told is not None:
-        return Path(told)
-    if default is not None:
-        return default
-    return Path(tempfile.gettempdir()) / f"headway-{os.environ.get('TORCHELASTIC_RUN_ID', os.getpid())}"
+def _attempt_dir(default: Path) -> Path:
+    return Path(os.environ.get(protocol.ATTEMPT_DIR, default))
 
 
 def _watch(rank: Rank) -> None:
