@@ -102,15 +102,16 @@ def is_held(claim: Path) -> bool:
 
 
 @contextlib.contextmanager
-def scratch_folder(prefix: str) -> Iterator[Path]:
+def scratch_folder(prefix: str, inside: Path | None = None) -> Iterator[Path]:
     """A folder for temporary files; it goes with the body, or, should this process be killed, when the next is made.
 
     Args:
         prefix: begins with `headway-`.
+        inside: an existing folder, where there is more room than where temporary files lie by default.
     """
-    _discard_scratch()
+    _discard_scratch(inside or Path(tempfile.gettempdir()))
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=prefix))
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=inside))
         with contextlib.suppress(FileNotFoundError):
             descriptor = _claim(folder / OWNER)
             break
@@ -121,9 +122,9 @@ def scratch_folder(prefix: str) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _discard_scratch() -> None:
+def _discard_scratch(inside: Path) -> None:
     """Remove this user's scratch folders whose processes are gone."""
-    for owner in Path(tempfile.gettempdir()).glob(f"headway-*/{OWNER}"):
+    for owner in inside.glob(f"headway-*/{OWNER}"):
         folder = owner.parent
         with contextlib.suppress(OSError):
             if folder.stat().st_uid == os.geteuid():

@@ -58,6 +58,18 @@ def place_of(name: str, entry: RefEntry) -> str:
     return _entry_path(name, entry.number)
 
 
+def said_of(name: str, entry: RefEntry, field: str) -> str:
+    """What an entry's detail says under a name, which each of its kind says.
+
+    Raises:
+        IntegrityError: this one does not.
+    """
+    value = entry.detail.get(field)
+    if not isinstance(value, str):
+        raise IntegrityError(f"does not say its {field!r}.", where=place_of(name, entry), advice=ADVICE)
+    return value
+
+
 def entry_path(folder: str, number: int) -> str:
     return f"{folder}/{number:08d}.json"
 

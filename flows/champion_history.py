@@ -51,7 +51,8 @@ def read_history(workspace_uri: str, model: str) -> History:
     workspace = Workspace.existing(workspace_uri)
     model_refs.require_model(workspace, model)
     decided = list(decisions.decisions(workspace, model))
-    numbers = {entry.target: str(entry.detail["version"]) for entry in reversed(model_refs.versions(workspace, model))}
+    registered = reversed(model_refs.versions(workspace, model))
+    numbers = {entry.target: model_refs.number_in(model, entry) for entry in registered}
     events = [*_moves(workspace, model, decided, numbers), *_decisions_against(decided, numbers)]
     now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
     return History(
@@ -67,7 +68,8 @@ def _moves(
 ) -> Iterator[tuple[float, HistoryEntry]]:
     kept = {entry.target.sha256: decision for entry, decision in decided}
     before: Link | None = None
-    for entry in refs.history(workspace, model_refs.alias_ref(model, "champion")):
+    champion = model_refs.alias_ref(model, "champion")
+    for entry in refs.history(workspace, champion):
         digest = entry.detail.get("decision")
         decision = kept.get(str(digest))
         yield (
@@ -76,7 +78,7 @@ def _moves(
                 when=entry.moved_at,
                 event="rolled back" if entry.detail.get("how") == "rollback" else "promoted",
                 from_version=None if before is None else numbers.get(before),
-                to_version=numbers.get(entry.target, str(entry.detail["version"])),
+                to_version=numbers.get(entry.target) or refs.said_of(champion, entry, "version"),
                 why=entry.reason,
                 by=str(entry.detail.get("by", "")),
                 decision=digest,

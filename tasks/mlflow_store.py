@@ -58,7 +58,7 @@ def talking_to(tracking_uri: str) -> Iterator[None]:
 
     try:
         yield
-    except (MlflowException, RequestException, SQLAlchemyError, OSError) as error:
+    except (MlflowException, RequestException, SQLAlchemyError, OSError, ImportError) as error:
         said = str(error).strip().splitlines()
         raise RegistryError(
             f"MLflow refuses ({type(error).__name__}: {shortened(said[0], 300) if said else 'no reason given'}).",

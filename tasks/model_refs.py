@@ -16,10 +16,11 @@ from collections.abc import Iterable
 
 from data_contracts import refs
 from data_contracts.documents import Link, Registration
-from data_contracts.errors import ConfigError
+from data_contracts.errors import ConfigError, IntegrityError
 from data_contracts.publication import Workspace
 from data_contracts.refs import RefEntry
 
+ALIASES = ("champion", "challenger")
 STORE = "tracking_uri"
 """In an entry's detail: the MLflow store that a version number belongs to; empty for the workspace's own."""
 
@@ -45,7 +46,7 @@ def versions(workspace: Workspace, model: str, *, store: str | None = None) -> l
 
 def version_of(workspace: Workspace, model: str, registration: Link, *, store: str | None = None) -> str | None:
     """The version number of a registration, in `store` or wherever it was registered last; None if nowhere."""
-    return _number(versions(workspace, model, store=store), registration)
+    return _number(model, versions(workspace, model, store=store), registration)
 
 
 def last_entry(workspace: Workspace, model: str, registration: Link) -> RefEntry | None:
@@ -53,15 +54,28 @@ def last_entry(workspace: Workspace, model: str, registration: Link) -> RefEntry
     return next((entry for entry in versions(workspace, model) if entry.target == registration), None)
 
 
-def _number(entries: Iterable[RefEntry], registration: Link) -> str | None:
-    return next((str(entry.detail["version"]) for entry in entries if entry.target == registration), None)
+def number_in(model: str, entry: RefEntry) -> str:
+    """The version number that an entry of `versions` gives its registration.
+
+    Raises:
+        IntegrityError: it gives none.
+    """
+    number = refs.said_of(versions_ref(model), entry, "version")
+    if not (number.isascii() and number.isdigit()):
+        where = refs.place_of(versions_ref(model), entry)
+        raise IntegrityError(f"{number!r} is no version's number.", where=where, advice=refs.ADVICE)
+    return number
+
+
+def _number(model: str, entries: Iterable[RefEntry], registration: Link) -> str | None:
+    return next((number_in(model, entry) for entry in entries if entry.target == registration), None)
 
 
 def expected_version(workspace: Workspace, model: str, registration: Link | None, *, store: str) -> str:
     """The version number that a registration has in a store, or will have if nobody else registers first."""
     entries = versions(workspace, model, store=store)
-    known = None if registration is None else _number(entries, registration)
-    return known or str(max((int(entry.detail["version"]) for entry in entries), default=0) + 1)
+    known = None if registration is None else _number(model, entries, registration)
+    return known or str(max((int(number_in(model, entry)) for entry in entries), default=0) + 1)
 
 
 def promotion_of(workspace: Workspace, model: str, registration: Link) -> RefEntry | None:
@@ -99,8 +113,9 @@ def require_in_use(workspace: Workspace, model: str, version: str, registration:
     """Raises `ConfigError`: it was retired, and what it stands on may be gone."""
     entry = retirement_of(workspace, model, registration)
     if entry is not None:
+        by = refs.said_of(retired_ref(model), entry, "by")
         raise ConfigError(
-            f"version {version} of {model!r} was retired on {entry.moved_at} by {entry.detail['by']}: {entry.reason}.",
+            f"version {version} of {model!r} was retired on {entry.moved_at} by {by}: {entry.reason}.",
             where=workspace.uri,
             advice="Choose another; `headway history` names the champions there were.",
         )
@@ -141,12 +156,39 @@ def resolve(workspace: Workspace, model_uri: str) -> tuple[str, str, Link]:
         entry = refs.current(workspace, alias_ref(name, alias))
         if entry is None:
             raise ConfigError(f"model {name!r} has no {alias}.", where=workspace.uri, advice="See `headway status`.")
-        number = _number(entries, entry.target) or str(entry.detail["version"])
+        number = _number(name, entries, entry.target) or refs.said_of(alias_ref(name, alias), entry, "version")
         require_in_use(workspace, name, number, entry.target)
         return name, number, entry.target
     for candidate in entries:
-        if str(candidate.detail["version"]) == version:
+        if number_in(name, candidate) == version:
             require_in_use(workspace, name, version, candidate.target)
             return name, version, candidate.target
-    newest = entries[0].detail["version"]
+    newest = number_in(name, entries[0])
     raise ConfigError(f"model {name!r} has no version {version}.", advice=f"Its newest is {newest}.")
+
+
+def prove_histories(workspace: Workspace, model: str) -> int:
+    """The number of moves of the model's refs, each after the one before, and each of what was registered.
+
+    A move says which version it is to, and one of the champion what it is from: both have to be what the histories say.
+
+    Raises:
+        IntegrityError: a move is gone or damaged, or says other than the moves before it or the versions.
+    """
+    registered: dict[Link, set[str]] = {}
+    entries = refs.history(workspace, versions_ref(model))
+    num_moves = len(entries) + len(refs.history(workspace, retired_ref(model)))
+    for entry in entries:
+        registered.setdefault(entry.target, set()).add(number_in(model, entry))
+    for alias in ALIASES:
+        name, before = alias_ref(model, alias), None
+        for entry in refs.history(workspace, name):
+            where = refs.place_of(name, entry)
+            number = refs.said_of(name, entry, "version")
+            if number not in registered.get(entry.target, ()):
+                said = f"says that its registration is version {number}, which the versions do not."
+                raise IntegrityError(said, where=where, advice=refs.ADVICE)
+            if alias == "champion" and entry.detail.get("from", "") != before:
+                raise IntegrityError("does not say what was champion before it.", where=where, advice=refs.ADVICE)
+            before, num_moves = entry.target.sha256, num_moves + 1
+    return num_moves

@@ -39,6 +39,7 @@ from tasks.launch import read_result, result_path
 from tasks.model_export import registered_graph
 from tasks.model_versions import lineage
 from training.checkpoint.layout import checkpoint_path, run_folder, stored_files
+from training.checkpoint.tensor_digest import stored_tensors_sha256
 from training.safe_graph import require_safe_graph
 
 OUTSIDE = (
@@ -52,12 +53,11 @@ OUTSIDE = (
 )
 """What the model does not stand on, and no proof covers."""
 
-ALIASES = ("champion", "challenger")
 UNSIGNED = (
     "that nobody who can write the workspace wrote it anew, histories and documents together",
     "that the newest moves of a history were not taken away, unless MLflow's alias says otherwise",
     "who moved what, when and why, where the newest entry of a history says it",
-    "the digest of all tensors in a run's result.json, and what MLflow holds besides tags, aliases and files",
+    "what MLflow holds besides tags, aliases and files",
 )
 """What only signatures, or a digest that is kept elsewhere, would prove."""
 
@@ -98,8 +98,7 @@ def prove(
 
 def _histories(workspace: Workspace, name: str) -> Iterator[Proof]:
     """Every entry of the model's refs follows the one before."""
-    refs_of = (model_refs.versions_ref(name), *(model_refs.alias_ref(name, alias) for alias in ALIASES))
-    num_moves = sum(len(refs.history(workspace, ref)) for ref in (*refs_of, model_refs.retired_ref(name)))
+    num_moves = model_refs.prove_histories(workspace, name)
     yield Proof(what="histories", standing="proved", detail=f"{count(num_moves, 'move')}, each after the one before")
 
 
@@ -263,7 +262,24 @@ def _checkpoint(workspace: Workspace, manifest: CheckpointManifest, run: Link) -
     result = read_result(workspace, run)
     if (result.step, result.manifest_sha256) != (manifest.step, manifest.sha256):
         raise IntegrityError("names another checkpoint than the registered one.", where=result_path(run))
-    yield from _files(workspace, "checkpoint", stored_files(folder, manifest))
+    with _on_this_machine(workspace, folder, manifest) as directory:
+        yield from _files(workspace, "checkpoint", stored_files(folder, manifest))
+        if stored_tensors_sha256(directory, manifest) != result.tensors_sha256:
+            raise IntegrityError("its digest of all tensors is not the checkpoint's.", where=result_path(run))
+
+
+@contextlib.contextmanager
+def _on_this_machine(workspace: Workspace, folder: str, manifest: CheckpointManifest) -> Iterator[Path]:
+    """The checkpoint's folder; of a remote workspace, a verified copy of its tensors that goes with the body."""
+    if workspace.is_local:
+        yield workspace.local_path(folder)
+        return
+    with scratch_folder("headway-verify-", inside=workspace.local_root) as scratch:
+        in_layout = {piece.file for piece in manifest.layout}
+        for file in stored_files(folder, manifest):
+            if (name := file.path.rpartition("/")[2]) in in_layout:
+                workspace.copy_out(file, scratch / name)
+        yield scratch
 
 
 def _in_mlflow(
@@ -284,7 +300,9 @@ def _in_mlflow(
         client = mlflow_store.connect(uri, must_exist=True)
         with mlflow_store.talking_to(uri):
             made = mlflow_store.version_files(client, name, version, scratch)
-            aliases = {alias: mlflow_store.alias_version(client, name, alias) for alias in ALIASES * check_aliases}
+            aliases = {
+                alias: mlflow_store.alias_version(client, name, alias) for alias in model_refs.ALIASES * check_aliases
+            }
             stray = mlflow_store.stray_of(client, name, version, registration.run)
     except RegistryError as error:
         yield Proof(what=where, standing="broken", detail=error.what)

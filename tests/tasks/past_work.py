@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from blake3 import blake3
 
@@ -102,14 +103,22 @@ class Maker:
         stages.record(w, "shard", {"data": number}, manifest.link, files=(rows,))
         return manifest.link
 
-    def run(self, number: int, manifest: Link, *, start: Link | None = None, finished: bool = True) -> Made:
+    def run(
+        self,
+        number: int,
+        manifest: Link,
+        *,
+        start: Link | None = None,
+        finished: bool = True,
+        config: dict[str, Any] | None = None,
+    ) -> Made:
         """A run with three checkpoints, the last of which is its result."""
         w = self.workspace
         shards = w.load(manifest, ShardManifest)
         code, lock = b"code %d" % (number % 2), b"lock"
         run = RunSpec(
             pipeline=f"pipeline-{number % 2}",
-            config={"seed": number},
+            config={"seed": number, **(config or {})},
             manifest=manifest,
             receipt=shards.receipt,
             fitted=shards.fitted,

@@ -23,7 +23,8 @@ from data_contracts.digests import HASHERS, Algorithm, sha256_bytes
 from data_contracts.documents import CheckpointFile
 from data_contracts.errors import EnvironmentProblem, IntegrityError
 from data_contracts.publication import Sync, Workspace
-from training.checkpoint.file_image import LENGTH_BYTES, MAX_HEADER_BYTES, PAGE_BYTES, Entry, parse_header
+from training.checkpoint.file_image import PAGE_BYTES
+from training.checkpoint.layout import LENGTH_BYTES, MAX_HEADER_BYTES, Entry, parse_header
 
 BLOCK_BYTES = 4 << 20
 DIRECT_BYTES = 1 << 20

@@ -18,27 +18,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from training.checkpoint.layout import DTYPES
+from training.checkpoint.layout import DTYPES, LENGTH_BYTES, Entry
 
-LENGTH_BYTES = 8
 ALIGNMENT_BYTES = 64
 """The tensors begin at a multiple of this."""
-MAX_HEADER_BYTES = 100 << 20
-"""As safetensors itself limits it."""
 PAGE_BYTES = 4096
 """An image begins at a multiple of this, as direct writing asks."""
 RUN_BYTES = 8 << 20
 """About so many are copied in one call, and then written while the next are copied."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """A tensor of a file: its bytes are [start, stop) of the file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,28 +64,6 @@ def make_header(tensors: Mapping[str, tuple[str, Sequence[int]]], metadata: Mapp
         for name, (start, stop) in places.items()
     }
     return Header(encoded=encoded, entries=entries)
-
-
-def parse_header(text: bytes) -> dict[str, Entry]:
-    """The entries of a file, from its header without the length.
-
-    Raises:
-        ValueError: it is not one that safetensors would write.
-    """
-    names = {code: name for name, (code, _) in DTYPES.items()}
-    fields = json.loads(text)
-    if not isinstance(fields, dict):
-        raise ValueError("the header is no mapping")
-    fields.pop("__metadata__", None)
-    begin = LENGTH_BYTES + len(text)
-    entries, reached = {}, begin
-    for name, field in sorted(fields.items(), key=lambda item: list(item[1]["data_offsets"])):
-        dtype, shape, (start, stop) = names[field["dtype"]], tuple(field["shape"]), field["data_offsets"]
-        if begin + start != reached or stop - start != DTYPES[dtype][1] * math.prod(shape):
-            raise ValueError(f"{name} does not lie where it should")
-        reached = begin + stop
-        entries[name] = Entry(dtype=dtype, shape=shape, start=begin + start, stop=begin + stop)
-    return entries
 
 
 class Run(NamedTuple):

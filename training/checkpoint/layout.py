@@ -6,8 +6,10 @@ Names, shapes and numbers only: a flow reads checkpoints' places from here witho
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
@@ -39,6 +41,21 @@ DTYPES = {
     "bool": ("BOOL", 1),
 }
 """torch's name of a type: safetensors' name, and bytes of an element."""
+
+LENGTH_BYTES = 8
+"""Of a header's length, which a safetensors file begins with."""
+MAX_HEADER_BYTES = 100 << 20
+"""As safetensors itself limits it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """A tensor of a file: its bytes are [start, stop) of the file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
 
 
 class RunResult(Frozen):
@@ -120,6 +137,28 @@ def stored_files(folder: str, manifest: CheckpointManifest) -> tuple[StoredFile,
             for name, data in own.items()
         ),
     )
+
+
+def parse_header(text: bytes) -> dict[str, Entry]:
+    """The entries of a file, from its header without the length.
+
+    Raises:
+        ValueError: it is not one that safetensors would write.
+    """
+    names = {code: name for name, (code, _) in DTYPES.items()}
+    fields = json.loads(text)
+    if not isinstance(fields, dict):
+        raise ValueError("the header is no mapping")
+    fields.pop("__metadata__", None)
+    begin = LENGTH_BYTES + len(text)
+    entries, reached = {}, begin
+    for name, field in sorted(fields.items(), key=lambda item: list(item[1]["data_offsets"])):
+        dtype, shape, (start, stop) = names[field["dtype"]], tuple(field["shape"]), field["data_offsets"]
+        if begin + start != reached or stop - start != DTYPES[dtype][1] * math.prod(shape):
+            raise ValueError(f"{name} does not lie where it should")
+        reached = begin + stop
+        entries[name] = Entry(dtype=dtype, shape=shape, start=begin + start, stop=begin + stop)
+    return entries
 
 
 def by_tensor(layout: Sequence[TensorSlice]) -> dict[str, list[TensorSlice]]:

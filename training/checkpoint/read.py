@@ -17,7 +17,7 @@ from data_contracts.documents import CheckpointFile, CheckpointManifest, TensorS
 from data_contracts.errors import IntegrityError
 from training.checkpoint import layout
 from training.checkpoint.blocks import BlockReader, nothing
-from training.checkpoint.file_image import Entry
+from training.checkpoint.layout import Entry
 from training.checkpoint.plan import size_bytes
 
 Rest = Literal["skip", "check"]
