@@ -81,8 +81,10 @@ def failure_card(context: RunContext, request: TrainingRequest, pipeline: Pipeli
     except Exception as error:
         try:
             card = make_card(brief, request, pipeline, error, notes.stage, notes.run_dir)
-            # Who looks on is told first: it may be the disk that is full.
-            context.ledger.event("flow.card", **card.model_dump(mode="json"))
+            # Who looks on is told first: it may be the disk that is full. Who looks no more, at a closed terminal, say,
+            # must not cost the card.
+            with contextlib.suppress(OSError, ValueError):
+                context.ledger.event("flow.card", **card.model_dump(mode="json"))
             show_markdown(artifact_key(card.pipeline, "failure"), lambda: markdown(card), card.title)
             page = context.workspace.local_path(f"ledger/{card.flow_run}/{NAME}")
             try:
