@@ -15,6 +15,7 @@ from tests.cluster.namespaces import NamespaceHosts
 from tests.listening import listening
 from tests.training.conftest import TINY, make_project
 from tests.waiting import wait_until
+from training.checkpoint.spec import CheckpointSpec
 from training.launch.kubernetes_spec import SecretKey
 from training.launch.process_tree import processes_with
 from training.launch.protocol import TOKEN
@@ -113,7 +114,7 @@ def test_the_real_worker_learns_the_same_bits_wherever_it_runs_and_listens_on_no
     start: Callable[..., OwnedRun], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     project = make_project(tmp_path_factory.mktemp("project"))
-    spec = project.publish_run(TINY)
+    spec = project.publish_run(LONG_ENOUGH)
     run = start(
         "--workspace", project.workspace.uri, "--run-spec", spec.sha256, module="training.worker", agents="real"
     )
@@ -133,7 +134,7 @@ def test_with_one_host_left_the_real_worker_learns_the_same_bits(
     hosts: NamespaceHosts, new_run: Callable[..., OwnedRun], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     project = make_project(tmp_path_factory.mktemp("project"))
-    spec = project.publish_run(TINY)
+    spec = project.publish_run(LONG_ENOUGH)
     run = new_run(ssh_spec(hosts, min_nodes=1), hosts.hosts[0])
     for host in hosts.hosts[2:]:
         host.cut()
@@ -149,6 +150,8 @@ def test_with_one_host_left_the_real_worker_learns_the_same_bits(
     assert bits == LEARNT.setdefault("bits", bits)
 
 
+LONG_ENOUGH = TINY.model_copy(update={"max_steps": 60, "checkpoints": CheckpointSpec(every_steps=30)})
+"""For a busy machine to look at its ports while it trains."""
 LEARNT: dict[str, str] = {}
 """By the first backend."""
 

@@ -237,6 +237,19 @@ def test_a_failure_leaves_it_beside_the_ledger_and_travels_on(retrain) -> None:
     assert json.dumps(event)
 
 
+def test_one_whose_words_reach_nobody_is_kept_all_the_same(retrain) -> None:
+    """As where the terminal that a listener writes to is closed."""
+
+    def tell(event: Event) -> None:
+        if event["event"] == "flow.card":
+            raise ValueError("I/O operation on closed file.")
+
+    retrain.context.ledger.listeners.append(tell)
+    with pytest.raises(TrainingFailed), failure_card(retrain.context, retrain.request, retrain.spec):
+        raise TrainingFailed("lost.")
+    assert "lost." in (retrain.folder / NAME).read_text()
+
+
 def test_a_failure_stands_in_the_status_until_a_retrain_finishes_and_a_stop_finishes_none(retrain) -> None:
     def end_with(error: Exception | None, begun_unix_s: float = 0.0) -> list[StandingFailure]:
         with contextlib.suppress(HeadwayError), failure_card(retrain.context, retrain.request, retrain.spec):
