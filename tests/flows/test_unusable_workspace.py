@@ -354,7 +354,7 @@ def test_a_retrain_whose_workspace_is_refused_meanwhile_fails_for_that_and_keeps
     said = capfd.readouterr().err
     if how == "read-only":
         assert "it is " in said, said
-        card = Path(said.rpartition("it is ")[2].strip())
+        card = Path(said.rpartition("it is ")[2].splitlines()[0].strip())
         page = card.read_text()
         card.unlink()
         assert "Read-only file system" in page
