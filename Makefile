@@ -8,6 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 PIP_INSTALL := $(BIN)/pip install --no-compile --quiet --disable-pip-version-check
 UV ?= uv
+WHOLE := e2e prefect cluster
 LOCKED := pyproject.toml --constraint constraints.txt --generate-hashes --universal --python-version 3.11 --no-header \
 	--no-annotate --quiet
 CUDA := cuda-bindings cuda-pathfinder cuda-toolkit triton nvidia-cublas nvidia-cuda-cupti nvidia-cuda-nvrtc \
@@ -15,16 +16,30 @@ CUDA := cuda-bindings cuda-pathfinder cuda-toolkit triton nvidia-cublas nvidia-c
 	nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink nvidia-nvshmem-cu13 nvidia-nvtx
 TORCH_CPU_SHA256 := 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b
 
-.PHONY: retrain test test-cluster cluster-packages soak lint compiled locks clean
+.PHONY: retrain test quick test-changed test-cluster cluster-packages soak lint compiled locks clean
 .DEFAULT_GOAL := retrain
 
 retrain: $(INSTALLED)
 	$(BIN)/headway retrain deployments/stdlib-lm.yaml
 
+# After each edit: what needs neither a process of its own nor much of the processor. tests/tiers.py holds tests to it.
+quick: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest -n logical --dist loadfile -m unit $(addprefix --ignore=tests/,$(WHOLE))
+
 # Five processes on two cores: a good part of what is tested waits for servers and deadlines.
 test: $(INSTALLED)
 	@$(MAKE) --no-print-directory -j 2 lint compiled
 	$(BIN)/python -m pytest -n 5 --dist loadfile --ignore=tests/cluster
+
+# What a change may turn red, by the graph of imports; `make test-changed BASE=HEAD~1` for the last commit.
+BASE := main
+test-changed: $(INSTALLED)
+	@files=$$($(BIN)/python -m tests.changed $(BASE)); \
+	printf 'runs:\n%s\n' "$${files:-nothing}"; \
+	test -z "$$files" || $(BIN)/python -m pytest -n 5 --dist loadfile $$files
 
 # Hosts of namespaces with sshd, a Slurm of three nodes, an emulated Kubernetes, a PostgreSQL: as root, with the packages
 # of tests/cluster/install.sh.

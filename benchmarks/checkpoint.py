@@ -65,10 +65,10 @@ def measured(arguments: list[str], world_size: int) -> Times:
         )
         for rank in range(world_size)
     ]
-    said = [rank.communicate()[0] for rank in ranks]
+    message = [rank.communicate()[0] for rank in ranks]
     if any(rank.returncode for rank in ranks):
         raise RuntimeError(f"ranks ended with {[rank.returncode for rank in ranks]}")
-    times: Times = json.loads(said[0])
+    times: Times = json.loads(message[0])
     return times
 
 

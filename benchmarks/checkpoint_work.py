@@ -29,15 +29,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import distribute_tensor
 from torch.distributed.tensor.placement_types import Shard
 
-from data_contracts.documents import DeviceFingerprint, Link
-from training.checkpoint import spares
-from training.checkpoint.layout import directory_name
-from training.checkpoint.pieces import pieces_of
-from training.checkpoint.retention import discard_expired
-from training.checkpoint.save import Checkpointer, Content, Saved
-from training.checkpoint.spec import CheckpointSpec
-from training.checkpoint.verify import verify_checkpoint
-from training.distributed import Gang
+from headway.data_contracts.store.documents import DeviceFingerprint, Link
+from headway.training.checkpoint import recycled_files
+from headway.training.checkpoint.content import Content
+from headway.training.checkpoint.layout import directory_name
+from headway.training.checkpoint.pieces import pieces_of
+from headway.training.checkpoint.retention import discard_expired
+from headway.training.checkpoint.save import Checkpointer, SavedCheckpoint
+from headway.training.checkpoint.verify import verify_checkpoint
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.ranks.distributed import ProcessGroup
 
 WIDTH = 1024
 CHUNK_BYTES = 4 << 20
@@ -83,29 +84,29 @@ class StandIn:
 
     def __call__(self) -> float:
         """Returns the seconds it took."""
-        began_s = time.perf_counter()
+        started_s = time.perf_counter()
         for _ in range(self._num_passes):
             self._model(self._rows).square().mean().backward()
-        return time.perf_counter() - began_s
+        return time.perf_counter() - started_s
 
 
 class Methods:
     """Each returns seconds by phase; `stall` is how long training stands still, `durable` until all is on disk."""
 
-    def __init__(self, folder: Path, state: dict[str, Tensor], gang: Gang) -> None:
-        self._folder, self._state, self._gang = folder, state, gang
+    def __init__(self, folder: Path, state: dict[str, Tensor], process_group: ProcessGroup) -> None:
+        self._folder, self._state, self._process_group = folder, state, process_group
         self._raw = torch.cat([piece.local.flatten() for piece in pieces_of(state).values()]).numpy().view("uint8").data
-        self._checkpointer = Checkpointer(folder / "headway", gang, retain=self._retain, on_saved=self._note)
+        self._checkpointer = Checkpointer(folder / "headway", process_group, retain=self._retain, on_saved=self._note)
         self._step, self._durable_s = 0, 0.0
         self._stand_in = StandIn()
 
     def raw(self) -> Times:
-        path = self._folder / f"raw-{self._gang.rank}"
+        path = self._folder / f"raw-{self._process_group.rank}"
         path.unlink(missing_ok=True)
         return self._written(path, "wb")
 
     def raw_over_old(self) -> Times:
-        path = self._folder / f"raw-old-{self._gang.rank}"
+        path = self._folder / f"raw-old-{self._process_group.rank}"
         return self._written(path, "r+b" if path.exists() else "wb")
 
     def _written(self, path: Path, mode: Literal["wb", "r+b"]) -> Times:
@@ -130,11 +131,11 @@ class Methods:
         alone_s = self._stand_in()
         with self._timed() as times:
             self._save()
-            call_s = time.perf_counter() - self._began_s
+            call_s = time.perf_counter() - self._started_s
             beside_s = self._stand_in()
-            began_s = time.perf_counter()
+            started_s = time.perf_counter()
             self._checkpointer.finish_staging()
-            wait_s = time.perf_counter() - began_s
+            wait_s = time.perf_counter() - started_s
             self._checkpointer.finish()
             alone_s = (alone_s + self._stand_in()) / 2
             stall_s = call_s + wait_s
@@ -153,12 +154,12 @@ class Methods:
         self._step += 1
         self._checkpointer.save(content(self._step, self._state))
 
-    def _note(self, saved: Saved) -> None:
+    def _note(self, saved: SavedCheckpoint) -> None:
         self._durable_s = saved.durable_s
 
     def headway_new(self) -> Times:
-        if self._gang.leads:
-            spares.drop(self._folder / "headway")
+        if self._process_group.leads:
+            recycled_files.drop(self._folder / "headway")
         return self.headway()
 
     def keep_as_many_as_a_run(self) -> None:
@@ -170,7 +171,7 @@ class Methods:
         discard_expired(self._folder / "headway", KEEP, known_good={step})
 
     def torch_save(self) -> Times:
-        path = self._folder / f"torch-{self._gang.rank}"
+        path = self._folder / f"torch-{self._process_group.rank}"
         path.unlink(missing_ok=True)
         local = {name: piece.local for name, piece in pieces_of(self._state).items()}
         with self._timed() as times:
@@ -204,26 +205,26 @@ class Methods:
     def cold_read(self) -> Times:
         """Of every file of the newest checkpoint, by one process, in the same pieces; alone, and with BLAKE3."""
         times: Times = {}
-        if self._gang.leads:
+        if self._process_group.leads:
             files = self._cold()
-            began_s = time.perf_counter()
+            started_s = time.perf_counter()
             _read(files, lambda _part: None)
-            times["durable"] = time.perf_counter() - began_s
+            times["durable"] = time.perf_counter() - started_s
             files = self._cold()
             digest = blake3()
-            began_s = time.perf_counter()
+            started_s = time.perf_counter()
             _read(files, digest.update)
-            times["blake3"] = time.perf_counter() - began_s
+            times["blake3"] = time.perf_counter() - started_s
         return times
 
     def verify(self) -> Times:
         """The newest checkpoint, whole, by one process."""
         times: Times = {}
-        if self._gang.leads:
+        if self._process_group.leads:
             self._cold()
-            began_s = time.perf_counter()
+            started_s = time.perf_counter()
             verify_checkpoint(self._folder / "headway" / directory_name(self._step))
-            times["durable"] = time.perf_counter() - began_s
+            times["durable"] = time.perf_counter() - started_s
         return times
 
     def _cold(self) -> list[Path]:
@@ -237,22 +238,22 @@ class Methods:
     @contextlib.contextmanager
     def _timed(self) -> Iterator[Times]:
         os.sync()
-        self._gang.barrier()
-        self._began_s = time.perf_counter()
+        self._process_group.barrier()
+        self._started_s = time.perf_counter()
         yield {}
 
     def _lap(self, times: Times, phase: str) -> None:
-        self._gather(times, **{phase: time.perf_counter() - self._began_s})
+        self._gather(times, **{phase: time.perf_counter() - self._started_s})
 
     def _gather(self, times: Times, **own_s: float) -> None:
-        slowest = self._gang.gather(torch.tensor([list(own_s.values())], dtype=torch.float64)).amax(dim=0)
+        slowest = self._process_group.gather(torch.tensor([list(own_s.values())], dtype=torch.float64)).amax(dim=0)
         times |= zip(own_s, slowest.tolist(), strict=True)
 
     def _forget(self, folder: Path) -> None:
-        self._gang.barrier()
-        if self._gang.leads:
+        self._process_group.barrier()
+        if self._process_group.leads:
             shutil.rmtree(folder, ignore_errors=True)
-        self._gang.barrier()
+        self._process_group.barrier()
 
 
 def _read(files: list[Path], use: Callable[[memoryview], object]) -> None:
@@ -269,7 +270,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     methods = Methods(
-        folder, model_state(megabytes), Gang(rank=rank, world_size=world_size, device=torch.device("cpu"))
+        folder, model_state(megabytes), ProcessGroup(rank=rank, world_size=world_size, device=torch.device("cpu"))
     )
     turns = {
         "raw": methods.raw,

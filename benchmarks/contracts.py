@@ -103,24 +103,24 @@ def by_hand(folder: Path) -> None:
     ):
         row = connection.execute(f"SELECT {counts}, {means} FROM {source}").fetchone()
         bad = f"SELECT filename, file_row_number FROM {source} WHERE NOT (f0 BETWEEN -1 AND 2) OR isnan(f0)"
-        left_out = connection.execute(bad).fetchall()
+        excluded = connection.execute(bad).fetchall()
         repeated = [
             connection.execute(
                 f"SELECT count(*) FROM (SELECT 1 FROM {source} GROUP BY {key} HAVING count(*) > 1)"
             ).fetchone()
             for key in ("id", "document, chunk")
         ]
-    if row is None or any(row[: len(broken)]) or left_out or any(found != (0,) for found in repeated):
+    if row is None or any(row[: len(broken)]) or excluded or any(found != (0,) for found in repeated):
         raise AssertionError("the data are not clean")
 
 
 def by_contract(folder: Path) -> None:
     import pyarrow.parquet as pq
 
-    from data_contracts.contract import parse_contract
-    from data_contracts.documents import Snapshot, SourceFile, StoredFile
-    from data_contracts.rows_files import RowsFiles
-    from data_contracts.validation import validate
+    from headway.data_contracts.engine.validation import validate
+    from headway.data_contracts.rules.contract import parse_contract
+    from headway.data_contracts.store.documents import Snapshot, SourceFile, StoredFile
+    from headway.data_contracts.tables.rows_files import RowsFiles
 
     paths = sorted(folder.glob("*.parquet"))
     columns = {field.name: str(field.type) for field in pq.read_schema(paths[0])}
@@ -134,15 +134,15 @@ def by_contract(folder: Path) -> None:
     contract = parse_contract(contract_text(), where="bench.yaml")
     stored = StoredFile(path="bench.yaml", size_bytes=1, sha256="0" * 64)
     with tempfile.TemporaryDirectory() as scratch:
-        left_out = Path(scratch) / "left-out.parquet"
-        receipt = validate(contract, stored, snapshot, rows, Path(scratch), quarantine_file=left_out)
+        excluded = Path(scratch) / "left-out.parquet"
+        receipt = validate(contract, stored, snapshot, rows, Path(scratch), quarantine_file=excluded)
     if not receipt.passed:
         raise AssertionError([each for each in receipt.verdicts if not each.passed])
 
 
 def nothing(_: Path) -> None:
     """What both pay before the first row: ours imports Great Expectations."""
-    import data_contracts.duckdb_engine  # noqa: F401
+    import headway.data_contracts.engine.duckdb_engine  # noqa: F401
 
 
 WORKERS = {"by-hand": by_hand, "contract": by_contract, "imports": nothing}

@@ -80,13 +80,13 @@ def run(request: Request, prefixes: Sequence[Sequence[str]], environment: dict[s
         for rank, prefix in enumerate(prefixes)
     ]
     try:
-        said = [rank.communicate()[0] for rank in ranks]
+        message = [rank.communicate()[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
     if any(rank.returncode for rank in ranks):
         raise RuntimeError(f"ranks ended with {[rank.returncode for rank in ranks]}")
-    found: dict[str, Taken] = json.loads(said[0])
+    found: dict[str, Taken] = json.loads(message[0])
     return found
 
 

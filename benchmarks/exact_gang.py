@@ -19,16 +19,16 @@ from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 from torch.nn.parallel import DistributedDataParallel
 
-from data_contracts.documents import Frozen
-from training.arrangement import WholeModel
-from training.config import RecipeSpec, TrainingSpec
-from training.data.shapes import TokenShape
-from training.distributed import Gang, be_deterministic
-from training.learner import Learner
-from training.optimizers.scheduled import ScheduledOptimizer
-from training.optimizers.spec import OptimizerSpec, ScheduleSpec
-from training.parallel.spec import FILL, ParallelSpec
-from training.recipes.protocol import load_recipe
+from headway.data_contracts.store.documents import Frozen
+from headway.training.config.optimizer import OptimizerSpec, ScheduleSpec
+from headway.training.config.parallel import FILL, ParallelSpec
+from headway.training.config.shapes import TokenShape
+from headway.training.config.training_spec import RecipeSpec, TrainingSpec
+from headway.training.engine.learner import Learner
+from headway.training.optimizers.scheduled import ScheduledOptimizer
+from headway.training.parallel.strategy import UnshardedModel
+from headway.training.ranks.distributed import ProcessGroup, enable_determinism
+from headway.training.recipes.load import load_recipe
 
 SHAPE = TokenShape(vocab_size=1024, context_tokens=64)
 MODELS: dict[str, dict[str, bool | int | float | str]] = {
@@ -59,19 +59,19 @@ Taken = dict[str, list[tuple[float, float]]]
 
 def main() -> None:
     request, rank = Request.model_validate_json(sys.argv[1]), int(sys.argv[2])
-    be_deterministic(1)
+    enable_determinism(1)
     store = TCPStore(request.master, request.port, request.world_size, is_master=rank == 0)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=request.world_size)
-    gang = Gang(rank=rank, world_size=request.world_size, device=torch.device("cpu"))
-    found = {str(count): compare(request, gang, count) for count in request.replicas_per_rank}
-    if gang.leads:
+    process_group = ProcessGroup(rank=rank, world_size=request.world_size, device=torch.device("cpu"))
+    found = {str(count): compare(request, process_group, count) for count in request.replicas_per_rank}
+    if process_group.leads:
         print(json.dumps(found))
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)  # gloo's threads sometimes abort at teardown
 
 
-def compare(request: Request, gang: Gang, count: int) -> Taken:
+def compare(request: Request, process_group: ProcessGroup, count: int) -> Taken:
     """Every round takes one step of each arm."""
     spec = TrainingSpec(
         recipe=RecipeSpec(model=MODELS[request.model]),
@@ -80,31 +80,35 @@ def compare(request: Request, gang: Gang, count: int) -> Taken:
         global_batch_sequences=request.world_size * count * request.micro_batch,
         micro_batch_sequences=request.micro_batch,
     )
-    draw = torch.Generator().manual_seed(gang.rank)
+    draw = torch.Generator().manual_seed(process_group.rank)
     rows = torch.randint(SHAPE.vocab_size, (count * request.micro_batch, SHAPE.context_tokens + 1), generator=draw)
-    arms = sharded_arms(spec, gang, rows, count) if request.is_sharded else replicated_arms(spec, gang, rows, count)
+    arms = (
+        sharded_arms(spec, process_group, rows, count)
+        if request.is_sharded
+        else replicated_arms(spec, process_group, rows, count)
+    )
     taken: Taken = {name: [] for name in arms}
     names = list(arms)
     for step in range(NUM_WARM_UP + request.rounds):
         # Turn about, also in who comes after whom.
         for name in names[step % len(names) :] + names[: step % len(names)]:
             dist.barrier()
-            began_s, began_cpu_s = time.perf_counter(), time.process_time()
+            started_s, began_cpu_s = time.perf_counter(), time.process_time()
             arms[name](step)
             if step >= NUM_WARM_UP:
-                taken[name].append((time.perf_counter() - began_s, time.process_time() - began_cpu_s))
+                taken[name].append((time.perf_counter() - started_s, time.process_time() - began_cpu_s))
     return taken
 
 
-def replicated_arms(spec: TrainingSpec, gang: Gang, rows: Tensor, count: int) -> dict[str, Arm]:
-    arms = {"exact": headways_arm(spec, gang, rows, count), "ddp": ddp_arm(spec, rows, count, DDP_BUCKET_MB)}
+def replicated_arms(spec: TrainingSpec, process_group: ProcessGroup, rows: Tensor, count: int) -> dict[str, Arm]:
+    arms = {"exact": headways_arm(spec, process_group, rows, count), "ddp": ddp_arm(spec, rows, count, DDP_BUCKET_MB)}
     arms["ddp, small buckets"] = ddp_arm(spec, rows, count, SMALL_BUCKET_MB)
     for fewer in (2**exponent for exponent in range(int(math.log2(count)))):
         arms[f"ddp, {fewer} micro-batches"] = ddp_arm(spec, rows, fewer, DDP_BUCKET_MB)
     return arms
 
 
-def sharded_arms(spec: TrainingSpec, gang: Gang, rows: Tensor, count: int) -> dict[str, Arm]:
+def sharded_arms(spec: TrainingSpec, process_group: ProcessGroup, rows: Tensor, count: int) -> dict[str, Arm]:
     """FSDP2 is mode `fast`, which adds little to it, with gradients kept whole or in slices between micro-batches."""
     optimizer = spec.optimizer.model_copy(update={"implementation": "foreach"})
     shards = {
@@ -113,13 +117,15 @@ def sharded_arms(spec: TrainingSpec, gang: Gang, rows: Tensor, count: int) -> di
         "fsdp2, slices": ParallelSpec(mode="fast", replicate=1, shard=FILL, reduce_every_micro_batch=True),
     }
     return {
-        name: headways_arm(spec.model_copy(update={"optimizer": optimizer, "parallel": parallel}), gang, rows, count)
+        name: headways_arm(
+            spec.model_copy(update={"optimizer": optimizer, "parallel": parallel}), process_group, rows, count
+        )
         for name, parallel in shards.items()
     }
 
 
-def headways_arm(spec: TrainingSpec, gang: Gang, rows: Tensor, count: int) -> Arm:
-    learner = Learner(load_recipe("language-model", spec.recipe.model, SHAPE), spec, gang)
+def headways_arm(spec: TrainingSpec, process_group: ProcessGroup, rows: Tensor, count: int) -> Arm:
+    learner = Learner(load_recipe("language-model", spec.recipe.model, SHAPE), spec, process_group)
     batches = [{"tokens": part} for part in rows.chunk(count)]
 
     def step(number: int) -> None:
@@ -135,7 +141,7 @@ def ddp_arm(spec: TrainingSpec, rows: Tensor, count: int, bucket_mb: int) -> Arm
     torch.manual_seed(0)
     model = recipe.build()
     parallel = DistributedDataParallel(model, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True)
-    laid = WholeModel()
+    laid = UnshardedModel()
     laid.model = model
     optimizer = ScheduledOptimizer(laid, recipe, spec)
     batches: Sequence[dict[str, Tensor]] = [{"tokens": part} for part in rows.chunk(count)]

@@ -26,8 +26,8 @@ from benchmarks.figures import Figure, show
 from benchmarks.loader_contenders import Contender, contenders, gather, ours_prefetched, ours_with_work
 from benchmarks.loader_data import TASKS, Task, make
 from benchmarks.loader_peers import PeerProcess, obstacles
-from training.data.block_gather import BLOCK_BYTES
-from training.data.loader import ShardReader
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.data.order.block_gather import BLOCK_BYTES
 
 SLICE_BYTES = 96 << 20
 
@@ -57,9 +57,9 @@ def wall_with_prefetching(task: Task, reader: ShardReader, shuffle: str, rounds:
 
 
 def _wall_s(call: Callable[[], object]) -> float:
-    began_s = time.perf_counter()
+    started_s = time.perf_counter()
     call()
-    return time.perf_counter() - began_s
+    return time.perf_counter() - started_s
 
 
 def rows_per_cpu_s(

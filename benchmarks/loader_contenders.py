@@ -8,11 +8,11 @@ import numpy as np
 import torch
 
 from benchmarks.loader_data import Made, Task
-from training.data.block_gather import BlockGather
-from training.data.loader import ShardReader
-from training.data.order_spec import OrderSpec
-from training.data.prefetch import Prefetcher
-from training.data.sample_order import sample_order
+from headway.training.config.order_spec import OrderSpec
+from headway.training.data.load.prefetch import Prefetcher
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.data.order.block_gather import BlockGather
+from headway.training.data.order.sample_order import sample_order
 
 PREFETCH_BYTES = 8 << 20
 WINDOW_ROW_GROUPS = 4

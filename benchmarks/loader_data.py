@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from data_contracts.documents import Link, PayloadColumn, Shard, ShardGroup, ShardManifest
-from data_contracts.publication import Workspace
-from training.data.parquet_payload import Bytes2D, payload_of, write_shard
+from headway.data_contracts.store.documents import Link, PayloadColumn, Shard, ShardGroup, ShardManifest
+from headway.data_contracts.store.publication import Workspace
+from headway.training.data.shards.parquet_payload import Bytes2D, payload_of, write_shard
 
 NOTHING = "0" * 64
 

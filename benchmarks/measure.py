@@ -43,13 +43,13 @@ def measure(command: Sequence[str]) -> Usage:
     """
     with tempfile.NamedTemporaryFile(mode="r") as result:
         watched = [sys.executable, "-S", "-c", WATCH, result.name, *command]
-        said = subprocess.run(watched, stdout=subprocess.PIPE, check=True).stdout.decode(errors="replace")
+        message = subprocess.run(watched, stdout=subprocess.PIPE, check=True).stdout.decode(errors="replace")
         code, wall_s, cpu_s, maxrss = json.load(result)
     if code:
-        raise RuntimeError(f"{' '.join(command)} ended with {code}: {said}")
+        raise RuntimeError(f"{' '.join(command)} ended with {code}: {message}")
     # Linux counts kilobytes, macOS bytes.
     unit = 1 if sys.platform == "darwin" else 1024
-    return Usage(cpu_s=cpu_s, wall_s=wall_s, peak_rss_bytes=maxrss * unit, output=said)
+    return Usage(cpu_s=cpu_s, wall_s=wall_s, peak_rss_bytes=maxrss * unit, output=message)
 
 
 def interleaved(commands: Mapping[str, Sequence[str]], *, rounds: int) -> dict[str, list[Usage]]:

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from benchmarks.figures import Figure, show
-from training.optimizers.elementwise import SGD, AdamW
-from training.optimizers.spec import OptimizerSpec
+from headway.training.config.optimizer import OptimizerSpec
+from headway.training.optimizers.elementwise import SGD, AdamW
 
 PEER = "torch.optim.AdamW(fused)"
 
@@ -55,10 +55,10 @@ def interleaved(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[
     found: dict[str, list[float]] = {name: [] for name in steps}
     for number in range(rounds + 1):
         for name, step in steps.items():
-            began_s = time.perf_counter()
+            started_s = time.perf_counter()
             step()
             if number:
-                found[name].append(time.perf_counter() - began_s)
+                found[name].append(time.perf_counter() - started_s)
     return found
 
 

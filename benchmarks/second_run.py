@@ -20,7 +20,7 @@ from benchmarks.measure import Usage, interleaved, measure
 
 OVER_S = 3.0
 EMPTY = """
-from flows.environment import prepare
+from headway.flows.console.environment import prepare
 prepare()
 from prefect import flow
 @flow

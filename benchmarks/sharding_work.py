@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from data_contracts.digest_cache import DigestCache
-    from data_contracts.documents import SourceFile
-    from data_contracts.sources import SourceSpec
-    from training.data.splits import Read
+    from headway.data_contracts.sources.reading import SourceSpec
+    from headway.data_contracts.store.documents import SourceFile
+    from headway.data_contracts.tables.digest_cache import DigestCache
+    from headway.training.data.shards.splits import Read
 
 NUM_FLOATS, NUM_INTS = 15, 5
 ROWS_PER_ROW_GROUP = 1 << 16
@@ -80,15 +80,15 @@ def headway(source: Path, target: Path, codec: str, memory_mb: int = 512) -> Wor
     import numpy as np
     import pyarrow as pa
 
-    from data_contracts.digest_cache import DigestCache
-    from data_contracts.documents import FittedState, Link
-    from data_contracts.publication import Workspace
-    from data_contracts.sources import SourceSpec
-    from training.data import source_columns, tabular
-    from training.data.encoders import libraries
-    from training.data.sharding import write_shards
-    from training.data.spec import ShardSpec
-    from training.data.splits import NO_ROWS, SourceRows
+    from headway.data_contracts.sources.reading import SourceSpec
+    from headway.data_contracts.store.documents import FittedState, Link
+    from headway.data_contracts.store.publication import Workspace
+    from headway.data_contracts.tables.digest_cache import DigestCache
+    from headway.training.config.shards import ShardSpec
+    from headway.training.data.encode import source_columns, tabular
+    from headway.training.data.encode.encoders import libraries
+    from headway.training.data.shards.sharding import write_shards
+    from headway.training.data.shards.splits import NO_ROWS, SourceRows
 
     assert source_columns and tabular  # imported lazily, and no part of the work
     pa.array(np.zeros(1))  # the first one imports pandas
@@ -134,9 +134,9 @@ def headway(source: Path, target: Path, codec: str, memory_mb: int = 512) -> Wor
 
 def source_files(spec: SourceSpec, source: Path, digests: DigestCache) -> Iterator[tuple[SourceFile, Read]]:
     """The files as a snapshot names them, with what reads and proves them."""
-    from data_contracts.documents import SourceFile
-    from data_contracts.parquet_files import read_footer
-    from data_contracts.sources import read_rows
+    from headway.data_contracts.sources.reading import read_rows
+    from headway.data_contracts.store.documents import SourceFile
+    from headway.data_contracts.tables.parquet_files import read_footer
 
     for path in sorted(source.iterdir()):
         footer, (sha256, size_bytes) = read_footer(path, path.name), digests.digest(path)

@@ -25,27 +25,29 @@ from torch import nn
 
 from benchmarks.figures import Figure, show
 from benchmarks.loader_data import Task, make
-from data_contracts.documents import Link, PayloadColumn
-from training.batches import RankBatches, StepBatches, prefetched, proof_batch
-from training.checkpoint.proof import fingerprint, proof_loss
-from training.checkpoint.save import Checkpointer, Content
-from training.config import RecipeSpec, TrainingSpec
-from training.data.loader import ShardReader
-from training.data.loader_spec import LoaderSpec
-from training.data.shapes import TokenShape
-from training.data.spec import TRAIN
-from training.distributed import Gang, be_deterministic, choose_device
-from training.guards.guard import Guard
-from training.guards.spec import GuardSpec, SpikePolicy
-from training.guards.stop import StopConditions
-from training.launch.rank import Rank
-from training.launch.stop_bound import StopBound
-from training.learner import Learner
-from training.loop import train
-from training.optimizers.spec import OptimizerSpec
-from training.recipes.protocol import Recipe, load_recipe
-from training.step_recorder import StepRecorder
-from training.utilisation import flops_per_token, parameters_of, peak_flops_per_s
+from headway.data_contracts.store.documents import Link, PayloadColumn
+from headway.training.checkpoint.content import Content
+from headway.training.checkpoint.proof import fingerprint, proof_loss
+from headway.training.checkpoint.save import Checkpointer
+from headway.training.config.guards import GuardSpec, SpikePolicy
+from headway.training.config.loader_spec import LoaderSpec
+from headway.training.config.optimizer import OptimizerSpec
+from headway.training.config.shapes import TokenShape
+from headway.training.config.shards import TRAIN
+from headway.training.config.training_spec import RecipeSpec, TrainingSpec
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.engine.batches import RankBatches, StepBatches, prefetched, proof_batch
+from headway.training.engine.learner import Learner
+from headway.training.engine.loop import train
+from headway.training.engine.step_recorder import StepRecorder
+from headway.training.guards.step_guard import StepGuard
+from headway.training.guards.stop import StopConditions
+from headway.training.launch.base.stop_request import StopRequest
+from headway.training.launch.node.rank_process import RankProcess
+from headway.training.ranks.distributed import ProcessGroup, choose_device, enable_determinism
+from headway.training.ranks.utilisation import flops_per_token, parameters_of, peak_flops_per_s
+from headway.training.recipes.load import load_recipe
+from headway.training.recipes.protocol import Recipe
 
 VOCABULARY, CONTEXT = 2000, 128
 ROWS = Task("tokens", (PayloadColumn(name="tokens", dtype="uint16", shape=(CONTEXT + 1,)),), 32_768, 8, 1024, 16_384)
@@ -102,7 +104,7 @@ class Bare:
 
 
 class Everything:
-    """Headway's loop as `training.session` runs it.
+    """Headway's loop as `headway.training.programs.session` runs it.
 
     Args:
         save_every_steps: None for no checkpoints.
@@ -113,19 +115,24 @@ class Everything:
         recipe: Recipe,
         spec: TrainingSpec,
         reader: ShardReader,
-        gang: Gang,
+        process_group: ProcessGroup,
         folder: Path,
         stack: contextlib.ExitStack,
         save_every_steps: int | None = None,
     ) -> None:
         folder.mkdir()
-        self._rank, self._spec, self._recipe, self._gang = Rank(folder / "attempt"), spec, recipe, gang
-        self._learner, self._guard = Learner(recipe, spec, gang), Guard(spec.guards)
-        self._recorder = StepRecorder(self._rank, recipe, spec, gang, self._learner)
-        self._stop = StopConditions(lambda: self._rank.stop_requested, StopBound())
-        self._proof_batch = proof_batch(reader, spec, gang.device)
-        self._checkpointer = stack.enter_context(Checkpointer(folder, gang))
-        batches = RankBatches(reader, spec, share=self._learner.share, device=gang.device)
+        self._rank, self._spec, self._recipe, self._process_group = (
+            RankProcess(folder / "attempt"),
+            spec,
+            recipe,
+            process_group,
+        )
+        self._learner, self._guard = Learner(recipe, spec, process_group), StepGuard(spec.guards)
+        self._recorder = StepRecorder(self._rank, recipe, spec, process_group, self._learner)
+        self._stop = StopConditions(lambda: self._rank.stop_requested, StopRequest())
+        self._proof_batch = proof_batch(reader, spec, process_group.device)
+        self._checkpointer = stack.enter_context(Checkpointer(folder, process_group))
+        batches = RankBatches(reader, spec, share=self._learner.share, device=process_group.device)
         made = stack.enter_context(prefetched(batches, LoaderSpec(), start=0, stop=MAX_STEPS))
         self._steps: Iterator[tuple[int, StepBatches]] = enumerate(made)
         self._save_every_steps, self._done = save_every_steps, 0
@@ -158,7 +165,7 @@ class Everything:
                 scalars={"guard": self._guard.state(), **self._learner.scalars()},
                 proof_batch=self._proof_batch,
                 proof_loss=proof_loss(self._recipe, self._learner.model, self._proof_batch),
-                fingerprint=fingerprint(self._gang.device),
+                fingerprint=fingerprint(self._process_group.device),
             )
         )
 
@@ -172,11 +179,11 @@ class Spent(NamedTuple):
 
 
 def spent(contender: Contender, num_steps: int, device: torch.device) -> Spent:
-    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    started_s, began_cpu_s = time.perf_counter(), time.process_time()
     contender(num_steps)
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return Spent((time.perf_counter() - began_s) / num_steps, (time.process_time() - began_cpu_s) / num_steps)
+    return Spent((time.perf_counter() - started_s) / num_steps, (time.process_time() - began_cpu_s) / num_steps)
 
 
 class Rounds(NamedTuple):
@@ -202,19 +209,19 @@ def turn_about(bare: Contender, ours: Contender, num_steps: int, rounds: int, de
 
 def measure(rounds: int, steps: int, save_rounds: int, save_steps: int) -> list[Figure]:
     device = choose_device()
-    gang = Gang(rank=0, world_size=1, device=device)
+    process_group = ProcessGroup(rank=0, world_size=1, device=device)
     spec = spec_for(device)
-    be_deterministic(spec.num_threads)
+    enable_determinism(spec.num_threads)
     recipe = load_recipe("language-model", spec.recipe.model, TokenShape(vocab_size=VOCABULARY, context_tokens=CONTEXT))
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         made = make(ROWS, 1, folder)
         reader = ShardReader(made.workspace, made.manifest, TRAIN)
-        produce = RankBatches(reader, spec, share=Learner(recipe, spec, gang).share, device=device)
+        produce = RankBatches(reader, spec, share=Learner(recipe, spec, process_group).share, device=device)
         batches = [produce(step) for step in range(64)]
         bare = Bare(recipe, spec, batches, device)
-        plain = Everything(recipe, spec, reader, gang, folder / "plain", stack)
-        saving = Everything(recipe, spec, reader, gang, folder / "saving", stack, save_every_steps=save_steps)
+        plain = Everything(recipe, spec, reader, process_group, folder / "plain", stack)
+        saving = Everything(recipe, spec, reader, process_group, folder / "saving", stack, save_every_steps=save_steps)
         for contender in (bare, plain, saving):
             contender(3)
         saving(save_steps - 3)  # so that each slice from here on begins with a checkpoint that is written behind it

@@ -26,12 +26,12 @@ from typing import Any
 from playwright.sync_api import Browser, HttpCredentials, Page, sync_playwright
 from playwright.sync_api import TimeoutError as TooLate
 
-from data_contracts.errors import EnvironmentProblem, HeadwayError
-from data_contracts.publication import Workspace
-from flows.environment import prepare
-from flows.serve import Server, mlflow_server, prefect_server, running, wait_until_ready
-from flows.server_password import new_password
-from training.launch.ports import free_port
+from headway.data_contracts.store.errors import EnvironmentProblem, HeadwayError
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.console.environment import prepare
+from headway.flows.prefect_api.serve import ServerProcess, mlflow_server, prefect_server, running, wait_until_ready
+from headway.flows.prefect_api.server_password import new_password
+from headway.training.launch.base.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -86,10 +86,10 @@ def chromium() -> str:
 
 
 @contextlib.contextmanager
-def deployed(folder: Path, password: str) -> Iterator[tuple[Server, Server]]:
+def deployed(folder: Path, password: str) -> Iterator[tuple[ServerProcess, ServerProcess]]:
     """Both servers with the project deployed and a worker at work, all of it below `folder`."""
     workspace = Workspace.create(str(folder / "workspace"))
-    prefect, mlflow = prefect_server(free_port(), password), mlflow_server(workspace, free_port(), password)
+    prefect, mlflow = prefect_server(0, password), mlflow_server(workspace, free_port(), password)
     os.environ |= {
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_API_URL": f"{prefect.url}/api",
@@ -98,7 +98,7 @@ def deployed(folder: Path, password: str) -> Iterator[tuple[Server, Server]]:
         "HEADWAY_WORKSPACE": workspace.uri,
         "HEADWAY_PROJECT": str(REPOSITORY),
     }
-    worker = Server(
+    worker = ServerProcess(
         name="worker",
         port=0,
         option="",
@@ -128,8 +128,8 @@ class Camera:
         browser: Browser,
         out: Path,
         wanted: frozenset[str] | None,
-        prefect: Server,
-        mlflow: Server,
+        prefect: ServerProcess,
+        mlflow: ServerProcess,
         password: str,
     ) -> None:
         user, _, secret = password.partition(":")
@@ -154,7 +154,7 @@ class Camera:
         print(f"{path}  {path.stat().st_size:,} bytes", flush=True)
 
 
-def take_all(camera: Camera, prefect: Server, mlflow: Server, pipeline: str) -> None:
+def take_all(camera: Camera, prefect: ServerProcess, mlflow: ServerProcess, pipeline: str) -> None:
     page = camera.page
     deployment = api(prefect, f"deployments/name/retrain/{pipeline}")["id"]
     page.goto(f"{prefect.url}/deployments/deployment/{deployment}/run")
@@ -176,7 +176,7 @@ def submit(page: Page) -> None:
             page.wait_for_url("**/*?tab=Runs", timeout=5 * SETTLES_MS)
 
 
-def take_results(camera: Camera, prefect: Server, mlflow: Server, pipeline: str, run: str) -> None:
+def take_results(camera: Camera, prefect: ServerProcess, mlflow: ServerProcess, pipeline: str, run: str) -> None:
     page = camera.page
     page.goto(f"{prefect.url}/runs/flow-run/{run}")
     page.get_by_text("Completed").first.wait_for()
@@ -191,7 +191,7 @@ def take_results(camera: Camera, prefect: Server, mlflow: Server, pipeline: str,
     camera.take("model-version", 640)
 
 
-def wait_for_run(prefect: Server, deployment: str) -> str:
+def wait_for_run(prefect: ServerProcess, deployment: str) -> str:
     """The flow run that the form started, once it has completed."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
@@ -204,7 +204,7 @@ def wait_for_run(prefect: Server, deployment: str) -> str:
     raise EnvironmentProblem(f"the retrain was not done within {PATIENCE_S:.0f} s.")
 
 
-def api(prefect: Server, path: str, body: dict[str, Any] | None = None) -> Any:
+def api(prefect: ServerProcess, path: str, body: dict[str, Any] | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     known = {"Authorization": f"Basic {base64.b64encode(os.environ['PREFECT_API_AUTH_STRING'].encode()).decode()}"}
     asked = f"{prefect.url}/api/csrf-token?client={CLIENT}"

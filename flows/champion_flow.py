@@ -7,9 +7,9 @@ from typing import Literal, Self
 from prefect import flow
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from flows.champion_event import tell_of_champion
-from flows.champion_moves import MoveReport, RefusalReport, promote, refuse, rollback
-from flows.environment import default_workspace
+from headway.flows.act.champion_moves import MoveReport, RefusalReport, promote, refuse, rollback
+from headway.flows.console.environment import default_workspace
+from headway.flows.prefect_api.champion_event import emit_champion_event
 
 
 class MoveRequest(BaseModel):
@@ -40,7 +40,7 @@ class MoveRequest(BaseModel):
     )
 
     @model_validator(mode="after")
-    def _makes_sense(self) -> Self:
+    def _is_consistent(self) -> Self:
         if self.move != "rollback" and not self.version:
             raise ValueError(f"to {self.move} needs the version to {self.move}")
         if self.move != "promote" and self.override:
@@ -62,5 +62,5 @@ def move_champion(request: MoveRequest) -> MoveReport | RefusalReport:
         moved = rollback(workspace, request.model, why=request.why, to=request.version)
     else:
         moved = promote(workspace, request.model, request.version, why=request.why, override=request.override)
-    tell_of_champion(moved.model, moved.to_version, f"{request.move}: {moved.why}")
+    emit_champion_event(moved.model, moved.to_version, f"{request.move}: {moved.why}")
     return moved

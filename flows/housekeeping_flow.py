@@ -7,13 +7,13 @@ import io
 from prefect import flow
 from pydantic import BaseModel, ConfigDict, Field
 
-from data_contracts import plain_text
-from data_contracts.publication import Workspace
-from flows.clean import CleanReport, clean, end_killed, print_clean
-from flows.console import plain_console
-from flows.environment import default_workspace
-from flows.flow_run_claims import end_killed_flow_runs
-from tasks.artifacts import show_markdown
+from headway.data_contracts.store import plain_text
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.act.clean import CleanReport, clean, end_killed, print_clean
+from headway.flows.console.console import plain_console
+from headway.flows.console.environment import default_workspace
+from headway.flows.prefect_api.flow_run_claims import end_killed_flow_runs
+from headway.tasks.core.artifacts import show_markdown
 
 
 class HousekeepingRequest(BaseModel):

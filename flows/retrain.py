@@ -7,31 +7,29 @@ from __future__ import annotations
 
 from prefect import State, flow
 
-from data_contracts.documents import Link
-from flows.champion_event import tell_of_champion
-from flows.environment import project_folder
-from flows.first_step import check_first_step
-from flows.last_retrains import write_finished
-from flows.pipeline_spec import PipelineSpec, find_pipeline_file
-from flows.preflight import check_contract
-from flows.request import RetrainRequest
-from flows.session import session
-from flows.summary import RetrainSummary, as_state, summarise
-from flows.triggers.records import record_finished
-from flows.windows.admission import keeping_to_windows
-from tasks.champion import Outcome
-from tasks.context import RunContext
-from tasks.current_run import begin, begun_at, cut_run, finish, giving_up
-from tasks.evaluate import evaluate
-from tasks.heldout_parts import require_parts
-from tasks.launch import carry_on, launch
-from tasks.register import register, tracking_uri
-from tasks.resumed_run import go_back, named_run
-from tasks.shard import shard
-from tasks.slices import require_columns
-from tasks.snapshot import snapshot
-from tasks.validate import validate
-from tasks.verify import verify
+from headway.data_contracts.store.documents import Link
+from headway.flows.config.first_step import check_first_step
+from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file
+from headway.flows.config.preflight import check_contract
+from headway.flows.config.request import RetrainRequest
+from headway.flows.console.environment import project_folder
+from headway.flows.prefect_api.champion_event import emit_champion_event
+from headway.flows.report.summary import RetrainSummary, as_state, summarise
+from headway.flows.run.session import session
+from headway.flows.windows.admission import keeping_to_windows
+from headway.tasks.core.context import RunContext
+from headway.tasks.ownership.current_run import abandoning_on_failure, cut_run, finish, start, started_at
+from headway.tasks.registry.champion import RegistrationOutcome
+from headway.tasks.rows.heldout_parts import require_parts
+from headway.tasks.rows.slices import require_columns
+from headway.tasks.stages.evaluate import evaluate
+from headway.tasks.stages.launch import continue_run, launch
+from headway.tasks.stages.register import register, tracking_uri
+from headway.tasks.stages.resumed_run import named_run, rewind_run
+from headway.tasks.stages.shard import shard
+from headway.tasks.stages.snapshot import snapshot
+from headway.tasks.stages.validate import validate
+from headway.tasks.stages.verify import verify
 
 
 @flow(name="retrain", flow_run_name="retrain {request.pipeline}", persist_result=False)
@@ -46,11 +44,11 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
         if request.run:
             return as_state(resume(run, pipeline, request))
         if request.in_window and (cut := cut_run(run)) is not None:
-            training = carry_on(run, pipeline.launch, cut, tracking_uri(run, pipeline.registry))
-            begun_unix_s = begun_at(run, cut)
-            judge_and_register(run, pipeline, training)
-            write_finished(run, begun_unix_s)
-            run.devices.give_back()  # sharding needs none
+            training = continue_run(run, pipeline.launch, cut, tracking_uri(run, pipeline.registry))
+            started_unix_s = started_at(run, cut)
+            evaluate_and_register(run, pipeline, training)
+            finish(run, started_unix_s)
+            run.devices.release()  # sharding needs none
         with run.ledger.span("check"):
             path = find_pipeline_file(request.pipeline, project_folder())
             contract = check_contract(pipeline, path)
@@ -63,31 +61,29 @@ def retrain(request: RetrainRequest) -> RetrainSummary | State[RetrainSummary]:
         require_parts(run, pipeline.evaluation.ranking_share, pipeline.source, manifest)
         # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
         training = launch(run, pipeline.training, pipeline.launch, manifest, tracking_uri(run, pipeline.registry))
-        evaluation, outcome = judge_and_register(run, pipeline, training)
-        write_finished(run, run.began_unix_s)
-        record_finished(run, files, serves_events=bool(pipeline.triggers and pipeline.triggers.event))
+        evaluation, outcome = evaluate_and_register(run, pipeline, training)
+        finish(run, run.started_unix_s, files)
         return as_state(summarise(run, pipeline, receipt, evaluation, outcome))
 
 
 def resume(run: RunContext, pipeline: PipelineSpec, request: RetrainRequest) -> RetrainSummary:
     """A run that a person names, to its end, on its own code and data."""
-    link, begun = named_run(run.workspace, request.run, pipeline.pipeline)
+    link, started = named_run(run.workspace, request.run, pipeline.pipeline)
     if request.from_step is not None:
-        go_back(run, link, request.from_step, why=request.note)
-    begin(run, link.sha256)
-    training = carry_on(run, pipeline.launch, link, tracking_uri(run, pipeline.registry))
-    evaluation, outcome = judge_and_register(run, pipeline, training)
-    write_finished(run, begun_unix_s=0.0)  # what failed since it began may fail again
-    return summarise(run, pipeline, begun.receipt, evaluation, outcome)
+        rewind_run(run, link, request.from_step, why=request.note)
+    start(run, link.sha256)
+    training = continue_run(run, pipeline.launch, link, tracking_uri(run, pipeline.registry))
+    evaluation, outcome = evaluate_and_register(run, pipeline, training)
+    finish(run, run.started_unix_s)
+    return summarise(run, pipeline, started.receipt, evaluation, outcome)
 
 
-def judge_and_register(run: RunContext, pipeline: PipelineSpec, training: Link) -> tuple[Link, Outcome]:
+def evaluate_and_register(run: RunContext, pipeline: PipelineSpec, training: Link) -> tuple[Link, RegistrationOutcome]:
     """What follows training: the evaluation, and which version it became."""
-    with giving_up(run):
+    with abandoning_on_failure(run):
         checkpoint = verify(run, pipeline.launch, training)
         evaluation = evaluate(run, pipeline, checkpoint)
         outcome = register(run, pipeline.registry, pipeline.promotion, pipeline.launch, checkpoint, evaluation)
-    finish(run)
     if outcome.promoted:
-        tell_of_champion(pipeline.registry.model, outcome.version, outcome.reason)
+        emit_champion_event(pipeline.registry.model, outcome.version, outcome.reason)
     return evaluation, outcome

@@ -20,6 +20,8 @@ from s3fs import S3FileSystem
 
 from tests.longest_first import LongestFirst, unit
 
+pytest_plugins = ("tests.tiers",)
+
 # Tests of remote workspaces leave nothing in anybody's cache.
 os.environ["HEADWAY_LOCAL"] = tempfile.mkdtemp(prefix="headway-tests-")
 
@@ -108,13 +110,13 @@ def s3_port(s3_server: subprocess.Popen[str]) -> int:
 @pytest.fixture
 def s3_environment(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Where the store is and who asks, as a user would say it; set in this process."""
-    said = {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{s3_port}", "AWS_EC2_METADATA_DISABLED": "true"}
-    for name, value in said.items():
+    message = {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{s3_port}", "AWS_EC2_METADATA_DISABLED": "true"}
+    for name, value in message.items():
         monkeypatch.setenv(name, value)
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
     S3FileSystem.clear_instance_cache()  # it would go on talking to an earlier test's endpoint
-    return said
+    return message
 
 
 @pytest.fixture
@@ -136,7 +138,7 @@ def new_bucket(s3_environment: dict[str, str], s3_port: int) -> Callable[[], str
 @pytest.fixture(scope="session")
 def prefect_here() -> Iterator[None]:
     """A Prefect server for flows that run in this process: one, because Prefect's client stays with its first."""
-    from flows.environment import prepare
+    from headway.flows.console.environment import prepare
 
     prepare()
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
@@ -151,7 +153,7 @@ def prefect_here() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def mlflow_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database of MLflow's with nothing in it, to be copied: to make its tables takes seconds."""
-    from tasks import mlflow_store
+    from headway.tasks.registry import mlflow_store
 
     path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
     mlflow_store.connect(f"{mlflow_store.SQLITE}{path}")

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from training.launch.process_tree import process_state, processes_with
+from headway.training.launch.base.process_tree import process_state, processes_with
 
 
 def known_processes(variable: str, value: str) -> dict[int, str]:
@@ -16,11 +16,11 @@ def known_processes(variable: str, value: str) -> dict[int, str]:
 
 def with_beginnings(pids: Iterable[int]) -> dict[int, str]:
     """When each began; one that has ended since it was found is not among them."""
-    return {pid: began for pid in pids if (began := start_of(pid))}
+    return {pid: started for pid in pids if (started := start_of(pid))}
 
 
-def is_gone(pid: int, began: str) -> bool:
-    return start_of(pid) != began
+def is_gone(pid: int, started: str) -> bool:
+    return start_of(pid) != started
 
 
 def start_of(pid: int) -> str:

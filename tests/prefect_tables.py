@@ -32,7 +32,7 @@ def new_prefect_home(home: Path) -> Path:
 def _make_tables(home: Path) -> None:
     home.mkdir(exist_ok=True)
     ours = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    command = [sys.executable, "-m", "flows.prefect_cli", "server", "database", "upgrade", "--yes"]
+    command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
     subprocess.run(command, env=ours | {"PREFECT_HOME": str(home)}, check=True, capture_output=True, timeout=DEADLINE_S)
     with contextlib.closing(sqlite3.connect(home / DATABASE)) as database:
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # a log beside the file would not come along with a copy

@@ -16,11 +16,10 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from flows.serve import prefect_server, running, wait_until_ready
-from flows.server_password import new_password
+from headway.flows.prefect_api.serve import prefect_server, running, wait_until_ready
+from headway.flows.prefect_api.server_password import new_password
 from tests.prefect_tables import new_prefect_home
 from tests.waiting import wait_until
-from training.launch.ports import free_port
 
 UNASKED_SERVICES = (
     *("SCHEDULER", "LATE_RUNS", "PAUSE_EXPIRATIONS", "CANCELLATION_CLEANUP", "FOREMAN", "REPOSSESSOR", "DB_VACUUM"),
@@ -65,15 +64,16 @@ def api() -> Api:
 def keep(first_pid: int) -> None:
     first = os.pidfd_open(first_pid)
     password = new_password()
-    server = prefect_server(free_port(), password)
+    server = prefect_server(0, password)
     with tempfile.TemporaryDirectory(prefix="headway-tests-") as kept:
         folder = Path(kept)
         environment = {
             **server.environment,
             "PREFECT_HOME": str(new_prefect_home(folder / "home")),
+            "PREFECT_SERVER_UI_ENABLED": "false",
             **{f"PREFECT_SERVER_SERVICES_{service}_ENABLED": "false" for service in UNASKED_SERVICES},
         }
-        server = dataclasses.replace(server, command=(*server.command, "--no-ui"), environment=environment)
+        server = dataclasses.replace(server, environment=environment)
         with running(server, folder) as process:
             wait_until_ready(server, process, folder)
             told = Path(os.environ["HEADWAY_TESTS_SHARED"]) / "prefect.url"

@@ -1,4 +1,4 @@
-"""Another user of this machine, who asks our servers what a browser, a client and a thief would."""
+"""Another user of this machine: asks our servers what a browser, a client and a thief would, and takes their ports."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.waiting import DEADLINE_S
+from headway.flows.prefect_api.listeners import users_listening
+from headway.training.launch.base.ports import free_port
+from tests.waiting import DEADLINE_S, wait_until
 
+NOBODY = 65534
 REFUSED = ("401", "403")
 STRANGER = """
 import http.client, json, os, sys
@@ -80,3 +84,59 @@ def stranger(prefect: int, mlflow: int | None = None, *, files: Sequence[str] = 
     assert done.returncode == 0, done.stderr
     answers, read, command_lines = json.loads(done.stdout)
     return Met({code: asked for code, asked in answers.items() if code not in REFUSED}, read, command_lines)
+
+
+SQUATTER = """
+import os, re, socket, sys, time
+family = int(sys.argv[1])
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+listening, seen = [], set()
+
+def belongs(pid, parents):
+    while pid in parents and pid != family:
+        pid = parents[pid]
+    return pid == family
+
+while True:
+    time.sleep(0.02)  # many times in the seconds for which a server imports
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    parents, lines = {}, {}
+    for pid in pids:
+        try:
+            parents[pid] = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+            lines[pid] = open(f"/proc/{pid}/cmdline", "rb").read().decode(errors="replace")
+        except OSError:
+            pass
+    for pid, line in lines.items():
+        if pid == os.getpid() or not belongs(pid, parents):
+            continue
+        for number in {int(digits) for digits in re.findall(r"(?<![0-9])[0-9]{4,5}(?![0-9])", line)} - seen:
+            seen.add(number)
+            door = socket.socket()
+            try:
+                door.bind(("127.0.0.1", number))
+                door.listen()
+            except (OSError, OverflowError):
+                continue
+            listening.append(door)
+"""
+"""Of command lines of other tests' processes it keeps away."""
+
+
+@contextmanager
+def squatter() -> Iterator[None]:
+    """Another user, who takes every port of loopback that stands on a command line of our children."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    bait = free_port()
+    with (
+        subprocess.Popen((sys.executable, "-I", "-c", SQUATTER, str(os.getpid()))) as looking,
+        subprocess.Popen((sys.executable, "-I", "-c", "input()", str(bait)), stdin=subprocess.PIPE) as shows_a_port,
+    ):
+        try:
+            wait_until(lambda: users_listening(bait) == {NOBODY} or looking.poll() is not None, what="the squatter")
+            yield
+            assert looking.poll() is None, "to the end"
+        finally:
+            looking.kill()
+            shows_a_port.kill()

@@ -28,36 +28,32 @@ from markdown_it import MarkdownIt
 from pydantic import BaseModel
 from rich.text import Text
 
-from data_contracts import plain_text
-from data_contracts.contract import load_contract
-from data_contracts.documents import ContractReceipt, Distribution, EvaluationReport, ExpectationVerdict, Snapshot
-from data_contracts.report_quarantine import QuarantineSample
-from flows import (
-    champion_history,
-    champion_moves,
-    clean,
-    contract_check,
-    failure_card,
-    logs,
-    plan,
-    promotion_command,
-    reproduce,
-    shards,
-    status,
-    summary,
+from headway.data_contracts.report.quarantined_rows import QuarantineSample
+from headway.data_contracts.rules.contract import load_contract
+from headway.data_contracts.store import plain_text
+from headway.data_contracts.store.documents import (
+    ContractReceipt,
+    Distribution,
+    EvaluationReport,
+    ExpectationVerdict,
+    Snapshot,
 )
-from flows.ci import pages
-from flows.ci.results import Report
-from flows.ci.terminal import print_result
-from flows.console import plain_console
-from flows.deploy import deploying
-from flows.rehearse import report as rehearse_report
-from flows.terminal import NOTICES, JsonLines, Terminal
-from flows.trials import report as trials_report
-from flows.triggers import report as triggers_report
-from flows.windows import calendar
-from tasks import artifacts, evaluation_report
-from training.launch.logs import LogLine
+from headway.flows.act import champion_moves, clean, contract_check, reproduce
+from headway.flows.ci import pages
+from headway.flows.ci.results import CiReport
+from headway.flows.ci.terminal import print_result
+from headway.flows.cli import promotion
+from headway.flows.console.console import plain_console
+from headway.flows.deploy import deploying
+from headway.flows.rehearse import report as rehearse_report
+from headway.flows.report import failure_card, summary
+from headway.flows.report.terminal import NOTICES, JsonLines, Terminal
+from headway.flows.show import calendar, champion_history, logs, plan, shards, status
+from headway.flows.trials import report as trials_report
+from headway.flows.triggers import report as triggers_report
+from headway.tasks.core import artifacts
+from headway.tasks.registry import evaluation_report
+from headway.training.launch.diagnosis.logs import LogLine
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PLAIN = "word"
@@ -95,7 +91,7 @@ NASTY = {
     "XML": "]]> <![CDATA[ x",
     "very long": "[/x]`<b>" * 500,
 }
-SINKS = ("data_contracts/plain_text.py", "flows/console.py", "flows/output.py")
+SINKS = ("data_contracts/store/plain_text.py", "flows/console/console.py", "flows/console/output.py")
 DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -162,21 +158,21 @@ def told_events(text: str, stream: io.StringIO) -> None:
     terminal({"event": "flow.card", **filled(failure_card.FailureCard, text).model_dump()})
 
 
-def checked(text: str) -> contract_check.Checked:
+def checked(text: str) -> contract_check.CheckResult:
     contract = load_contract(REPOSITORY / "data_contracts" / "contracts" / "digits.yaml")
-    bins = {"num_asked": 20, "counts": (1, 1), "num_nulls": 0, "num_nans": 0}
+    bins = {"num_requested": 20, "counts": (1, 1), "num_nulls": 0, "num_nans": 0}
     distribution = Distribution(column=text, of="values", categories=(text,), **bins)
-    return contract_check.Checked(
+    return contract_check.CheckResult(
         contract=contract.model_copy(update={"columns": {text: next(iter(contract.columns.values()))}}),
         snapshot=filled(Snapshot, text),
         receipt=filled(ContractReceipt, text).model_copy(update={"distributions": (distribution,)}),
         quarantine=filled(QuarantineSample, text),
-        judged_now=(filled(ExpectationVerdict, text),),
+        evaluated_now=(filled(ExpectationVerdict, text),),
         warning=text,
     )
 
 
-SAID: dict[str, Callable[[str, Any], object]] = {
+PRINTED: dict[str, Callable[[str, Any], object]] = {
     "events of a retrain": lambda text, stream: told_events(text, stream),
     "a retrain": lambda text, stream: Terminal(stream).summary(retrained(text)),
     "a failure": lambda text, stream: failure_card.print_card(
@@ -187,13 +183,13 @@ SAID: dict[str, Callable[[str, Any], object]] = {
     "clean": lambda text, stream: clean.print_clean(filled(clean.CleanReport, text), plain_console(stream)),
     "windows": lambda text, stream: calendar.print_calendar(filled(calendar.Calendar, text), plain_console(stream)),
     "rehearse": lambda text, stream: rehearse_report.print_report(
-        filled(rehearse_report.Report, text), plain_console(stream)
+        filled(rehearse_report.RehearsalReport, text), plain_console(stream)
     ),
     "trials": lambda text, stream: trials_report.print_ranking(
         filled(trials_report.TrialsSummary, text), plain_console(stream)
     ),
-    "deploy": lambda text, stream: deploying._print(filled(deploying.Deployed, text), plain_console(stream), ()),
-    "ci": lambda text, stream: [print_result(each, stream) for each in filled(Report, text).results],
+    "deploy": lambda text, stream: deploying._print(filled(deploying.DeployReport, text), plain_console(stream), ()),
+    "ci": lambda text, stream: [print_result(each, stream) for each in filled(CiReport, text).results],
     "contract check": lambda text, stream: contract_check.print_checked(
         checked(text), plain_console(stream), report=text
     ),
@@ -209,30 +205,30 @@ MARKDOWN: dict[str, Callable[[str], str]] = {
     "a failure": lambda text: failure_card.markdown(filled(failure_card.FailureCard, text)),
     "a retrain": lambda text: summary.markdown(retrained(text)),
     "an evaluation": lambda text: evaluation_report.render_markdown(
-        evaluation(text), filled(evaluation_report.Standing, text)
+        evaluation(text), filled(evaluation_report.ReportContext, text)
     ),
-    "ci": lambda text: pages.markdown(filled(Report, text)),
+    "ci": lambda text: pages.markdown(filled(CiReport, text)),
 }
 HTML: dict[str, Callable[[str], str]] = {
     "an evaluation": lambda text: evaluation_report.render_html(
-        evaluation(text), filled(evaluation_report.Standing, text)
+        evaluation(text), filled(evaluation_report.ReportContext, text)
     ),
     "a contract": lambda text: checked(text).report(),
 }
 COMMANDS = re.compile(r"(?m)^\s*::\w[^\n]*::|##\w*\[")
 
 
-@pytest.mark.parametrize("what", SAID)
+@pytest.mark.parametrize("what", PRINTED)
 def test_a_terminal_is_sent_printable_characters_alone(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     for name, text in NASTY.items():
         for width in (None, 40):
             stream = io.StringIO()
             if width is not None:
                 stream.isatty = lambda: True  # type: ignore[method-assign]
-            SAID[what](text, stream)
-            said = stream.getvalue() + capsys.readouterr().out
-            said.encode()
-            plain = COLOUR.sub("", said).replace("\r\x1b[K", "")
+            PRINTED[what](text, stream)
+            message = stream.getvalue() + capsys.readouterr().out
+            message.encode()
+            plain = COLOUR.sub("", message).replace("\r\x1b[K", "")
             strange = {each for each in plain if not each.isprintable() and each != "\n"}
             assert not strange and not DIRECTIONS.search(plain), (name, strange)
             assert width is not None or not COMMANDS.search(plain), name
@@ -296,7 +292,7 @@ def test_a_page_in_html_has_no_element_or_attribute_but_its_own(what: str) -> No
 
 def test_a_build_server_is_given_xml_of_the_same_elements() -> None:
     def elements(text: str) -> list[tuple[str, ...]]:
-        root = ET.fromstring(pages.junit_page(filled(Report, text)).encode())
+        root = ET.fromstring(pages.junit_page(filled(CiReport, text)).encode())
         return [(each.tag, *each.attrib) for each in root.iter()]
 
     for name, text in NASTY.items():
@@ -329,7 +325,7 @@ def test_prefect_is_given_tables_links_and_descriptions_that_are_text(monkeypatc
         artifacts.show_markdown("key", lambda: 1 / 0, "what cannot be made fails nothing")  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_an_argument_that_is_no_utf_8_or_steers_the_terminal_is_refused_as_text() -> None:
     command = [sys.executable, "-m", "headway", "promote", "tiny"]
     ended = subprocess.run([*command, "1", "--why", b"a\xff\x1b[31m"], cwd=REPOSITORY, capture_output=True)
@@ -379,8 +375,9 @@ def test_only_one_module_makes_a_console_and_only_one_prints() -> None:
                 module = node.module or ""
                 if module in ("html", "rich", "rich.markup", "rich.markdown", "rich.emoji", "xml.sax.saxutils"):
                     found.append(f"{relative}:{node.lineno}: {module}")
-    # A child process that hands a figure to the one that started it.
-    assert [each for each in found if not each.startswith("tasks/timed_graph.py")] == []
+    # Child processes that hand an answer to the one that started them.
+    children = ("tasks/registry/timed_graph.py", "tasks/prove/registered_copy.py")
+    assert [each for each in found if not each.startswith(children)] == []
 
 
 def test_what_only_shows_what_was_done_fails_nothing(
@@ -392,7 +389,7 @@ def test_what_only_shows_what_was_done_fails_nothing(
     made = filled(champion_moves.MoveReport, PLAIN)
     monkeypatch.setattr(champion_moves, "promote", lambda *_, **__: made)
     monkeypatch.setattr(champion_moves, "print_move", broken)
-    promotion_command.promote("tiny", "1", why="x", workspace="/w")
+    promotion.promote("tiny", "1", why="x", workspace="/w")
     assert capsys.readouterr().err == (
         "headway: the result could not be shown (ValueError: no such style); what it is about was done.\n"
     )

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-from training.launch.hosts import HEADWAY_HOME
+from headway.training.launch.hosts.probe import HEADWAY_HOME
+
+pytestmark = pytest.mark.process
 
 PROGRAM = """
 import sys

@@ -22,11 +22,11 @@ def wait_until(
     Args:
         every_s: the least time between two looks, for one that costs another process more than it does us.
     """
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     while True:
         looked_s = time.monotonic()
         if value := condition():
             return value
         now_s = time.monotonic()
-        assert now_s - began_s < within_s, f"{what}: not within {within_s:g} s"
+        assert now_s - started_s < within_s, f"{what}: not within {within_s:g} s"
         time.sleep(max(every_s, 2 * (now_s - looked_s)))

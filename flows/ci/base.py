@@ -7,9 +7,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_contracts.errors import ConfigError, EnvironmentProblem
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
 
-QUIET = {
+GIT_SETTINGS = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_LFS_SKIP_SMUDGE": "1",  # large files are told apart by their pointers; nothing is downloaded
@@ -29,7 +29,7 @@ class Base:
     """Every file of the commit, as in a checkout of it."""
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         how = "" if self.is_merge_base else ", itself: this clone holds no common ancestor"
         return f"{self.ref} ({self.commit[:12]}{how})"
 
@@ -106,7 +106,7 @@ def _git(folder: Path, *arguments: str, more: dict[str, str] | None = None) -> s
     try:
         return subprocess.run(
             ["git", "-C", str(folder), *arguments],
-            env={**environment, **QUIET, **(more or {})},
+            env={**environment, **GIT_SETTINGS, **(more or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -7,31 +7,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from data_contracts.documents import EvaluationReport, Link, Registration
-from data_contracts.errors import ConfigError, ContractViolation
-from data_contracts.publication import Workspace
-from data_contracts.report_text import count
-from data_contracts.strict_yaml import parse_yaml, read_text
-from flows.ci.anew import compare_stages
-from flows.ci.base import Base, read_base
-from flows.ci.child import Answer, headway
-from flows.ci.results import Checklist, CheckName, NotJudged, Said
-from flows.ci.smoke import Smoke, make_smoke
-from flows.contract_diff import compare_files, verdict
-from flows.environment import project_folder
-from flows.first_step import check_encodes, check_first_step
-from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
-from flows.plan import make_plan
-from flows.preflight import check_contract, check_encoder, check_tracking_uri
-from flows.request import RetrainRequest
-from training.recipes.check import check_recipe
+from headway.data_contracts.store.documents import EvaluationReport, Link, Registration
+from headway.data_contracts.store.errors import ConfigError, ContractViolation
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.types.report_text import count
+from headway.data_contracts.types.strict_yaml import parse_yaml, read_text
+from headway.flows.act.contract_diff import compare_files, verdict
+from headway.flows.ci.base import Base, read_base
+from headway.flows.ci.child import JsonDocument, headway
+from headway.flows.ci.invalidated_stages import compare_stages
+from headway.flows.ci.results import Checklist, CheckMessage, CheckName, NotEvaluated
+from headway.flows.ci.smoke import Smoke, make_smoke
+from headway.flows.config.first_step import check_encodes, check_first_step
+from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
+from headway.flows.config.preflight import check_contract, check_encoder, check_pipeline_recipe, check_tracking_uri
+from headway.flows.config.request import RetrainRequest
+from headway.flows.console.environment import project_folder
+from headway.flows.show.plan import make_plan
 
 READY: tuple[CheckName, ...] = ("config", "recipe", "encoder")
 """What must have passed before anything is trained."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class CiRequest:
     pipeline: str
     base: str = ""
     """A git ref; empty: nothing is compared."""
@@ -48,17 +47,17 @@ class Checks:
 
     Args:
         workspace: of a full run, and of what is looked up.
-        hear: events of the retrains.
+        on_event: events of the retrains.
     """
 
-    def __init__(self, asked: Asked, workspace: str, hear: Callable[[Answer], object]) -> None:
-        self._asked, self._workspace, self._hear = asked, workspace, hear
+    def __init__(self, request: CiRequest, workspace: str, on_event: Callable[[JsonDocument], object]) -> None:
+        self._request, self._workspace, self._on_event = request, workspace, on_event
         self._scratch = Path()
         self._file: Path | None = None
         self._pipeline: PipelineSpec | None = None
         self._base: Base | None = None
         self._smoke: Smoke | None = None
-        self._made: Answer = {}
+        self._retrain_result: JsonDocument = {}
         self._encodes = False
 
     @property
@@ -71,119 +70,121 @@ class Checks:
         Args:
             scratch: an existing folder; the caller removes it.
         """
-        asked, self._scratch = self._asked, scratch
+        request, self._scratch = self._request, scratch
         checklist.run("contract", self._contract)
         checklist.run("config", self._config)
         self._encodes = checklist.run("encoder", self._encoder, needs=("config",))  # first: the recipe reads its rows
         checklist.run("recipe", self._recipe, needs=("config",))
         checklist.run("stages", self._stages, needs=READY)
-        if asked.smoke:
+        if request.smoke:
             checklist.run("smoke", self._retrain_a_little, needs=READY)
             checklist.run("verify", self._verify, needs=("smoke",))
-        if asked.full:
-            checklist.run("full", self._retrain, needs=(*READY, *(("smoke", "verify") if asked.smoke else ())))
+        if request.full:
+            checklist.run("full", self._retrain, needs=(*READY, *(("smoke", "verify") if request.smoke else ())))
             checklist.run("quality", self._quality, needs=("full",))
         checklist.skip_rest("not asked for")
 
-    def _contract(self) -> Said:
-        if not self._asked.base:
-            raise NotJudged("no --base to compare with")
+    def _contract(self) -> CheckMessage:
+        if not self._request.base:
+            raise NotEvaluated("no --base to compare with")
         file = self._find()
-        self._base = base = read_base(self._asked.base, file.parent, self._scratch)
+        self._base = base = read_base(self._request.base, file.parent, self._scratch)
         now, then = _contract_of(file), _contract_of(base.path(file))
         if now is None:
-            raise NotJudged("the pipeline file names no contract; see config")
+            raise NotEvaluated("the pipeline file names no contract; see config")
         if then is None or not then.is_file():
-            raise NotJudged(f"{base.said} has no contract of this pipeline")
+            raise NotEvaluated(f"{base.message} has no contract of this pipeline")
         try:
             compare_files(then, then)
         except ConfigError as error:
-            raise NotJudged(f"the contract of {base.said} cannot be read: {error}") from error
+            raise NotEvaluated(f"the contract of {base.message} cannot be read: {error}") from error
         compared = compare_files(then, now)
         details = tuple(f"{change.effect}  {change.where}  {change.sentence}" for change in compared.changes)
-        said = f"{compared.old.version} to {compared.new.version}, against {base.said}: {verdict(compared).plain}"
-        return Said(said, details, None if compared.is_announced else ContractViolation(said))
+        message = f"{compared.old.version} to {compared.new.version}, against {base.message}: {verdict(compared).plain}"
+        return CheckMessage(message, details, None if compared.is_announced else ContractViolation(message))
 
-    def _config(self) -> Said:
+    def _config(self) -> CheckMessage:
         file = self._find()
         self._pipeline = pipeline = load_pipeline(file)
         contract = check_contract(pipeline, file)
         check_tracking_uri(pipeline.registry.tracking_uri)
         ranks = pipeline.launch.nodes * pipeline.launch.ranks_per_node
         parallel = pipeline.training.parallel
-        return Said(f"{file.name}, {contract.name} {contract.version}, {count(ranks, 'rank')} in mode {parallel.mode}")
+        return CheckMessage(
+            f"{file.name}, {contract.name} {contract.version}, {count(ranks, 'rank')} in mode {parallel.mode}"
+        )
 
-    def _recipe(self) -> Said:
+    def _recipe(self) -> CheckMessage:
         file, pipeline = self._loaded()
         recipe = pipeline.training.recipe
-        check_recipe(recipe.name, recipe.model, (str(file.parent),))
+        check_pipeline_recipe(pipeline, file)
         untried = "see encoder"
         if self._encodes:
             untried = check_first_step(pipeline, file, check_contract(pipeline, file), workspace=None)
-        return Said(recipe.name, (f"not tried on made-up rows: {untried}",) if untried else ())
+        return CheckMessage(recipe.name, (f"not tried on made-up rows: {untried}",) if untried else ())
 
-    def _encoder(self) -> Said:
+    def _encoder(self) -> CheckMessage:
         file, pipeline = self._loaded()
         check_encoder(pipeline, file)
         untried = check_encodes(pipeline, file, check_contract(pipeline, file))
         details = (f"not tried on made-up rows: {untried}",) if untried else ()
-        return Said(getattr(pipeline.shards.encoder, "name", pipeline.shards.encoder.kind), details)
+        return CheckMessage(getattr(pipeline.shards.encoder, "name", pipeline.shards.encoder.kind), details)
 
-    def _stages(self) -> Said:
+    def _stages(self) -> CheckMessage:
         details: list[str] = []
-        if self._asked.workspace:
-            plan = make_plan(RetrainRequest(pipeline=self._asked.pipeline, workspace=self._workspace))
+        if self._request.workspace:
+            plan = make_plan(RetrainRequest(pipeline=self._request.pipeline, workspace=self._workspace))
             states = ", ".join(f"{stage.stage} {stage.state}" for stage in plan.stages)
             details.append(f"today in {plan.workspace}: {states}")
         if self._base is None:
             if not details:
-                raise NotJudged("no base to compare with, and no --workspace to look into")
-            return Said("not compared: no base", tuple(details))
+                raise NotEvaluated("no base to compare with, and no --workspace to look into")
+            return CheckMessage("not compared: no base", tuple(details))
         file, pipeline = self._loaded()
         if not self._base.path(file).is_file():
-            return Said(f"a pipeline that {self._base.said} does not have: every stage runs", tuple(details))
+            return CheckMessage(f"a pipeline that {self._base.message} does not have: every stage runs", tuple(details))
         try:
             compared = compare_stages(self._base, file, pipeline)
         except ConfigError as error:
-            return Said("not compared: the base's own files are refused", (*details, str(error)))
-        anew = [stage.stage for stage in compared.stages if stage.runs_anew]
-        said = f"{', '.join(anew)} run anew" if anew else "no stage runs anew"
-        return Said(said, (*map(str, compared.stages), *compared.notes, *details))
+            return CheckMessage("not compared: the base's own files are refused", (*details, str(error)))
+        invalidated = [stage.stage for stage in compared.stages if stage.is_invalidated]
+        message = f"{', '.join(invalidated)} run anew" if invalidated else "no stage runs anew"
+        return CheckMessage(message, (*map(str, compared.stages), *compared.notes, *details))
 
-    def _retrain_a_little(self) -> Said:
+    def _retrain_a_little(self) -> CheckMessage:
         file, pipeline = self._loaded()
         self._smoke = smoke = make_smoke(pipeline, file, self._scratch)
-        self._made = made = smoke.retrain(self._hear)
+        self._retrain_result = made = smoke.retrain(self._on_event)
         figure = f"{made['metric']} {made['value']:.4f}, which decides nothing"
-        return Said(
-            f"{count(smoke.project.steps, 'step')} on {smoke.project.subset.said}; {figure}", smoke.project.left_out
+        return CheckMessage(
+            f"{count(smoke.project.steps, 'step')} on {smoke.project.subset.message}; {figure}", smoke.project.excluded
         )
 
-    def _verify(self) -> Said:
+    def _verify(self) -> CheckMessage:
         assert self._smoke is not None
-        proof = self._smoke.verify(f"models:/{self._made['model']}/{self._made['version']}")
-        return Said(f"{proof['verdict']}: {len(proof['links'])} links of the smoke's model")
+        proof = self._smoke.verify(f"models:/{self._retrain_result['model']}/{self._retrain_result['version']}")
+        return CheckMessage(f"{proof['verdict']}: {len(proof['links'])} links of the smoke's model")
 
-    def _retrain(self) -> Said:
-        quietly = "--no-promote" if self._asked.register else "--no-register"
-        arguments = ("retrain", self._asked.pipeline, "--workspace", self._workspace, quietly, "--json")
-        self._made = made = headway(*arguments, "--note", "headway ci", hear=self._hear)
+    def _retrain(self) -> CheckMessage:
+        quietly = "--no-promote" if self._request.register else "--no-register"
+        arguments = ("retrain", self._request.pipeline, "--workspace", self._workspace, quietly, "--json")
+        self._retrain_result = made = headway(*arguments, "--note", "headway ci", on_event=self._on_event)
         figures = f"{made['metric']} {made['value']:.4f} [{made['low']:.4f}, {made['high']:.4f}]"
-        stages = ", ".join(made["stages_made"]) or "nothing"
+        stages = ", ".join(made["stages_run"]) or "nothing"
         named = f"version {made['version']}" if made["version"] else "not registered"
-        return Said(f"{made['model']}, {named}: {figures}; made {stages}")
+        return CheckMessage(f"{made['model']}, {named}: {figures}; made {stages}")
 
-    def _quality(self) -> Said:
-        from flows.ci.gate import judge_quality  # MLflow takes seconds to import
+    def _quality(self) -> CheckMessage:
+        from headway.flows.ci.gate import evaluate_quality  # MLflow takes seconds to import
 
         _, pipeline = self._loaded()
-        registration = Link(kind=Registration.kind, sha256=self._made["registration"])
-        evaluation = Link(kind=EvaluationReport.kind, sha256=self._made["evaluation"])
-        return judge_quality(Workspace(self._workspace), pipeline.promotion, registration, evaluation)
+        registration = Link(kind=Registration.kind, sha256=self._retrain_result["registration"])
+        evaluation = Link(kind=EvaluationReport.kind, sha256=self._retrain_result["evaluation"])
+        return evaluate_quality(Workspace(self._workspace), pipeline.promotion, registration, evaluation)
 
     def _find(self) -> Path:
         if self._file is None:
-            self._file = find_pipeline_file(self._asked.pipeline, project_folder())
+            self._file = find_pipeline_file(self._request.pipeline, project_folder())
         return self._file
 
     def _loaded(self) -> tuple[Path, PipelineSpec]:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from data_contracts.errors import (
+from headway.data_contracts.store.errors import (
     EXIT_DEFECT,
     ConfigError,
     ContractViolation,
@@ -25,7 +25,7 @@ from data_contracts.errors import (
     RunStopped,
     TrainingFailed,
 )
-from training.launch.process_tree import die_with_parent
+from headway.training.launch.base.process_tree import die_with_parent
 
 ENDS_WITHIN_S = 120.0
 """How long a retrain may take to keep a checkpoint and end its ranks."""
@@ -38,33 +38,35 @@ BY_EXIT_CODE: dict[int, type[HeadwayError]] = {
     )
 }
 
-Answer = dict[str, Any]
+JsonDocument = dict[str, Any]
 
 
 def headway(
-    *arguments: str, environment: Mapping[str, str] | None = None, hear: Callable[[Answer], object] | None = None
-) -> Answer:
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    on_event: Callable[[JsonDocument], object] | None = None,
+) -> JsonDocument:
     """Run a command that speaks JSON lines; returns the last one.
 
     Whatever ends this process ends the command: a signal lets it keep a checkpoint first, a kill does not.
 
     Args:
         environment: instead of this process's own.
-        hear: every line as it comes.
+        on_event: every line as it comes.
 
     Raises:
         HeadwayError: the command's own error, by its exit code, in its words.
     """
     command = [sys.executable, "-P", "-m", "headway", *arguments]
-    answer: Answer = {}
+    answer: JsonDocument = {}
     with (
-        tempfile.TemporaryFile("w+", errors="replace") as said,
+        tempfile.TemporaryFile("w+", errors="replace") as printed,
         subprocess.Popen(
             command,
             env=dict(os.environ if environment is None else environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=printed,
             text=True,
             process_group=0,  # a terminal's Ctrl-C comes to us alone, and we pass it on once
             preexec_fn=die_with_parent,
@@ -73,21 +75,21 @@ def headway(
         assert process.stdout is not None
         try:
             for line in process.stdout:
-                if (heard := _parsed(line)) is not None:
-                    answer = heard
-                    if hear is not None:
-                        hear(heard)
+                if (parsed := _parsed(line)) is not None:
+                    answer = parsed
+                    if on_event is not None:
+                        on_event(parsed)
             code = process.wait()
         except BaseException:
             _end(process)
             raise
         if code:
-            said.seek(0)
-            raise _error(code, said.read(), answer)
+            printed.seek(0)
+            raise _error(code, printed.read(), answer)
     return answer
 
 
-def _parsed(line: str) -> Answer | None:
+def _parsed(line: str) -> JsonDocument | None:
     try:
         value = json.loads(line)
     except ValueError:
@@ -103,15 +105,15 @@ def _end(process: subprocess.Popen[str]) -> None:
         process.kill()
 
 
-def _error(code: int, said: str, answer: Answer) -> HeadwayError:
+def _error(code: int, printed: str, answer: JsonDocument) -> HeadwayError:
     """What the command said last, without its name."""
     kind = BY_EXIT_CODE.get(code, EnvironmentProblem)
-    _, found, message = f"\n{said}".rpartition(f"\n{PREFIX}")
+    _, found, message = f"\n{printed}".rpartition(f"\n{PREFIX}")
     if found:
         return kind(message.strip())
-    broken = [link for link in answer.get("links", []) if link["standing"] == "broken"]
+    broken = [link for link in answer.get("links", []) if link["status"] == "broken"]
     if broken:
         return kind(f"broken at {broken[0]['what']}: {broken[0]['detail']}")
-    last = said.strip().splitlines()[-1:] or ["no word"]
+    last = printed.strip().splitlines()[-1:] or ["no word"]
     what = "a defect of Headway's own" if code == EXIT_DEFECT else f"the command ended with {code}"
     return kind(f"{what}; its last words: {last[0]}")

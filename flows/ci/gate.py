@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from data_contracts import refs
-from data_contracts.documents import Link, Registration
-from data_contracts.errors import PromotionRefused
-from data_contracts.publication import Workspace
-from flows.ci.results import Said
-from tasks import model_refs
-from tasks.champion import judge
-from tasks.promotion_spec import PromotionSpec
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.documents import Link, Registration
+from headway.data_contracts.store.errors import PromotionRefused
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.ci.results import CheckMessage
+from headway.tasks.registry import model_refs
+from headway.tasks.registry.champion import decide_promotion
+from headway.tasks.registry.promotion_spec import PromotionSpec
 
 
-def judge_quality(workspace: Workspace, policy: PromotionSpec, registration: Link, evaluation: Link) -> Said:
+def evaluate_quality(workspace: Workspace, policy: PromotionSpec, registration: Link, evaluation: Link) -> CheckMessage:
     """Would it become champion today? Nothing is written.
 
     Args:
@@ -25,7 +25,7 @@ def judge_quality(workspace: Workspace, policy: PromotionSpec, registration: Lin
     model = workspace.load(registration, Registration).model
     now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
     if now is not None and now.target == registration:
-        return Said("the run's model is today's champion: nothing changed for it")
-    decision = judge(workspace, policy, registration, evaluation, now)
-    details = tuple(f"{check.name}: {check.standing}, {check.detail}" for check in decision.checks)
-    return Said(decision.reason, details, PromotionRefused(decision.reason) if decision.failed else None)
+        return CheckMessage("the run's model is today's champion: nothing changed for it")
+    decision = decide_promotion(workspace, policy, registration, evaluation, now)
+    details = tuple(f"{check.name}: {check.status}, {check.detail}" for check in decision.checks)
+    return CheckMessage(decision.reason, details, PromotionRefused(decision.reason) if decision.failed else None)

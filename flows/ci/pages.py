@@ -5,20 +5,20 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
-from data_contracts import plain_text
-from flows.ci.results import Report, Result
+from headway.data_contracts.store import plain_text
+from headway.flows.ci.results import CiCheckResult, CiReport
 
 MARKS = {"passed": "✅ passed", "failed": "❌ failed", "skipped": "➖ skipped"}
 MAX_DETAILS = 100
 """A step summary holds a mebibyte."""
 
 
-def markdown(report: Report) -> str:
+def markdown(report: CiReport) -> str:
     """A heading, a table of all checks, and the details of those that have some; failed ones are open."""
     return "\n".join([*_head(report), *(line for result in report.results for line in _details(result))]) + "\n"
 
 
-def _head(report: Report) -> Iterator[str]:
+def _head(report: CiReport) -> Iterator[str]:
     mark = "❌" if report.failed else "✅"
     yield f"## {mark} headway ci {plain_text.markdown(report.pipeline)}: {report.verdict}"
     yield ""
@@ -33,7 +33,7 @@ def _head(report: Report) -> Iterator[str]:
         yield f"| {result.check} | {MARKS[result.outcome]} | {result.duration_s:.1f} | {reason} |"
 
 
-def _details(result: Result) -> Iterator[str]:
+def _details(result: CiCheckResult) -> Iterator[str]:
     lines = [*(result.reason.splitlines() if "\n" in result.reason else ()), *result.details]
     if not lines:
         return
@@ -48,7 +48,7 @@ def _details(result: Result) -> Iterator[str]:
     yield "</details>"
 
 
-def junit_page(report: Report) -> str:
+def junit_page(report: CiReport) -> str:
     """One test suite, one case for each check."""
     count = {
         "tests": str(len(report.results)),
@@ -69,7 +69,7 @@ def junit_page(report: Report) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
 
 
-def _fill(case: ET.Element, result: Result) -> None:
+def _fill(case: ET.Element, result: CiCheckResult) -> None:
     first = plain_text.xml(result.reason.partition("\n")[0])
     text = plain_text.xml("\n".join([result.reason, *result.details]))
     if result.outcome == "failed":

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from data_contracts.documents import Frozen
-from data_contracts.errors import EXIT_DEFECT, HeadwayError
+from headway.data_contracts.store.documents import Frozen
+from headway.data_contracts.store.errors import EXIT_DEFECT, HeadwayError
 
 CheckName = Literal["contract", "config", "recipe", "encoder", "stages", "smoke", "verify", "full", "quality"]
 CHECKS: tuple[CheckName, ...] = get_args(CheckName)
@@ -17,7 +17,7 @@ CHECKS: tuple[CheckName, ...] = get_args(CheckName)
 Outcome = Literal["passed", "failed", "skipped"]
 
 
-class Result(Frozen):
+class CiCheckResult(Frozen):
     check: CheckName
     outcome: Outcome
     reason: str
@@ -30,16 +30,16 @@ class Result(Frozen):
     """Of a failure."""
 
 
-class Report(Frozen):
+class CiReport(Frozen):
     pipeline: str
     base: str
     """The git ref that was asked for; empty: none was."""
     base_commit: str = ""
     """What it was compared with; empty where that is not known."""
-    results: tuple[Result, ...]
+    results: tuple[CiCheckResult, ...]
 
     @property
-    def failed(self) -> tuple[Result, ...]:
+    def failed(self) -> tuple[CiCheckResult, ...]:
         return tuple(result for result in self.results if result.outcome == "failed")
 
     @property
@@ -57,7 +57,7 @@ class Report(Frozen):
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CheckMessage:
     """What a check that was made has to say."""
 
     reason: str
@@ -66,11 +66,11 @@ class Said:
     """What makes it a failure, where there are details to tell; else it is raised."""
 
 
-class NotJudged(Exception):
+class NotEvaluated(Exception):
     """A check cannot be made, or need not be, and nobody is to blame; says why."""
 
 
-class Ended(BaseException):
+class CommandEnded(BaseException):
     """A signal asked the command to end."""
 
     def __init__(self, number: int) -> None:
@@ -82,63 +82,63 @@ class Checklist:
     """Runs checks one after another and keeps what they said; an interrupted one is kept as well.
 
     Args:
-        tell: hears every result as it comes.
+        on_result: hears every result as it comes.
     """
 
-    def __init__(self, tell: Callable[[Result], object]) -> None:
-        self._tell, self._results = tell, dict[CheckName, Result]()
+    def __init__(self, on_result: Callable[[CiCheckResult], object]) -> None:
+        self._on_result, self._results = on_result, dict[CheckName, CiCheckResult]()
 
     @property
-    def results(self) -> tuple[Result, ...]:
+    def results(self) -> tuple[CiCheckResult, ...]:
         return tuple(self._results[name] for name in CHECKS if name in self._results)
 
-    def run(self, name: CheckName, check: Callable[[], Said], *, needs: tuple[CheckName, ...] = ()) -> bool:
+    def run(self, name: CheckName, check: Callable[[], CheckMessage], *, needs: tuple[CheckName, ...] = ()) -> bool:
         """Whether it passed. One whose needs did not pass is skipped."""
         if missing := [each for each in needs if self._results[each].outcome != "passed"]:
             outcome = self._results[missing[0]].outcome
             self.skip(name, f"{missing[0]} {'failed' if outcome == 'failed' else 'was skipped'}")
             return False
-        began_s = time.perf_counter()
+        started_s = time.perf_counter()
         try:
-            result = self._judged(name, check)
-        except (Ended, KeyboardInterrupt):
-            self._keep(Result(check=name, outcome="skipped", reason="interrupted"), began_s)
+            result = self._evaluated(name, check)
+        except (CommandEnded, KeyboardInterrupt):
+            self._keep(CiCheckResult(check=name, outcome="skipped", reason="interrupted"), started_s)
             raise
-        self._keep(result, began_s)
+        self._keep(result, started_s)
         return result.outcome == "passed"
 
     def skip(self, name: CheckName, reason: str) -> None:
-        self._keep(Result(check=name, outcome="skipped", reason=reason), time.perf_counter())
+        self._keep(CiCheckResult(check=name, outcome="skipped", reason=reason), time.perf_counter())
 
     def skip_rest(self, reason: str) -> None:
         for name in CHECKS:
             if name not in self._results:
                 self.skip(name, reason)
 
-    def _judged(self, name: CheckName, check: Callable[[], Said]) -> Result:
+    def _evaluated(self, name: CheckName, check: Callable[[], CheckMessage]) -> CiCheckResult:
         try:
-            said = check()
-        except NotJudged as nobody:
-            return Result(check=name, outcome="skipped", reason=str(nobody))
+            message = check()
+        except NotEvaluated as nobody:
+            return CiCheckResult(check=name, outcome="skipped", reason=str(nobody))
         except HeadwayError as error:
             return _failure(name, error, str(error), ())
         except Exception as error:
             reason = f"a defect of Headway's own ({type(error).__name__}: {error})"
             lines = tuple(traceback.format_exc().splitlines())
-            return Result(
+            return CiCheckResult(
                 check=name, outcome="failed", reason=reason, details=lines, cause="defect", exit_code=EXIT_DEFECT
             )
-        if said.error is not None:
-            return _failure(name, said.error, said.reason, said.details)
-        return Result(check=name, outcome="passed", reason=said.reason, details=said.details)
+        if message.error is not None:
+            return _failure(name, message.error, message.reason, message.details)
+        return CiCheckResult(check=name, outcome="passed", reason=message.reason, details=message.details)
 
-    def _keep(self, result: Result, began_s: float) -> None:
-        kept = result.model_copy(update={"duration_s": round(time.perf_counter() - began_s, 3)})
+    def _keep(self, result: CiCheckResult, started_s: float) -> None:
+        kept = result.model_copy(update={"duration_s": round(time.perf_counter() - started_s, 3)})
         self._results[result.check] = kept
-        self._tell(kept)
+        self._on_result(kept)
 
 
-def _failure(name: CheckName, error: HeadwayError, reason: str, details: tuple[str, ...]) -> Result:
-    return Result(
+def _failure(name: CheckName, error: HeadwayError, reason: str, details: tuple[str, ...]) -> CiCheckResult:
+    return CiCheckResult(
         check=name, outcome="failed", reason=reason, details=details, cause=error.cause, exit_code=error.exit_code
     )

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from flows.ci.child import Answer
-from flows.ci.results import Report, Result
-from flows.output import print_line
-from flows.terminal import Terminal
+from headway.flows.ci.child import JsonDocument
+from headway.flows.ci.results import CiCheckResult, CiReport
+from headway.flows.console.output import print_line
+from headway.flows.report.terminal import Terminal
 
 WIDTH = 10
 
 
-def print_result(result: Result, stream: TextIO) -> None:
+def print_result(result: CiCheckResult, stream: TextIO) -> None:
     first, *more = result.reason.splitlines() or [""]
     print_line(f"{result.check:<{WIDTH}} {result.outcome:<8} {result.duration_s:>7.1f} s   {first}", stream)
     for line in (*more, *result.details):
@@ -20,9 +20,9 @@ def print_result(result: Result, stream: TextIO) -> None:
     stream.flush()
 
 
-def print_verdict(report: Report, stream: TextIO, *, interrupted: bool) -> None:
-    said = "interrupted; temporary files are removed" if interrupted else report.verdict
-    print_line(f"\n{report.pipeline}: {said}", stream)
+def print_verdict(report: CiReport, stream: TextIO, *, interrupted: bool) -> None:
+    message = "interrupted; temporary files are removed" if interrupted else report.verdict
+    print_line(f"\n{report.pipeline}: {message}", stream)
 
 
 class Progress:
@@ -31,6 +31,6 @@ class Progress:
     def __init__(self, stream: TextIO) -> None:
         self._terminal = Terminal(stream)
 
-    def __call__(self, event: Answer) -> None:
+    def __call__(self, event: JsonDocument) -> None:
         if event.get("event") != "summary":
             self._terminal(event)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_contracts.documents import Json
-from flows.deploy.resources import Found
-from flows.deploy.server import Server
+from headway.data_contracts.store.documents import Json
+from headway.flows.deploy.resources import ExistingResource
+from headway.flows.prefect_api.client import PrefectClient
 
 SETS = ("after", "expect", "for_each")
 """Of a trigger; the server hands them out in any order."""
@@ -14,7 +14,7 @@ TRIGGER = ("type", "posture", *SETS, "match", "match_related", "threshold", "wit
 ACTION = ("type", "state", "message", "block_document_id", "subject", "body", "source")
 
 
-def actual(server: Server, mark: str) -> tuple[Found, ...]:
+def actual(server: PrefectClient, mark: str) -> tuple[ExistingResource, ...]:
     """All pools, limits, variables, deployments and automations, whosever they are.
 
     Raises:
@@ -32,11 +32,11 @@ def actual(server: Server, mark: str) -> tuple[Found, ...]:
     )
 
 
-def _pool(read: dict[str, Any], deployments: list[Found], mark: str) -> Found:
+def _pool(read: dict[str, Any], deployments: list[ExistingResource], mark: str) -> ExistingResource:
     name = read["name"]
     description = read["description"] or ""
     others = tuple(each.name for each in deployments if not each.ours and each.fields["work_pool_name"] == name)
-    return Found(
+    return ExistingResource(
         kind="work pool",
         name=name,
         fields={"description": description, "concurrency_limit": read["concurrency_limit"]},
@@ -46,9 +46,9 @@ def _pool(read: dict[str, Any], deployments: list[Found], mark: str) -> Found:
     )
 
 
-def _limit(read: dict[str, Any], mark: str) -> Found:
+def _limit(read: dict[str, Any], mark: str) -> ExistingResource:
     name = read["name"]
-    return Found(
+    return ExistingResource(
         kind="concurrency limit",
         name=name,
         fields={"limit": read["limit"]},
@@ -57,15 +57,15 @@ def _limit(read: dict[str, Any], mark: str) -> Found:
     )
 
 
-def _variable(read: dict[str, Any], mark: str) -> Found:
+def _variable(read: dict[str, Any], mark: str) -> ExistingResource:
     fields = {"value": read["value"], "tags": read["tags"]}
-    return Found(kind="variable", name=read["name"], fields=fields, id=read["id"], ours=mark in read["tags"])
+    return ExistingResource(kind="variable", name=read["name"], fields=fields, id=read["id"], ours=mark in read["tags"])
 
 
-def _deployment(read: dict[str, Any], flows: dict[str, str], mark: str) -> Found:
+def _deployment(read: dict[str, Any], flows: dict[str, str], mark: str) -> ExistingResource:
     limit, options = read["global_concurrency_limit"] or {}, read["concurrency_options"] or {}
     same = ("description", "version", "entrypoint", "parameters", "parameter_openapi_schema")
-    return Found(
+    return ExistingResource(
         kind="deployment",
         name=f"{flows.get(read['flow_id'], '')}/{read['name']}",
         fields={
@@ -86,7 +86,7 @@ def _schedule(read: dict[str, Any]) -> dict[str, Json]:
     return {"slug": read["slug"], "schedule": rule, "active": read["active"], "parameters": read["parameters"]}
 
 
-def _automation(read: dict[str, Any], mark: str, deployments: dict[str, str]) -> Found:
+def _automation(read: dict[str, Any], mark: str, deployments: dict[str, str]) -> ExistingResource:
     trigger = {key: read["trigger"].get(key) for key in TRIGGER}
     for each in SETS:
         trigger[each] = sorted(trigger[each] or ())
@@ -96,7 +96,7 @@ def _automation(read: dict[str, Any], mark: str, deployments: dict[str, str]) ->
     for action, each in zip(actions, read["actions"], strict=True):
         if each.get("deployment_id") is not None:
             action["deployment"] = deployments.get(each["deployment_id"], "")
-    return Found(
+    return ExistingResource(
         kind="automation",
         name=read["name"],
         fields={

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import httpx
 
-from data_contracts.documents import Json
-from data_contracts.errors import ConfigError, EnvironmentProblem
-from flows.deploy.difference import Change
-from flows.deploy.resources import Kind, Resource
-from flows.deploy.server import Server, said
+from headway.data_contracts.store.documents import Json
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
+from headway.flows.deploy.difference import ResourceChange
+from headway.flows.deploy.resources import Kind, Resource
+from headway.flows.prefect_api.client import PrefectClient, error_message
 
 PATHS: dict[Kind, str] = {
     "work pool": "/work_pools/",
@@ -22,7 +22,7 @@ PATHS: dict[Kind, str] = {
 NOTHING = ("leave", "refuse")
 
 
-def require_ours(changes: Sequence[Change], adopt_with: str) -> None:
+def require_ours(changes: Sequence[ResourceChange], adopt_with: str) -> None:
     """Raises `ConfigError` where a name is taken by what others made: before anything is done."""
     if taken := [change for change in changes if change.action == "refuse"]:
         named = "; ".join(f"{change.kind} {change.name}" for change in taken)
@@ -34,7 +34,7 @@ def require_ours(changes: Sequence[Change], adopt_with: str) -> None:
         )
 
 
-def apply(server: Server, changes: Sequence[Change], on_done: Callable[[Change], None]) -> None:
+def apply(server: PrefectClient, changes: Sequence[ResourceChange], on_done: Callable[[ResourceChange], None]) -> None:
     """Do what `changes` says, in its order.
 
     Args:
@@ -52,14 +52,14 @@ def apply(server: Server, changes: Sequence[Change], on_done: Callable[[Change],
             done = ", ".join(map(str, steps[:number])) or "nothing"
             left = ", ".join(map(str, steps[number:]))
             raise EnvironmentProblem(
-                f"could not {change}: {said(error)}. Done: {done}. Not done: {left}.",
+                f"could not {change}: {error_message(error)}. Done: {done}. Not done: {left}.",
                 where=server.url,
                 advice="Once that is mended, the same command does the rest.",
             ) from error
         on_done(change)
 
 
-def _take(server: Server, change: Change) -> None:
+def _take(server: PrefectClient, change: ResourceChange) -> None:
     path = PATHS[change.kind]
     # The API knows a pool by its name.
     place = f"{path}{change.name if change.kind == 'work pool' else change.id}"
@@ -79,7 +79,7 @@ def _take(server: Server, change: Change) -> None:
         server.ask("PATCH", place, change.wanted.fields)
 
 
-def _remove(server: Server, place: str) -> None:
+def _remove(server: PrefectClient, place: str) -> None:
     try:
         server.ask("DELETE", place)
     except httpx.HTTPStatusError as error:
@@ -96,7 +96,7 @@ def _new(wanted: Resource) -> dict[str, Json]:
     return made
 
 
-def _automation(server: Server, wanted: Resource) -> dict[str, Json]:
+def _automation(server: PrefectClient, wanted: Resource) -> dict[str, Json]:
     """The API knows the deployment that an automation runs by its id."""
     actions = [dict(each) for each in wanted.fields["actions"]]
     for each in actions:
@@ -105,6 +105,6 @@ def _automation(server: Server, wanted: Resource) -> dict[str, Json]:
     return {"name": wanted.name, **wanted.fields, "actions": actions}
 
 
-def _deployment(server: Server, wanted: Resource) -> dict[str, Json]:
+def _deployment(server: PrefectClient, wanted: Resource) -> dict[str, Json]:
     flow, _, name = wanted.name.partition("/")
     return {"name": name, "flow_id": server.ask("POST", "/flows/", {"name": flow})["id"], **wanted.fields}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from data_contracts.documents import Json
-from flows.champion_event import CHAMPION_MOVED, MODEL
-from flows.deploy.profiles import HEARTBEATS_MISSED
-from flows.deploy.resources import Resource
-from flows.deploy.wanted import WATCH, Wanted
-from flows.summary import AWAITING_APPROVAL
-from flows.triggers import watch
-from flows.triggers.asking import BY_LIMIT
-from flows.windows.admission import ENDED_BY_NAME, INFRASTRUCTURE, LOST, STARVES, STARVING
+from headway.data_contracts.store.documents import Json
+from headway.flows import watch
+from headway.flows.config.profiles import HEARTBEATS_MISSED
+from headway.flows.deploy.resources import Resource
+from headway.flows.deploy.wanted import WATCH, DesiredState
+from headway.flows.prefect_api.champion_event import CHAMPION_MOVED, MODEL
+from headway.flows.report.summary import AWAITING_APPROVAL
+from headway.flows.triggers.run_requests import BY_LIMIT
+from headway.flows.windows.admission import ENDED_BY_NAME, INFRASTRUCTURE, LOST, MISSED_TOO_MANY, STARVING
 
 ENDED = ("Completed", "Failed", "Cancelled", "Crashed", AWAITING_APPROVAL, *ENDED_BY_NAME, *watch.ENDED_BY_NAME)
 """Prefect's events are named after a state's name, not its type."""
@@ -26,7 +26,7 @@ OF_THE_RUN = (
 OF_THE_CHAMPION = "{{ event.payload.model }} version {{ event.payload.version }}: {{ event.payload.reason }}"
 
 
-def zombies(wanted: Wanted) -> Resource:
+def zombies(wanted: DesiredState) -> Resource:
     """Who gives no sign of life is Crashed, and somebody hears of that as of whatever fails.
 
     Not of the alarm itself: a run that ends within its first heartbeat may be taken for one that is silent, and a run
@@ -49,11 +49,11 @@ def zombies(wanted: Wanted) -> Resource:
             "within": silent_s,
         },
         [{"type": "change-flow-run-state", "state": "CRASHED", "message": why}],
-        is_told=False,
+        is_notified=False,
     )
 
 
-def waiting_runs(wanted: Wanted) -> Resource:
+def waiting_runs(wanted: DesiredState) -> Resource:
     """Somebody hears that no worker takes what is due: nothing fails then, and nothing is retrained."""
     pool, within_s = wanted.profile.pool.name, max(LATE_S, HEARTBEATS_MISSED * wanted.profile.heartbeat_s)
     # One that runs shows that somebody is at work, and that those who wait do so for it.
@@ -73,12 +73,12 @@ def waiting_runs(wanted: Wanted) -> Resource:
         },
         [{"type": "do-nothing"}],
         for_each=(),  # one alarm for all that wait
-        whom="{{ flow.name }}/{{ deployment.name }}",
-        said="{{ flow.name }}/{{ deployment.name }} is due, and no worker takes it.",
+        recipient="{{ flow.name }}/{{ deployment.name }}",
+        message="{{ flow.name }}/{{ deployment.name }} is due, and no worker takes it.",
     )
 
 
-def lost_starts(wanted: Wanted) -> Resource:
+def lost_starts(wanted: DesiredState) -> Resource:
     """Somebody hears of a start that another run took."""
     return _automation(
         wanted,
@@ -98,12 +98,12 @@ def lost_starts(wanted: Wanted) -> Resource:
     )
 
 
-def starving(wanted: Wanted) -> Resource:
+def starving(wanted: DesiredState) -> Resource:
     """Somebody hears of a pipeline that never finishes."""
     return _automation(
         wanted,
         "starving pipelines",
-        f"Fires where window after window closes before a run is finished, so that newer data wait. {STARVES}",
+        f"Fires where window after window closes before a run is finished, so that newer data wait. {MISSED_TOO_MANY}",
         {
             "posture": "Reactive",
             "after": [],
@@ -115,7 +115,7 @@ def starving(wanted: Wanted) -> Resource:
     )
 
 
-def failed_runs(wanted: Wanted) -> Resource:
+def failed_runs(wanted: DesiredState) -> Resource:
     """Somebody hears of a retrain, a watch or a tidying that failed."""
     return _automation(
         wanted,
@@ -133,7 +133,7 @@ def failed_runs(wanted: Wanted) -> Resource:
     )
 
 
-def missed_windows(wanted: Wanted) -> Resource:
+def missed_windows(wanted: DesiredState) -> Resource:
     """Somebody hears of a window in which a run was due and none could begin."""
     return _automation(
         wanted,
@@ -150,7 +150,7 @@ def missed_windows(wanted: Wanted) -> Resource:
     )
 
 
-def champions(wanted: Wanted) -> Resource:
+def champions(wanted: DesiredState) -> Resource:
     """Somebody hears of a new champion, or of one that came back."""
     return _automation(
         wanted,
@@ -164,19 +164,19 @@ def champions(wanted: Wanted) -> Resource:
             "within": 0,
         },
         [{"type": "do-nothing"}],
-        whom="{{ event.payload.model }}",
-        said=OF_THE_CHAMPION,
+        recipient="{{ event.payload.model }}",
+        message=OF_THE_CHAMPION,
     )
 
 
-def tells_nobody(resource: Resource) -> bool:
+def notifies_nobody(resource: Resource) -> bool:
     """Whether it is an alert that reaches no person: nothing is done when it fires."""
     if resource.kind != "automation":
         return False
     return all(action["type"] == "do-nothing" for action in resource.fields["actions"])
 
 
-def on_event(wanted: Wanted, name: str, event: str) -> Resource:
+def on_event(wanted: DesiredState, name: str, event: str) -> Resource:
     """Look at once. The look asks the server which events came, so that none is lost with a run."""
     return Resource(
         kind="automation",
@@ -208,28 +208,28 @@ def on_event(wanted: Wanted, name: str, event: str) -> Resource:
 
 
 def _automation(
-    wanted: Wanted,
+    wanted: DesiredState,
     name: str,
     description: str,
     trigger: dict[str, Json],
     actions: list[Json],
     *,
-    is_told: bool = True,
+    is_notified: bool = True,
     tag: str = "",
     for_each: tuple[str, ...] = ("prefect.resource.id",),
-    whom: str = "{{ flow_run.name }}",
-    said: str = OF_THE_RUN,
+    recipient: str = "{{ flow_run.name }}",
+    message: str = OF_THE_RUN,
 ) -> Resource:
     """Args:
-    whom: what it happened to, for the subject of what a person is told: Jinja, over Prefect's event and flow run.
-    said: what happened, likewise.
+    recipient: what it happened to, for the subject of what a person is told: Jinja, over Prefect's event and flow run.
+    message: what happened, likewise.
     """
-    told: list[Json] = []
-    if wanted.notify_block_id is not None and is_told:
+    notifications: list[Json] = []
+    if wanted.notify_block_id is not None and is_notified:
         # What happened comes first: a pager shows the beginning.
-        body = f"{said}\n{{{{ flow_run|ui_url }}}}\n\n{description}"
-        subject = f"Headway {wanted.project} {wanted.profile_name}: {name}: {whom}"
-        told = [
+        body = f"{message}\n{{{{ flow_run|ui_url }}}}\n\n{description}"
+        subject = f"Headway {wanted.project} {wanted.profile_name}: {name}: {recipient}"
+        notifications = [
             {
                 "type": "send-notification",
                 "block_document_id": wanted.notify_block_id,
@@ -253,6 +253,6 @@ def _automation(
                 "for_each": list(for_each),
                 "threshold": 1,
             },
-            "actions": [*actions, *told],
+            "actions": [*actions, *notifications],
         },
     )

@@ -15,39 +15,39 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from data_contracts.documents import Json
-from data_contracts.errors import ConfigError
-from data_contracts.plain_text import one_line
-from flows.champion_flow import move_champion
-from flows.console import headed
-from flows.deploy.actual import actual
-from flows.deploy.apply import NOTHING, apply, require_ours
-from flows.deploy.automations import tells_nobody
-from flows.deploy.desired import desired
-from flows.deploy.difference import Change, difference
-from flows.deploy.profiles import PLAIN, load_profile
-from flows.deploy.rendering import WHERE_CALLED, render
-from flows.deploy.resources import Resource
-from flows.deploy.server import connected
-from flows.deploy.wanted import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, TRIALS, WATCH, Wanted
-from flows.housekeeping_flow import housekeeping
-from flows.open_server import openness
-from flows.pipeline_spec import PipelineSpec, load_pipeline, pipeline_files, pipeline_name
-from flows.preflight import check_contract
-from flows.retrain import retrain
-from flows.tables import print_table
-from flows.trials.search import trials
-from flows.triggers.look import require_measured
-from flows.triggers.watch import watch
-from training.code_archive import encoder_code
-from training.data.encoder_specs import OwnSpec
-from training.recipes.check import check_recipe
+from headway.data_contracts.store.documents import Json
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.plain_text import one_line
+from headway.flows.champion_flow import move_champion
+from headway.flows.config.pipeline_spec import PipelineSpec, load_pipeline, pipeline_files, pipeline_name
+from headway.flows.config.preflight import check_contract
+from headway.flows.config.profiles import PLAIN, load_profile
+from headway.flows.console.console import headed
+from headway.flows.console.tables import print_table
+from headway.flows.deploy.actual import actual
+from headway.flows.deploy.apply import NOTHING, apply, require_ours
+from headway.flows.deploy.automations import notifies_nobody
+from headway.flows.deploy.desired import desired
+from headway.flows.deploy.difference import ResourceChange, difference
+from headway.flows.deploy.rendering import WHERE_CALLED, render
+from headway.flows.deploy.resources import Resource
+from headway.flows.deploy.wanted import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, TRIALS, WATCH, DesiredState
+from headway.flows.housekeeping_flow import housekeeping
+from headway.flows.prefect_api.client import connected
+from headway.flows.prefect_api.server_auth import openness
+from headway.flows.retrain import retrain
+from headway.flows.search import trials
+from headway.flows.triggers.evaluation import require_measured
+from headway.flows.watch import watch
+from headway.training.config.encoder_specs import CustomEncoderSpec
+from headway.training.frozen.code_archive import encoder_code
+from headway.training.frozen.recipe_check import check_recipe
 
 MAX_SHOWN_CHARS = 60
 DONE = {"create": "created", "change": "changed", "remove": "removed"}
 
 
-class Deployed(BaseModel):
+class DeployReport(BaseModel):
     """What `headway deploy` found and did."""
 
     server: str
@@ -56,7 +56,7 @@ class Deployed(BaseModel):
     dry_run: bool
     warnings: list[str]
     """What a person should mend: alerts that reach nobody, a server that is open to strangers."""
-    changes: list[Change]
+    changes: list[ResourceChange]
     num_unchanged: int
 
     @property
@@ -66,7 +66,7 @@ class Deployed(BaseModel):
 
 def deploy(
     folder: Path, profile_name: str, *, dry_run: bool = False, adopt: bool = False, console: Console
-) -> Deployed:
+) -> DeployReport:
     """Make a server what the project's files say.
 
     Args:
@@ -88,7 +88,7 @@ def deploy(
         touched = {
             (change.kind, change.name) for change in changes if change.wanted is not None or change.action == "refuse"
         }
-        report = Deployed(
+        report = DeployReport(
             server=server.url,
             project=wanted.project,
             profile=profile_name,
@@ -97,7 +97,7 @@ def deploy(
             changes=list(changes),
             num_unchanged=sum((each.kind, each.name) not in touched for each in resources),
         )
-        _print(report, console, {each.name for each in resources if tells_nobody(each)})
+        _print(report, console, {each.name for each in resources if notifies_nobody(each)})
         if not dry_run:
             require_ours(changes, "--adopt")
             apply(server, changes, lambda change: console.print(f"{DONE[change.action]} {change.kind} {change.name}"))
@@ -113,7 +113,7 @@ def rendered(folder: Path, profile_name: str) -> str:
     return render(profile_name, desired(_wanted(folder, profile_name, project_folder=WHERE_CALLED)))
 
 
-def _wanted(folder: Path, profile_name: str, project_folder: str = "") -> Wanted:
+def _wanted(folder: Path, profile_name: str, project_folder: str = "") -> DesiredState:
     """All that a server is not asked for.
 
     Args:
@@ -121,7 +121,7 @@ def _wanted(folder: Path, profile_name: str, project_folder: str = "") -> Wanted
     """
     folder = folder.resolve()
     project, profile = load_profile(folder, profile_name)
-    return Wanted(
+    return DesiredState(
         project=project,
         profile_name=profile_name,
         profile=profile,
@@ -182,9 +182,9 @@ def _require_complete(path: Path, spec: PipelineSpec) -> None:
         ConfigError: its contract, the contract's suite, its recipe or its encoder is not there, or cannot be read.
     """
     try:
-        check_contract(spec, path, goes_on=True)
+        check_contract(spec, path, is_resume=True)
         check_recipe(spec.training.recipe.name, spec.training.recipe.model, (str(path.parent),))
-        if isinstance(encoder := spec.shards.encoder, OwnSpec):
+        if isinstance(encoder := spec.shards.encoder, CustomEncoderSpec):
             encoder_code(encoder, (str(path.parent),))
     except ConfigError as error:
         raise ConfigError(
@@ -199,9 +199,9 @@ def _form(flow: Any) -> Json:
     return flow.parameters.model_dump_for_openapi()
 
 
-def silence(wanted: Wanted, resources: Sequence[Resource]) -> str:
+def silence(wanted: DesiredState, resources: Sequence[Resource]) -> str:
     """That alerts reach nobody, and what to do about it; empty where they reach somebody."""
-    silent = [each for each in resources if tells_nobody(each)]
+    silent = [each for each in resources if notifies_nobody(each)]
     if not silent:
         return ""
     return (
@@ -212,7 +212,7 @@ def silence(wanted: Wanted, resources: Sequence[Resource]) -> str:
     )
 
 
-def _print(report: Deployed, console: Console, silent: Collection[str]) -> None:
+def _print(report: DeployReport, console: Console, silent: Collection[str]) -> None:
     for warning in report.warnings:
         console.print(Text(f"warning: {one_line(warning)}"))
     console.print(headed(f"{report.project} {report.profile}", f" on {report.server}"))
@@ -227,14 +227,14 @@ def _print(report: Deployed, console: Console, silent: Collection[str]) -> None:
         console.print(f"nothing to do, {rest}")
 
 
-def _table(changes: list[Change], silent: Collection[str]) -> Table:
+def _table(changes: list[ResourceChange], silent: Collection[str]) -> Table:
     table = Table(box=None, padding=(0, 2), show_header=False)
     for change in changes:
         shown = [f"{each.field}: {' → '.join(in_short(each.before, each.after))}" for each in change.fields]
         if change.kind == "automation" and change.wanted is not None and change.name in silent:
             shown.append("tells nobody: no `notify`")
-        told = "\n".join(map(one_line, shown or [change.why]))
-        table.add_row(change.action, change.kind, change.name, Text(told))
+        shown_lines = "\n".join(map(one_line, shown or [change.why]))
+        table.add_row(change.action, change.kind, change.name, Text(shown_lines))
     return table
 
 

@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 
-from data_contracts.documents import Json
-from data_contracts.errors import ConfigError
-from flows.deploy import automations
-from flows.deploy.profiles import HousekeepingSpec
-from flows.deploy.resources import Resource
-from flows.deploy.wanted import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, TRIALS, WATCH, Wanted
-from flows.devices import LIMITS, queue_name
-from flows.pipeline_spec import PipelineSpec
-from flows.triggers.spec import TriggersSpec
-from flows.windows.schedules import schedules
+from headway.data_contracts.store.documents import Json
+from headway.data_contracts.store.errors import ConfigError
+from headway.flows.config.pipeline_spec import PipelineSpec
+from headway.flows.config.profiles import HousekeepingSpec
+from headway.flows.config.triggers import TriggersSpec
+from headway.flows.deploy import automations
+from headway.flows.deploy.resources import Resource
+from headway.flows.deploy.wanted import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, TRIALS, WATCH, DesiredState
+from headway.flows.prefect_api.devices import LIMITS, queue_name
+from headway.flows.windows.schedules import schedules
 
 ENTRYPOINTS = {
-    RETRAIN: "flows.retrain.retrain",
-    TRIALS: "flows.trials.search.trials",
-    MOVE_CHAMPION: "flows.champion_flow.move_champion",
-    WATCH: "flows.triggers.watch.watch",
-    HOUSEKEEPING: "flows.housekeeping_flow.housekeeping",
+    RETRAIN: "headway.flows.retrain.retrain",
+    TRIALS: "headway.flows.search.trials",
+    MOVE_CHAMPION: "headway.flows.champion_flow.move_champion",
+    WATCH: "headway.flows.watch.watch",
+    HOUSEKEEPING: "headway.flows.housekeeping_flow.housekeeping",
 }
 MAX_WAITING = 1000
 """Who waits is counted, not limited."""
 
 
-def desired(wanted: Wanted) -> tuple[Resource, ...]:
+def desired(wanted: DesiredState) -> tuple[Resource, ...]:
     """Everything, by kind.
 
     Raises:
@@ -66,7 +66,7 @@ def desired(wanted: Wanted) -> tuple[Resource, ...]:
     )
 
 
-def _queues(wanted: Wanted) -> Iterator[Resource]:
+def _queues(wanted: DesiredState) -> Iterator[Resource]:
     """Limits that count who waits for devices, by priority.
 
     Raises:
@@ -89,7 +89,7 @@ def _queues(wanted: Wanted) -> Iterator[Resource]:
         yield Resource(kind="concurrency limit", name=queue, fields={"limit": MAX_WAITING})
 
 
-def _retrain(wanted: Wanted, name: str, spec: PipelineSpec) -> Resource:
+def _retrain(wanted: DesiredState, name: str, spec: PipelineSpec) -> Resource:
     planned = () if spec.windows is None else schedules(spec.windows, wanted.now)
     description = (
         f"Retrain **{name}**, which makes the model {spec.registry.model}.\n\n"
@@ -111,7 +111,7 @@ def _retrain(wanted: Wanted, name: str, spec: PipelineSpec) -> Resource:
     return _deployment(wanted, RETRAIN, name, description, usual, timetable, is_watched=is_watched, env=env)
 
 
-def _trials(wanted: Wanted, name: str, spec: PipelineSpec) -> Resource:
+def _trials(wanted: DesiredState, name: str, spec: PipelineSpec) -> Resource:
     description = (
         f"Train **{name}** with each setting that its file's `trials` says, rank them, and go on with the best as a "
         "retrain does. A trial that was trained before is found. Cancelling keeps checkpoints; the next run continues."
@@ -120,12 +120,12 @@ def _trials(wanted: Wanted, name: str, spec: PipelineSpec) -> Resource:
     return _deployment(wanted, TRIALS, name, description, usual, [], env=_counted(wanted, spec))
 
 
-def _counted(wanted: Wanted, spec: PipelineSpec) -> dict[str, str]:
+def _counted(wanted: DesiredState, spec: PipelineSpec) -> dict[str, str]:
     """By whom the devices that its ranks occupy are counted."""
     return {LIMITS: wanted.mark} if spec.occupies else {}
 
 
-def _watch(wanted: Wanted, name: str, spec: TriggersSpec) -> Resource:
+def _watch(wanted: DesiredState, name: str, spec: TriggersSpec) -> Resource:
     description = (
         f"Look whether a retrain of **{name}** is due, and ask for one: once for the same data, and only while its "
         "windows are open. The state's name says what came of a look."
@@ -133,14 +133,14 @@ def _watch(wanted: Wanted, name: str, spec: TriggersSpec) -> Resource:
     request: Json = {"pipeline": name, "retrain": f"{RETRAIN}/{name}{wanted.profile.suffix}"}
     look: Json = {
         "slug": "look",
-        "schedule": {"interval": spec.look_every_s, "timezone": "UTC"},
+        "schedule": {"interval": spec.check_every_s, "timezone": "UTC"},
         "active": wanted.profile.schedules_active,
         "parameters": {"request": request},
     }
     return _deployment(wanted, WATCH, name, description, {"request": request}, [look], is_watched=True)
 
 
-def _move_champion(wanted: Wanted) -> Resource:
+def _move_champion(wanted: DesiredState) -> Resource:
     description = (
         "Make a version champion, or bring an earlier champion back. It is verified first; a promotion is held to the "
         "pipeline's policy."
@@ -148,7 +148,7 @@ def _move_champion(wanted: Wanted) -> Resource:
     return _deployment(wanted, MOVE_CHAMPION, "champion", description, {}, [])
 
 
-def _housekeeping(wanted: Wanted, spec: HousekeepingSpec) -> Resource:
+def _housekeeping(wanted: DesiredState, spec: HousekeepingSpec) -> Resource:
     description = (
         "End runs that MLflow shows as running and nobody trains any more, and say what no model, ref, run or cached "
         "stage needs; take it away where the form says so."
@@ -165,7 +165,7 @@ def _housekeeping(wanted: Wanted, spec: HousekeepingSpec) -> Resource:
 
 
 def _deployment(
-    wanted: Wanted,
+    wanted: DesiredState,
     flow: str,
     name: str,
     description: str,

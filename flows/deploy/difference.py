@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from data_contracts.documents import Frozen, Json
-from flows.deploy.resources import KINDS, Found, Kind, Resource
+from headway.data_contracts.store.documents import Frozen, Json
+from headway.flows.deploy.resources import KINDS, ExistingResource, Kind, Resource
 
 Action = Literal["create", "change", "remove", "refuse", "leave"]
 
@@ -17,7 +17,7 @@ class FieldChange(Frozen):
     after: Json
 
 
-class Change(Frozen):
+class ResourceChange(Frozen):
     """One step. `refuse`: another's has its name, and nothing is done at all. `leave`: there, not ours, and fine."""
 
     action: Action
@@ -33,12 +33,14 @@ class Change(Frozen):
         return f"{self.action} {self.kind} {self.name}"
 
 
-def difference(wanted: Sequence[Resource], found: Sequence[Found], *, adopt: bool = False) -> tuple[Change, ...]:
+def difference(
+    wanted: Sequence[Resource], found: Sequence[ExistingResource], *, adopt: bool = False
+) -> tuple[ResourceChange, ...]:
     """The steps, in the order to take them: everything is made before what stands on it, and removed after it.
 
     What carries no mark is never removed, and changed only with `adopt`; a work pool without it is used as it is.
     """
-    by_place: dict[tuple[Kind, str], list[Found]] = {}
+    by_place: dict[tuple[Kind, str], list[ExistingResource]] = {}
     for each in sorted(found, key=lambda each: not each.ours):
         by_place.setdefault((each.kind, each.name), []).append(each)
     made = [change for each in wanted for change in _make(each, by_place.get((each.kind, each.name), []), adopt)]
@@ -50,18 +52,20 @@ def difference(wanted: Sequence[Resource], found: Sequence[Found], *, adopt: boo
     )
 
 
-def _make(wanted: Resource, there: list[Found], adopt: bool) -> Iterator[Change]:
+def _make(wanted: Resource, there: list[ExistingResource], adopt: bool) -> Iterator[ResourceChange]:
     kind, name = wanted.kind, wanted.name
     if not there:
-        yield Change(action="create", kind=kind, name=name, wanted=wanted)
+        yield ResourceChange(action="create", kind=kind, name=name, wanted=wanted)
         return
     now = there[0]
     if not now.ours and kind == "work pool":
-        yield Change(action="leave", kind=kind, name=name, id=now.id, why="made by others, used as it is")
+        yield ResourceChange(action="leave", kind=kind, name=name, id=now.id, why="made by others, used as it is")
     elif not now.ours and not adopt:
-        yield Change(action="refuse", kind=kind, name=name, id=now.id, why="made by others, or for another profile")
+        yield ResourceChange(
+            action="refuse", kind=kind, name=name, id=now.id, why="made by others, or for another profile"
+        )
     elif changed := _changed(now.fields, wanted.fields):
-        yield Change(action="change", kind=kind, name=name, id=now.id, fields=changed, wanted=wanted)
+        yield ResourceChange(action="change", kind=kind, name=name, id=now.id, fields=changed, wanted=wanted)
 
 
 def _changed(before: dict[str, Json], after: dict[str, Json]) -> tuple[FieldChange, ...]:
@@ -72,11 +76,11 @@ def _changed(before: dict[str, Json], after: dict[str, Json]) -> tuple[FieldChan
     )
 
 
-def _clear(there: list[Found], *, keep_first: bool) -> Iterator[Change]:
+def _clear(there: list[ExistingResource], *, keep_first: bool) -> Iterator[ResourceChange]:
     """Those of ours that no file asks for any more, and doubles that a lost answer left behind."""
     for each in [each for each in there if each.ours][keep_first:]:
         if each.used_by_others:
             why = f"{', '.join(each.used_by_others)} of others stand on it"
-            yield Change(action="leave", kind=each.kind, name=each.name, id=each.id, why=why)
+            yield ResourceChange(action="leave", kind=each.kind, name=each.name, id=each.id, why=why)
         else:
-            yield Change(action="remove", kind=each.kind, name=each.name, id=each.id)
+            yield ResourceChange(action="remove", kind=each.kind, name=each.name, id=each.id)

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from data_contracts.documents import Json
-from flows.deploy.resources import Resource
+from headway.data_contracts.store.documents import Json
+from headway.flows.deploy.resources import Resource
 
 WHERE_CALLED = "{{ $PWD }}"
 """`prefect deploy` puts the folder in its place in which it is called."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-from data_contracts.documents import Frozen, Json
+from headway.data_contracts.store.documents import Frozen, Json
 
 Kind = Literal["work pool", "concurrency limit", "variable", "deployment", "automation"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -19,7 +19,7 @@ class Resource(Frozen):
     """As Prefect's API has them; all that `headway deploy` decides, and nothing else."""
 
 
-class Found(Resource):
+class ExistingResource(Resource):
     """One that is on the server."""
 
     id: str

@@ -6,10 +6,10 @@ import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from data_contracts.documents import Json
-from flows.deploy.profiles import Profile
-from flows.deploy.resources import mark_of
-from flows.pipeline_spec import PipelineSpec
+from headway.data_contracts.store.documents import Json
+from headway.flows.config.pipeline_spec import PipelineSpec
+from headway.flows.config.profiles import DeploymentProfile
+from headway.flows.deploy.resources import mark_of
 
 RETRAIN = "retrain"
 TRIALS = "trials"
@@ -19,12 +19,12 @@ WATCH = "watch"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class DesiredState:
     """What the desired state is made from."""
 
     project: str
     profile_name: str
-    profile: Profile
+    profile: DeploymentProfile
     pipelines: Mapping[str, PipelineSpec]
     """By the name that a request gives: the file's."""
     project_folder: str

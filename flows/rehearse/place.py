@@ -16,15 +16,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from data_contracts.leftovers import MACHINE, OWNER, claimed, discard_if_abandoned
-from data_contracts.publication import Workspace
-from training.launch.run_lock import is_at_work
+from headway.data_contracts.store.leftovers import MACHINE, OWNER, claimed, discard_if_abandoned
+from headway.data_contracts.store.publication import Workspace
+from headway.training.launch.base.run_lock import is_at_work
 
 REHEARSALS = "rehearsals"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class RehearsalPlace:
     folder: Path
     """On this machine."""
     workspace: Workspace
@@ -45,7 +45,7 @@ def leaving_no_empty_folder(workspace_uri: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def rehearsal_place(workspace: Workspace, *, keep: bool) -> Iterator[Place]:
+def rehearsal_place(workspace: Workspace, *, keep: bool) -> Iterator[RehearsalPlace]:
     """A folder and a workspace that go with the body; with `keep` they stay.
 
     What a killed rehearsal of this machine left goes first, unless a job of it still works.
@@ -57,7 +57,7 @@ def rehearsal_place(workspace: Workspace, *, keep: bool) -> Iterator[Place]:
     folder.mkdir(parents=True)
     with claimed(folder / OWNER):
         try:
-            yield Place(folder=folder, workspace=Workspace.create(_workspace_uri(workspace, folder)))
+            yield RehearsalPlace(folder=folder, workspace=Workspace.create(_workspace_uri(workspace, folder)))
         finally:
             if keep:
                 (folder / OWNER).unlink(missing_ok=True)

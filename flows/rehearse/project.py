@@ -12,13 +12,13 @@ from typing import Any
 
 import yaml
 
-from data_contracts.contract import load_contract
-from flows.pipeline_spec import PipelineSpec
-from flows.rehearse.subset import Subset, draw_subset
-from training.data.spec import ShardSpec, SkewLimits
+from headway.data_contracts.rules.contract import load_contract
+from headway.flows.config.pipeline_spec import PipelineSpec
+from headway.flows.rehearse.subset import Subset, draw_subset
+from headway.training.config.shards import ShardSpec, SkewLimits
 
 STEPS = 4
-LEAST_HELDOUT_FRACTION = 0.2
+MIN_HELDOUT_FRACTION = 0.2
 """So that a few files fall on both sides of the split."""
 AGE = "freshness"
 """No change of code is at fault when data grow old."""
@@ -38,7 +38,7 @@ class SmallProject:
     file: Path
     steps: int
     subset: Subset
-    left_out: tuple[str, ...]
+    excluded: tuple[str, ...]
     """For a person."""
 
 
@@ -62,15 +62,15 @@ def make_small_project(pipeline: PipelineSpec, file: Path, scratch: Path, *, ste
     small = smaller(pipeline, subset, steps)
     (folder / file.name).write_text(yaml.safe_dump(small.model_dump(mode="json"), sort_keys=False))
     dropped = _write_contract(file.parent / pipeline.contract, folder / small.contract, is_all=subset.is_all)
-    left_out = [f"the contract without {', '.join(dropped)}"] if dropped else []
+    excluded = [f"the contract without {', '.join(dropped)}"] if dropped else []
     if pipeline.shards.split is not None and not subset.is_all:
-        left_out.append("split by hash: a part of the data may have nothing of what the given split holds out")
+        excluded.append("split by hash: a part of the data may have nothing of what the given split holds out")
     if pipeline.training.start_from is not None:
-        left_out.append("from fresh weights: the model to start from is in a registry")
+        excluded.append("from fresh weights: the model to start from is in a registry")
     if pipeline.training.order.mix:
-        left_out.append("without the datasets mixed in, whose shards are in a workspace")
+        excluded.append("without the datasets mixed in, whose shards are in a workspace")
     return SmallProject(
-        file=folder / file.name, steps=small.training.max_steps, subset=subset, left_out=tuple(left_out)
+        file=folder / file.name, steps=small.training.max_steps, subset=subset, excluded=tuple(excluded)
     )
 
 
@@ -104,7 +104,7 @@ def smaller(pipeline: PipelineSpec, subset: Subset, steps: int = STEPS) -> Pipel
 def _sharded(shards: ShardSpec, subset: Subset) -> ShardSpec:
     if subset.is_all:
         return shards
-    heldout_fraction = max(shards.heldout_fraction, LEAST_HELDOUT_FRACTION)
+    heldout_fraction = max(shards.heldout_fraction, MIN_HELDOUT_FRACTION)
     update: dict[str, Any] = {"heldout_fraction": heldout_fraction, "skew": SkewLimits()}
     if shards.split is not None:  # a part of the data may have nothing of what it holds out
         update |= {"split": None, "split_by": "file" if shards.split.column is None else "row"}
@@ -113,11 +113,11 @@ def _sharded(shards: ShardSpec, subset: Subset) -> ShardSpec:
 
 def _write_contract(contract_file: Path, where: Path, *, is_all: bool) -> list[str]:
     """Write what the contract asks of these data; returns the keys that were left out."""
-    asked = yaml.safe_load(contract_file.read_text())
-    left_out = [key for key in (AGE, *(() if is_all else OF_ALL_DATA)) if asked.pop(key, None)]
-    if "suite" in asked:
-        asked["suite"] = str((contract_file.parent / asked["suite"]).resolve())
+    contract = yaml.safe_load(contract_file.read_text())
+    excluded = [key for key in (AGE, *(() if is_all else OF_ALL_DATA)) if contract.pop(key, None)]
+    if "suite" in contract:
+        contract["suite"] = str((contract_file.parent / contract["suite"]).resolve())
     if not is_all:
-        asked["quarantine_limit_ratio"] = 1.0  # a part may have more of such rows than the whole
-    where.write_text(yaml.safe_dump(asked, sort_keys=False, allow_unicode=True))
-    return left_out
+        contract["quarantine_limit_ratio"] = 1.0  # a part may have more of such rows than the whole
+    where.write_text(yaml.safe_dump(contract, sort_keys=False, allow_unicode=True))
+    return excluded

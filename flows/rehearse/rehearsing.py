@@ -16,55 +16,55 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
 
-from data_contracts.documents import ShardManifest
-from data_contracts.errors import EnvironmentProblem, HeadwayError, RunStopped
-from data_contracts.publication import Workspace
-from flows.pipeline_spec import PipelineSpec
-from flows.preflight import check_request
-from flows.rehearse import report as reports
-from flows.rehearse.place import Place, rehearsal_place
-from flows.rehearse.project import TEAMS_OWN, SmallProject, make_small_project
-from flows.rehearse.report import Report
-from flows.request import RetrainRequest
-from flows.retrain import retrain
-from flows.session import command_began_unix_s, watchers
-from flows.stage_records import newest_record_of
-from flows.windows.admission import entered
-from tasks import mlflow_store
-from tasks.stopped import raised_if_stopped
-from training.ledger import Event, Listener, read_events
+from headway.data_contracts.store.documents import ShardManifest
+from headway.data_contracts.store.errors import EnvironmentProblem, HeadwayError, RunStopped
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.config.pipeline_spec import PipelineSpec
+from headway.flows.config.preflight import check_request
+from headway.flows.config.request import RetrainRequest
+from headway.flows.rehearse import report as reports
+from headway.flows.rehearse.place import RehearsalPlace, rehearsal_place
+from headway.flows.rehearse.project import TEAMS_OWN, SmallProject, make_small_project
+from headway.flows.rehearse.report import RehearsalReport
+from headway.flows.retrain import retrain
+from headway.flows.run.session import command_started_unix_s, watchers
+from headway.flows.windows.admission import entered
+from headway.tasks.core.stage_records import newest_record_of
+from headway.tasks.core.stopped import raised_if_stopped
+from headway.tasks.registry import mlflow_store
+from headway.training.observe.ledger import Event, Listener, read_events
 
 LAST_LINES = 5
 T = TypeVar("T")
 
 
-class Rehearsal:
+class RehearsalRunner:
     """One rehearsal, with what it learnt until it ended, however that was.
 
     Args:
         request: of the pipeline and workspace that count; no more of it is looked at.
-        hear: every event of the flow runs as it happens.
+        on_event: every event of the flow runs as it happens.
     """
 
-    def __init__(self, request: RetrainRequest, *, steps: int, keep: bool = False, hear: Listener) -> None:
-        self._request, self._steps, self._keep, self._hear = request, steps, keep, hear
+    def __init__(self, request: RetrainRequest, *, steps: int, keep: bool = False, on_event: Listener) -> None:
+        self._request, self._steps, self._keep, self._on_event = request, steps, keep, on_event
         self._events: list[Event] = []
         self._attempts: dict[Path, list[Event]] = {}
         """What each rank wrote down, by its spool."""
         self._shard_bytes = 0
 
-    def run(self, tell: Callable[[Report], object]) -> None:
+    def run(self, on_report: Callable[[RehearsalReport], object]) -> None:
         """Rehearse, clean up, and tell.
 
         Args:
-            tell: of a rehearsal that failed as well, before its error is raised; not where nothing was rehearsed.
+            on_report: of a rehearsal that failed as well, before its error is raised; not where nothing was rehearsed.
 
         Raises:
             ConfigError, DataError: refused before anything was rehearsed.
             HeadwayError: what the real run would end with.
             EnvironmentProblem: it would go well but for the space or the registry.
         """
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         pipeline, file, workspace = check_request(self._request)
         faults = [*_registry_faults(pipeline)]
         with rehearsal_place(workspace, keep=self._keep) as place:
@@ -72,14 +72,14 @@ class Rehearsal:
             failure = self._rehearse(project, place)
             self._read(place.workspace)
         kept = str(place.folder) if self._keep else ""
-        report = self._report(pipeline, workspace, project, faults, failure, kept, time.monotonic() - began_s)
-        tell(report)
+        report = self._report(pipeline, workspace, project, faults, failure, kept, time.monotonic() - started_s)
+        on_report(report)
         if failure is not None:
             raise failure
         if report.faults:
             raise EnvironmentProblem(" ".join(report.faults), where=pipeline.pipeline)
 
-    def _rehearse(self, project: SmallProject, place: Place) -> HeadwayError | None:
+    def _rehearse(self, project: SmallProject, place: RehearsalPlace) -> HeadwayError | None:
         half = project.steps // 2
         try:
             if half:
@@ -90,7 +90,7 @@ class Rehearsal:
             return error
         return None
 
-    def _retrain(self, project: SmallProject, place: Place, *, stop_at_step: int | None = None) -> None:
+    def _retrain(self, project: SmallProject, place: RehearsalPlace, *, stop_at_step: int | None = None) -> None:
         request = RetrainRequest(
             pipeline=str(project.file),
             workspace=place.workspace.uri,
@@ -98,8 +98,8 @@ class Rehearsal:
             stop_at_step=stop_at_step,
         )
         with (
-            _set(watchers, (self._events.append, self._hear)),
-            _set(command_began_unix_s, time.time()),
+            _set(watchers, (self._events.append, self._on_event)),
+            _set(command_started_unix_s, time.time()),
             _set(entered, request),  # whose end is ours
             _without_places_of_the_team(),
         ):
@@ -123,7 +123,7 @@ class Rehearsal:
         failure: HeadwayError | None,
         kept: str,
         wall_s: float,
-    ) -> Report:
+    ) -> RehearsalReport:
         leaders = [events for spool, events in sorted(self._attempts.items()) if spool.name == "rank-0.jsonl"]
         steps = [[event for event in events if event["event"] == "step"] for events in leaders]
         every = [event for events in leaders for event in events]
@@ -150,18 +150,18 @@ class Rehearsal:
         )
         free = shutil.disk_usage(workspace.local_root if workspace.local_root.exists() else Path.cwd()).free
         known = [cost.real_s for cost in costs]
-        found = [*faults, *_space_faults(needed, free), *([] if failure is None else [_said(failure, self._events)])]
+        found = [*faults, *_space_faults(needed, free), *([] if failure is None else [_message(failure, self._events)])]
         exit_code = failure.exit_code if failure is not None else EnvironmentProblem.exit_code if found else 0
-        return Report(
+        return RehearsalReport(
             pipeline=pipeline.pipeline,
             workspace=workspace.uri,
             kept=kept,
             launcher=pipeline.launch.launcher,
             nodes=pipeline.launch.nodes,
             ranks_per_node=pipeline.launch.ranks_per_node,
-            data=project.subset.said,
+            data=project.subset.message,
             share=share,
-            left_out=list(project.left_out),
+            excluded=list(project.excluded),
             steps=project.steps,
             real_steps=pipeline.training.max_steps,
             wall_s=wall_s,
@@ -173,7 +173,7 @@ class Rehearsal:
             peak_memory_bytes=self._peak_memory_bytes(),
             needed_bytes=needed,
             free_bytes=free,
-            notes=reports.told_otherwise(self._events),
+            notes=reports.notices(self._events),
             faults=found,
             exit_code=exit_code,
         )
@@ -209,15 +209,15 @@ def _space_faults(needed: int | None, free: int) -> Iterator[str]:
         yield f"the run needs about {sizes}."
 
 
-def _said(failure: HeadwayError, events: Sequence[Event]) -> str:
+def _message(failure: HeadwayError, events: Sequence[Event]) -> str:
     """The failure, and who failed first."""
     cards = [event for event in events if event["event"] == "flow.card"]
-    if not cards or cards[-1].get("rank") is None:
+    if not cards or (first := cards[-1]["failure"])["rank"] is None:
         return str(failure)
     card = cards[-1]
-    host = f" on {card['host']}" if card.get("host") else ""
+    host = f" on {first['host']}" if first["host"] else ""
     last = "".join(f"\n{'':<13}{line}" for line in card["last_lines"][-LAST_LINES:])
-    return f"{failure}\n{'':<13}first: rank {card['rank']}{host}{', which wrote last:' if last else ''}{last}"
+    return f"{failure}\n{'':<13}first: rank {first['rank']}{host}{', which wrote last:' if last else ''}{last}"
 
 
 @contextlib.contextmanager

@@ -10,18 +10,18 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from data_contracts.report_text import count
-from flows.console import headed, plain_console
-from flows.stage_records import STAGES
-from flows.tables import print_table
-from flows.windows.calendar import span
-from training.checkpoint.spec import CheckpointSpec
-from training.config import TrainingSpec
-from training.ledger import Event
+from headway.data_contracts.types.report_text import count
+from headway.flows.console.console import headed, plain_console
+from headway.flows.console.tables import print_table
+from headway.flows.show.calendar import span
+from headway.tasks.core.stage_records import STAGES
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.observe.ledger import Event
 
 OF_ALL_DATA = ("snapshot", "validate", "shard", "evaluate")
 """Stages whose time grows with the data; the others' does not."""
-LEAST_SHARE = 0.05
+MIN_SHARE = 0.05
 """Of the data, to say what all of them would take: of less, what does not grow with them is most of it."""
 
 
@@ -45,7 +45,7 @@ class CheckpointCost(BaseModel):
     """For all ranks to load and verify it."""
 
 
-class Report(BaseModel):
+class RehearsalReport(BaseModel):
     pipeline: str
     workspace: str
     kept: str
@@ -55,7 +55,7 @@ class Report(BaseModel):
     ranks_per_node: int
     data: str
     share: float
-    left_out: list[str]
+    excluded: list[str]
     steps: int
     real_steps: int
     wall_s: float
@@ -155,7 +155,7 @@ def stage_costs(
         elif stage in OF_ALL_DATA and share < 1:
             if stage in before:
                 real_s, how = before[stage], "what it took here the last time"
-            elif share >= LEAST_SHARE:
+            elif share >= MIN_SHARE:
                 real_s, how = took_s / share, f"at most: rehearsed with {100 * share:.0f} % of the data"
             else:
                 real_s, how = None, "grows with the data"
@@ -196,24 +196,32 @@ def needed_bytes(
     return round(shard_bytes / share) + kept * checkpoint.size_bytes
 
 
-def told_otherwise(events: Iterable[Event]) -> list[str]:
+def notices(events: Iterable[Event]) -> list[str]:
     """What went on otherwise than planned, in the events' own words."""
-    told = ("attempt.failed", "attempt.retry", "checkpoint.quarantined", "checkpoints.unpublished", "restore.inexact")
-    notes = [str(event.get("message") or event.get("what") or "") for event in events if event["event"] in told]
+    notice_events = (
+        "attempt.failed",
+        "attempt.retry",
+        "checkpoint.quarantined",
+        "checkpoints.unpublished",
+        "restore.inexact",
+    )
+    notes = [
+        str(event.get("message") or event.get("what") or "") for event in events if event["event"] in notice_events
+    ]
     return [*dict.fromkeys(filter(None, notes))]
 
 
-def verdict(report: Report) -> Literal["would run", "would fail"]:
+def verdict(report: RehearsalReport) -> Literal["would run", "would fail"]:
     return "would fail" if report.faults else "would run"
 
 
-def print_report(report: Report, console: Console | None = None) -> None:
+def print_report(report: RehearsalReport, console: Console | None = None) -> None:
     console = console or plain_console()
     shape = f"{report.launcher}, nodes x ranks {report.nodes} x {report.ranks_per_node}"
     console.print()
-    said = f" {verdict(report)}  {count(report.steps, 'step')} on {report.data}; {shape}"
-    console.print(headed(report.pipeline, said))
-    for line in report.left_out:
+    message = f" {verdict(report)}  {count(report.steps, 'step')} on {report.data}; {shape}"
+    console.print(headed(report.pipeline, message))
+    for line in report.excluded:
         console.print(f"  {line}")
     console.print()
     table = Table("stage", "rehearsed", "real", "", box=None, padding=(0, 2))
@@ -234,7 +242,7 @@ def print_report(report: Report, console: Console | None = None) -> None:
             console.print(f"{name:<12} {line}")
 
 
-def _figures(report: Report) -> dict[str, str]:
+def _figures(report: RehearsalReport) -> dict[str, str]:
     figures = {}
     if report.step_s is not None:
         real = (

@@ -10,16 +10,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_contracts.digest_cache import DigestCache
-from data_contracts.digests import sha256_bytes
-from data_contracts.documents import Snapshot
-from data_contracts.errors import DataError
-from data_contracts.file_cache import FileCache
-from data_contracts.report_text import count
-from data_contracts.source_places import resolve_base_uri
-from data_contracts.source_spec import SourceSpec
-from data_contracts.source_stores import ListedFile, open_store
-from data_contracts.sources import read_rows, take_snapshot, unparsable_rows
+from headway.data_contracts.sources.locations import resolve_base_uri
+from headway.data_contracts.sources.reading import read_rows, take_snapshot, unparsable_rows
+from headway.data_contracts.sources.stores import ListedFile, open_store
+from headway.data_contracts.store.digests import sha256_bytes
+from headway.data_contracts.store.documents import Snapshot
+from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.data_contracts.tables.file_cache import FileCache
+from headway.data_contracts.tables.source_spec import SourceSpec
+from headway.data_contracts.types.report_text import count
 
 MAX_FILES = 64
 MAX_BYTES = 32 << 20
@@ -34,7 +34,7 @@ class Subset:
     """Reads the part from wherever it is asked."""
     share: float
     """Of the source, by bytes of its files and rows of its tables; above 0, and 1 where it is all."""
-    said: str
+    message: str
 
     @property
     def is_all(self) -> bool:
@@ -70,18 +70,18 @@ def draw_subset(
     names = {"include": tuple(_literal(file.path) for file in chosen), "exclude": ()}
     found = spec.model_copy(update={"uri": root, **({} if len(chosen) == len(listed) else names)})
     share = 1.0 if len(chosen) == len(listed) else _share_of_bytes(chosen, listed)
-    said = f"{len(chosen)} of {count(len(listed), 'file')}"
+    message = f"{len(chosen)} of {count(len(listed), 'file')}"
     if spec.is_table:
         snapshot = take_snapshot(found, base=base, cache=cache, texts=texts, quarantined=quarantined)
         if (every := -(-snapshot.num_rows // MAX_ROWS)) > 1:
             folder = scratch / "rows"
             folder.mkdir()
             num_rows = _thin_out(found, snapshot, base, cache, every, folder)
-            said += f", {num_rows:,} of {count(snapshot.num_rows, 'row')}"
+            message += f", {num_rows:,} of {count(snapshot.num_rows, 'row')}"
             thinned = SourceSpec(format="parquet", uri=str(folder), include=("*.parquet",))
-            return Subset(source=thinned, share=share / every, said=said)
-        said += f", {count(snapshot.num_rows, 'row')}"
-    return Subset(source=found, share=share, said=said)
+            return Subset(source=thinned, share=share / every, message=message)
+        message += f", {count(snapshot.num_rows, 'row')}"
+    return Subset(source=found, share=share, message=message)
 
 
 def _chosen(listed: list[ListedFile]) -> list[ListedFile]:

@@ -11,16 +11,16 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from data_contracts.errors import Cause
-from data_contracts.report_text import count
-from flows.console import headed
-from flows.summary import RetrainSummary
-from flows.summary import as_state as state_of
-from flows.tables import print_table
-from tasks.artifacts import artifact_key, show_table
-from tasks.context import RunContext
-from tasks.trials import Tried
-from tasks.trials_spec import Settings, Trial, shown
+from headway.data_contracts.store.errors import Cause
+from headway.data_contracts.types.report_text import count
+from headway.flows.console.console import headed
+from headway.flows.console.tables import print_table
+from headway.flows.report.summary import RetrainSummary
+from headway.flows.report.summary import as_state as state_of
+from headway.tasks.core.artifacts import artifact_key, show_table
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.trials_spec import Settings, Trial, shown
+from headway.tasks.stages.trials import TrialResult
 
 
 class TrialRow(BaseModel):
@@ -49,7 +49,7 @@ class TrialsSummary(BaseModel):
     """What became of the first, judged on other examples."""
 
 
-def report(context: RunContext, ranked: Sequence[Tried], best: RetrainSummary) -> TrialsSummary:
+def report(context: RunContext, ranked: Sequence[TrialResult], best: RetrainSummary) -> TrialsSummary:
     """Kept beside the flow run's ledger, and shown in the Prefect UI."""
     first = ranked[0].score
     assert first is not None  # else ranking had failed
@@ -58,7 +58,7 @@ def report(context: RunContext, ranked: Sequence[Tried], best: RetrainSummary) -
         metric=first.metric,
         greater_is_better=first.greater_is_better,
         num_ranking_examples=first.num_examples,
-        trials=[_row(tried) for tried in ranked],
+        trials=[_row(results) for results in ranked],
         keep=as_yaml(ranked[0].trial.settings),
         best=best,
     )
@@ -70,13 +70,13 @@ def report(context: RunContext, ranked: Sequence[Tried], best: RetrainSummary) -
     return summary
 
 
-def _row(tried: Tried) -> TrialRow:
-    row = TrialRow(trial=tried.trial.number, settings=tried.trial.settings, run=tried.run.sha256[:16])
-    if tried.score is not None:
-        figure = tried.score.figure
+def _row(results: TrialResult) -> TrialRow:
+    row = TrialRow(trial=results.trial.number, settings=results.trial.settings, run=results.run.sha256[:16])
+    if results.score is not None:
+        figure = results.score.figure
         return row.model_copy(update={"value": figure.value, "low": figure.low, "high": figure.high})
-    assert tried.error is not None
-    return row.model_copy(update={"cause": tried.error.cause, "what": tried.error.what})
+    assert results.error is not None
+    return row.model_copy(update={"cause": results.error.cause, "what": results.error.what})
 
 
 def as_yaml(settings: Settings) -> str:
@@ -103,8 +103,8 @@ def as_state(summary: TrialsSummary) -> TrialsSummary | State[TrialsSummary]:
 def print_ranking(summary: TrialsSummary, console: Console) -> None:
     direction = "higher" if summary.greater_is_better else "lower"
     console.print()
-    judged = f"{summary.num_ranking_examples:,} held-out examples that judge nothing else"
-    by = f" by {summary.metric}, {direction} is better, on {judged}"
+    evaluated = f"{summary.num_ranking_examples:,} held-out examples that judge nothing else"
+    by = f" by {summary.metric}, {direction} is better, on {evaluated}"
     console.print(headed(count(len(summary.trials), "trial"), by))
     table = Table(box=None, padding=(0, 2), header_style="dim")
     for name in ("", "trial", *summary.trials[0].settings, summary.metric, "run"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from data_contracts.errors import ConfigError
-from flows.pipeline_spec import PipelineSpec
-from tasks.trials_spec import Trial
+from headway.data_contracts.store.errors import ConfigError
+from headway.flows.config.pipeline_spec import PipelineSpec
+from headway.tasks.core.trials_spec import Trial
 
 EXAMPLE = "trials: {vary: {optimizer.lr: {log_uniform: [0.001, 0.1]}}, draws: 8}"
 

@@ -8,18 +8,19 @@ from prefect.settings import PREFECT_API_URL
 from pydantic import BaseModel
 from rich.table import Table
 
-from flows.console import headed, plain_console
-from flows.holds import Hold, shown_hold
-from flows.tables import print_table
-from flows.triggers.look import Due, Findings, Watched, look, open_watched
-from flows.triggers.measure import Figure
+from headway.flows.console.console import headed, plain_console
+from headway.flows.console.tables import print_table
+from headway.flows.triggers.evaluation import Due, TriggerEvaluation, WatchedPipeline, evaluate_triggers, open_watched
+from headway.flows.triggers.metrics import TriggerMetric
+from headway.flows.windows.holds import shown_hold
+from headway.tasks.ownership.pipeline_history import Hold
 
 
-class AskReport(BaseModel):
+class RequestReport(BaseModel):
     why: str
-    asked_at: str
+    requested_at: str
     """ISO 8601, in UTC."""
-    who: str
+    by: str
     key: str
 
 
@@ -29,13 +30,13 @@ class TriggersReport(BaseModel):
     why: str
     key: str | None
     """Of the ask; None where none is due."""
-    asked: AskReport | None
+    requested: RequestReport | None
     """What was asked for and no retrain has finished since."""
     last_retrain_unix_s: float | None
     """When the last finished retrain began."""
     held: Hold | None
     """Who lets no retrain of it begin, due or not; None: nobody."""
-    figures: list[Figure]
+    figures: list[TriggerMetric]
 
 
 def report(pipeline: str, workspace: str) -> TriggersReport:
@@ -47,43 +48,37 @@ def report(pipeline: str, workspace: str) -> TriggersReport:
     """
     watched = open_watched(pipeline, workspace)
     found = _look(watched)
-    due, standing = found.decision if isinstance(found.decision, Due) else None, found.standing
-    asked = None
-    if standing.asked is not None and standing.asked_entry is not None:
-        entry = standing.asked_entry
-        asked = AskReport(
-            why=entry.reason,
-            asked_at=entry.moved_at,
-            who=str(entry.detail.get("who", "somebody")),
-            key=standing.asked.key,
-        )
+    due, history = found.decision if isinstance(found.decision, Due) else None, found.history
+    ask = history.requested
     return TriggersReport(
         pipeline=found.pipeline,
         is_due=due is not None,
         why=found.decision.why,
         key=None if due is None else due.ask.key,
-        asked=asked,
-        last_retrain_unix_s=None if standing.finished is None else standing.finished.unix_s,
+        requested=None
+        if ask is None
+        else RequestReport(why=ask.why, requested_at=ask.requested_at, by=ask.by, key=ask.key),
+        last_retrain_unix_s=None if history.snapshot is None else history.taken_unix_s,
         held=shown_hold(watched.workspace, found.pipeline),
         figures=list(found.figures),
     )
 
 
-def _look(watched: Watched) -> Findings:
+def _look(watched: WatchedPipeline) -> TriggerEvaluation:
     if not (watched.triggers.event and PREFECT_API_URL.value()):
-        return look(watched, None)
-    from flows.deploy.server import connected
-    from flows.triggers.asking import newest_event
+        return evaluate_triggers(watched, None)
+    from headway.flows.prefect_api.client import connected
+    from headway.flows.triggers.run_requests import newest_event
 
     with connected() as server:
-        return look(watched, functools.partial(newest_event, server))
+        return evaluate_triggers(watched, functools.partial(newest_event, server))
 
 
 def print_report(found: TriggersReport) -> None:
     console = plain_console()
     console.print(headed(found.pipeline, f"  {'due' if found.is_due else 'not due'}: {found.why}"))
-    if found.asked is not None:
-        console.print(f"asked      at {found.asked.asked_at} by {found.asked.who}: {found.asked.why}")
+    if found.requested is not None:
+        console.print(f"asked      at {found.requested.requested_at} by {found.requested.by}: {found.requested.why}")
     if found.held is not None:
         console.print(f"HELD       {found.held}")
     console.print()

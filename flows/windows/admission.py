@@ -15,22 +15,23 @@ from prefect import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from data_contracts.errors import ConfigError, HeadwayError, OutsideWindow, PipelineHeld, RunStopped
-from data_contracts.publication import Workspace
-from flows.commands import release_command
-from flows.environment import project_folder
-from flows.flow_run_claims import claim_flow_run
-from flows.holds import Hold, standing_hold
-from flows.output import print_line
-from flows.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
-from flows.request import TrainingRequest
-from flows.windows.gate import Run, Skip, SkipState, decide, opens_next
-from flows.windows.openings import UTC, Timetable
-from flows.windows.overrides import read_overrides
-from flows.windows.schedules import require_an_opening
-from flows.windows.spec import WindowsSpec
-from tasks import current_run
-from tasks.stopped import STOPPED, WINDOW_CLOSED, stopped_state
+from headway.data_contracts.store.errors import ConfigError, HeadwayError, OutsideWindow, PipelineHeld, RunStopped
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
+from headway.flows.config.request import TrainingRequest
+from headway.flows.config.windows import WindowsSpec
+from headway.flows.console.commands import release_command
+from headway.flows.console.environment import project_folder
+from headway.flows.console.output import print_line
+from headway.flows.prefect_api.flow_run_claims import claim_flow_run
+from headway.flows.windows.gate import Admit, Skip, SkipState, decide, opens_next
+from headway.flows.windows.holds import current_hold
+from headway.flows.windows.openings import UTC, Timetable
+from headway.flows.windows.overrides import read_overrides
+from headway.flows.windows.schedules import require_an_opening
+from headway.tasks.core.stopped import STOPPED, WINDOW_CLOSED, stopped_state
+from headway.tasks.ownership import pipeline_history
+from headway.tasks.ownership.current_run import record_missed_window
 
 R = TypeVar("R")
 Q = TypeVar("Q", bound=TrainingRequest)
@@ -43,7 +44,7 @@ LOST: tuple[SkipState, ...] = ("WindowTooShort", "Missed")
 """Windows in which a run was due and none could begin; other skips are somebody's will."""
 ENDED_BY_NAME = (STOPPED, WINDOW_CLOSED, STARVING, HELD, INFRASTRUCTURE, *get_args(SkipState))
 """Names under which a flow run ends that trained less than it might have. Prefect's events go by them."""
-STARVES = "Its windows do not do for it: `headway windows` says what it needs; open longer, or train less."
+MISSED_TOO_MANY = "Its windows do not do for it: `headway windows` says what it needs; open longer, or train less."
 entered: ContextVar[TrainingRequest | None] = ContextVar("entered", default=None)
 """What a command has brought through the gate itself: it is not asked again, and its end is the command's exit code."""
 
@@ -89,7 +90,7 @@ def admit(request: Q, now: datetime.datetime | None = None) -> Q | Skip:
     return decision if isinstance(decision, Skip) else bounded(request, decision)
 
 
-def bounded(request: Q, run: Run) -> Q:
+def bounded(request: Q, run: Admit) -> Q:
     """The request, admitted: it ends by the window's deadline if not before by its own."""
     own = request.stop_at if request.stop_at is not None and request.stop_at <= run.deadline else None
     stop = {} if own is not None else {"stop_at": run.deadline, "stop_because": "window closed"}
@@ -159,17 +160,17 @@ def _ended(name: str, message: str, request: TrainingRequest, *, is_lost: bool =
         return Completed(name=name, message=message)
     pipeline, workspace = open_pipeline(request), Workspace(request.workspace)
     if is_lost:
-        current_run.lose_window(workspace, pipeline.spec.pipeline, pipeline.windows.starving_after)
-    now = current_run.read(workspace, pipeline.spec.pipeline)
-    if now is None or not now.starving:
+        record_missed_window(workspace, pipeline.spec.pipeline, pipeline.windows.starving_after)
+    now = pipeline_history.read(workspace, pipeline.spec.pipeline)
+    if not now.starving:
         return Completed(name=name, message=message)
-    return Completed(name=STARVING, message=f"{now}. {name}: {message} {STARVES}")
+    return Completed(name=STARVING, message=f"{now.cut}. {name}: {message} {MISSED_TOO_MANY}")
 
 
-def held(request: TrainingRequest) -> Hold | None:
+def held(request: TrainingRequest) -> pipeline_history.Hold | None:
     """Who holds the pipeline, where somebody does."""
     pipeline = load_pipeline(find_pipeline_file(request.pipeline, project_folder())).pipeline
-    return standing_hold(Workspace(request.workspace), pipeline)
+    return current_hold(Workspace(request.workspace), pipeline)
 
 
 def enter(request: Q) -> Q:
@@ -181,8 +182,8 @@ def enter(request: Q) -> Q:
     """
     if (hold := held(request)) is not None:
         raise PipelineHeld(f"{hold}.", advice=f"`{release_command(request.pipeline, request.workspace)}` lets it go.")
-    if said := remark(request):
-        print_line(f"headway: {said}", sys.stderr)
+    if message := remark(request):
+        print_line(f"headway: {message}", sys.stderr)
     admitted = admit(request)
     if isinstance(admitted, Skip):
         coming = opens_next(open_pipeline(request).windows, admitted.next_opening)
@@ -198,7 +199,7 @@ def remark(request: TrainingRequest) -> str:
         return ""
     pipeline = open_pipeline(request)
     decision = decide(pipeline.timetable, datetime.datetime.now(UTC))
-    if isinstance(decision, Run):
+    if isinstance(decision, Admit):
         return ""
     coming = opens_next(pipeline.windows, decision.next_opening)
     return f"a retrain by hand does not wait for its windows: {decision.reason} {coming}"

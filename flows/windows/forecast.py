@@ -9,8 +9,8 @@ import datetime
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from flows.windows.openings import Opening
-from flows.windows.spec import WindowsSpec
+from headway.flows.config.windows import WindowsSpec
+from headway.flows.windows.openings import Opening
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

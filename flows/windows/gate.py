@@ -12,8 +12,8 @@ import datetime
 from dataclasses import dataclass
 from typing import Literal
 
-from flows.windows.openings import UTC, Opening, Timetable
-from flows.windows.spec import WindowsSpec
+from headway.flows.config.windows import WindowsSpec
+from headway.flows.windows.openings import UTC, Opening, Timetable
 
 SkipState = Literal["OutsideWindow", "WindowTooShort", "Skipped", "Blackout", "Missed"]
 EARLY = datetime.timedelta(seconds=60)
@@ -21,7 +21,7 @@ EARLY = datetime.timedelta(seconds=60)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
+class Admit:
     """Train, and have the last checkpoint begun by `deadline`."""
 
     opening: Opening
@@ -42,7 +42,7 @@ class Skip:
     next_opening: Opening | None
 
 
-def decide(timetable: Timetable, now: datetime.datetime, scheduled: datetime.datetime | None = None) -> Run | Skip:
+def decide(timetable: Timetable, now: datetime.datetime, scheduled: datetime.datetime | None = None) -> Admit | Skip:
     """Whether a retrain may train now.
 
     Args:
@@ -53,7 +53,7 @@ def decide(timetable: Timetable, now: datetime.datetime, scheduled: datetime.dat
     if opening is None and coming is not None and scheduled == coming.start and coming.start - now <= EARLY:
         opening = coming
     if opening is None and (skip := timetable.skip_at(now)) is not None:
-        reason = f"{skip.who} skips windows until {local(spec, skip.end)}: {skip.why}."
+        reason = f"{skip.by} skips windows until {local(spec, skip.end)}: {skip.why}."
         return Skip(state="Skipped", reason=reason, next_opening=coming)
     if opening is None:
         return _outside(timetable, now, scheduled, coming)
@@ -67,7 +67,7 @@ def decide(timetable: Timetable, now: datetime.datetime, scheduled: datetime.dat
         return Skip(state="WindowTooShort", reason=reason, next_opening=coming)
     late_s = max(0.0, (now - (scheduled or opening.start)).total_seconds())
     reason = f"the window is open until {local(spec, opening.end)}; training stops at {local(spec, deadline)}."
-    return Run(opening=opening, deadline=deadline, useful_s=useful_s, late_s=late_s, reason=reason)
+    return Admit(opening=opening, deadline=deadline, useful_s=useful_s, late_s=late_s, reason=reason)
 
 
 def deadline_of(spec: WindowsSpec, opening: Opening) -> datetime.datetime:

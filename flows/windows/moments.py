@@ -6,12 +6,12 @@ import datetime
 import re
 from zoneinfo import ZoneInfo
 
-from data_contracts.errors import ConfigError
-from flows.windows.openings import UTC, first_shown
+from headway.data_contracts.store.errors import ConfigError
+from headway.flows.windows.openings import UTC, first_shown
 
 _LENGTH = re.compile(r"(\d{1,5})([hdw])")
 _UNITS = {"h": datetime.timedelta(hours=1), "d": datetime.timedelta(days=1), "w": datetime.timedelta(weeks=1)}
-LONGEST_LOOK = datetime.timedelta(days=366)
+MAX_LOOK_AHEAD = datetime.timedelta(days=366)
 
 
 def length(text: str, where: str) -> datetime.timedelta:
@@ -22,7 +22,7 @@ def length(text: str, where: str) -> datetime.timedelta:
     """
     match = _LENGTH.fullmatch(text.strip())
     found = int(match[1]) * _UNITS[match[2]] if match else datetime.timedelta()
-    if not datetime.timedelta() < found <= LONGEST_LOOK:
+    if not datetime.timedelta() < found <= MAX_LOOK_AHEAD:
         raise ConfigError(
             f"{text!r} is no length of time.", where=where, advice="Write 36h, 14d or 2w; a year at most."
         )

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 from zoneinfo import ZoneInfo
 
-from flows.windows.spec import DAYS, Blackout, WeeklyWindow, WindowsSpec, minutes_of
+from headway.flows.config.windows import DAYS, Blackout, WeeklyWindow, WindowsSpec, minutes_of
 
 UTC = datetime.UTC
 DAY = datetime.timedelta(days=1)
@@ -51,7 +51,7 @@ class Override:
     start: datetime.datetime
     end: datetime.datetime
     why: str
-    who: str
+    by: str
     decided_at: datetime.datetime
 
     def holds(self, instant: datetime.datetime) -> bool:

@@ -1,80 +1,73 @@
-"""What people decided about windows, on record: `refs/windows/<pipeline>` is appended to, never rewritten."""
+"""What people decided about windows, from the pipeline's history."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import ClassVar, Literal
+import time
+from typing import Literal
 
-from data_contracts import refs
-from data_contracts.documents import Document
-from data_contracts.publication import Workspace
-from flows.windows.openings import UTC, Override
-from tasks.identity import who
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.windows.openings import UTC, Override
+from headway.tasks.core.identity import current_user
+from headway.tasks.ownership.pipeline_history import PipelineEvent, WindowOverride, append, read
 
-
-class WindowDecision(Document):
-    """No training from here to there (`skip`), training whatever the windows say (`open`), or back to the windows."""
-
-    kind: ClassVar[str] = "window-decision"
-    pipeline: str
-    action: Literal["skip", "open", "withdraw"]
-    start_unix_s: float
-    end_unix_s: float | None = None
-    """None of a withdrawal, which counts from its start on."""
-
-
-def decisions_ref(pipeline: str) -> str:
-    return f"windows/{pipeline}"
-
-
-def record_decision(workspace: Workspace, decision: WindowDecision, *, why: str) -> refs.RefEntry:
-    """Append, with who and when.
-
-    Raises:
-        RefConflict: another decision came first; nothing was recorded.
-    """
-    name = decisions_ref(decision.pipeline)
-    return refs.move(
-        workspace,
-        name,
-        workspace.publish_document(decision),
-        expected=refs.current(workspace, name),
-        reason=why,
-        detail={"who": who()},
-    )
+REMEMBERED_S = 366 * 86400.0
+"""After which a decision that is over says nothing more: no start is so late."""
 
 
 def read_overrides(workspace: Workspace, pipeline: str) -> tuple[Override, ...]:
     """Decisions that still say something, in the order in which they were made.
 
     Raises:
-        IntegrityError: a record is damaged; to guess what people decided would be worse than to stop.
+        IntegrityError: the record is damaged; to guess what people decided would be worse than to stop.
     """
-    entries = refs.history(workspace, decisions_ref(pipeline))
-    return in_force((workspace.load(entry.target, WindowDecision), entry) for entry in entries)
-
-
-def in_force(decisions: Iterable[tuple[WindowDecision, refs.RefEntry]]) -> tuple[Override, ...]:
-    """A withdrawal ends what was decided before it at the moment from which it counts."""
-    overrides: list[Override] = []
-    for decision, entry in decisions:
-        start = _instant(decision.start_unix_s)
-        if decision.action == "withdraw" or decision.end_unix_s is None:
-            overrides = [replace(each, end=min(each.end, start)) for each in overrides if each.start < start]
-            continue
-        overrides.append(
-            Override(
-                action=decision.action,
-                start=start,
-                end=_instant(decision.end_unix_s),
-                why=entry.reason,
-                who=str(entry.detail.get("who", "somebody")),
-                decided_at=_instant(entry.unix_s),
-            )
+    return tuple(
+        Override(
+            action=each.action,
+            start=_instant(each.start_unix_s),
+            end=_instant(each.end_unix_s),
+            why=each.why,
+            by=each.by,
+            decided_at=_instant(each.decided_unix_s),
         )
-    return tuple(overrides)
+        for each in read(workspace, pipeline).overrides
+    )
+
+
+def record_override(
+    workspace: Workspace,
+    pipeline: str,
+    action: Literal["skip", "open"],
+    start: datetime.datetime,
+    end: datetime.datetime,
+    *,
+    why: str,
+) -> None:
+    """No training from here to there (`skip`), or training whatever the windows say (`open`)."""
+    moments = {"start_unix_s": start.timestamp(), "end_unix_s": end.timestamp(), "decided_unix_s": time.time()}
+    override = WindowOverride(action=action, **moments, why=why, by=current_user())
+
+    def decided(before: PipelineEvent) -> PipelineEvent:
+        kept = [each for each in before.overrides if each.end_unix_s > override.start_unix_s - REMEMBERED_S]
+        event = "skipped" if action == "skip" else "opened"
+        return before.model_copy(update={"event": event, "overrides": (*kept, override)})
+
+    append(workspace, pipeline, decided, why=why)
+
+
+def withdraw_overrides(workspace: Workspace, pipeline: str, since: datetime.datetime, *, why: str) -> None:
+    """Back to the windows: what was decided before ends at that moment."""
+    at_unix_s = since.timestamp()
+
+    def withdrawn(before: PipelineEvent) -> PipelineEvent:
+        kept = tuple(
+            each.model_copy(update={"end_unix_s": min(each.end_unix_s, at_unix_s)})
+            for each in before.overrides
+            if each.start_unix_s < at_unix_s
+        )
+        return before.model_copy(update={"event": "unskipped", "overrides": kept})
+
+    append(workspace, pipeline, withdrawn, why=why)
 
 
 def _instant(unix_s: float) -> datetime.datetime:

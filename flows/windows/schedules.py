@@ -13,10 +13,10 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 
-from data_contracts.documents import Frozen
-from data_contracts.errors import ConfigError
-from flows.windows.openings import UTC, Opening, Timetable, first_shown
-from flows.windows.spec import DAY_MINUTES, DAYS, Day, WindowsSpec, merged_week
+from headway.data_contracts.store.documents import Frozen
+from headway.data_contracts.store.errors import ConfigError
+from headway.flows.config.windows import DAY_MINUTES, DAYS, Day, WindowsSpec, merged_week
+from headway.flows.windows.openings import UTC, Opening, Timetable, first_shown
 
 AHEAD = datetime.timedelta(days=731)
 MAX_DATES = 380

@@ -33,6 +33,7 @@ def test_the_table_says_which_target_was_missed(capsys: pytest.CaptureFixture[st
     assert "MISSED" in capsys.readouterr().out
 
 
+@pytest.mark.process
 def test_a_process_is_measured_by_its_own_use() -> None:
     held = bytearray(300 << 20)  # the measuring process's own memory is not the command's
     small, large = (f"print(len(bytearray({size})))" for size in (1, 200 << 20))
@@ -42,6 +43,7 @@ def test_a_process_is_measured_by_its_own_use() -> None:
     assert used["small"][0].output == "1\n"
 
 
+@pytest.mark.process
 def test_a_command_that_fails_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="ended with 3"):
         measure((sys.executable, "-c", "raise SystemExit(3)"))

@@ -14,6 +14,16 @@ from typing import Any, Literal
 
 import pytest
 
+from headway.training.config.kubernetes_spec import KubernetesSpec, Volume
+from headway.training.config.ssh_spec import SshHost, SshSpec
+from headway.training.launch.base.gang import LaunchSpec, attempt_folder
+from headway.training.launch.base.host_facts import PATIENCE_S
+from headway.training.launch.base.launcher import Handle
+from headway.training.launch.base.process_tree import descendants, die_with_parent, sweep
+from headway.training.launch.base.protocol import TOKEN, AttemptFiles
+from headway.training.launch.hosts.probe import HEADWAY_HOME
+from headway.training.launch.node.reaper import reaped
+from headway.training.observe.ledger import read_events
 from tests.cluster.kubernetes_recorder import TOKEN as KUBERNETES_TOKEN
 from tests.cluster.kubernetes_recorder import KubernetesRecorder
 from tests.cluster.namespaces import NamespaceHost, NamespaceHosts, namespace_hosts
@@ -22,16 +32,6 @@ from tests.cluster.slurm import SlurmCluster, slurm_cluster
 from tests.cluster.toys import TOY_PATH
 from tests.known_processes import command_of, known_processes
 from tests.waiting import DEADLINE_S, wait_until
-from training.launch.host_facts import PATIENCE_S
-from training.launch.hosts import HEADWAY_HOME
-from training.launch.kubernetes_spec import KubernetesSpec, Volume
-from training.launch.launcher import Handle
-from training.launch.process_tree import descendants, die_with_parent, sweep
-from training.launch.protocol import TOKEN, AttemptFiles
-from training.launch.reaper import reaped
-from training.launch.spec import LaunchSpec, attempt_folder
-from training.launch.ssh import SshHost, SshSpec
-from training.ledger import read_events
 
 QUICK: dict[str, Any] = {"backoff_s": 0.0, "peer_grace_s": 1.0, "lost_grace_s": 3.0}
 """Ways of being launched that wait for nothing that is not tested."""
@@ -74,7 +74,7 @@ class OwnedRun:
             )
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         return (self.folder / "owner.out").read_text()
 
     def ends(self) -> int:
@@ -105,7 +105,7 @@ class OwnedRun:
         """Until an attempt of at least this number has made a step, with everybody it has."""
 
         def steps() -> bool:
-            assert self.owners[-1].poll() is None, self.said
+            assert self.owners[-1].poll() is None, self.message
             up = [event["attempt"] for event in self.events("attempt.start")]
             return (newest := self.number) >= attempt and newest in up and self.step_of(newest) > 0
 
@@ -226,6 +226,6 @@ def new_run(tmp_path: Path) -> Iterator[Callable[..., OwnedRun]]:
 
 
 def outcome_of(run: OwnedRun) -> dict[str, Any]:
-    value = json.loads(run.said.splitlines()[-1])
+    value = json.loads(run.message.splitlines()[-1])
     assert isinstance(value, dict)
     return value

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from headway.training.launch.base.gang import Gang, LaunchSpec, attempt_folder
+from headway.training.launch.base.launcher import Handle
+from headway.training.launch.base.process_tree import processes_with
+from headway.training.launch.base.protocol import TOKEN, AttemptFiles
+from headway.training.launch.base.retry_budget import AttemptRecords
+from headway.training.launch.jobs.follow import follow
+from headway.training.launch.jobs.job_request import DetachedFiles, JobHandle, JobOutcome
+from headway.training.launch.jobs.scheduler import JobState, Scheduler
+from headway.training.launch.supervise.launchers import scheduler_for
+from headway.training.observe.ledger import Ledger, read_events
 from tests.waiting import wait_until
-from training.launch.follow import follow
-from training.launch.jobs import JobState, Scheduler
-from training.launch.launcher import Handle
-from training.launch.launchers import scheduler_for
-from training.launch.order import DetachedFiles, JobHandle, Outcome
-from training.launch.process_tree import processes_with
-from training.launch.protocol import TOKEN, AttemptFiles
-from training.launch.retry_budget import AttemptRecords
-from training.launch.spec import Gang, LaunchSpec, attempt_folder
-from training.ledger import Ledger, read_events
 
 TOYS = Path(__file__).parents[1] / "training" / "launch" / "toys"
 REPOSITORY = Path(__file__).parents[2]
@@ -100,8 +100,8 @@ class DetachedRun:
         wait_until(lambda: self.state() is JobState.SUCCEEDED, what="the job's end")
         kept = self.checkpoint()
         assert kept >= 3 and living() == []
-        left = Outcome.load(self.files, self.handle().order)
-        assert left is not None and left.state == "stopped" and "nobody watches" in left.error["what"]
+        left = JobOutcome.load(self.files, self.handle().order)
+        assert left is not None and left.state == "stopped" and "nobody watches" in left.failure.what
         return kept
 
     def be_taken_up_again(self, spec: LaunchSpec) -> None:

@@ -23,8 +23,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
+from headway.training.launch.base.process_tree import processes_with, sweep
 from tests.kubernetes_objects import problem
-from training.launch.process_tree import processes_with, sweep
 
 Json = dict[str, Any]
 TOKEN, POD_TOKEN = "TEST_KUBERNETES_CLUSTER", "TEST_KUBERNETES_POD"
@@ -178,7 +178,7 @@ class KubernetesRecorder:
         if (plural, name) in self.objects:
             raise Refused(409, "AlreadyExists", f'{plural} "{name}" already exists')
         made = copy.deepcopy(item)
-        made["metadata"] |= {"uid": secrets.token_hex(16), "began_s": time.monotonic()}
+        made["metadata"] |= {"uid": secrets.token_hex(16), "started_s": time.monotonic()}
         if is_kept:
             self.objects[plural, name] = made
         return made
@@ -246,7 +246,7 @@ class KubernetesRecorder:
             return None
         if "status" in job:
             return None
-        if time.monotonic() - job["metadata"]["began_s"] > spec.get("activeDeadlineSeconds", math.inf):
+        if time.monotonic() - job["metadata"]["started_s"] > spec.get("activeDeadlineSeconds", math.inf):
             return self._finish(job, pods, "Failed", "DeadlineExceeded")
         done = {pod.index for pod in pods if pod.exit_code == 0}
         for index in set(range(spec["completions"])) - done:

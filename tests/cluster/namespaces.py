@@ -21,10 +21,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headway.training.launch.base.process_tree import die_with_parent
+from headway.training.launch.node.reaper import reaped
 from tests.cluster.prerequisites import SYSTEM_PATH
 from tests.waiting import wait_until
-from training.launch.process_tree import die_with_parent
-from training.launch.reaper import reaped
 
 NETNS = Path("/run/netns")
 NAMES = re.compile(r"^hw(?P<pid>\d+)-\d+$")
@@ -40,10 +40,10 @@ exec /usr/sbin/sshd -D -e -f "$1/$2.conf"
 
 
 def ip(*words: str, check: bool = True) -> str:
-    return _said("ip", *words, check=check)
+    return _message("ip", *words, check=check)
 
 
-def _said(*words: str, check: bool = True) -> str:
+def _message(*words: str, check: bool = True) -> str:
     environment = {**os.environ, "PATH": SYSTEM_PATH}
     return subprocess.run(words, check=check, capture_output=True, text=True, env=environment).stdout
 
@@ -140,7 +140,7 @@ class NamespaceHost:
         return int(lost)
 
     def _in_network(self, *words: str) -> str:
-        return _said("nsenter", f"--net={NETNS / self.name}", *words)
+        return _message("nsenter", f"--net={NETNS / self.name}", *words)
 
 
 @dataclass
@@ -173,7 +173,11 @@ def namespace_hosts(count: int) -> Iterator[NamespaceHosts]:
     program = shutil.which("ip", path=SYSTEM_PATH) or "ip"
     left = [(program, "netns", "delete", name) for name in (switch, *names)]
     left.append(("rm", "--recursive", "--force", folder.name))
-    with folder, reaped(TOKEN, folder.name, 0.0, elsewhere=left), _hosts_in(Path(folder.name), switch, names) as made:
+    with (
+        folder,
+        reaped(TOKEN, folder.name, 0.0, sweep_remote=left),
+        _hosts_in(Path(folder.name), switch, names) as made,
+    ):
         yield made
 
 

@@ -10,14 +10,14 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from data_contracts.errors import HeadwayError
+from headway.data_contracts.store.errors import HeadwayError
+from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.launch.diagnosis.outcome import AttemptOutcome
+from headway.training.launch.jobs.follow import follow
+from headway.training.launch.supervise.launchers import scheduler_for
+from headway.training.launch.supervise.supervisor import supervise
+from headway.training.observe.ledger import Ledger, read_events
 from tests.cluster.toys import start_toy_agents
-from training.launch.follow import follow
-from training.launch.launchers import scheduler_for
-from training.launch.outcome import AttemptOutcome
-from training.launch.spec import Gang, LaunchSpec
-from training.launch.supervisor import supervise
-from training.ledger import Ledger, read_events
 
 TOYS = Path(__file__).parents[1] / "training" / "launch" / "toys"
 

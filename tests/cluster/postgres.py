@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from training.launch.process_tree import die_with_parent
+from headway.training.launch.base.process_tree import die_with_parent
 
 USER = "headway"
 READY_WITHIN_S = 120.0

@@ -45,5 +45,7 @@ def _not_done(probe: str) -> str:
     done = subprocess.run([*FRESH_NAMESPACES, "sh", "-c", probe], capture_output=True, text=True, env=environment)
     if done.returncode == 0:
         return ""
-    said = " ".join(done.stderr.split())
-    return f"this kernel, or container, lets root have no such hosts ({said}): use a virtual machine, or --privileged"
+    message = " ".join(done.stderr.split())
+    return (
+        f"this kernel, or container, lets root have no such hosts ({message}): use a virtual machine, or --privileged"
+    )

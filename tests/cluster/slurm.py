@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from headway.training.launch.base.ports import free_port
+from headway.training.launch.base.process_tree import processes_with, send_signal, sweep
+from headway.training.launch.node.reaper import reaped
 from tests.cluster.prerequisites import SYSTEM_PATH
 from tests.waiting import wait_until
-from training.launch.ports import free_port
-from training.launch.process_tree import processes_with, send_signal, sweep
-from training.launch.reaper import reaped
 
 TOKEN = "TEST_SLURM_CLUSTER"
 """In the environment of the daemons, and of every step they start."""
@@ -136,8 +136,8 @@ class SlurmCluster:
         wait_until(self._are_idle, what=f"idle nodes of {self.folder}")
 
     def _are_idle(self) -> bool:
-        said = self.command("sinfo", "--noheader", "--Node", "--format=%T", check=False).split()
-        return len(said) == len(self.nodes) and set(said) == {"idle"}
+        message = self.command("sinfo", "--noheader", "--Node", "--format=%T", check=False).split()
+        return len(message) == len(self.nodes) and set(message) == {"idle"}
 
     def command(self, *words: str, check: bool = True) -> str:
         done = subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=60)
@@ -194,7 +194,7 @@ def slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
     cluster = SlurmCluster(folder)
     cluster.configure()
     last = (sys.executable, "-m", "tests.cluster.slurm", str(folder))
-    with reaped(TOKEN, str(folder), 0.0, elsewhere=[last]):
+    with reaped(TOKEN, str(folder), 0.0, sweep_remote=[last]):
         try:
             cluster.start()
             yield cluster

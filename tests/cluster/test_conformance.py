@@ -10,19 +10,17 @@ from typing import Any, Literal
 
 import pytest
 
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.kubernetes_spec import SecretKey
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.base.process_tree import processes_with
+from headway.training.launch.base.protocol import TOKEN
+from headway.training.launch.base.stop_request import request_stop
 from tests.cluster.conftest import PATIENT, QUICK, OwnedRun, delete_all, kubernetes_spec, ssh_spec
 from tests.cluster.namespaces import NamespaceHosts
 from tests.listening import listening
 from tests.training.conftest import TINY, make_project
 from tests.waiting import wait_until
-from training.checkpoint.spec import CheckpointSpec
-from training.launch.kubernetes_spec import SecretKey
-from training.launch.process_tree import processes_with
-from training.launch.protocol import TOKEN
-from training.launch.spec import LaunchSpec
-from training.launch.stop_request import request_stop
-
-pytestmark = pytest.mark.slow
 
 BACKENDS = ("local", "ssh", "slurm", "kubernetes")
 SECRET = "a-word-that-nobody-else-says"
@@ -68,9 +66,9 @@ def trouble(kind: str, **fields: object) -> tuple[str, str]:
 
 def test_a_run_comes_to_its_end_over_a_killed_rank_and_leaves_nobody(start: Callable[..., OwnedRun]) -> None:
     run = start("--steps", "8", "--children", *trouble("kill"), agents="real")
-    assert run.ends() == 0, run.said
+    assert run.ends() == 0, run.message
     assert [record["state"] for record in run.records()] == ["failed", "done"]
-    assert "rank 1 was killed" in run.records()[0]["what"]
+    assert "rank 1 was killed" in run.records()[0]["failure"]["what"]
     assert processes_with(TOKEN, run.token) == []
     assert {marker.node for marker in run.files.read_markers().values()} == {0, 1}
     assert all(list(run.files.rank_logs(node).glob("**/stdout.log")) for node in (0, 1))
@@ -95,11 +93,11 @@ def test_a_run_that_is_asked_to_stop_keeps_its_place_and_the_next_owner_goes_on(
     run = start("--steps", "999999")
     run.until_it_steps(1)
     request_stop(run.folder, "enough")
-    assert run.ends() == 75, run.said
+    assert run.ends() == 75, run.message
     assert {marker.state for marker in run.files.read_markers().values()} == {"stopped"}
     kept = int((run.folder / "checkpoint-0.txt").read_text())
     run.begin("--steps", str(run.step_of(1) + 2))
-    assert run.ends() == 0, run.said
+    assert run.ends() == 0, run.message
     assert run.step_of(2) > kept > 0
 
 
@@ -116,7 +114,12 @@ def test_the_real_worker_learns_the_same_bits_wherever_it_runs_and_listens_on_no
     project = make_project(tmp_path_factory.mktemp("project"))
     spec = project.publish_run(LONG_ENOUGH)
     run = start(
-        "--workspace", project.workspace.uri, "--run-spec", spec.sha256, module="training.worker", agents="real"
+        "--workspace",
+        project.workspace.uri,
+        "--run-spec",
+        spec.sha256,
+        module="headway.training.programs.worker",
+        agents="real",
     )
     heard: set[str] = set()
     while run.owners[-1].poll() is None:
@@ -124,7 +127,7 @@ def test_the_real_worker_learns_the_same_bits_wherever_it_runs_and_listens_on_no
         ours = [pid for pid in run.processes() if _bytes(f"/proc/{pid}/comm") != b"srun\n"]
         heard |= {address for pid in ours for address, _ in listening(pid)}
         time.sleep(0.05)
-    assert run.ends() == 0, run.said
+    assert run.ends() == 0, run.message
     assert heard and not heard & {"0.0.0.0", "::"}, heard
     bits = json.loads((run.folder / "result.json").read_text())["tensors_sha256"]
     assert bits == LEARNT.setdefault("bits", bits)
@@ -140,8 +143,8 @@ def test_with_one_host_left_the_real_worker_learns_the_same_bits(
         host.cut()
     try:
         words = ("--workspace", project.workspace.uri, "--run-spec", spec.sha256)
-        run.begin(*words, module="training.worker")
-        assert run.ends() == 0, run.said
+        run.begin(*words, module="headway.training.programs.worker")
+        assert run.ends() == 0, run.message
     finally:
         for host in hosts.hosts[2:]:
             host.mend()

@@ -8,18 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
+from headway.training.config.slurm_spec import SlurmSpec
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.hosts.probe import HEADWAY_HOME
 from tests.cluster.conftest import kubernetes_spec, ssh_spec
 from tests.cluster.kubernetes_recorder import KubernetesRecorder
 from tests.cluster.namespaces import NamespaceHost, NamespaceHosts
 from tests.cluster.slurm import SlurmCluster
 from tests.e2e.project import CONTRACT, PIPELINE, write_texts
-from training.launch.hosts import HEADWAY_HOME
-from training.launch.slurm_spec import SlurmSpec
-from training.launch.spec import LaunchSpec
-
-pytestmark = pytest.mark.slow
 
 
 def look(tmp_path: Path, launch: LaunchSpec, head: NamespaceHost | None = None) -> tuple[int, str, str]:
@@ -45,27 +41,27 @@ def look(tmp_path: Path, launch: LaunchSpec, head: NamespaceHost | None = None) 
     assert f"hosts ({launch.launcher})" in findings, done.stdout
     hosts = findings[f"hosts ({launch.launcher})"]
     assert not list((tmp_path / "workspace" / "runs").iterdir()), "nothing is left of the look"
-    return done.returncode, hosts["state"], hosts["said"]
+    return done.returncode, hosts["state"], hosts["message"]
 
 
 def test_hosts_that_answer_are_named_and_so_is_one_that_is_cut_off(hosts: NamespaceHosts, tmp_path: Path) -> None:
     head, *others = hosts.hosts[:3]
     spec = ssh_spec(NamespaceHosts(hosts.folder, (head, *others)), nodes=2)
-    code, state, said = look(tmp_path, spec, head)
-    assert (code, state) == (0, "ok") and all(host.address in said for host in others)
+    code, state, message = look(tmp_path, spec, head)
+    assert (code, state) == (0, "ok") and all(host.address in message for host in others)
     others[1].cut()
     try:
-        code, state, said = look(tmp_path, spec, head)
+        code, state, message = look(tmp_path, spec, head)
     finally:
         others[1].mend()
     assert (code, state) == (8, "FAULT")
-    assert said.startswith("launch: 1 of 2 hosts can take a node") and others[1].address in said
+    assert message.startswith("launch: 1 of 2 hosts can take a node") and others[1].address in message
 
 
 def test_slurm_is_asked_whether_it_would_take_the_job(slurm: SlurmCluster, tmp_path: Path) -> None:
     assert look(tmp_path, LaunchSpec(launcher="slurm"))[:2] == (0, "ok")
-    code, state, said = look(tmp_path, LaunchSpec(launcher="slurm", slurm=SlurmSpec(partition="palette")))
-    assert (code, state) == (8, "FAULT") and "invalid partition specified: palette" in said
+    code, state, message = look(tmp_path, LaunchSpec(launcher="slurm", slurm=SlurmSpec(partition="palette")))
+    assert (code, state) == (8, "FAULT") and "invalid partition specified: palette" in message
     assert slurm.command("squeue", "--noheader") == ""
 
 
@@ -74,8 +70,8 @@ def test_kubernetes_is_asked_whether_it_would_keep_the_objects(kubernetes: Kuber
     assert look(tmp_path, spec)[:2] == (0, "ok")
     kubernetes.denied.add("create jobs")
     try:
-        code, state, said = look(tmp_path, spec)
+        code, state, message = look(tmp_path, spec)
     finally:
         kubernetes.denied.clear()
-    assert (code, state) == (8, "FAULT") and 'cannot create resource "jobs"' in said
+    assert (code, state) == (8, "FAULT") and 'cannot create resource "jobs"' in message
     assert not kubernetes.objects

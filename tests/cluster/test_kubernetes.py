@@ -11,20 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import EnvironmentProblem, RunStopped
+from headway.data_contracts.store.errors import EnvironmentProblem, RunStopped
+from headway.training.launch.base.gang import DetachedSpec
+from headway.training.launch.base.launcher import Handle
+from headway.training.launch.base.retry_budget import AttemptRecords
+from headway.training.launch.base.stop_request import request_stop
+from headway.training.launch.jobs.job_request import JobOutcome
+from headway.training.launch.jobs.scheduler import JobState
 from tests.cluster.conftest import delete_all, kubernetes_spec
 from tests.cluster.detached_run import LONG, REPOSITORY, DetachedRun
 from tests.cluster.kubernetes_recorder import KubernetesRecorder, Pod
 from tests.training.conftest import TINY, make_project
 from tests.waiting import DEADLINE_S, wait_until
-from training.launch.jobs import JobState
-from training.launch.launcher import Handle
-from training.launch.order import Outcome
-from training.launch.retry_budget import AttemptRecords
-from training.launch.spec import DetachedSpec
-from training.launch.stop_request import request_stop
 
-pytestmark = pytest.mark.slow
 FORMS = pytest.mark.parametrize("runtime", [None, "headway"], ids=["indexed-job", "train-job"])
 
 
@@ -57,7 +56,7 @@ def test_a_job_of_two_pods_runs_to_its_end_and_the_flow_sees_it(
     statuses = [run.attempt(1).read_status(node) for node in (0, 1)]
     assert [status.state for status in statuses if status is not None] == ["ended", "ended"]
     assert len(run.events("job.submitted")) == 1 and len(run.events("attempt")) == 1
-    assert Outcome.load(run.files, run.handle().order) is None, "taken to heart"
+    assert JobOutcome.load(run.files, run.handle().order) is None, "taken to heart"
     wait_until(lambda: run.state() is JobState.SUCCEEDED, what="the job's end")
     assert cluster.living() == []
 
@@ -75,7 +74,7 @@ def test_a_flow_that_dies_harms_nothing_and_the_next_one_watches_the_same_job(
     with pytest.raises(RunStopped, match="enough") as stopped:
         run.follow(run.gang(*LONG), run.spec, lambda: request_stop(run.folder, "enough"))
 
-    assert stopped.value.reason == "asked"
+    assert stopped.value.reason == "requested"
     assert run.checkpoint() >= 3, "it was stopped in order"
     assert [event["job"] for event in run.events("job.found")] == [job]
     assert made == [request for request in cluster.requests if request.startswith("POST") and request.endswith("/jobs")]
@@ -93,7 +92,9 @@ def test_a_run_goes_on_at_once_under_the_name_of_the_job_that_is_just_ending(run
     assert first.key == second.key and first.job != second.job
 
 
-@FORMS
+@pytest.mark.parametrize(
+    "runtime", [None, pytest.param("headway", marks=pytest.mark.soak)], ids=["indexed-job", "train-job"]
+)
 @pytest.mark.parametrize("index", [0, 1], ids=["supervisor's pod", "other pod"])
 def test_notice_to_a_pod_costs_no_attempt_and_no_step(
     run: DetachedRun, cluster: KubernetesRecorder, tmp_path: Path, index: int, runtime: str | None
@@ -156,10 +157,10 @@ def test_whoever_of_supervisor_guard_agent_rank_and_pod_is_killed_the_run_goes_o
     (run.folder / "enough").touch()
     assert flow.wait(DEADLINE_S) == 0, run.logs()
     assert run.records() == ["failed"] * 5 + ["done"]
-    said = [str(event["what"]) for event in run.events("attempt")]
-    assert "rank 1" in said[0] and "agent of node 1" in said[1]
-    assert "guard of node 1" in said[2] and "guard of node 1" in said[3]
-    assert all(each.host.endswith(" on gpu-node-1") for each in AttemptRecords(run.folder).all()[:4])
+    message = [str(event["what"]) for event in run.events("attempt")]
+    assert "rank 1" in message[0] and "agent of node 1" in message[1]
+    assert "guard of node 1" in message[2] and "guard of node 1" in message[3]
+    assert all(each.failure.host.endswith(" on gpu-node-1") for each in AttemptRecords(run.folder).all()[:4])
     assert [event["restarts"] for event in run.events("job.begin")] == [0, 1], "the supervisor's pod was made anew"
     assert len(run.events("job.submitted")) == 1
 
@@ -174,12 +175,12 @@ def test_a_slow_pods_machine_is_named_and_left_out_also_after_the_pod_was_replac
     run.wait_for_step(attempt=2)
     slow_pod = _there(cluster, 1)
     where = f"pod {slow_pod.name} on gpu-node-1"
-    (left_out,) = wait_until(lambda: run.events("host.left_out"), what="the flow to hear of it")
-    (begun,), (told,) = run.events("job.begin"), run.events("rank.slow")
-    assert f"pod {_there(cluster, 0).name} on gpu-node-0" in begun["message"]
-    assert (told["rank"], told["host"], left_out["host"]) == (1, where, where)
-    assert left_out["what"].startswith(f"rank 1 on {where} is slow: ")
-    assert left_out["what"].endswith("The run goes on without gpu-node-1.")
+    (excluded,) = wait_until(lambda: run.events("host.excluded"), what="the flow to hear of it")
+    (started,), (told,) = run.events("job.begin"), run.events("rank.slow")
+    assert f"pod {_there(cluster, 0).name} on gpu-node-0" in started["message"]
+    assert (told["rank"], told["host"], excluded["host"]) == (1, where, where)
+    assert excluded["what"].startswith(f"rank 1 on {where} is slow: ")
+    assert excluded["what"].endswith("The run goes on without gpu-node-1.")
 
     slow_pod.kill()
     wait_until(lambda: _there(cluster, 1).name in run.places(), what="the pod that comes in its place")
@@ -193,7 +194,7 @@ def test_a_slow_pods_machine_is_named_and_left_out_also_after_the_pod_was_replac
     assert flow.wait(DEADLINE_S) != 0
     (run.folder / "enough").touch()
     run.follow(run.gang(*slow, *until), spec)
-    assert [(each.state, each.left_out) for each in AttemptRecords(run.folder).all()] == [
+    assert [(each.state, each.excluded) for each in AttemptRecords(run.folder).all()] == [
         *(("stopped", "gpu-node-1"), ("failed", ""), ("stopped", ""), ("done", ""))
     ]
     assert set(run.attempt(4).read_markers()) == {0, 1}, "all pods take part where none stands on it"
@@ -278,7 +279,7 @@ def test_a_pod_that_never_comes_up_ends_the_run_with_its_own_words(
 ) -> None:
     bare = {"python": str(Path(sys.base_prefix) / "bin" / "python3"), "environment": {}}
     spec = kubernetes_spec(tmp_path, pods=bare, max_attempts=1)
-    with pytest.raises(EnvironmentProblem, match=r"(?s)FailedIndexes.*No module named 'training'") as told:
+    with pytest.raises(EnvironmentProblem, match=r"(?s)FailedIndexes.*No module named 'headway'") as told:
         run.follow(run.gang(*LONG), spec)
     assert "Its last lines:" in str(told.value)
 
@@ -299,7 +300,11 @@ def test_real_workers_in_two_pods_come_to_the_bits_of_a_run_without_kubernetes_a
             cluster.evict(pod)
 
     real = kubernetes_spec(tmp_path, toys=False)
-    run.follow(run.gang(module="training.worker", arguments=arguments, import_path=(str(REPOSITORY),)), real, evict)
+    run.follow(
+        run.gang(module="headway.training.programs.worker", arguments=arguments, import_path=(str(REPOSITORY),)),
+        real,
+        evict,
+    )
 
     assert run.records() == ["stopped", "done"]
     bits = [json.loads((folder / "result.json").read_bytes()) for folder in (run.folder, tmp_path / "without")]

@@ -13,16 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from headway.training.launch.base.process_tree import processes_with
+from headway.training.launch.hosts.probe import HEADWAY_HOME
 from tests.cluster.namespaces import NETNS
 from tests.cluster.namespaces import TOKEN as HOSTS_TOKEN
 from tests.cluster.prerequisites import why_no_hosts, why_no_slurm
 from tests.cluster.slurm import TOKEN as SLURM_TOKEN
 from tests.cluster.slurm import step_managers
 from tests.waiting import wait_until
-from training.launch.hosts import HEADWAY_HOME
-from training.launch.process_tree import processes_with
 
-pytestmark = pytest.mark.slow
 ENDINGS = pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "SIGINT"])
 
 HOSTS = """

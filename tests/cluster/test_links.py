@@ -8,13 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
+from headway.training.launch.base.gang import LaunchSpec
 from tests.cluster.conftest import OwnedRun, ssh_spec
 from tests.cluster.namespaces import NamespaceHosts
 from tests.cluster.prerequisites import LOSSY_LINKS, SLOW_LINKS, why_no_hosts
 from tests.training.conftest import TINY, make_project
-from training.launch.spec import LaunchSpec
-
-pytestmark = pytest.mark.slow
 
 Train = Callable[..., OwnedRun]
 
@@ -39,8 +37,8 @@ def lossy_links() -> None:
 
 
 def bits_of(run: OwnedRun, words: tuple[str, ...]) -> str:
-    run.begin(*words, module="training.worker")
-    assert run.ends() == 0, run.said
+    run.begin(*words, module="headway.training.programs.worker")
+    assert run.ends() == 0, run.message
     assert [record["state"] for record in run.records()] == ["done"], "by its first attempt"
     return str(json.loads((run.folder / "result.json").read_text())["tensors_sha256"])
 
@@ -82,7 +80,7 @@ def test_a_link_below_the_floor_is_refused_before_any_rank_is_started(
     slow, other = hosts.hosts[1:3]
     run = new_run(ssh_spec(hosts, preflight={}), hosts.hosts[0])
     with slow.slow("4mbit"):
-        run.begin(*words, module="training.worker")
-        assert run.ends() == 8, run.said
-    assert f"{slow.address} to {other.address}: 0." in run.said and "MB/s, under 1" in run.said
+        run.begin(*words, module="headway.training.programs.worker")
+        assert run.ends() == 8, run.message
+    assert f"{slow.address} to {other.address}: 0." in run.message and "MB/s, under 1" in run.message
     assert not run.files.read_markers(), "no rank was started"

@@ -25,14 +25,16 @@ import yaml
 from rich.console import Console
 from safetensors.torch import load_file
 
-from data_contracts.digests import sha256_bytes
-from flows.champion_history import read_history
-from flows.deploy.deploying import deploy
+from headway.data_contracts.store.digests import sha256_bytes
+from headway.flows.deploy.deploying import deploy
+from headway.flows.show.champion_history import read_history
+from headway.training.launch.base.ports import free_port
+from headway.training.launch.base.process_tree import sweep
 from tests.cluster.postgres import Postgres, running_postgres
 from tests.prefect.conftest import (
     CONTRACT,
-    LOOK_EVERY_S,
     PIPELINE,
+    POLL_EVERY_S,
     TOKEN,
     Service,
     end,
@@ -42,10 +44,6 @@ from tests.prefect.conftest import (
     working,
 )
 from tests.waiting import wait_until
-from training.launch.ports import free_port
-from training.launch.process_tree import sweep
-
-pytestmark = pytest.mark.slow
 
 DOCKER = Path(__file__).resolve().parents[2] / "deployments" / "docker"
 PATIENT_S = 900.0
@@ -332,7 +330,7 @@ def runs_of(platform: Platform, flow_run: str, task: str) -> int:
         ended = [each for each in found if each["name"].startswith(task) and each["state"]["type"] == "FAILED"]
         return int(ended[0]["run_count"]) if ended else 0
 
-    return int(wait_until(told, PATIENT_S, f"the end of {task}", every_s=LOOK_EVERY_S))
+    return int(wait_until(told, PATIENT_S, f"the end of {task}", every_s=POLL_EVERY_S))
 
 
 def test_promotions_and_rollbacks_by_the_deployment_move_the_alias_and_the_history_has_them_all(

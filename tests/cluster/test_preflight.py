@@ -19,8 +19,6 @@ from tests.cluster.conftest import OwnedRun, ssh_spec
 from tests.cluster.namespaces import NamespaceHost, NamespaceHosts
 from tests.cluster.prerequisites import SYSTEM_PATH
 
-pytestmark = pytest.mark.slow
-
 WITHIN_S, TIMES_SOUND = 5.0, 4.0
 """For what hosts say of themselves, and for what lies between them, by the ledger; where others keep the machine busy,
 so many times what sound hosts take."""
@@ -182,7 +180,7 @@ def sound_s(hosts: NamespaceHosts, tmp_path_factory: pytest.TempPathFactory) -> 
     run = OwnedRun(tmp_path_factory.mktemp("sound"), ssh_spec(two), hosts.hosts[0], agents="toys")
     try:
         run.begin("--steps", "1")
-        assert run.ends() == 0, run.said
+        assert run.ends() == 0, run.message
         return max(looks_of(run))
     finally:
         run.end()
@@ -212,11 +210,11 @@ def test_what_is_wrong_on_one_of_two_hosts_is_refused_with_all_else_that_is_miss
 
     expected = told.format(address=host.address, peer=peer.address)
     pattern = r"[\d.]+".join(re.escape(part) for part in expected.split("*"))
-    assert re.search(pattern, run.said) and host.address in (run.said if told else host.address), run.said
+    assert re.search(pattern, run.message) and host.address in (run.message if told else host.address), run.message
     if name in AT_MUSTER:
-        assert "1 of at least 2 hosts can take a node" in run.said
+        assert "1 of at least 2 hosts can take a node" in run.message
     else:
-        assert status == 8 and "no rank was started, since preflight found" in run.said
-        assert all(f"{secret} is not set" in run.said for secret in SECRETS), "all that is missing is said at once"
+        assert status == 8 and "no rank was started, since preflight found" in run.message
+        assert all(f"{secret} is not set" in run.message for secret in SECRETS), "all that is missing is said at once"
     assert not run.files.read_markers() and not list(run.files.folder.glob("node-*")), "no rank was started, no guard"
     assert max(looks_of(run)) <= max(WITHIN_S, TIMES_SOUND * sound_s)

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from flows.request import RetrainRequest
+from headway.flows.config.request import RetrainRequest
+from headway.training.observe.ledger import Event
 from tests.cluster.slurm import SlurmCluster
 from tests.e2e.project import CONTRACT, PIPELINE, write_texts
 from tests.training.forked_gangs import forked_gangs
-from training.ledger import Event
-
-pytestmark = pytest.mark.slow
 
 
 def test_a_rehearsal_queues_the_gang_at_full_size_and_leaves_neither_job_nor_file(
     slurm: SlurmCluster, prefect_here: None, tmp_path: Path
 ) -> None:
-    from flows.rehearse.rehearsing import Rehearsal
-    from flows.rehearse.report import Report
+    from headway.flows.rehearse.rehearsing import RehearsalRunner
+    from headway.flows.rehearse.report import RehearsalReport
 
     project = tmp_path / "project"
     write_texts(project / "texts")
@@ -27,10 +23,10 @@ def test_a_rehearsal_queues_the_gang_at_full_size_and_leaves_neither_job_nor_fil
     (project / "tiny.yaml").write_text(queued)
     (project / "contract.yaml").write_text(CONTRACT)
     events: list[Event] = []
-    told: list[Report] = []
+    told: list[RehearsalReport] = []
     request = RetrainRequest(pipeline=str(project / "tiny.yaml"), workspace=str(project / "workspace"))
     with forked_gangs():  # of what runs beside the flow
-        Rehearsal(request, steps=4, hear=events.append).run(told.append)
+        RehearsalRunner(request, steps=4, on_event=events.append).run(told.append)
     assert [event["event"] for event in events].count("job.submitted") == 2, "before the restore and after it"
     (report,) = told
     assert (report.launcher, report.nodes, report.exit_code) == ("slurm", 2, 0)

@@ -13,13 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.digest_cache import DigestCache
-from data_contracts.errors import HeadwayError, RunStopped, TrainingFailed
-from data_contracts.publication import Workspace
-from tasks.context import RunContext
-from tasks.launch import final_checkpoint
-from tasks.trials import Tried, train_trials
-from tasks.trials_spec import TrialsSpec
+from headway.data_contracts.store.errors import HeadwayError, RunStopped, TrainingFailed
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.run_result import final_checkpoint
+from headway.tasks.core.trials_spec import TrialsSpec
+from headway.tasks.stages.trials import TrialResult, train_trials
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.launch.base.stop_request import request_stop
+from headway.training.launch.jobs.follow import follow_all
+from headway.training.launch.jobs.scheduler import JobState
+from headway.training.launch.slurm.commands import run_command
+from headway.training.launch.slurm.job_array import array_name
+from headway.training.launch.supervise.launchers import scheduler_for
+from headway.training.observe.ledger import Ledger, read_events
 from tests.cluster.conftest import delete_all, kubernetes_spec
 from tests.cluster.detached_run import LONG, REPOSITORY, DetachedRun
 from tests.cluster.kubernetes_recorder import KubernetesRecorder
@@ -27,16 +35,7 @@ from tests.cluster.slurm import SlurmCluster
 from tests.cluster.test_slurm import SPEC, Run, give_notice
 from tests.training.conftest import make_project
 from tests.waiting import DEADLINE_S, wait_until
-from training.config import TrainingSpec
-from training.launch.follow import follow_all
-from training.launch.jobs import JobState
-from training.launch.launchers import scheduler_for
-from training.launch.slurm_array import array_name
-from training.launch.slurm_commands import run_command
-from training.launch.stop_request import request_stop
-from training.ledger import Ledger, read_events
 
-pytestmark = pytest.mark.slow
 ONE_NODE = SPEC.model_copy(update={"nodes": 1, "max_attempts": 1})
 
 
@@ -79,7 +78,7 @@ def follow(
         ledger=Ledger(runs[0].folder / "owner.jsonl"),
         budget_scope="one",
         at_once=at_once,
-        bearable=lambda error: isinstance(error, TrainingFailed),
+        tolerable=lambda error: isinstance(error, TrainingFailed),
         ended=ends.__setitem__,
     )
     return [ends[number] for number in range(len(runs))]
@@ -117,7 +116,7 @@ def test_runs_of_an_array_come_to_their_own_ends_so_many_at_a_time(runs: list[Ru
     assert [run.handle().job for run in runs] == [f"{array_of(runs)}_{index}" for index in range(3)]
     assert [run.newest_step(1) for run in runs][::2] == [6, 9]
     spans = sorted((event["unix_s"], event["unix_s"] + event["duration_s"]) for event in runs[0].events("attempt"))
-    assert len(spans) == 3 and all(ended <= begun for (_, ended), (begun, _) in pairwise(spans))
+    assert len(spans) == 3 and all(ended <= started for (_, ended), (started, _) in pairwise(spans))
     for run in runs:
         assert run.files.log(run.handle().job).exists()
         assert len(list(run.files.folder.glob("job-*.jsonl"))) == 1
@@ -183,8 +182,8 @@ def test_notice_to_an_element_puts_it_alone_back_into_the_queue(runs: list[Run])
     enough.touch()
     assert flow.wait(DEADLINE_S) == 0, (runs[0].folder / "flows.log").read_text()
     assert [run.records() for run in runs[:2]] == [["done"], ["stopped", "done"]]
-    begun = [event for event in runs[0].events("job.begin") if event["job"].endswith("_1")]
-    assert [event["restarts"] for event in begun] == [0, 1]
+    started = [event for event in runs[0].events("job.begin") if event["job"].endswith("_1")]
+    assert [event["restarts"] for event in started] == [0, 1]
 
 
 def test_on_kubernetes_runs_are_jobs_of_which_so_many_are_there_at_a_time(
@@ -203,7 +202,7 @@ def test_on_kubernetes_runs_are_jobs_of_which_so_many_are_there_at_a_time(
     assert [run.records() for run in runs] == [["done"], ["failed"], ["done"]]
     assert len({run.handle().job for run in runs}) == 3
     spans = sorted((event["unix_s"], event["unix_s"] + event["duration_s"]) for event in runs[0].events("attempt"))
-    assert len(spans) == 3 and all(ended <= begun for (_, ended), (begun, _) in pairwise(spans))
+    assert len(spans) == 3 and all(ended <= started for (_, ended), (started, _) in pairwise(spans))
 
 
 def stages_of(workspace: Workspace) -> list[Path]:
@@ -230,7 +229,7 @@ def test_trials_of_a_pipeline_are_one_array_and_each_is_on_record_as_soon_as_it_
             budget_scope="one",
         )
 
-        def train() -> list[Tried]:
+        def train() -> list[TrialResult]:
             return train_trials.fn(context, trials, ONE_NODE, run.manifest, f"sqlite:///{tmp_path}/mlflow.db", 2)
 
         tried = train()

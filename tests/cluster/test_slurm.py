@@ -11,30 +11,28 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import ContractViolation, EnvironmentProblem, RunStopped
-from flows.command_signals import HungUp
+from headway.data_contracts.store.errors import ContractViolation, EnvironmentProblem, RunStopped
+from headway.flows.console.command_signals import HungUp
+from headway.training.launch.base.gang import DetachedSpec, LaunchSpec
+from headway.training.launch.base.launcher import Handle
+from headway.training.launch.base.process_tree import processes_with
+from headway.training.launch.base.protocol import TOKEN as RUN_TOKEN
+from headway.training.launch.base.retry_budget import AttemptRecords
+from headway.training.launch.base.stop_request import request_stop
+from headway.training.launch.hosts.probe import HEADWAY_HOME
+from headway.training.launch.jobs.follow import WORKER_LOST
+from headway.training.launch.jobs.job_request import JobHandle, JobOutcome
+from headway.training.launch.jobs.scheduler import JobState
+from headway.training.launch.slurm import batch_script
+from headway.training.launch.slurm.commands import run_command
+from headway.training.launch.slurm.scheduler import Slurm
+from headway.training.observe.ledger import read_events
 from tests.cluster.conftest import PATIENT, QUICK
 from tests.cluster.detached_run import LONG, REPOSITORY, DetachedRun
 from tests.cluster.slurm import SlurmCluster
 from tests.cluster.toys import start_toy_agents
 from tests.training.conftest import make_project
 from tests.waiting import DEADLINE_S, wait_until
-from training.launch import slurm_script
-from training.launch.follow import WORKER_LOST
-from training.launch.hosts import HEADWAY_HOME
-from training.launch.jobs import JobState
-from training.launch.launcher import Handle
-from training.launch.order import JobHandle, Outcome
-from training.launch.process_tree import processes_with
-from training.launch.protocol import TOKEN as RUN_TOKEN
-from training.launch.retry_budget import AttemptRecords
-from training.launch.slurm import Slurm
-from training.launch.slurm_commands import run_command
-from training.launch.spec import DetachedSpec, LaunchSpec
-from training.launch.stop_request import request_stop
-from training.ledger import read_events
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +42,7 @@ def toy_agents(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def real_agents(toy_agents: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_script, "HEADWAY_HOME", HEADWAY_HOME)
+    monkeypatch.setattr(batch_script, "HEADWAY_HOME", HEADWAY_HOME)
 
 
 @dataclass
@@ -82,7 +80,7 @@ def test_a_job_of_two_nodes_runs_to_its_end_and_the_flow_sees_it(run: Run) -> No
     assert [status.state for status in statuses if status is not None] == ["ended", "ended"]
     assert len(run.events("job.submitted")) == 1 and len(run.events("attempt")) == 1
     assert run.events("attempt")[0]["folder"] == str(run.attempt(1).folder), "the account of time finds the ranks"
-    assert Outcome.load(run.files, run.handle().order) is None, "taken to heart"
+    assert JobOutcome.load(run.files, run.handle().order) is None, "taken to heart"
     wait_until(lambda: run.state() is JobState.SUCCEEDED, what="the job's end")
     assert run.survivors() == []
 
@@ -100,7 +98,7 @@ def test_a_flow_that_dies_harms_nothing_and_the_next_one_watches_the_same_job(ru
     with pytest.raises(RunStopped, match="enough") as stopped:
         run.follow(run.gang(*LONG), SPEC, lambda: request_stop(run.folder, "enough"))
 
-    assert stopped.value.reason == "asked"
+    assert stopped.value.reason == "requested"
     assert run.checkpoint() >= 3, "it was stopped in order"
     assert [event["job"] for event in run.events("job.found")] == [job]
     assert run.cluster.job_ids(run.handle().key) == [job], "one job in all"
@@ -179,8 +177,8 @@ def test_whoever_of_supervisor_guard_agent_and_rank_is_killed_the_next_attempt_g
     (run.folder / "enough").touch()
     assert flow.wait(DEADLINE_S) == 0, run.logs()
     assert run.records() == ["failed"] * 4 + ["done"]
-    said = [str(event["what"]) for event in run.events("attempt")]
-    assert "rank 1" in said[0] and "agent of node 1" in said[1] and "guard of node 1" in said[2]
+    message = [str(event["what"]) for event in run.events("attempt")]
+    assert "rank 1" in message[0] and "agent of node 1" in message[1] and "guard of node 1" in message[2]
     assert len(run.events("job.submitted")) == 2, "the supervisor's death ended the first job"
     assert run.survivors() == []
 
@@ -258,11 +256,11 @@ def test_a_slow_node_is_left_out_where_another_is_free_by_another_job_that_goes_
 
     (told,) = run.events("rank.slow")
     assert (told["rank"], told["host"], told["part"]) == (1, "n2", "forward")
-    (left_out,) = run.events("host.left_out")
-    assert left_out["host"] == "n2" and "The run goes on without n2." in left_out["what"]
+    (excluded,) = run.events("host.excluded")
+    assert excluded["host"] == "n2" and "The run goes on without n2." in excluded["what"]
     assert len(run.events("job.again")) == 1
     records = AttemptRecords(run.folder).all()
-    assert [(record.state, record.left_out) for record in records] == [("stopped", "n2"), ("done", "")]
+    assert [(record.state, record.excluded) for record in records] == [("stopped", "n2"), ("done", "")]
     assert run.first_step(2) == run.newest_step(1) + 1, "what was done is kept"
     first, second = sorted(run.cluster.job_ids(run.handle().key), key=int)
     assert "NodeList=n[1-2]" in run.cluster.command("scontrol", "--oneliner", "show", "job", first)
@@ -276,7 +274,7 @@ def test_a_slow_node_is_better_than_a_place_in_the_queue(run: Run) -> None:
 
     run.follow(run.gang(*SLOW), EXCLUDE)
 
-    assert len(run.events("rank.slow")) == 1 and run.events("host.left_out") == []
+    assert len(run.events("rank.slow")) == 1 and run.events("host.excluded") == []
     assert run.records() == ["done"] and len(run.cluster.job_ids(run.handle().key)) == 1
 
 
@@ -287,7 +285,9 @@ def test_real_workers_on_two_nodes_come_to_the_bits_of_a_run_without_slurm(run: 
     assert project.train(spec, tmp_path / "without", world_size=2) == [0, 0]
     arguments = ("--workspace", project.workspace.uri, "--run-spec", spec.sha256, "--run-dir", str(run.folder))
 
-    run.follow(run.gang(module="training.worker", arguments=arguments, import_path=(str(REPOSITORY),)), SPEC)
+    run.follow(
+        run.gang(module="headway.training.programs.worker", arguments=arguments, import_path=(str(REPOSITORY),)), SPEC
+    )
 
     bits = [json.loads((folder / "result.json").read_bytes()) for folder in (run.folder, tmp_path / "without")]
     assert bits[0]["tensors_sha256"] == bits[1]["tensors_sha256"]

@@ -7,11 +7,10 @@ import pytest
 from tests.cluster.prerequisites import why_no_hosts, why_no_slurm
 from tests.soak.orphans import Soak
 
-pytestmark = pytest.mark.slow
 NEEDS = {"hosts": why_no_hosts, "slurm": why_no_slurm}
 
 
-@pytest.mark.parametrize("kind", NEEDS)
+@pytest.mark.parametrize("kind", ["hosts", pytest.param("slurm", marks=pytest.mark.soak)])
 def test_a_round_of_the_soak_is_made_and_nobody_is_left(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
     if reason := NEEDS[kind]():
         pytest.skip(reason)

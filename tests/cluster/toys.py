@@ -6,9 +6,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from headway.training.launch.hosts import owned
+from headway.training.launch.hosts.probe import HEADWAY_HOME
+from headway.training.launch.slurm import batch_script
 from tests.training.launch.toys.toy_agent import toy_argv
-from training.launch import owned, slurm_script
-from training.launch.hosts import HEADWAY_HOME
 
 TOY_PATH = os.pathsep.join((str(Path(__file__).parent / "toy_agents"), HEADWAY_HOME))
 """Where a supervisor in a job finds them before all else."""
@@ -17,4 +18,4 @@ TOY_PATH = os.pathsep.join((str(Path(__file__).parent / "toy_agents"), HEADWAY_H
 def start_toy_agents(change: Callable[[object, str, object], object] = setattr) -> None:
     """What this process supervises, or queues in Slurm, has toys for agents from now on."""
     change(owned, "agent_argv", toy_argv)
-    change(slurm_script, "HEADWAY_HOME", TOY_PATH)
+    change(batch_script, "HEADWAY_HOME", TOY_PATH)

@@ -6,11 +6,11 @@ import json
 import sys
 from pathlib import Path
 
+from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.launch.jobs.follow import follow
+from headway.training.launch.supervise.launchers import scheduler_for
+from headway.training.observe.ledger import Ledger
 from tests.cluster.toys import start_toy_agents
-from training.launch.follow import follow
-from training.launch.launchers import scheduler_for
-from training.launch.spec import Gang, LaunchSpec
-from training.ledger import Ledger
 
 
 def main(spec: str, gang: str, agents: str) -> None:

@@ -6,12 +6,12 @@ import json
 import sys
 from pathlib import Path
 
-from data_contracts.errors import HeadwayError
+from headway.data_contracts.store.errors import HeadwayError
+from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.launch.jobs.follow import follow_all
+from headway.training.launch.supervise.launchers import scheduler_for
+from headway.training.observe.ledger import Ledger
 from tests.cluster.detached_run import TOYS
-from training.launch.follow import follow_all
-from training.launch.launchers import scheduler_for
-from training.launch.spec import Gang, LaunchSpec
-from training.ledger import Ledger
 
 
 def main(spec: str, folders: str, *arguments: str) -> int:

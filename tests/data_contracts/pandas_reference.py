@@ -12,18 +12,18 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_contracts.checks import Check
-from data_contracts.contract import parse_contract
-from data_contracts.documents import ExpectationVerdict, Snapshot, StoredFile
-from data_contracts.errors import ConfigError
-from data_contracts.given_suite import parse_suite
-from data_contracts.rows_database import RowsDatabase
-from data_contracts.rows_files import of_parquet
-from data_contracts.suite_answers import Answer
-from data_contracts.suite_judge import SuiteJudge
-from data_contracts.suite_values import Unsuitable
-from data_contracts.tallies import Tallies
-from data_contracts.validation import Surroundings, validate
+from headway.data_contracts.engine.validation import ValidationContext, validate
+from headway.data_contracts.rules.checks import Check
+from headway.data_contracts.rules.contract import parse_contract
+from headway.data_contracts.scans.rows_database import RowsDatabase
+from headway.data_contracts.scans.tallies import Tallies
+from headway.data_contracts.store.documents import ExpectationVerdict, Snapshot, StoredFile
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.suites.evaluator import SuiteEvaluator
+from headway.data_contracts.suites.literals import UnsupportedExpectation
+from headway.data_contracts.suites.parsing import parse_suite
+from headway.data_contracts.suites.results import ExpectationResult
+from headway.data_contracts.tables.rows_files import of_parquet
 
 CONTRACT = "name: given\nversion: 1.0.0\nextra_columns: true\nrows: {min: 0}\ncolumns:\n  any: {type: bool}\n"
 Expectation = dict[str, Any]
@@ -85,12 +85,12 @@ def judged_by_us(table: pa.Table, expectations: list[Expectation], folder: Path)
         rows,
         folder,
         quarantine_file=folder / "left-out.parquet",
-        surroundings=Surroundings(suite=suite),
+        surroundings=ValidationContext(suite=suite),
     )
     return [each for each in receipt.verdicts if each.rule_id.startswith("suite.")]
 
 
-def answered_by_us(table: pa.Table, expectations: list[Expectation], folder: Path) -> list[Answer | None]:
+def answered_by_us(table: pa.Table, expectations: list[Expectation], folder: Path) -> list[ExpectationResult | None]:
     """The answers of the judge alone, each expectation in a suite of its own; None: it is refused. Whatever DuckDB
     raises is a failure."""
     folder.mkdir(parents=True)
@@ -100,19 +100,19 @@ def answered_by_us(table: pa.Table, expectations: list[Expectation], folder: Pat
     database = RowsDatabase(folder=folder, rows=rows)
     with database.connect() as connection:
         database.create_views(connection)
-        tallies = Tallies(connection, database, is_set_aside=False)
-        judge = SuiteJudge(connection, tallies, [check for check in checks if check is not None], rows.columns)
+        tallies = Tallies(connection, database, is_quarantined=False)
+        judge = SuiteEvaluator(connection, tallies, [check for check in checks if check is not None], rows.columns)
         tallies.total(judge.figures)
         return [None if check is None else _answer(judge, check) for check in checks]
 
 
-def _answer(judge: SuiteJudge, check: Check) -> Answer | None:
+def _answer(judge: SuiteEvaluator, check: Check) -> ExpectationResult | None:
     try:
         return judge.answer(check)
-    except Unsuitable:
+    except UnsupportedExpectation:
         return None
     except duckdb.Error:
-        return Answer(passed=False)
+        return ExpectationResult(passed=False)
 
 
 def _check(expectation: Expectation, types: Mapping[str, str], number: int) -> Check | None:

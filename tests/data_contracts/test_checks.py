@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.checks import Check, compile_checks
-from data_contracts.contract import parse_contract
-from data_contracts.suite import expectation_of
+from headway.data_contracts.engine.suite import expectation_of
+from headway.data_contracts.rules.checks import Check, compile_checks
+from headway.data_contracts.rules.contract import parse_contract
 
 CONTRACT = parse_contract(
     """
@@ -82,8 +82,8 @@ def test_a_pattern_is_for_the_whole_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "num_judged", "expected"), [(0.0, 10, 0), (0.1, 30, 3), (0.29, 100, 29), (0.5, 3, 1)]
+    ("ratio", "num_evaluated", "expected"), [(0.0, 10, 0), (0.1, 30, 3), (0.29, 100, 29), (0.5, 3, 1)]
 )
-def test_a_tolerated_share_is_counted_without_rounding_errors(ratio: float, num_judged: int, expected: int) -> None:
+def test_a_tolerated_share_is_counted_without_rounding_errors(ratio: float, num_evaluated: int, expected: int) -> None:
     check = Check(rule_id="a", description="", severity="info", kind="not_null", max_failed_ratio=ratio)
-    assert check.num_tolerated(num_judged) == expected
+    assert check.num_tolerated(num_evaluated) == expected

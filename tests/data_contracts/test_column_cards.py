@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from data_contracts.column_cards import column_cards
-from data_contracts.contract import parse_contract
-from data_contracts.documents import ContractReceipt, Distribution, ExpectationVerdict, Link, StoredFile
-from data_contracts.drift import jensen_shannon, population_stability_index
-from data_contracts.report_columns import ColumnCard
+from headway.data_contracts.report.column_cards import column_cards
+from headway.data_contracts.report.columns import ColumnCard
+from headway.data_contracts.rules.contract import parse_contract
+from headway.data_contracts.scans.drift import jensen_shannon, population_stability_index
+from headway.data_contracts.store.documents import ContractReceipt, Distribution, ExpectationVerdict, Link, StoredFile
 
 CONTRACT = parse_contract(
     """
@@ -35,7 +35,7 @@ def distribution(**changes: Any) -> Distribution:
         "column": "amount",
         "of": "values",
         "edges": EDGES,
-        "num_asked": 20,
+        "num_requested": 20,
         "counts": (10, 20, 30, 40),
         "num_nulls": 25,
         "num_nans": 0,

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.column_types import PLAIN_NAMES, UnknownType, arrow_type, type_name
-from data_contracts.row_batches import decoded
+from headway.data_contracts.tables.row_batches import decoded
+from headway.data_contracts.types.column_types import PLAIN_NAMES, UnknownType, arrow_type, type_name
 
 NAMES = (
     *PLAIN_NAMES,

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.contract import parse_contract
-from data_contracts.documents import ContractReceipt, Distribution, Snapshot, StoredFile
-from data_contracts.file_states import FileStates
-from data_contracts.freshness import judge_freshness
-from data_contracts.rows_files import of_parquet
-from data_contracts.validation import Surroundings, validate
-from data_contracts.verdicts import NOT_JUDGED
+from headway.data_contracts.engine.validation import ValidationContext, validate
+from headway.data_contracts.engine.verdicts import NOT_EVALUATED
+from headway.data_contracts.rules.contract import parse_contract
+from headway.data_contracts.scans.file_states import FileStates
+from headway.data_contracts.scans.freshness import evaluate_freshness
+from headway.data_contracts.store.documents import ContractReceipt, Distribution, Snapshot, StoredFile
+from headway.data_contracts.tables.rows_files import of_parquet
 
 TEXT = """
 name: events
@@ -61,9 +61,9 @@ def judge(folder: Path, columns: Columns, baseline: ContractReceipt | None = Non
     snapshot = Snapshot(format="parquet", columns=dict(rows.columns), num_rows=1, files=rows.files)
     stored = StoredFile(path="contract.yaml", size_bytes=1, sha256="ab" * 32)
     states = FileStates(rows, "basis") if given.pop("with_states", False) else None
-    surroundings = Surroundings(baseline=baseline, states=states)
-    left_out = folder / "left-out.parquet"
-    return validate(CONTRACT, stored, snapshot, rows, folder, quarantine_file=left_out, surroundings=surroundings)
+    surroundings = ValidationContext(baseline=baseline, states=states)
+    excluded = folder / "left-out.parquet"
+    return validate(CONTRACT, stored, snapshot, rows, folder, quarantine_file=excluded, surroundings=surroundings)
 
 
 def failures(receipt: ContractReceipt) -> set[str]:
@@ -79,8 +79,8 @@ def test_the_first_snapshot_has_nothing_to_drift_from_and_says_so(tmp_path: Path
     assert receipt.passed
     assert receipt.baseline is None
     observed = {each.rule_id: each.observed for each in receipt.verdicts}
-    assert observed["steady.amount"] == NOT_JUDGED
-    assert NOT_JUDGED in observed["volume"]
+    assert observed["steady.amount"] == NOT_EVALUATED
+    assert NOT_EVALUATED in observed["volume"]
     for each in receipt.distributions:
         assert sum(each.counts) + each.num_nulls + each.num_nans == NUM_ROWS
         assert each.baseline_counts is None
@@ -203,12 +203,12 @@ def test_freshness_depends_on_the_clock_and_the_receipt_does_not(
     receipt = judge(tmp_path, sample(0))
     (newest,) = receipt.freshness
     assert newest.unix_s == NUM_ROWS - 1
-    (verdict,) = judge_freshness(receipt.freshness, NUM_ROWS - 1 + age_h * 3600)
+    (verdict,) = evaluate_freshness(receipt.freshness, NUM_ROWS - 1 + age_h * 3600)
     assert (verdict.passed, verdict.observed) == (passed, observed)
 
 
 def test_rows_that_do_not_say_when_they_are_of_are_not_fresh(tmp_path: Path) -> None:
     columns = sample(0)
     columns["at"] = pa.array([None] * NUM_ROWS, pa.timestamp("us", tz="UTC"))
-    (verdict,) = judge_freshness(judge(tmp_path, columns).freshness, 0)
+    (verdict,) = evaluate_freshness(judge(tmp_path, columns).freshness, 0)
     assert not verdict.passed

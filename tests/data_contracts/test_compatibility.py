@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.compatibility import breaks_promise, compare, next_version
-from data_contracts.contract import Contract, parse_contract
+from headway.data_contracts.changes.compatibility import breaks_promise, compare, next_version
+from headway.data_contracts.rules.contract import Contract, parse_contract
 
 TEXT = """
 name: events

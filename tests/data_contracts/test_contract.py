@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts import contract as contract_module
-from data_contracts.contract import Contract, load_contract, parse_contract
-from data_contracts.errors import ConfigError
-from data_contracts.set_rules import Balance, Drift, Freshness, Key, Leakage, Ordering, Splits, Volume
+from headway.data_contracts.rules import contract as contract_module
+from headway.data_contracts.rules.contract import Contract, load_contract, parse_contract
+from headway.data_contracts.rules.set_rules import Balance, Drift, Freshness, Key, Leakage, Ordering, Splits, VolumeRule
+from headway.data_contracts.store.errors import ConfigError
 
 SET_RULES = (Key, Ordering, Balance, Leakage, Drift, Freshness)
-SHIPPED = Path(contract_module.__file__).parent / "contracts" / "python-sources.yaml"
+SHIPPED = Path(contract_module.__file__).parents[1] / "contracts" / "python-sources.yaml"
 HEAD = "name: events\nversion: 1.2.3\n"
 COLUMNS = "columns:\n  id: {type: int64, unique: true}\n  label: {type: string, in: [a, b]}\n"
 
@@ -136,7 +136,7 @@ def test_every_field_of_a_contract_is_described() -> None:
         contract_module.Statistic,
         *SET_RULES,
         Splits,
-        Volume,
+        VolumeRule,
     )
     undescribed = [
         f"{model.__name__}.{name}"

@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
-from data_contracts.credentials import credential_in_uri, is_secret_name
-from data_contracts.errors import ConfigError
-from data_contracts.file_systems import open_file_system, refuse_credentials
+from headway.data_contracts.store.credentials import credential_in_uri, credential_in_value, is_secret_name
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.file_systems import open_file_system, refuse_credentials
 
 DRAWN = "Zk9Qv2Lr8XwT4sNb7Yc1"
 REFUSED = [
@@ -47,6 +47,19 @@ REFUSED = [
     f"https://host/data%3Fsig%3D{DRAWN}",
     f"mssql+pyodbc:///?odbc_connect={quote(f'DRIVER=x;SERVER=y;PWD={DRAWN}')}",
     f"postgresql://db/mlflow?user=u&password={DRAWN}",
+    *(
+        f"https://host/data?{name}={DRAWN[:7]}"
+        for name in (
+            *("clientsecret", "accountkey", "secretkey", "dbpassword", "apitoken", "sslpassword", "encryption_key"),
+            *("passcode", "key", "hmac", "cred", "creds", "authToken", "userpass", "sessionid", "psk", "sse_key"),
+        )
+    ),
+    f"https://host/path;jsessionid={DRAWN[:7]}",
+    f"dbfs:/x?token={DRAWN[:7]}",
+    f"http:user:{DRAWN}@host/data",
+    f"https://hooks.slack.com/services/T012AB3CD/B012AB3CD/{DRAWN}",
+    f"https://discord.com/api/webhooks/1234567890/{DRAWN}",
+    f"https://api.telegram.org/bot123456:{DRAWN}/getFile",
 ]
 TAKEN = [
     "s3://bucket/prefix",
@@ -66,6 +79,13 @@ TAKEN = [
     "memory://workspace",
     "/home/me/keys=all/data?token=x",
     "python:sklearn/datasets/data",
+    "/data/key=a/part.parquet",
+    "s3://bucket/key=a/token=b/part.parquet",
+    "/data/sk-learn-datasets-of-2024/x",
+    "/data/pk_customer_identifier_2/x",
+    "C:/data/x?token=y",
+    "https://host/monkey?partition_key=a&public_key=b",
+    "https://discord.com/developers/docs",
 ]
 
 
@@ -93,13 +113,68 @@ def test_a_long_text_costs_no_time_that_grows_with_its_square() -> None:
     assert time.process_time() - started_s < 5
 
 
-@pytest.mark.parametrize("name", ["WANDB_API_KEY", "apiKey", "DB_PASSWORD", "slack_token", "X-Amz-Signature", "sig"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "WANDB_API_KEY",
+            "apiKey",
+            "DB_PASSWORD",
+            "slack_token",
+            "X-Amz-Signature",
+            "sig",
+            "PGPASSWORD",
+            "DBPASSWORD",
+        ),
+        *("OPENAI_KEY", "STRIPE_KEY", "SSH_KEY", "SECRETKEY", "CLIENTSECRET", "GITHUBTOKEN", "SENTRY_DSN", "GCP_CREDS"),
+        *("DBPASS", "AZURE_STORAGE_CONNECTION_STRING", "dbpassword", "passphrase1"),
+    ],
+)
 def test_a_name_of_a_secret_is_known(name: str) -> None:
     assert is_secret_name(name)
 
 
 @pytest.mark.parametrize(
-    "name", ["DB_PASSWORD_FILE", "MAX_TOKENS", "TOKENIZERS_PARALLELISM", "KEYS", "PARTITION_KEY", "OMP_NUM_THREADS", ""]
+    "name",
+    [
+        *("DB_PASSWORD_FILE", "MAX_TOKENS", "TOKENIZERS_PARALLELISM", "KEYS", "PARTITION_KEY", "OMP_NUM_THREADS", ""),
+        *("PUBLIC_KEY", "MONKEY", "KEY", "primary_key", "foreignkey", "OLDPWD", "COMPASS", "BYPASS", "SECRETARY"),
+        *("TOKENIZER", "KEYBOARD", "AUTHOR", "PASSENGERS", "HOTKEY", "DESIGN", "SESSIONS", "CREDIT_RISK", "TURKEY"),
+    ],
 )
 def test_a_name_of_none_is_taken(name: str) -> None:
     assert not is_secret_name(name)
+
+
+TOKENS = [
+    "ghp_abcdefghijklmnop1234",
+    "AKIAIOSFODNN7EXAMPLE",
+    "sk-proj-abcdefghijklmnop12345678",
+    f"DefaultEndpointsProtocol=https;AccountName=a;AccountKey={DRAWN}==;EndpointSuffix=core.windows.net",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIE",
+    "-----BEGIN PRIVATE KEY-----",
+    f"https://hooks.slack.com/services/T012AB3CD/B012AB3CD/{DRAWN}",
+    f"Bearer eyJ{DRAWN}.{DRAWN}",
+    DRAWN,
+]
+PLAIN = [
+    *("", "production", "0", "2026-11-23T15:55:42", "3f786850e387550fdab836ed7e6dc881de23001b", "s3://bucket/key=a/x"),
+    *(
+        "6f1c2a34-9f0e-4c55-8a6d-2b1f0c9d7e11",
+        "HeadwayTraining2024Production",
+        "/srv/headway/py311/lib64/site-packages",
+    ),
+    *("pk_customer_identifier_2", "sk-learn-datasets-of-2024", "python:3.11@sha256:abc", "key", "alice@example.org"),
+    *("-----BEGIN CERTIFICATE-----", "meta-llama/Llama-3.1-8B-Instruct", "Standard_NC24ads_A100_v4", "8:30"),
+]
+
+
+@pytest.mark.parametrize("value", TOKENS)
+def test_a_credential_is_known_by_its_value_whatever_it_is_called(value: str) -> None:
+    found = credential_in_value(value)
+    assert found and DRAWN not in found
+
+
+@pytest.mark.parametrize("value", PLAIN)
+def test_a_value_that_opens_nothing_is_taken(value: str) -> None:
+    assert credential_in_value(value) == ""

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from data_contracts.csv_files import csv_batches, csv_columns, csv_names
-from data_contracts.errors import DataError
-from data_contracts.source_spec import CsvOptions
+from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.tables.csv_files import csv_batches, csv_columns, csv_names
+from headway.data_contracts.tables.source_spec import CsvOptions
 
 SECRET = "hunter2"
 Row = dict[str, Any]
@@ -68,6 +68,7 @@ def test_a_column_without_a_value_asks_for_its_type(tmp_path: Path) -> None:
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=20)
 
 
+@pytest.mark.process
 @given(table=st.lists(st.tuples(TEXTS, TEXTS), max_size=20), block_bytes=st.sampled_from([64, 200, 4 << 20]))
 @settings(max_examples=200)
 def test_any_text_comes_back_whatever_the_blocks(

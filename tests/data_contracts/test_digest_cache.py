@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts import digest_cache
-from data_contracts.digest_cache import RACY_NS, DigestCache, hash_stable, is_settled
-from data_contracts.digests import Algorithm, file_digest, sha256_bytes
-from data_contracts.errors import DataError
+from headway.data_contracts.store.digests import Algorithm, file_digest, sha256_bytes
+from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.tables import digest_cache
+from headway.data_contracts.tables.digest_cache import RACY_NS, DigestCache, hash_stable, is_settled
 
 
 @pytest.fixture

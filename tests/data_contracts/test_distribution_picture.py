@@ -7,7 +7,14 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from data_contracts.distribution_picture import HEIGHT, WIDTH, Bar, categorical_picture, numeric_picture, percent
+from headway.data_contracts.report.distribution_picture import (
+    HEIGHT,
+    WIDTH,
+    Bar,
+    categorical_picture,
+    numeric_picture,
+    percent,
+)
 
 BARS = (
     Bar(label="0 to 1", share=0.5, baseline_share=0.25),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from data_contracts.documents import CheckpointFile, Document, Snapshot, SourceFile, StoredFile
-from data_contracts.errors import IntegrityError
+from headway.data_contracts.store.documents import CheckpointFile, Document, Snapshot, SourceFile, StoredFile
+from headway.data_contracts.store.errors import IntegrityError
 
 SHA256 = "0123456789abcdef" * 4
 SNAPSHOT = Snapshot(
@@ -74,8 +75,8 @@ def test_a_flipped_bit_never_reads_as_the_same_document(bit: int) -> None:
     assert again == SNAPSHOT or again.sha256 != SNAPSHOT.sha256
 
 
-@pytest.mark.parametrize("kind", [{"path": "a"}, {"name": "a"}])
-def test_one_digest_proves_a_file_and_its_bytes_say_which(kind: dict[str, str]) -> None:
+@pytest.mark.parametrize("kind", [{"path": "a"}, {"name": "a", "block_bytes": 4, "blocks": ()}])
+def test_one_digest_proves_a_file_and_its_bytes_say_which(kind: dict[str, Any]) -> None:
     model = StoredFile if "path" in kind else CheckpointFile
     for algorithm in ("sha256", "blake3"):
         value = {**kind, "size_bytes": 3, algorithm: SHA256}

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from data_contracts.column_types import type_name
-from data_contracts.contract import Contract, parse_contract
-from data_contracts.draft import draft_contract
-from data_contracts.profile import profile_rows
+from headway.data_contracts.drafting.contract_draft import draft_contract
+from headway.data_contracts.drafting.profile import profile_rows
+from headway.data_contracts.rules.contract import Contract, parse_contract
+from headway.data_contracts.types.column_types import type_name
 
 NOW_UNIX_S = datetime.datetime(2026, 7, 1, tzinfo=datetime.UTC).timestamp()
 
@@ -115,3 +115,15 @@ def test_every_guess_is_marked_and_the_file_is_plain_yaml() -> None:
     text = draft({"age": list(range(18, 91)) * 4, "kind": [None, "a", "b", "c"] * 73})
     assert text.count("DECIDE") >= 4
     assert set(yaml.safe_load(text)) == {"name", "version", "description", "rows", "columns", "volume", "drift"}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\u2029"])
+def test_the_name_of_a_folder_stays_a_comment_whatever_ends_a_line_in_it(end: str) -> None:
+    table = pa.table({"a": [1, 2, 3]})
+    with duckdb.connect() as connection:
+        connection.register("rows", table)
+        profile = profile_rows(connection, {"a": "int64"})
+    text = draft_contract(
+        profile, name="orders", source=f"data{end}quarantine_limit_ratio: 1", is_text=False, now_unix_s=NOW_UNIX_S
+    )
+    assert parse_contract(text, where="c.yaml").quarantine_limit_ratio != 1

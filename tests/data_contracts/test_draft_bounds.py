@@ -8,8 +8,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_contracts.draft_bounds import fewest_rows, longest, widened
-from data_contracts.draft_columns import scalar
+from headway.data_contracts.drafting.bounds import fewest_rows, longest, widened
+from headway.data_contracts.drafting.columns import scalar
 
 INTEGERS = st.integers(-(2**63), 2**64)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)

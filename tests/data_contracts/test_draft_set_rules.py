@@ -10,10 +10,10 @@ import duckdb
 import pyarrow as pa
 import yaml
 
-from data_contracts.column_types import type_name
-from data_contracts.draft import laid_out
-from data_contracts.draft_set_rules import MAX_DRIFT_COLUMNS, set_rule_lines
-from data_contracts.profile import profile_rows
+from headway.data_contracts.drafting.contract_draft import formatted
+from headway.data_contracts.drafting.profile import profile_rows
+from headway.data_contracts.drafting.set_rules import MAX_DRIFT_COLUMNS, set_rule_lines
+from headway.data_contracts.types.column_types import type_name
 
 NOON = datetime.datetime(2026, 7, 1, 12, tzinfo=datetime.UTC)
 
@@ -24,7 +24,7 @@ def drafted(columns: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     with duckdb.connect() as connection:
         connection.register("rows", table)
         profile = profile_rows(connection, {field.name: type_name(field.type) for field in table.schema})
-    text = laid_out(list(set_rule_lines(profile, now_unix_s=NOON.timestamp())))
+    text = formatted(list(set_rule_lines(profile, now_unix_s=NOON.timestamp())))
     return yaml.safe_load(text), text
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_contracts.drift import jensen_shannon, population_stability_index
+from headway.data_contracts.scans.drift import jensen_shannon, population_stability_index
 
 counts = st.lists(st.integers(0, 10**9), min_size=2, max_size=30)
 

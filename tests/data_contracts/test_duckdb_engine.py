@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.rows_database import RowsDatabase
-from data_contracts.rows_files import of_parquet
+from headway.data_contracts.scans.rows_database import RowsDatabase
+from headway.data_contracts.tables.rows_files import of_parquet
 
 COLUMNS = {
     "path": ["a", "b1", "c"],
@@ -52,10 +52,10 @@ def judge_one(database: RowsDatabase, name: str, **arguments: Any) -> Any:
 
 
 def judge_all(database: RowsDatabase, *expectations: tuple[str, dict[str, Any]]) -> dict[str, Any]:
-    from data_contracts.duckdb_engine import judge
+    from headway.data_contracts.engine.duckdb_engine import evaluate_suite
 
     with database.connect() as connection:
-        return dict(judge(suite_of(*expectations), connection, columns=database.rows.columns))
+        return dict(evaluate_suite(suite_of(*expectations), connection, columns=database.rows.columns))
 
 
 @pytest.mark.parametrize(
@@ -137,10 +137,12 @@ def test_two_threads_may_judge_at_once(tmp_path: Path) -> None:
         assert all(pool.map(is_right, range(4)))
 
 
+@pytest.mark.process
 def test_reading_a_contract_or_a_source_imports_no_great_expectations() -> None:
     code = (
-        "import sys, data_contracts.contract, data_contracts.sources, data_contracts.checks, data_contracts.suite, "
-        "data_contracts.validation, data_contracts.validation_report\n"
+        "import sys, headway.data_contracts.rules.contract, headway.data_contracts.sources.reading, "
+        "headway.data_contracts.rules.checks, headway.data_contracts.engine.suite, "
+        "headway.data_contracts.engine.validation, headway.data_contracts.report.validation_report\n"
         "print([name for name in ('great_expectations', 'pandas', 'pyarrow', 'torch') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from data_contracts import errors
-from data_contracts.errors import HeadwayError, shortened
+from headway.data_contracts.store import errors
+from headway.data_contracts.store.errors import HeadwayError, shortened
 
 SUBCLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HeadwayError)]
 DOCUMENTED_CODES = {

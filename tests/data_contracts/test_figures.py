@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from data_contracts.figures import Scalar, exact_sum, sum_of
+from headway.data_contracts.scans.figures import Scalar, exact_sum, sum_of
 
 
 def grouped(values: list[float | None]) -> dict[int, int]:
@@ -25,6 +25,7 @@ def grouped(values: list[float | None]) -> dict[int, int]:
     return {int(key): int(weight) for key, weight in rows}
 
 
+@pytest.mark.process
 @settings(max_examples=40)
 @given(st.lists(st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False)), max_size=30))
 @example([1.8446744073709509e19])  # just below a power of two

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.digest_cache import DigestCache
-from data_contracts.digests import sha256_bytes
-from data_contracts.errors import EnvironmentProblem
-from data_contracts.file_cache import KEPT_S, FileCache
+from headway.data_contracts.store.digests import sha256_bytes
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.data_contracts.tables.file_cache import KEPT_S, FileCache
 
 
 @pytest.fixture

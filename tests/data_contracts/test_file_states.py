@@ -13,15 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts import tallies as tallies_module
-from data_contracts.contract import Contract, parse_contract
-from data_contracts.digests import canonical_json, sha256_of
-from data_contracts.documents import ContractReceipt, Snapshot, StoredFile
-from data_contracts.file_states import FileStates, load_states, save_states, states_path
-from data_contracts.publication import Workspace
-from data_contracts.rows_database import RowsDatabase
-from data_contracts.rows_files import RowsFiles, of_parquet
-from data_contracts.validation import Surroundings, validate
+from headway.data_contracts.engine.validation import ValidationContext, validate
+from headway.data_contracts.rules.contract import Contract, parse_contract
+from headway.data_contracts.scans import tallies as tallies_module
+from headway.data_contracts.scans.file_states import FileStates, load_states, save_states, states_path
+from headway.data_contracts.scans.rows_database import RowsDatabase
+from headway.data_contracts.store.digests import canonical_json, sha256_of
+from headway.data_contracts.store.documents import ContractReceipt, Snapshot, StoredFile
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.tables.rows_files import RowsFiles, of_parquet
 
 NUM_FILES, ROWS_PER_FILE = 100, 50
 CONTRACT = parse_contract(
@@ -69,9 +69,9 @@ def judge(
     num_rows = sum(file.num_rows for file in files.files)
     snapshot = Snapshot(format="parquet", columns=dict(files.columns), num_rows=num_rows, files=files.files)
     stored = StoredFile(path="contract.yaml", size_bytes=1, sha256="ab" * 32)
-    left_out = scratch / "left-out.parquet"
-    given = Surroundings(states=states)
-    return validate(contract, stored, snapshot, files, scratch, quarantine_file=left_out, surroundings=given)
+    excluded = scratch / "left-out.parquet"
+    given = ValidationContext(states=states)
+    return validate(contract, stored, snapshot, files, scratch, quarantine_file=excluded, surroundings=given)
 
 
 @pytest.fixture
@@ -80,14 +80,15 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[int]]:
     places: set[int] = set()
     original = RowsDatabase.rows_of
 
-    def spying(self: RowsDatabase, asked: Any, *, is_set_aside: bool) -> str:
+    def spying(self: RowsDatabase, asked: Any, *, is_quarantined: bool) -> str:
         places.update(asked)
-        return original(self, asked, is_set_aside=is_set_aside)
+        return original(self, asked, is_quarantined=is_quarantined)
 
     monkeypatch.setattr(RowsDatabase, "rows_of", spying)
     yield places
 
 
+@pytest.mark.process
 def test_one_changed_file_of_a_hundred_is_the_only_one_counted_again(
     paths: list[Path], tmp_path: Path, read: set[int]
 ) -> None:
@@ -107,6 +108,7 @@ def test_one_changed_file_of_a_hundred_is_the_only_one_counted_again(
     assert receipt.to_bytes() == judge(changed, tmp_path).to_bytes()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("large_file_rows", [1, 100_000])
 def test_a_receipt_has_the_same_bytes_with_states_and_without(
     paths: list[Path], tmp_path: Path, large_file_rows: int, monkeypatch: pytest.MonkeyPatch

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import EnvironmentProblem, RegistryError, RunStopped
-from data_contracts.full_disk import as_full_disk, naming_a_full_disk
+from headway.data_contracts.store.errors import EnvironmentProblem, RegistryError, RunStopped
+from headway.data_contracts.store.full_disk import as_full_disk, naming_a_full_disk
 
 
 @pytest.fixture
@@ -39,6 +39,7 @@ def test_what_speaks_of_it_is_told_as_it(tmp_path: Path, error: Exception) -> No
     assert told.value.where == str(tmp_path)
 
 
+@pytest.mark.process
 def test_what_fails_on_a_full_disk_and_says_nothing_of_it_is_told_as_it_too(tmp_path: Path, small_disk: Path) -> None:
     places = str(tmp_path), str(small_disk)
     with pytest.raises(EnvironmentProblem) as told, naming_a_full_disk(*places):
@@ -48,6 +49,7 @@ def test_what_fails_on_a_full_disk_and_says_nothing_of_it_is_told_as_it_too(tmp_
         raise RuntimeError("unexpected pos 64 vs 0")
 
 
+@pytest.mark.process
 def test_our_own_errors_mean_what_they_say_even_there(small_disk: Path) -> None:
     with pytest.raises(OSError, match="No space"):
         fill(small_disk)

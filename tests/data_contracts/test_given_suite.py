@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.contract import parse_contract
-from data_contracts.documents import ContractReceipt, Snapshot, StoredFile
-from data_contracts.errors import ConfigError
-from data_contracts.given_suite import SUPPORTED, parse_suite
-from data_contracts.rows_files import of_parquet
-from data_contracts.suite_kinds import KINDS
-from data_contracts.validation import Surroundings, validate
+from headway.data_contracts.engine.validation import ValidationContext, validate
+from headway.data_contracts.rules.contract import parse_contract
+from headway.data_contracts.store.documents import ContractReceipt, Snapshot, StoredFile
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.suites import python_texts
+from headway.data_contracts.suites.kinds import KINDS
+from headway.data_contracts.suites.parsing import SUPPORTED, parse_suite
+from headway.data_contracts.tables.rows_files import of_parquet
 from tests.data_contracts.pandas_reference import answered_by_us
 
 CONTRACT = parse_contract(
@@ -168,12 +170,12 @@ def suite_bytes(*expectations: dict[str, Any]) -> bytes:
     return json.dumps({"name": "given", "expectations": list(expectations), "meta": {}}).encode()
 
 
-def judge(folder: Path, *expectations: dict[str, Any]) -> ContractReceipt:
-    pq.write_table(pa.table(COLUMNS), folder / "rows.parquet", row_group_size=2)
+def judge(folder: Path, *expectations: dict[str, Any], columns: dict[str, Any] = COLUMNS) -> ContractReceipt:
+    pq.write_table(pa.table(columns), folder / "rows.parquet", row_group_size=2)
     rows = of_parquet(folder / "rows.parquet")
     snapshot = Snapshot(format="parquet", columns=dict(rows.columns), num_rows=4, files=rows.files)
     stored = StoredFile(path="contract.yaml", size_bytes=1, sha256="ab" * 32)
-    given = Surroundings(suite=parse_suite(suite_bytes(*expectations), where="given.json"))
+    given = ValidationContext(suite=parse_suite(suite_bytes(*expectations), where="given.json"))
     return validate(
         CONTRACT, stored, snapshot, rows, folder, quarantine_file=folder / "left-out.parquet", surroundings=given
     )
@@ -183,6 +185,7 @@ def test_every_type_that_is_taken_has_a_case() -> None:
     assert sorted(CASES) == sorted(SUPPORTED)
 
 
+@pytest.mark.process
 def test_every_type_passes_what_is_right_and_fails_what_is_wrong(tmp_path: Path) -> None:
     right = [{"type": name, "kwargs": good} for name, (good, _) in CASES.items()]
     wrong = [{"type": name, "kwargs": bad} for name, (_, bad) in CASES.items()]
@@ -303,7 +306,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
 TYPES = {"number": "int64", "text": "string", "share": "double", "zoned": "timestamp[us, tz=UTC]"}
 
 
-@pytest.mark.parametrize(("expected", "kind", "kwargs"), [(said, *asked) for said, asked in REFUSED.items()])
+@pytest.mark.parametrize(("expected", "kind", "kwargs"), [(message, *asked) for message, asked in REFUSED.items()])
 def test_what_great_expectations_would_judge_otherwise_is_refused_when_the_suite_is_read(
     expected: str, kind: str, kwargs: dict[str, Any]
 ) -> None:
@@ -327,6 +330,28 @@ def test_what_only_the_data_show_to_be_unsuitable_has_failed_with_the_reason(
     receipt = judge(tmp_path, {"type": kind, "kwargs": kwargs})
     assert not receipt.passed
     assert observed in receipt.verdicts[-1].observed
+
+
+@pytest.mark.process
+def test_a_regular_expression_that_never_ends_is_given_up_by_its_name_and_the_others_are_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(python_texts, "SILENCE_S", 3.0)
+    slow, quick = "(?!b)(a+)+$", "(?!b)[a-z]"
+    columns = {"number": [1, 2, 3, 4], "text": ["a" * 60 + "!", "ä", None, "ab"], "other": ["ab"] * 4}
+    expectations = [
+        {"type": "expect_column_values_to_match_regex", "kwargs": {"column": column, "regex": regex, "mostly": 0.5}}
+        for column, regex in (("text", slow), ("text", quick), ("other", "(?!b)(a+)+"), ("text", slow))
+    ]
+    begun_s = time.monotonic()
+    answers = answered_by_us(pa.table(columns), expectations, tmp_path / "judged")
+    assert [answer and answer.passed for answer in answers] == [None, True, True, None]
+    assert time.monotonic() - begun_s < 12
+    asked = {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "text", "regex": slow}}
+    receipt = judge(tmp_path, asked, columns=columns)
+    assert not receipt.passed
+    message = receipt.verdicts[-1].observed
+    assert f"the regular expression {slow!r} was given up after 3 s over some texts of the column text" in message
 
 
 ODD = (
@@ -354,6 +379,7 @@ ODD = (
 )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", SUPPORTED)
 def test_whatever_an_argument_is_the_expectation_is_taken_or_refused(kind: str, tmp_path: Path) -> None:
     good, _ = CASES[kind]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from data_contracts.globs import compile_glob, folder_filter, path_filter
+from headway.data_contracts.store.globs import compile_glob, folder_filter, path_filter
 
 PATHS = st.lists(st.text("ab.[*?", min_size=1, max_size=4), min_size=1, max_size=4).map("/".join)
 

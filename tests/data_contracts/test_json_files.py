@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_contracts import json_files
-from data_contracts.errors import DataError
-from data_contracts.json_files import blocks, json_batches, json_columns
+from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.tables import json_files
+from headway.data_contracts.tables.json_files import blocks, json_batches, json_columns
 
 SECRET = "hunter2"
 Row = dict[str, Any]

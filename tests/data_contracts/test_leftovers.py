@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts import leftovers
-from data_contracts.leftovers import at_work_in, claimed, discard_if_abandoned, scratch_folder
-from data_contracts.publication import Workspace
+from headway.data_contracts.store import leftovers
+from headway.data_contracts.store.leftovers import at_work_in, claimed, discard_if_abandoned, scratch_folder
+from headway.data_contracts.store.publication import Workspace
 
 AT_WORK = """
 import sys, time
 from pathlib import Path
-from data_contracts.leftovers import at_work_in, scratch_folder
-from data_contracts.publication import Workspace
+from headway.data_contracts.store.leftovers import at_work_in, scratch_folder
+from headway.data_contracts.store.publication import Workspace
 root = Path(sys.argv[1])
 with at_work_in(root, root / "sessions"), scratch_folder("headway-") as scratch:
     (scratch / "rows.parquet").write_bytes(bytes(1000))
@@ -74,6 +74,7 @@ def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
+@pytest.mark.process
 def test_what_a_killed_process_left_is_gone_when_the_next_one_comes(root: Path, temporary: Path, at_work) -> None:
     process = at_work()
     os.kill(process.pid, signal.SIGKILL)
@@ -83,6 +84,7 @@ def test_what_a_killed_process_left_is_gone_when_the_next_one_comes(root: Path, 
     assert files(root) == [] and list(temporary.iterdir()) == []
 
 
+@pytest.mark.process
 def test_a_living_process_keeps_what_it_uses_whoever_else_was_killed(root: Path, temporary: Path, at_work) -> None:
     killed, living = at_work(), at_work()
     killed.kill()

@@ -15,13 +15,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from data_contracts import object_store, refs
-from data_contracts.digests import sha256_bytes
-from data_contracts.documents import Link, Snapshot
-from data_contracts.errors import ConfigError, EnvironmentProblem, IntegrityError, RefConflict
-from data_contracts.object_store import Patience
-from data_contracts.publication import Workspace
-from data_contracts.published_files import document_path
+from headway.data_contracts.store import object_store, refs
+from headway.data_contracts.store.digests import sha256_bytes
+from headway.data_contracts.store.documents import Link, Snapshot
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, IntegrityError, RefConflict
+from headway.data_contracts.store.object_store import Patience
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.published_files import document_path
 
 HASTY = Patience(deadline_s=1.5, attempt_s=1.0, first_wait_s=0.02, longest_wait_s=0.1)
 STEADY = Patience(deadline_s=60.0, attempt_s=1.0, first_wait_s=0.02, longest_wait_s=0.1)
@@ -86,11 +86,12 @@ def test_an_upload_that_never_gets_through_leaves_nothing_and_what_was_there_sta
 WRITER = """
 import sys
 from pathlib import Path
-from data_contracts.publication import Workspace
+from headway.data_contracts.store.publication import Workspace
 Workspace(sys.argv[1]).publish_file(Path(sys.argv[2]), "large")
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("held", ["uploads", "partNumber=2"])
 def test_a_writer_killed_in_mid_upload_leaves_nothing_under_the_name(
     workspace, line, tmp_path: Path, wait_until: Callable[..., object], held: str
@@ -173,16 +174,16 @@ def test_a_listing_that_lags_hides_no_entry(workspace, monkeypatch: pytest.Monke
 
 RACER = """
 import sys
-from data_contracts import refs
-from data_contracts.documents import Link
-from data_contracts.errors import RefConflict
-from data_contracts.publication import Workspace
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.documents import Link
+from headway.data_contracts.store.errors import RefConflict
+from headway.data_contracts.store.publication import Workspace
 workspace, rounds, own = Workspace(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 won = 0
 for number in range(rounds):
     sys.stdin.readline()
     try:
-        expected = refs._read(workspace, "race", number) if number else None
+        expected = refs.read_entry(workspace, "race", number) if number else None
         refs.move(workspace, "race", Link(kind="registration", sha256=own * 64), expected=expected, reason=own)
         print("won", flush=True)
     except RefConflict:
@@ -190,6 +191,7 @@ for number in range(rounds):
 """
 
 
+@pytest.mark.process
 def test_of_processes_that_race_for_a_ref_one_wins_each_round(workspace: Workspace) -> None:
     rounds, names = 40, ("a", "b", "c")
     racers = [
@@ -235,10 +237,10 @@ def test_a_store_that_stays_bad_is_given_up_by_name_within_the_deadline(workspac
     workspace.publish("some/object", b"x" * 1000)
     workspace = impatient(line)
     line.break_((fault, "GET", "some/object", 10_000))
-    began = time.monotonic()
+    started = time.monotonic()
     with pytest.raises(EnvironmentProblem) as caught:
         workspace.read("some/object")
-    waited_s = time.monotonic() - began
+    waited_s = time.monotonic() - started
     assert caught.value.exit_code == 8
     assert caught.value.where == f"s3://{line.bucket}/prefix/some/object"
     assert "failed" in caught.value.what
@@ -246,18 +248,35 @@ def test_a_store_that_stays_bad_is_given_up_by_name_within_the_deadline(workspac
     assert waited_s < STEADY.deadline_s, "far from for ever"
 
 
+def test_a_command_gives_up_sooner_on_a_store_that_has_never_answered_it(line, monkeypatch, caplog) -> None:
+    uri = f"s3://{line.bucket}/prefix"
+    Workspace.create(uri).publish_document(SNAPSHOT)
+    answers = object_store._Answers()
+    monkeypatch.setattr(object_store, "answers", answers)
+    monkeypatch.setattr(object_store, "FIRST_ANSWER_WITHIN_S", 0.5)
+    answers.person_waits = True
+    line.break_(("503", "", "", 10_000))
+    with pytest.raises(EnvironmentProblem, match=r"failed \d+ times in [01] s"):
+        Workspace.existing(uri)
+    assert not caplog.messages, "one line is enough"
+    line.break_()
+    assert Workspace.existing(uri)
+    line.break_(("503", "GET", "", 8))
+    assert not Workspace(uri, STEADY).is_empty(), "which has answered, and may fail for a while"
+
+
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [("403", "these credentials may not do it"), ("signature", "credentials are missing, wrong or expired")],
 )
-def test_a_refusal_is_told_at_once_and_holds_no_secret(workspace, line, fault: str, said: str) -> None:
+def test_a_refusal_is_told_at_once_and_holds_no_secret(workspace, line, fault: str, message: str) -> None:
     line.break_((fault, "", "", 10_000))
     for act in (
         lambda: workspace.read("a"),
         lambda: workspace.publish("a", b""),
         lambda: workspace.publish_document(SNAPSHOT),
     ):
-        with pytest.raises(EnvironmentProblem, match=said) as caught:
+        with pytest.raises(EnvironmentProblem, match=message) as caught:
             act()
         assert "hunter2" not in str(caught.value) and "AKIA" not in str(caught.value)
     assert len(line.log()) == 3
@@ -355,7 +374,7 @@ def test_many_threads_may_read_and_write_at_once(workspace) -> None:
 
 
 def test_what_is_known_of_an_object_is_not_read_again_until_it_changes(workspace, line, tmp_path: Path) -> None:
-    from data_contracts.digest_cache import DigestCache
+    from headway.data_contracts.tables.digest_cache import DigestCache
 
     workspace.publish("a", b"first")
     known = DigestCache(tmp_path / "cache.json")

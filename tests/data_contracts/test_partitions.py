@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_contracts.errors import DataError
-from data_contracts.partitions import NULL_PARTITION, partition_columns, partition_values
+from headway.data_contracts.sources.partitions import NULL_PARTITION, partition_columns, partition_values
+from headway.data_contracts.store.errors import DataError
 
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from data_contracts.pii import PATTERNS, PiiKind, holds_pii_sql
+from headway.data_contracts.rules.pii import PATTERNS, PiiKind, holds_pii_sql
 
 FOUND: dict[PiiKind, tuple[str, ...]] = {
     "email": ("ada@example.org", "mail ada.b-c+x@mail.example.co.uk now", "<a@b.io>"),

@@ -11,12 +11,12 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from data_contracts import profile as profile_module
-from data_contracts.column_types import type_name
-from data_contracts.profile import ColumnProfile, Profile, profile_rows
+from headway.data_contracts.drafting import profile as profile_module
+from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile, profile_rows
+from headway.data_contracts.types.column_types import type_name
 
 
-def profile(columns: Mapping[str, Any]) -> Profile:
+def profile(columns: Mapping[str, Any]) -> TableProfile:
     table = pa.table(dict(columns))
     with duckdb.connect() as connection:
         connection.register("rows", table)

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,16 +18,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from data_contracts import stages
-from data_contracts.digest_cache import DigestCache
-from data_contracts.digests import HASHERS, Algorithm, sha256_bytes
-from data_contracts.documents import ContractReceipt, Link, Snapshot, SourceFile, StoredFile
-from data_contracts.errors import DataError, EnvironmentProblem, IntegrityError
-from data_contracts.leftovers import staging_name
-from data_contracts.object_store import ObjectStore
-from data_contracts.places import confined
-from data_contracts.publication import Sync, Workspace
-from data_contracts.published_files import document_path
+from headway.data_contracts.store import stages
+from headway.data_contracts.store.digests import HASHERS, Algorithm, sha256_bytes
+from headway.data_contracts.store.documents import ContractReceipt, Link, Snapshot, SourceFile, StoredFile
+from headway.data_contracts.store.errors import ConfigError, DataError, EnvironmentProblem, IntegrityError
+from headway.data_contracts.store.leftovers import staging_name
+from headway.data_contracts.store.object_store import ObjectStore
+from headway.data_contracts.store.places import confined
+from headway.data_contracts.store.publication import Sync, Workspace
+from headway.data_contracts.store.published_files import canonical_uri, document_path
+from headway.data_contracts.tables.digest_cache import DigestCache
 
 SNAPSHOT = Snapshot(
     format="text-files",
@@ -36,7 +37,7 @@ SNAPSHOT = Snapshot(
 )
 
 
-@pytest.fixture(params=["folder", "memory", "s3"])
+@pytest.fixture(params=["folder", "memory", pytest.param("s3", marks=pytest.mark.process)])
 def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
     places = {
         "folder": lambda: str(tmp_path / "workspace"),
@@ -343,6 +344,7 @@ def test_a_stored_file_that_was_altered_or_lost_is_named_by_every_way_to_it(
             way()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("algorithm", ["sha256", "blake3"])
 def test_a_file_goes_up_from_its_own_place_only_as_its_document_says(
     request: pytest.FixtureRequest, algorithm: Algorithm
@@ -410,3 +412,12 @@ def test_a_new_workspace_is_its_users_alone_and_one_that_is_there_keeps_its_mode
         os.umask(before)
     modes = [path.stat().st_mode & 0o777 for path in (tmp_path / "above" / "new", tmp_path / "above", shared)]
     assert modes == [0o700, 0o777, 0o770]
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:9/team", "https://host.example/team", "FTP://host.example/team"])
+def test_a_place_that_takes_no_objects_is_no_workspace_and_is_not_asked(uri: str) -> None:
+    started_s = time.monotonic()
+    for use in (Workspace, Workspace.create, Workspace.existing, canonical_uri):
+        with pytest.raises(ConfigError, match=r"is neither.*s3://bucket/prefix"):
+            use(uri)
+    assert time.monotonic() - started_s < 5

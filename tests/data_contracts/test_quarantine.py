@@ -11,22 +11,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.checks import Check, compile_checks
-from data_contracts.contract import parse_contract
-from data_contracts.documents import ContractReceipt, Link, StoredFile
-from data_contracts.errors import IntegrityError
-from data_contracts.publication import Workspace
-from data_contracts.quarantine import (
+from headway.data_contracts.engine.quarantine import (
     MAX_LISTED_ROWS,
     Quarantine,
     QuarantinedRow,
-    left_out_rows,
+    excluded_rows,
     listed_rows,
-    set_aside,
+    quarantine_rows,
     write_quarantine,
 )
-from data_contracts.rows_database import RowsDatabase
-from data_contracts.rows_files import of_parquet
+from headway.data_contracts.rules.checks import Check, compile_checks
+from headway.data_contracts.rules.contract import parse_contract
+from headway.data_contracts.scans.rows_database import RowsDatabase
+from headway.data_contracts.store.documents import ContractReceipt, Link, StoredFile
+from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.tables.rows_files import of_parquet
 
 NUM_ROWS = 3000
 CONTRACT = parse_contract(
@@ -92,7 +92,7 @@ def num_remaining(connection: duckdb.DuckDBPyConnection) -> int:
 def test_nan_infinity_and_null_are_set_aside_by_row(
     database: RowsDatabase, connection: duckdb.DuckDBPyConnection, written: Written
 ) -> None:
-    found = set_aside(connection, database, of("clean-share"), 0.001)
+    found = quarantine_rows(connection, database, of("clean-share"), 0.001)
     assert written(connection, found) == [("rows.parquet", row, ("clean-share",)) for row in (1500, 1501, 1502)]
     assert found.num_by_check == {"clean-share.not_null": 1, "clean-share.finite": 2}
     assert found.is_within_limit
@@ -102,7 +102,7 @@ def test_nan_infinity_and_null_are_set_aside_by_row(
 def test_a_row_is_set_aside_once_however_often_it_breaks_a_rule(
     database: RowsDatabase, connection: duckdb.DuckDBPyConnection, written: Written
 ) -> None:
-    found = set_aside(connection, database, of("odd-path"), 1)
+    found = quarantine_rows(connection, database, of("odd-path"), 1)
     assert written(connection, found) == [("rows.parquet", 0, ("odd-path",))]
     assert found.num_quarantined == 1
     assert num_remaining(connection) == NUM_ROWS - 1
@@ -120,7 +120,7 @@ def test_of_two_rows_with_one_path_only_the_one_that_breaks_the_rule_goes(
         arguments={"min": 2, "max": None, "type": "int64"},
         quarantine_rule="a",
     )
-    assert [row.row for row in written(connection, set_aside(connection, database, [check], 1))] == [0, 1]
+    assert [row.row for row in written(connection, quarantine_rows(connection, database, [check], 1))] == [0, 1]
     remaining = connection.execute("SELECT number FROM rows WHERE path = '0003'").fetchall()
     assert remaining == [(3,)]
 
@@ -128,7 +128,7 @@ def test_of_two_rows_with_one_path_only_the_one_that_breaks_the_rule_goes(
 def test_over_the_limit_rows_are_counted_and_a_few_listed(
     database: RowsDatabase, connection: duckdb.DuckDBPyConnection, written: Written
 ) -> None:
-    found = set_aside(connection, database, of("small"), 0.01)
+    found = quarantine_rows(connection, database, of("small"), 0.01)
     assert (found.num_quarantined, found.num_allowed) == (2000, 30)
     assert not found.is_within_limit
     assert len(written(connection, found)) == MAX_LISTED_ROWS
@@ -145,7 +145,7 @@ def test_a_rule_that_raises_sets_nothing_aside_and_is_reported(
         column="gone",
         quarantine_rule="gone",
     )
-    found = set_aside(connection, database, [broken, *of("clean-share")], 1)
+    found = quarantine_rows(connection, database, [broken, *of("clean-share")], 1)
     assert found.raised == {"gone": "BinderException"}
     assert found.num_quarantined == 3
 
@@ -153,7 +153,7 @@ def test_a_rule_that_raises_sets_nothing_aside_and_is_reported(
 def test_no_rule_sets_nothing_aside(
     database: RowsDatabase, connection: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
-    found = set_aside(connection, database, [], 0)
+    found = quarantine_rows(connection, database, [], 0)
     assert found.num_quarantined == 0
     assert write_quarantine(connection, found, tmp_path / "left-out.parquet") is None
     assert not (tmp_path / "left-out.parquet").exists()
@@ -209,28 +209,28 @@ def test_the_rows_left_out_are_those_set_aside_by_file_and_number(
     several: RowsDatabase, several_files: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
     rule = dataclasses.replace(of("small")[0], arguments={"min": 998, "max": 2002, "type": "int64"})
-    workspace, receipt = publish(several_files, set_aside(several_files, several, [rule], 1), tmp_path)
-    left_out = left_out_rows(workspace, receipt)
+    workspace, receipt = publish(several_files, quarantine_rows(several_files, several, [rule], 1), tmp_path)
+    excluded = excluded_rows(workspace, receipt)
     # Numbers below 998 lie in c, those above 2002 in b; a has none to leave out.
-    assert {path: rows.tolist() for path, rows in left_out.items()} == {
+    assert {path: rows.tolist() for path, rows in excluded.items()} == {
         "b.parquet": list(range(3, 1000)),
         "c.parquet": list(range(998)),
     }
-    assert {str(rows.dtype) for rows in left_out.values()} == {"int64"}
+    assert {str(rows.dtype) for rows in excluded.values()} == {"int64"}
 
 
 def test_no_quarantine_leaves_nothing_out(
     several: RowsDatabase, several_files: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
-    assert left_out_rows(*publish(several_files, set_aside(several_files, several, [], 1), tmp_path)) == {}
+    assert excluded_rows(*publish(several_files, quarantine_rows(several_files, several, [], 1), tmp_path)) == {}
 
 
 def test_a_list_that_is_not_whole_or_not_itself_is_refused(
     several: RowsDatabase, several_files: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
-    workspace, receipt = publish(several_files, set_aside(several_files, several, of("small"), 0.01), tmp_path)
+    workspace, receipt = publish(several_files, quarantine_rows(several_files, several, of("small"), 0.01), tmp_path)
     with pytest.raises(IntegrityError, match=r"quarantine/.*: lists 1,000 of 2,000 rows"):
-        left_out_rows(workspace, receipt)
+        excluded_rows(workspace, receipt)
     assert receipt.quarantine is not None
     path = workspace.local_path(receipt.quarantine.path)
     whole = path.read_bytes()
@@ -239,16 +239,16 @@ def test_a_list_that_is_not_whole_or_not_itself_is_refused(
         flipped[place] ^= 1 << place % 8
         path.write_bytes(bytes(flipped))
         with pytest.raises(IntegrityError, match=r"its bytes differ"):
-            left_out_rows(workspace, receipt)
+            excluded_rows(workspace, receipt)
     path.unlink()
     with pytest.raises(IntegrityError, match=r"the file is gone"):
-        left_out_rows(workspace, receipt)
+        excluded_rows(workspace, receipt)
 
 
 def test_equal_rows_give_equal_bytes_however_they_were_found(
     several: RowsDatabase, several_files: duckdb.DuckDBPyConnection, tmp_path: Path
 ) -> None:
-    found = set_aside(several_files, several, of("small", "odd-path"), 1)
+    found = quarantine_rows(several_files, several, of("small", "odd-path"), 1)
     first = write_quarantine(several_files, found, tmp_path / "one.parquet")
     several_files.execute("CREATE TABLE again AS SELECT * FROM broken ORDER BY hash(rowid)")
     several_files.execute("DELETE FROM broken")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.quick_imports import quick_imports
+from headway.data_contracts.engine.quick_imports import quick_imports
 
 
 @pytest.fixture
@@ -52,10 +52,10 @@ def test_whatever_happens_imports_and_garbage_are_as_before() -> None:
     gc.enable()
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_charts_and_tests_of_distributions_are_not_run_with_great_expectations() -> None:
     program = (
-        "import sys, data_contracts.duckdb_engine\n"
+        "import sys, headway.data_contracts.engine.duckdb_engine\n"
         "print([name for name in ('altair.vegalite', 'scipy.stats._stats_py') if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

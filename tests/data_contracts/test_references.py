@@ -7,11 +7,11 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_contracts.references import chain, reached, removal_order, said_in
+from headway.data_contracts.store.references import chain, reached, references_in, removal_order
 
 NAMES = "abcdefghij"
 GRAPHS = st.dictionaries(st.sampled_from(NAMES), st.sets(st.sampled_from(NAMES), max_size=4), max_size=10)
-LAYERED = GRAPHS.map(lambda graph: {name: {each for each in said if each > name} for name, said in graph.items()})
+LAYERED = GRAPHS.map(lambda graph: {name: {each for each in message if each > name} for name, message in graph.items()})
 
 
 @given(GRAPHS, st.sets(st.sampled_from(NAMES), max_size=3))
@@ -33,8 +33,8 @@ def test_nothing_goes_before_what_says_its_name(graph, garbage) -> None:
     order = removal_order(garbage, lambda name: graph.get(name, ()))
     assert sorted(order) == sorted(garbage)
     for name in garbage:
-        for said in graph.get(name, set()) & garbage:
-            assert order.index(name) < order.index(said)
+        for message in graph.get(name, set()) & garbage:
+            assert order.index(name) < order.index(message)
 
 
 @given(GRAPHS, st.sets(st.sampled_from(NAMES)))
@@ -44,9 +44,9 @@ def test_things_that_name_each_other_go_once_each(graph, garbage) -> None:
 
 def test_names_are_found_in_fields_that_nobody_has_thought_of_yet() -> None:
     a, b, c = "a" * 64, "b" * 64, "c" * 64
-    said = said_in(
+    message = references_in(
         {"later": [{"path": "x/y", "n": 1}, {"kind": "run", "sha256": a}], "text": f"code/{b}.zip", c: {"path": 3}}
     )
-    assert said.paths == {"x/y"}
-    assert said.links == {("run", a)}
-    assert said.digests == {a, b, c}
+    assert message.paths == {"x/y"}
+    assert message.links == {("run", a)}
+    assert message.digests == {a, b, c}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from data_contracts.distribution_picture import Bar
-from data_contracts.report_columns import ColumnCard, DriftFigure, State, columns_section
+from headway.data_contracts.report.columns import ColumnCard, DriftFigure, State, columns_section
+from headway.data_contracts.report.distribution_picture import Bar
 
 HOSTILE = "<script>alert('x')</script>\u202e\n.py"
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
-from data_contracts.quarantine import QuarantinedRow
-from data_contracts.report_quarantine import MAX_ROWS_OF_RULE, quarantine_section, sample_quarantine
+from headway.data_contracts.engine.quarantine import QuarantinedRow
+from headway.data_contracts.report.quarantined_rows import MAX_ROWS_OF_RULE, quarantine_section, sample_quarantine
 
 
 def listed(folder: Path, rows: list[QuarantinedRow]) -> Path:
@@ -19,6 +20,7 @@ def listed(folder: Path, rows: list[QuarantinedRow]) -> Path:
     return path
 
 
+@pytest.mark.process
 def test_every_row_is_counted_for_every_rule_it_breaks(tmp_path: Path) -> None:
     rows = [QuarantinedRow("a", number, ("low", "odd") if number % 2 else ("low",)) for number in range(200_000)]
     assert sample_quarantine(listed(tmp_path, rows)).num_by_rule == {"low": 200_000, "odd": 100_000}

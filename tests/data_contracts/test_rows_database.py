@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.digest_cache import DigestCache
-from data_contracts.errors import DataError
-from data_contracts.rows_database import ALL_ROWS, BROKEN, NAMED_ROWS, ROWS, RowsDatabase
-from data_contracts.rows_files import FILE_COLUMN, ROW_COLUMN, RowsFiles, of_parquet
-from data_contracts.sources import SourceSpec, rows_files, take_snapshot
+from headway.data_contracts.scans.rows_database import ALL_ROWS, BROKEN, NAMED_ROWS, ROWS, RowsDatabase
+from headway.data_contracts.sources.reading import SourceSpec, rows_files, take_snapshot
+from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.data_contracts.tables.rows_files import FILE_COLUMN, ROW_COLUMN, RowsFiles, of_parquet
 
 Connect = Callable[[RowsFiles], duckdb.DuckDBPyConnection]
 
@@ -94,6 +94,7 @@ def test_a_column_that_a_file_lacks_is_null_there(tmp_path: Path, connect: Conne
     assert found == [(1, None, 0), (2, "new", 1)]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["text-files", "csv", "json-lines"])
 def test_rows_of_every_format_are_named_alike(tmp_path: Path, connect: Connect, kind: str) -> None:
     (tmp_path / "data").mkdir()

@@ -13,11 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.contract import Contract, parse_contract
-from data_contracts.documents import ContractReceipt, Snapshot, StoredFile
-from data_contracts.leakage import PipelineSplit
-from data_contracts.rows_files import RowsFiles, of_parquet
-from data_contracts.validation import Surroundings, validate
+from headway.data_contracts.engine.validation import ValidationContext, validate
+from headway.data_contracts.rules.contract import Contract, parse_contract
+from headway.data_contracts.scans.leakage import PipelineSplit
+from headway.data_contracts.store.documents import ContractReceipt, Snapshot, StoredFile
+from headway.data_contracts.tables.rows_files import RowsFiles, of_parquet
+
+pytestmark = pytest.mark.process
 
 CONTRACT_FILE = StoredFile(path="contracts/events.yaml", size_bytes=1, sha256="ab" * 32)
 NUM_FILES, ROWS_PER_FILE = 3, 1000
@@ -113,15 +115,15 @@ def snapshot_of(files: RowsFiles) -> Snapshot:
 
 
 def judge_files(files: RowsFiles, contract: Contract, scratch: Path, **given: Any) -> ContractReceipt:
-    left_out = scratch / "left-out.parquet"
+    excluded = scratch / "left-out.parquet"
     return validate(
         contract,
         CONTRACT_FILE,
         snapshot_of(files),
         files,
         scratch,
-        quarantine_file=left_out,
-        surroundings=Surroundings(**given),
+        quarantine_file=excluded,
+        surroundings=ValidationContext(**given),
     )
 
 

@@ -21,12 +21,12 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from data_contracts.checks import Check
-from data_contracts.contract import parse_contract
-from data_contracts.documents import ExpectationVerdict, Snapshot, StoredFile
-from data_contracts.exact_checks import num_broken_sql
-from data_contracts.rows_files import of_parquet
-from data_contracts.validation import validate
+from headway.data_contracts.engine.validation import validate
+from headway.data_contracts.rules.checks import Check
+from headway.data_contracts.rules.contract import parse_contract
+from headway.data_contracts.scans.exact_checks import num_broken_sql
+from headway.data_contracts.store.documents import ExpectationVerdict, Snapshot, StoredFile
+from headway.data_contracts.tables.rows_files import of_parquet
 
 NUM_ROWS = 8
 TEXTS = (
@@ -193,12 +193,12 @@ def orders(draw: st.DrawFn) -> Asked:
 def shares(draw: st.DrawFn) -> Asked:
     name, least, greatest = draw(st.sampled_from("kbct")), draw(st.sampled_from((0.1, 0.2, 0.25))), 0.5
 
-    def judged(rows: dict[str, list[Any]]) -> Expected:
+    def evaluated(rows: dict[str, list[Any]]) -> Expected:
         counts = Counter(value for value in rows[name] if value is not None)
         total = sum(counts.values())
         return bool(total) and least <= min(counts.values()) / total and max(counts.values()) / total <= greatest, None
 
-    return "balance", {"column": name, "min_share": least, "max_share": greatest}, judged
+    return "balance", {"column": name, "min_share": least, "max_share": greatest}, evaluated
 
 
 @st.composite
@@ -207,12 +207,12 @@ def statistics(draw: st.DrawFn) -> Asked:
     low = draw(st.sampled_from((-1, 0, 0.1, 1)))
     high = low + draw(st.sampled_from((0, 1, 1e6)))
 
-    def judged(rows: dict[str, list[Any]]) -> Expected:
+    def evaluated(rows: dict[str, list[Any]]) -> Expected:
         values = [value for value in rows[name] if value is not None]
         figure = figure_of(statistic, values)
         return figure is not None and low <= figure <= high, None
 
-    return "statistics", {"column": name, "statistic": statistic, "min": low, "max": high}, judged
+    return "statistics", {"column": name, "statistic": statistic, "min": low, "max": high}, evaluated
 
 
 def figure_of(statistic: str, values: list[Any]) -> Any:

@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts import converted_tables, digest_cache, source_stores
-from data_contracts.digest_cache import RACY_NS, DigestCache
-from data_contracts.documents import Snapshot
-from data_contracts.errors import ConfigError, DataError
-from data_contracts.parquet_files import Footer, read_footer
-from data_contracts.sources import SourceSpec, read_rows, rows_files, take_snapshot
+from headway.data_contracts.sources import stores
+from headway.data_contracts.sources.reading import SourceSpec, read_rows, rows_files, take_snapshot
+from headway.data_contracts.store.documents import Snapshot
+from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.data_contracts.tables import converted_tables, digest_cache
+from headway.data_contracts.tables.digest_cache import RACY_NS, DigestCache
+from headway.data_contracts.tables.parquet_files import Footer, read_footer
 
 Take = Callable[..., Snapshot]
 
@@ -149,7 +150,7 @@ def test_a_file_replaced_between_its_footer_and_its_digest_is_an_error(
         parquet(path, a=[1, 2])
         return found
 
-    monkeypatch.setattr(source_stores, "read_footer", read_and_replace)
+    monkeypatch.setattr(stores, "read_footer", read_and_replace)
     with pytest.raises(DataError, match=r"a\.parquet: the file changed while it was read"):
         take("parquet")
 
@@ -193,6 +194,7 @@ def test_a_type_declared_for_a_parquet_column_is_a_mistake(tmp_path: Path, take:
         take("parquet", column_types={"a": "int32"})
 
 
+@pytest.mark.process
 def test_the_first_csv_files_types_hold_for_all(tmp_path: Path, take: Take) -> None:
     text(tmp_path / "data" / "a.csv", "n,s,c\n1,x,007\n,y,010\n")
     text(tmp_path / "data" / "b.csv.gz", gzip.compress(b"s,n,c\nz,5,1\n"))
@@ -205,6 +207,7 @@ def test_the_first_csv_files_types_hold_for_all(tmp_path: Path, take: Take) -> N
         take("csv")
 
 
+@pytest.mark.process
 def test_csv_files_of_other_columns_are_refused_and_optional_ones_taken(tmp_path: Path, take: Take) -> None:
     text(tmp_path / "data" / "a.csv", "n\n1\n")
     text(tmp_path / "data" / "b.csv", "n,s\n1,x\n")
@@ -215,8 +218,9 @@ def test_csv_files_of_other_columns_are_refused_and_optional_ones_taken(tmp_path
     assert snapshot.num_rows == 2
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
-    ("header", "said"),
+    ("header", "message"),
     [
         ("n", r"it lacks `total_minutes`, which `source\.column_types` in the pipeline file lists\. Write"),
         (
@@ -228,13 +232,14 @@ def test_csv_files_of_other_columns_are_refused_and_optional_ones_taken(tmp_path
     ],
 )
 def test_a_declared_csv_column_that_the_first_file_lacks_is_told_with_what_is_there_instead(
-    tmp_path: Path, take: Take, header: str, said: str
+    tmp_path: Path, take: Take, header: str, message: str
 ) -> None:
     text(tmp_path / "data" / "a.csv", f"{header}\n{'1,2'[: 2 * header.count(',') + 1]}\n")
-    with pytest.raises(DataError, match=rf"a\.csv: .*{said}"):
+    with pytest.raises(DataError, match=rf"a\.csv: .*{message}"):
         take("csv", column_types={"n": "int64", "total_minutes": "int64"})
 
 
+@pytest.mark.process
 def test_a_renamed_column_of_a_later_file_is_told_with_its_new_name(tmp_path: Path, take: Take) -> None:
     text(tmp_path / "data" / "a.csv", "n,spend\n1,2\n")
     text(tmp_path / "data" / "b.csv", "n,spent\n1,2\n")
@@ -242,6 +247,7 @@ def test_a_renamed_column_of_a_later_file_is_told_with_its_new_name(tmp_path: Pa
         take("csv")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("prefix", "is_guessed"), [("", True), (40 * "x", False)], ids=["short", "long"])
 def test_of_thousands_of_other_columns_some_are_told_and_compared_as_far_as_that_is_quick(
     tmp_path: Path, take: Take, prefix: str, is_guessed: bool
@@ -255,6 +261,7 @@ def test_of_thousands_of_other_columns_some_are_told_and_compared_as_far_as_that
     assert len(str(refused.value)) < 2000
 
 
+@pytest.mark.process
 def test_json_lines_may_lack_keys_and_have_no_others(tmp_path: Path, take: Take) -> None:
     text(tmp_path / "data" / "a.jsonl", '{"a": 1, "tokens": [1, 2]}\n\n{"b": "x"}\n')
     text(tmp_path / "data" / "b.jsonl", '{"b": null}\n')
@@ -266,6 +273,7 @@ def test_json_lines_may_lack_keys_and_have_no_others(tmp_path: Path, take: Take)
         take("json-lines")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["csv", "json-lines"])
 def test_an_empty_text_file_is_refused(tmp_path: Path, take: Take, kind: str) -> None:
     text(tmp_path / "data" / "a", b"")
@@ -273,6 +281,7 @@ def test_an_empty_text_file_is_refused(tmp_path: Path, take: Take, kind: str) ->
         take(kind)
 
 
+@pytest.mark.process
 def test_zero_rows_are_rows_too(tmp_path: Path, take: Take) -> None:
     pq_path = tmp_path / "data" / "a.parquet"
     parquet(pq_path, a=pa.array([], pa.int64()))
@@ -282,6 +291,7 @@ def test_zero_rows_are_rows_too(tmp_path: Path, take: Take) -> None:
     assert take("csv", column_types={"a": "int64"}).num_rows == 0
 
 
+@pytest.mark.process
 def test_text_whose_bytes_are_known_is_not_parsed_again(
     tmp_path: Path, take: Take, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,21 +326,23 @@ def test_a_remote_table_is_the_local_one(tmp_path: Path, take: Take, cache: Dige
     assert take("parquet", uri=uri) == take("parquet")
 
 
+@pytest.mark.process
 def test_a_remote_file_that_changes_while_it_is_read_is_an_error(take: Take, monkeypatch: pytest.MonkeyPatch) -> None:
     uri, fs = f"memory://{uuid.uuid4().hex}", fsspec.filesystem("memory")
     fs.pipe_file(f"{uri}/a.csv", b"n\n1\n")
-    copy_remote = source_stores.copy_remote
+    copy_remote = stores.copy_remote
 
     def copy_and_replace(*arguments: Any) -> Any:
         copied = copy_remote(*arguments)
         fs.pipe_file(f"{uri}/a.csv", b"n\n2\n")
         return copied
 
-    monkeypatch.setattr(source_stores, "copy_remote", copy_and_replace)
+    monkeypatch.setattr(stores, "copy_remote", copy_and_replace)
     with pytest.raises(DataError, match=r"a\.csv: the file changed while it was read"):
         take("csv", uri=uri)
 
 
+@pytest.mark.process
 def test_ten_thousand_files_are_one_snapshot_whose_second_look_reads_no_data(
     tmp_path: Path, take: Take, cache: DigestCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,6 +358,7 @@ def test_ten_thousand_files_are_one_snapshot_whose_second_look_reads_no_data(
     assert take("parquet") == first
 
 
+@pytest.mark.process
 def test_files_converted_once_are_kept_for_the_database(
     tmp_path: Path, take: Take, cache: DigestCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,14 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts import digest_cache, source_bytes
-from data_contracts.digest_cache import RACY_NS, DigestCache
-from data_contracts.digests import sha256_bytes
-from data_contracts.documents import SourceFile
-from data_contracts.errors import DataError
-from data_contracts.file_cache import FileCache
-from data_contracts.source_bytes import hash_remote, proved
-from data_contracts.sources import SourceSpec, read_rows, take_snapshot
+from headway.data_contracts.sources import verified_bytes
+from headway.data_contracts.sources.reading import SourceSpec, read_rows, take_snapshot
+from headway.data_contracts.sources.verified_bytes import hash_remote, proved
+from headway.data_contracts.store.digests import sha256_bytes
+from headway.data_contracts.store.documents import SourceFile
+from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.tables import digest_cache
+from headway.data_contracts.tables.digest_cache import RACY_NS, DigestCache
+from headway.data_contracts.tables.file_cache import FileCache
 
 DATA = b"some bytes"
 FILE = SourceFile(path="a", size_bytes=len(DATA), sha256=sha256_bytes(DATA))
@@ -57,7 +58,7 @@ def test_a_change_during_the_body_is_an_error(path: Path, tmp_path: Path, change
 def test_an_edit_within_one_tick_of_the_clock_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a file system with coarse stamps: size, times and inode say nothing."""
     identity = (len(DATA), 0, digest_cache.time.time_ns(), 1)
-    for module in (digest_cache, source_bytes):
+    for module in (digest_cache, verified_bytes):
         monkeypatch.setattr(module, "stat_identity", lambda status: identity)
     with pytest.raises(DataError, match=r"changed while it was read"), proved(str(path), FILE):
         path.write_bytes(b"Some bytes")
@@ -76,7 +77,7 @@ def test_a_known_unchanged_file_is_not_hashed_again(
     monkeypatch.setattr(digest_cache.time, "time_ns", lambda: later_ns)
     digests = DigestCache(tmp_path / "digests")
     digests.digest(path)
-    for module in (digest_cache, source_bytes):
+    for module in (digest_cache, verified_bytes):
         monkeypatch.setattr(module, "hash_stable", lambda path: pytest.fail(f"{path} was hashed"))
     with proved(str(path), FILE, digests=digests) as found:
         assert found == path
@@ -111,7 +112,7 @@ def test_a_file_that_vanished_or_is_forbidden_is_named(path: Path, monkeypatch: 
     def refuse(*_: Any, **__: Any) -> os.stat_result:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(source_bytes, "hash_stable", refuse)
+    monkeypatch.setattr(verified_bytes, "hash_stable", refuse)
     path.write_bytes(DATA)
     with pytest.raises(DataError, match=r"a: cannot be read \(Permission denied\)"), proved(str(path), FILE):
         pass
@@ -195,6 +196,7 @@ def test_tables_on_a_web_server_are_read_and_failures_named(store: tuple[str, ty
         take_snapshot(spec, base=tmp_path, cache=cache)
 
 
+@pytest.mark.process
 def test_an_etag_saves_reading_and_a_wrong_one_is_found_out_by_the_reader(
     store: tuple[str, type[_Store]], tmp_path: Path
 ) -> None:
@@ -214,6 +216,7 @@ def test_an_etag_saves_reading_and_a_wrong_one_is_found_out_by_the_reader(
     assert take_snapshot(spec, base=tmp_path, cache=cache) != first
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("etag", ['W/"1"', ""])
 def test_without_a_strong_etag_everything_is_read_again(
     store: tuple[str, type[_Store]], tmp_path: Path, etag: str

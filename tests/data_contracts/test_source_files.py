@@ -11,8 +11,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from data_contracts.errors import ConfigError, DataError
-from data_contracts.source_files import list_local, list_remote
+from headway.data_contracts.sources.listing import list_local, list_remote
+from headway.data_contracts.store.errors import ConfigError, DataError
 
 
 def write(root: Path, *names: str) -> None:

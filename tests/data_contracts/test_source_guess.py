@@ -8,10 +8,10 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from data_contracts.errors import ConfigError, DataError
-from data_contracts.source_files import list_local, list_remote
-from data_contracts.source_guess import GuessedSource, guess_source
-from data_contracts.sources import resolve_base_uri
+from headway.data_contracts.sources.inference import GuessedSource, guess_source
+from headway.data_contracts.sources.listing import list_local, list_remote
+from headway.data_contracts.sources.reading import resolve_base_uri
+from headway.data_contracts.store.errors import ConfigError, DataError
 
 
 def make(folder: Path, *names: str) -> None:
@@ -66,14 +66,14 @@ def test_what_writers_leave_beside_tables_is_left_out(tmp_path: Path) -> None:
     )
     found = guess_source("data", base=tmp_path)
     assert wanted(found, tmp_path) == ["day=1/a.parquet"]
-    assert found.num_left_out >= 1
+    assert found.num_excluded >= 1
 
 
 def test_texts_of_the_commonest_kind_are_read_and_the_others_counted(tmp_path: Path) -> None:
     make(tmp_path, "data/a.py", "data/pkg/__init__.py", "data/b.md")
     found = guess_source("data", base=tmp_path)
     assert wanted(found, tmp_path) == ["a.py", "pkg/__init__.py"]
-    assert found.num_left_out == 1
+    assert found.num_excluded == 1
 
 
 def test_two_formats_of_tables_are_refused_by_name(tmp_path: Path) -> None:

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.digest_cache import DigestCache
-from data_contracts.errors import ConfigError, IntegrityError
-from data_contracts.source_places import file_place, resolve_base_uri
-from data_contracts.sources import SourceSpec, take_snapshot
+from headway.data_contracts.sources.locations import file_place, resolve_base_uri
+from headway.data_contracts.sources.reading import SourceSpec, take_snapshot
+from headway.data_contracts.store.errors import ConfigError, IntegrityError
+from headway.data_contracts.tables.digest_cache import DigestCache
 
 
 def place(uri: str) -> str:
     return resolve_base_uri(SourceSpec(uri=uri), base=Path("/base"))
 
 
+@pytest.mark.process
 def test_a_folder_of_an_installed_package_is_found_without_importing_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -35,6 +36,7 @@ def test_a_folder_of_an_installed_package_is_found_without_importing_it(
     assert (snapshot.num_rows, snapshot.columns) == (2, {"f0": "int64", "f1": "int64"})
 
 
+@pytest.mark.process
 def test_scikit_learns_digits_are_a_source(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     spec = SourceSpec(
@@ -70,11 +72,12 @@ def test_a_file_never_lies_outside_its_source() -> None:
         file_place("/data", "../secret")
 
 
+@pytest.mark.process
 def test_asking_where_a_package_lies_imports_little() -> None:
     code = (
         "import sys; from pathlib import Path\n"
-        "from data_contracts.source_places import resolve_base_uri\n"
-        "from data_contracts.source_spec import SourceSpec\n"
+        "from headway.data_contracts.sources.locations import resolve_base_uri\n"
+        "from headway.data_contracts.tables.source_spec import SourceSpec\n"
         "resolve_base_uri(SourceSpec(uri='python:pyarrow/include'), base=Path('/'))\n"
         "print({'pyarrow', 'pandas', 'duckdb', 'numpy'} & set(sys.modules))\n"
     )

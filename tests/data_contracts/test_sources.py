@@ -20,14 +20,21 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from data_contracts import digest_cache
-from data_contracts.digest_cache import RACY_NS, DigestCache
-from data_contracts.digests import sha256_bytes
-from data_contracts.documents import Snapshot, SourceFile
-from data_contracts.errors import ConfigError, DataError, IntegrityError
-from data_contracts.parquet_files import BATCH_BYTES
-from data_contracts.sources import SourceSpec, read_file, read_rows, resolve_base_uri, rows_files, take_snapshot
-from data_contracts.text_rows import TEXT_COLUMNS
+from headway.data_contracts.sources.reading import (
+    SourceSpec,
+    read_file,
+    read_rows,
+    resolve_base_uri,
+    rows_files,
+    take_snapshot,
+)
+from headway.data_contracts.store.digests import sha256_bytes
+from headway.data_contracts.store.documents import Snapshot, SourceFile
+from headway.data_contracts.store.errors import ConfigError, DataError, IntegrityError
+from headway.data_contracts.tables import digest_cache
+from headway.data_contracts.tables.digest_cache import RACY_NS, DigestCache
+from headway.data_contracts.tables.parquet_files import BATCH_BYTES
+from headway.data_contracts.tables.text_rows import TEXT_COLUMNS
 
 FILES = {"a.py": b"print(1)\n", "b/c.py": b"x = 'caf\xc3\xa9'\n", "d.txt": b"not wanted", "empty.py": b""}
 SPEC = SourceSpec(uri="data", include=("**/*.py",))
@@ -134,13 +141,14 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(
         take_snapshot(SPEC, base=base, cache=cache)
 
 
+@pytest.mark.process
 def test_an_unreadable_file_is_named(base: Path) -> None:
     code = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from data_contracts.digest_cache import DigestCache\n"
-        "from data_contracts.errors import DataError\n"
-        "from data_contracts.sources import SourceSpec, take_snapshot\n"
+        "from headway.data_contracts.tables.digest_cache import DigestCache\n"
+        "from headway.data_contracts.store.errors import DataError\n"
+        "from headway.data_contracts.sources.reading import SourceSpec, take_snapshot\n"
         "if os.getuid() == 0: os.setuid(65534)\n"
         "try: take_snapshot(SourceSpec(uri='.'), base=Path(sys.argv[1]), cache=DigestCache(Path('/nowhere/cache')))\n"
         "except DataError as error: print(error)\n"
@@ -207,6 +215,7 @@ def test_a_text_file_is_a_table_of_one_row(base: Path, cache: DigestCache) -> No
         assert {field.name: str(field.type) for field in batch.schema} == TEXT_COLUMNS
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["parquet", "csv", "json-lines"])
 def test_rows_of_every_format_come_in_file_order_and_the_columns_of_the_snapshot(
     tmp_path: Path, cache: DigestCache, kind: str
@@ -228,6 +237,7 @@ def test_rows_of_every_format_come_in_file_order_and_the_columns_of_the_snapshot
     assert [row for b in batches for row in b.to_pylist()] == [{"n": n, "s": str(n % 7)} for n in numbers]
 
 
+@pytest.mark.process
 def test_a_row_group_as_large_as_its_file_is_never_held_whole(tmp_path: Path, cache: DigestCache) -> None:
     (tmp_path / "data").mkdir()
     floats = np.random.default_rng(0).random((8, 1_000_000))
@@ -245,6 +255,7 @@ def test_a_row_group_as_large_as_its_file_is_never_held_whole(tmp_path: Path, ca
     assert most_bytes < 40 << 20  # of 64 MB
 
 
+@pytest.mark.process
 def test_one_giant_row_among_small_ones_is_split_from_them(tmp_path: Path, cache: DigestCache) -> None:
     (tmp_path / "data").mkdir()
     texts = ["x"] * 1000
@@ -257,6 +268,7 @@ def test_one_giant_row_among_small_ones_is_split_from_them(tmp_path: Path, cache
     assert len(batches) > 2
 
 
+@pytest.mark.process
 def test_the_standard_library_is_found_through_the_interpreter(cache: DigestCache) -> None:
     spec = SourceSpec(
         uri="python:stdlib", include=("**/*.py",), exclude=("site-packages/**", "**/__pycache__/**", "test/**")
@@ -269,6 +281,7 @@ def test_the_standard_library_is_found_through_the_interpreter(cache: DigestCach
     assert not any(path.startswith(("site-packages/", "test/")) for path in paths)
 
 
+@pytest.mark.process
 def test_a_misspelt_python_source_gets_the_right_name() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'python:stdlib'"):
         resolve_base_uri(SourceSpec(uri="python:stdlb"), base=Path("/"))

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from data_contracts.contract import parse_contract
-from data_contracts.errors import ConfigError
-from data_contracts.split_sql import check_split_sql
+from headway.data_contracts.rules.contract import parse_contract
+from headway.data_contracts.scans.split_sql import check_split_sql
+from headway.data_contracts.store.errors import ConfigError
 
 TEXT = """
 name: events

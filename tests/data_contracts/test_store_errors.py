@@ -13,12 +13,12 @@ from botocore.exceptions import (
 )
 from s3fs.errors import translate_boto_error
 
-from data_contracts.store_errors import trouble_of
+from headway.data_contracts.store.store_errors import trouble_of
 
 
 def answered(code: str, status: int) -> ClientError:
-    said = {"Code": code, "Message": "key AKIAFAKE, secret hunter2"}
-    return ClientError({"Error": said, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject")
+    message = {"Code": code, "Message": "key AKIAFAKE, secret hunter2"}
+    return ClientError({"Error": message, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject")
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_servers_answer_is_understood_as_it_is_and_as_s3fs_translates_it(code,
     for error in (answered(code, status), translate_boto_error(answered(code, status))):
         trouble = trouble_of(error)
         assert trouble.meaning == meaning
-        assert "AKIA" not in trouble.said and "hunter2" not in trouble.said
+        assert "AKIA" not in trouble.message and "hunter2" not in trouble.message
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_an_answer_counts_more_than_what_it_was_wrapped_in() -> None:
         except ClientError as cause:
             raise PermissionError("wrapped") from cause
     except PermissionError as error:
-        assert (trouble_of(error).meaning, trouble_of(error).said) == ("transient", "SlowDown")
+        assert (trouble_of(error).meaning, trouble_of(error).message) == ("transient", "SlowDown")

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from data_contracts.documents import Frozen
-from data_contracts.errors import ConfigError
-from data_contracts.strict_yaml import parse_yaml, parse_yaml_model
+from headway.data_contracts.store.documents import Frozen
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.types.strict_yaml import parse_yaml, parse_yaml_model
 
 
 class Cat(Frozen):
@@ -152,16 +152,16 @@ def test_what_costs_more_than_it_says_and_numbers_that_are_none_are_refused_at_o
 
 @pytest.mark.parametrize("given", ["1e400", "'inf'", "nan", "'-Infinity'"])
 def test_a_number_that_is_written_as_a_text_is_finite_too(given: str) -> None:
-    said = message(f"address: x\npets: [{{kind: dog, tail_length_cm: {given}}}]")
-    assert "pets[0].tail_length_cm (line 2): Input should be a finite number" in said
+    text = message(f"address: x\npets: [{{kind: dog, tail_length_cm: {given}}}]")
+    assert "pets[0].tail_length_cm (line 2): Input should be a finite number" in text
 
 
 def test_true_is_no_number_and_a_count_is_one_that_a_float_can_tell_apart() -> None:
-    said = message("address: x\npets:\n- {kind: cat, num_whiskers: yes}\n- {kind: dog, tail_length_cm: off}\n")
-    assert "pets[0].num_whiskers (line 3): a number is wanted, given true." in said
-    assert "pets[1].tail_length_cm (line 4): a number is wanted, given false." in said
-    said = message(f"address: x\npets: [{{kind: cat, num_whiskers: {2**53 + 1}}}]")
-    assert "pets[0].num_whiskers (line 2): a number beyond 9,007,199,254,740,992." in said
+    text = message("address: x\npets:\n- {kind: cat, num_whiskers: yes}\n- {kind: dog, tail_length_cm: off}\n")
+    assert "pets[0].num_whiskers (line 3): a number is wanted, given true." in text
+    assert "pets[1].tail_length_cm (line 4): a number is wanted, given false." in text
+    text = message(f"address: x\npets: [{{kind: cat, num_whiskers: {2**53 + 1}}}]")
+    assert "pets[0].num_whiskers (line 2): a number beyond 9,007,199,254,740,992." in text
 
 
 def test_a_character_that_is_written_as_two_halves_as_json_does_is_one() -> None:

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from tests.data_contracts.pandas_reference import answered_by_us, judged_by_pandas, judged_by_us
+
+pytestmark = pytest.mark.process
 
 DAY = dt.datetime(2026, 1, 31)
 UTC = dt.UTC

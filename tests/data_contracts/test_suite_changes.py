@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from data_contracts.checks import Check
-from data_contracts.compatibility import Suites, breaks_promise, compare
-from data_contracts.contract import parse_contract
-from data_contracts.given_suite import parse_suite
+from headway.data_contracts.changes.compatibility import Suites, breaks_promise, compare
+from headway.data_contracts.rules.checks import Check
+from headway.data_contracts.rules.contract import parse_contract
+from headway.data_contracts.suites.parsing import parse_suite
 
 BETWEEN = "expect_column_values_to_be_between"
 IN_SET = "expect_column_values_to_be_in_set"

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from tests.data_contracts.pandas_reference import Reference, answered_by_us, judged_by_pandas
+
+pytestmark = pytest.mark.process
 
 NUM_ROWS = 7
 TEXTS = (

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts import text_table_reader
-from data_contracts.errors import DataError, EnvironmentProblem
-from data_contracts.source_spec import SourceSpec
-from data_contracts.text_table_reader import convert, inferred_columns
+from headway.data_contracts.store.errors import DataError, EnvironmentProblem
+from headway.data_contracts.tables import helper_process, text_table_reader
+from headway.data_contracts.tables.source_spec import SourceSpec
+from headway.data_contracts.tables.text_table_reader import convert, inferred_columns
 from tests.known_processes import start_of
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.process
 
 SPEC = SourceSpec(format="csv", uri="data")
 TROUBLED = "tests.data_contracts.toys.troubled_reader"
@@ -24,9 +26,9 @@ TROUBLED = "tests.data_contracts.toys.troubled_reader"
 @pytest.fixture(autouse=True)
 def troubled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(text_table_reader, "HOST", TROUBLED)
-    monkeypatch.setattr(text_table_reader, "_idle", [])
+    monkeypatch.setattr(helper_process, "_idle", [])
     yield
-    for process in text_table_reader._idle:
+    for process in helper_process._idle:
         process.close()
 
 
@@ -40,7 +42,7 @@ def file(folder: Path, name: str, data: bytes = b"a,b\n1,x\n") -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "said"),
+    ("name", "kind", "message"),
     [
         ("SIGSEGV.csv", DataError, r"^SIGSEGV\.csv: it cannot be read as csv: it crashes the parser \(SIGSEGV\)"),
         ("SIGABRT.csv", DataError, r"crashes the parser \(SIGABRT\)"),
@@ -49,9 +51,9 @@ def file(folder: Path, name: str, data: bytes = b"a,b\n1,x\n") -> Path:
     ],
 )
 def test_an_end_of_the_process_names_the_file_and_the_next_file_is_read(
-    tmp_path: Path, name: str, kind: type[Exception], said: str
+    tmp_path: Path, name: str, kind: type[Exception], message: str
 ) -> None:
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=message):
         columns(file(tmp_path, name))
     assert columns(file(tmp_path, "a.csv")) == {"a": "int64", "b": "string"}
 
@@ -75,7 +77,7 @@ def test_a_process_that_nobody_asks_ends_and_another_takes_its_place(
 ) -> None:
     monkeypatch.setenv("IDLE_S", "0.2")
     columns(file(tmp_path, "a.csv"))
-    (idle,) = text_table_reader._idle
+    (idle,) = helper_process._idle
     wait_until(lambda: not idle.is_fit)
     assert columns(file(tmp_path, "b.csv")) == {"a": "int64", "b": "string"}
 
@@ -91,8 +93,8 @@ def test_a_process_whose_thread_has_ended_is_not_missed(tmp_path: Path) -> None:
 def test_a_process_ends_with_its_owner(tmp_path: Path) -> None:
     file(tmp_path, "silent.csv")
     program = (
-        "from pathlib import Path; from data_contracts import text_table_reader as reader;"
-        f"reader.HOST = {TROUBLED!r}; from data_contracts.source_spec import SourceSpec;"
+        "from pathlib import Path; from headway.data_contracts.tables import text_table_reader as reader;"
+        f"reader.HOST = {TROUBLED!r}; from headway.data_contracts.tables.source_spec import SourceSpec;"
         f"reader.inferred_columns(SourceSpec(format='csv', uri='x'), Path({str(tmp_path / 'silent.csv')!r}), 'x', {{}},"
         " keeps_bad=False)"
     )

@@ -10,13 +10,15 @@ from typing import Any
 import fsspec
 import pytest
 
-from data_contracts import unparsable_rows
-from data_contracts.digest_cache import DigestCache
-from data_contracts.documents import Snapshot
-from data_contracts.errors import DataError
-from data_contracts.source_spec import CsvOptions, SourceSpec
-from data_contracts.sources import read_rows, rows_files, take_snapshot
-from data_contracts.unparsable_rows import Unparsable, tolerant_batches, tolerant_columns
+from headway.data_contracts.sources.reading import read_rows, rows_files, take_snapshot
+from headway.data_contracts.store.documents import Snapshot
+from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.tables import unparsable_rows
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.data_contracts.tables.source_spec import CsvOptions, SourceSpec
+from headway.data_contracts.tables.unparsable_rows import Unparsable, tolerant_batches, tolerant_columns
+
+pytestmark = pytest.mark.process
 
 SECRET = "hunter2"
 CSV = b"n,text,day\n1,x,2026-01-01\n2\nhunter2,y,2026-01-02\n\n4,\xff,hunter2\n,,\n1,2,3,4\n"
@@ -107,21 +109,22 @@ def rows_of(folder: Path, name: str, taken: Snapshot) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("is_declared", [True, False])
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "data", "message"),
     [
         ("a.csv", CSV, r"Of 6 rows, 4 cannot be read: rows 3, 4 \(`n`\), 5 \(`day`, `text`\), 7\."),
         ("a.jsonl", LINES, r"Of 5 rows, 3 cannot be read: lines 2, 4 \(`n`\), 5\."),
     ],
 )
 def test_a_refusal_counts_all_bad_rows_names_the_first_and_says_how_to_leave_them_out(
-    tmp_path: Path, name: str, data: bytes, said: str, is_declared: bool
+    tmp_path: Path, name: str, data: bytes, message: str, is_declared: bool
 ) -> None:
     (tmp_path / name).write_bytes(data)
     types = TYPES if name == "a.csv" else {"n": TYPES["n"]} if is_declared else {}
-    with pytest.raises(DataError, match=said) as raised:
+    with pytest.raises(DataError, match=message) as raised:
         take(tmp_path, name, column_types=types)
     assert SECRET not in str(raised.value)
     assert "unparsable_rows: quarantine" in raised.value.advice
+    assert f"`quarantine_limit_ratio: {0.67 if name == 'a.csv' else 0.6}`" in raised.value.advice
 
 
 @pytest.mark.parametrize(("name", "data", "types"), [("a.csv", CSV, TYPES), ("a.jsonl", LINES, {"n": "int64"})])

@@ -8,8 +8,11 @@ from html.parser import HTMLParser
 
 import pytest
 
-from data_contracts.contract import parse_contract
-from data_contracts.documents import (
+from headway.data_contracts.engine.quarantine import QuarantinedRow
+from headway.data_contracts.report.quarantined_rows import QuarantineSample
+from headway.data_contracts.report.validation_report import render_html
+from headway.data_contracts.rules.contract import parse_contract
+from headway.data_contracts.store.documents import (
     ContractReceipt,
     Distribution,
     ExpectationVerdict,
@@ -18,9 +21,6 @@ from data_contracts.documents import (
     SourceFile,
     StoredFile,
 )
-from data_contracts.quarantine import QuarantinedRow
-from data_contracts.report_quarantine import QuarantineSample
-from data_contracts.validation_report import render_html
 
 CONTRACT = parse_contract(
     "name: events\nversion: 1.0.0\ndescription: Ours & yours\n"
@@ -66,7 +66,7 @@ def receipt(*, passed: bool, quarantined: tuple[QuarantinedRow, ...] = ()) -> Co
                 column="size",
                 of="values",
                 edges=(1.0, 2.0),
-                num_asked=3,
+                num_requested=3,
                 counts=(1, 2, 3),
                 num_nulls=2,
                 num_nans=0,
@@ -78,7 +78,7 @@ def receipt(*, passed: bool, quarantined: tuple[QuarantinedRow, ...] = ()) -> Co
                 column="kind",
                 of="values",
                 categories=("a", "<b>"),
-                num_asked=20,
+                num_requested=20,
                 counts=(1, 1, 0),
                 num_nulls=0,
                 num_nans=0,

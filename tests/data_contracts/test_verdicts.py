@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.checks import Check
-from data_contracts.documents import ExpectationVerdict, Severity
-from data_contracts.quarantine import Quarantine
-from data_contracts.verdicts import Evidence, is_accepted, quarantine_verdict, snapshot_verdict, verdict_of
+from headway.data_contracts.engine.quarantine import Quarantine
+from headway.data_contracts.engine.verdicts import (
+    CheckEvidence,
+    is_accepted,
+    quarantine_verdict,
+    snapshot_verdict,
+    verdict_of,
+)
+from headway.data_contracts.rules.checks import Check
+from headway.data_contracts.store.documents import ExpectationVerdict, Severity
 
 NOBODY = Quarantine(num_rows=100, num_quarantined=0, num_allowed=1, num_by_check={}, raised={})
 NOT_NULL = Check(rule_id="a.not_null", description="a is never null", severity="critical", kind="not_null", column="a")
@@ -17,23 +23,23 @@ FINITE = Check(rule_id="a.finite", description="a is finite", severity="critical
 @pytest.mark.parametrize(
     ("check", "evidence", "passed"),
     [
-        (NOT_NULL, Evidence(expectation_passed=True, num_judged=100, num_broken=0), True),
-        (NOT_NULL, Evidence(expectation_passed=True, num_judged=100), False),
-        (NOT_NULL, Evidence(expectation_passed=False, num_judged=100, num_broken=3), False),
-        (NOT_NULL, Evidence(expectation_passed=True, num_judged=100, num_broken=3), False),
-        (NOT_NULL, Evidence(expectation_passed=False, num_judged=100, num_broken=0), False),
-        (NOT_NULL, Evidence(expectation_passed=True, num_judged=100, num_broken=0, raised="Error"), False),
-        (FINITE, Evidence(num_judged=100, num_broken=0), True),
-        (FINITE, Evidence(num_judged=100, num_broken=None), False),
-        (FINITE, Evidence(num_judged=100, num_broken=1), False),
+        (NOT_NULL, CheckEvidence(expectation_passed=True, num_evaluated=100, num_broken=0), True),
+        (NOT_NULL, CheckEvidence(expectation_passed=True, num_evaluated=100), False),
+        (NOT_NULL, CheckEvidence(expectation_passed=False, num_evaluated=100, num_broken=3), False),
+        (NOT_NULL, CheckEvidence(expectation_passed=True, num_evaluated=100, num_broken=3), False),
+        (NOT_NULL, CheckEvidence(expectation_passed=False, num_evaluated=100, num_broken=0), False),
+        (NOT_NULL, CheckEvidence(expectation_passed=True, num_evaluated=100, num_broken=0, raised="Error"), False),
+        (FINITE, CheckEvidence(num_evaluated=100, num_broken=0), True),
+        (FINITE, CheckEvidence(num_evaluated=100, num_broken=None), False),
+        (FINITE, CheckEvidence(num_evaluated=100, num_broken=1), False),
     ],
 )
-def test_a_verdict_needs_every_judge(check: Check, evidence: Evidence, passed: bool) -> None:
+def test_a_verdict_needs_every_judge(check: Check, evidence: CheckEvidence, passed: bool) -> None:
     assert verdict_of(check, evidence, NOBODY).passed is passed
 
 
 def test_judges_that_disagree_are_said_to() -> None:
-    found = verdict_of(NOT_NULL, Evidence(expectation_passed=False, num_judged=100, num_broken=0), NOBODY)
+    found = verdict_of(NOT_NULL, CheckEvidence(expectation_passed=False, num_evaluated=100, num_broken=0), NOBODY)
     assert found.observed == "Great Expectations says no, though the exact count finds none"
 
 
@@ -55,7 +61,8 @@ def test_the_quarantine_limit_is_inclusive(num_quarantined: int, passed: bool) -
     found = quarantine_verdict(quarantine, 0.01)
     assert found.passed is passed
     assert found.description == "At most 1 % of the rows are quarantined"
-    assert found.observed == f"{num_quarantined} of 100 rows, 1 allowed"
+    enough = "" if passed else "; `quarantine_limit_ratio: 0.02` is enough"
+    assert found.observed == f"{num_quarantined} of 100 rows, 1 allowed{enough}"
 
 
 @pytest.mark.parametrize(("num_different", "passed"), [(0, True), (1, False), (None, False)])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,12 +16,13 @@ from typing import Any
 
 import pytest
 
-from data_contracts.documents import EvaluationReport
-from tests.e2e.project import Finished, Project
+from headway.data_contracts.store.documents import EvaluationReport
+from headway.training.observe.ledger import Event
+from tests.e2e.finished_project import Finished, finished_project
+from tests.e2e.project import Project
 from tests.prefect_tables import new_prefect_home
 from tests.training.forked_gangs import forked_gangs
 from tests.waiting import wait_until
-from training.ledger import Event
 
 
 @pytest.fixture(scope="session")
@@ -32,12 +32,9 @@ def prefect_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory, prefect_home: Path) -> Iterator[Finished]:
-    folder = tmp_path_factory.mktemp("finished")
-    project = Project.create(folder / "project", prefect_home)
-    first = project.retrain()
-    shutil.copytree(project.root, folder / "pristine", symlinks=True)
-    yield Finished(project, first, folder / "pristine")
-    project.clean_up()
+    made = finished_project(tmp_path_factory.mktemp("finished"), prefect_home)
+    yield made
+    made.project.clean_up()
 
 
 @pytest.fixture
@@ -71,9 +68,9 @@ def retrain_here(prefect_here: None) -> Callable[..., tuple[Any, list[Event]]]:
 
     Its ranks are forks; what is about guards and agents uses the command, or says `guarded`.
     """
-    from flows.request import RetrainRequest
-    from flows.retrain import retrain
-    from flows.session import watchers
+    from headway.flows.config.request import RetrainRequest
+    from headway.flows.retrain import retrain
+    from headway.flows.run.session import watchers
 
     def run(project: Project, *, guarded: bool = False, **options: Any) -> tuple[Any, list[Event]]:
         events: list[Event] = []
@@ -91,16 +88,16 @@ def retrain_here(prefect_here: None) -> Callable[..., tuple[Any, list[Event]]]:
 @pytest.fixture
 def train_here() -> Callable[..., list[Event]]:
     """The flow's stages up to training, in this process and without Prefect: the events. Ranks as in `retrain_here`."""
-    from flows.environment import prepare
+    from headway.flows.console.environment import prepare
 
     prepare()
-    from flows.request import RetrainRequest
-    from flows.session import session, watchers
-    from tasks.launch import launch
-    from tasks.register import tracking_uri
-    from tasks.shard import shard
-    from tasks.snapshot import snapshot
-    from tasks.validate import validate
+    from headway.flows.config.request import RetrainRequest
+    from headway.flows.run.session import session, watchers
+    from headway.tasks.stages.launch import launch
+    from headway.tasks.stages.register import tracking_uri
+    from headway.tasks.stages.shard import shard
+    from headway.tasks.stages.snapshot import snapshot
+    from headway.tasks.stages.validate import validate
 
     def run(project: Project, *, guarded: bool = False, **options: Any) -> list[Event]:
         events: list[Event] = []
@@ -122,19 +119,19 @@ def train_here() -> Callable[..., list[Event]]:
 @pytest.fixture
 def try_here() -> Callable[..., tuple[Any, Any, list[Event]]]:
     """The flow `trials` up to the best one's evaluation, as `train_here`: the ranking, the evaluation, the events."""
-    from flows.environment import prepare
+    from headway.flows.console.environment import prepare
 
     prepare()
-    from flows.request import TrialsRequest
-    from flows.session import session, watchers
-    from flows.trials.wanted import wanted_trials
-    from tasks.evaluate import evaluate
-    from tasks.register import tracking_uri
-    from tasks.shard import shard
-    from tasks.snapshot import snapshot
-    from tasks.trials import rank_trials, train_trials
-    from tasks.validate import validate
-    from tasks.verify import verify
+    from headway.flows.config.request import TrialsRequest
+    from headway.flows.run.session import session, watchers
+    from headway.flows.trials.wanted import wanted_trials
+    from headway.tasks.stages.evaluate import evaluate
+    from headway.tasks.stages.register import tracking_uri
+    from headway.tasks.stages.shard import shard
+    from headway.tasks.stages.snapshot import snapshot
+    from headway.tasks.stages.trials import rank_trials, train_trials
+    from headway.tasks.stages.validate import validate
+    from headway.tasks.stages.verify import verify
 
     def run(project: Project, *hear: Callable[[Event], object]) -> tuple[Any, Any, list[Event]]:
         events: list[Event] = []
@@ -167,7 +164,7 @@ def _forked_gangs() -> Iterator[None]:
 @pytest.fixture
 def here(capfd: pytest.CaptureFixture[str]) -> Callable[..., subprocess.CompletedProcess[str]]:
     """The command in this process, which need not import everything once more: for what starts no Prefect."""
-    from flows.command_line import run
+    from headway.flows.cli.command_line import run
 
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:
         before, heard = sys.argv, signal.getsignal(signal.SIGTERM)

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from training.launch.launcher import Handle
-from training.launch.process_tree import processes_with, sweep
-from training.launch.protocol import TOKEN
-from training.ledger import Event, read_events
+from headway.training.launch.base.launcher import Handle
+from headway.training.launch.base.process_tree import processes_with, sweep
+from headway.training.launch.base.protocol import TOKEN
+from headway.training.observe.ledger import Event, read_events
+from tests.declared_events import require_declared
 
 DEADLINE_S = 900.0
 PROJECT = "TEST_PROJECT"
@@ -225,20 +226,7 @@ class Project:
         self.started.clear()
         sweep(PROJECT, str(self.root))
         self.settings.clear()
-
-
-@dataclass
-class Finished:
-    """The project after its first retrain, and what that retrain said."""
-
-    project: Project
-    first: subprocess.CompletedProcess[str]
-    pristine: Path
-
-    def restore(self) -> None:
-        shutil.rmtree(self.project.root)
-        shutil.copytree(self.pristine, self.project.root, symlinks=True)
-        let_go_of_databases()
+        require_declared(self.workspace)
 
 
 def let_go_of_databases() -> None:

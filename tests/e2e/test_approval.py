@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.e2e.project import Project
-
-pytestmark = pytest.mark.slow
 
 
 def newest_state_name(project: Project) -> str:
@@ -25,9 +21,9 @@ def newest_state_name(project: Project) -> str:
 
 
 def test_a_retrain_ends_awaiting_approval_and_the_form_of_a_deployment_gives_it(project, retrain_here) -> None:
-    from flows.champion_flow import MoveRequest, move_champion
-    from flows.status import read_status
-    from flows.verify import verify_model
+    from headway.flows.champion_flow import MoveRequest, move_champion
+    from headway.flows.show.status import read_status
+    from headway.flows.show.verify import verify_model
 
     project.forget_the_registry()
     asking = "promotion: {approval: required}\nregistry: {model: tiny}"

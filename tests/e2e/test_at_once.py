@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from data_contracts import refs
-from data_contracts.errors import HeadwayError
-from data_contracts.publication import Workspace
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.errors import HeadwayError
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.ownership.pipeline_history import read
 from tests.e2e.project import DEADLINE_S, Project
 
 
@@ -60,8 +61,8 @@ def test_of_six_retrains_at_once_one_trains_those_that_wait_find_its_model_and_t
     ends = [(process, *process.communicate(timeout=DEADLINE_S)) for process in (*waiting, hasty)]
 
     assert [process.returncode for process, _, _ in ends[:5]] == [0] * 5, [err for _, _, err in ends]
-    _, _, said = ends[5]
-    assert hasty.returncode == 0 or (hasty.returncode == 8 and "trains this run already (pid " in said), said
+    _, _, message = ends[5]
+    assert hasty.returncode == 0 or (hasty.returncode == 8 and "trains this run already (pid " in message), message
     waited = [out for _, out, _ in ends[:5] if "\nwaiting    pid " in out]
     assert len(waited) >= 3 and all("works on run " in out for out in waited)
 
@@ -69,4 +70,4 @@ def test_of_six_retrains_at_once_one_trains_those_that_wait_find_its_model_and_t
     workspace = Workspace(str(new_project.workspace))
     for name in ("fitted/tiny", "accepted/tiny", "models/tiny/versions", "models/tiny/champion"):
         assert len(refs.history(workspace, name)) == 1, name
-    assert not new_project.files("retrains/tiny/failed.json")
+    assert read(workspace, "tiny").failed is None

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.digests import canonical_json, sha256_file, stat_identity
-from data_contracts.documents import ShardManifest
-from data_contracts.errors import DataError, IntegrityError
-
-pytestmark = pytest.mark.slow
+from headway.data_contracts.store.digests import canonical_json, sha256_file, stat_identity
+from headway.data_contracts.store.documents import ShardManifest
+from headway.data_contracts.store.errors import DataError, IntegrityError
 
 
 def rot(project, path: Path, damage: Callable[[Path], object]) -> None:

@@ -16,15 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import EnvironmentProblem
-from flows import command_line
-from flows.command_signals import HungUp, Terminated
-from flows.status import read_status
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.flows.cli import command_line
+from headway.flows.console.command_signals import HungUp, Terminated
+from headway.flows.show.status import read_status
+from headway.training.engine.profiling import POLL_EVERY_S
+from headway.training.observe.ledger import read_events
+from tests.listening import listening
 from tests.stranger import stranger
-from training.ledger import read_events
-from training.profiling import LOOK_EVERY_S
-
-pytestmark = pytest.mark.slow
 
 
 @contextlib.contextmanager
@@ -72,10 +71,10 @@ def hold_in_mid_training(
 
 def own_server_port(project) -> int:
     """Of the Prefect server that the retrain has started for itself."""
-    command_lines = [Path(f"/proc/{pid}/cmdline").read_text().split("\0") for pid in project.everybody()]
-    ports = {words[words.index("--port") + 1] for words in command_lines if "flows.prefect_cli" in words}
-    (port,) = ports
-    return int(port)
+    named = "headway.flows.prefect_api.server_process"
+    servers = [pid for pid in project.everybody() if named in Path(f"/proc/{pid}/cmdline").read_text().split("\0")]
+    ((_, port),) = {door for pid in servers for door in listening(pid)}
+    return port
 
 
 def guard_state(status: Path) -> str:
@@ -202,12 +201,12 @@ def test_a_run_can_be_watched_is_nobody_elses_and_can_be_stopped_and_continued(
         stopped = here("stop", run[:6], "--why", "the night is over")
         # Ranks look for requests once a second; one that looked just before would hear of the stop alone.
         asked_s = time.monotonic()
-        wait_until(lambda: time.monotonic() - asked_s > LOOK_EVERY_S)
+        wait_until(lambda: time.monotonic() - asked_s > POLL_EVERY_S)
     assert refused.value.exit_code == 8 and len(project.attempts()) == 1, "a second retrain disturbs nothing"
-    (going_on,) = status["runs"]
-    assert going_on["run"] == run and going_on["going_on"] and not going_on["finished"]
-    assert going_on["step"] >= 25 and going_on["num_checkpoints"] >= 1
-    assert f"pid {in_mid_training.pid}" in going_on["owner"]
+    (is_running,) = status["runs"]
+    assert is_running["run"] == run and is_running["is_running"] and not is_running["finished"]
+    assert is_running["step"] >= 25 and is_running["num_checkpoints"] >= 1
+    assert f"pid {in_mid_training.pid}" in is_running["owner"]
     assert run in shown and "going on" in shown
     assert stopped.returncode == 0 and run in stopped.stdout
     _, err = in_mid_training.communicate()
@@ -220,9 +219,9 @@ def test_a_run_can_be_watched_is_nobody_elses_and_can_be_stopped_and_continued(
     assert len(traces) == 2, "of each rank; what is open when the run ends is written"
     assert all(json.loads(trace.read_bytes())["traceEvents"] for trace in traces)
     newest = max(int(p.parent.name.removeprefix("step-")) for p in project.files("runs/*/checkpoints/*/manifest.json"))
-    assert newest >= going_on["step"], "a checkpoint was kept where it stopped"
+    assert newest >= is_running["step"], "a checkpoint was kept where it stopped"
     (idle,) = json.loads(here("status", "--json").stdout)["runs"]
-    assert not idle["going_on"] and not idle["finished"]
+    assert not idle["is_running"] and not idle["finished"]
     for command in ("stop", "profile"):
         assert here(command, run).returncode == 2, "nothing is going on any more"
     train_here(project)
@@ -241,15 +240,17 @@ def test_a_retrain_bounded_to_a_step_ends_there_and_the_command_it_names_continu
     assert stopped.returncode == 75, stopped.stderr
     assert one_message(stopped.stderr), stopped.stderr
     command = "headway retrain tiny.yaml"
-    assert "asked: stopped at step 33 of 120; a checkpoint was kept." in stopped.stderr
+    assert "requested: stopped at step 33 of 120; a checkpoint was kept." in stopped.stderr
     assert f"{command}` continues it." in stopped.stderr
     assert max(int(p.parent.name[5:]) for p in project.files("runs/*/checkpoints/*/manifest.json")) == 33
     flows = [event for path in project.files("ledger/*/flow.jsonl") for event in read_events(path)]
-    begun = [event["stop"] for event in flows if event["event"] == "flow.begin" and "stop" in event]
+    started = [event["stop"] for event in flows if event["event"] == "flow.begin" and "stop" in event]
     told = [event["reason"] for event in flows if event["event"] in ("run.stopped", "flow.stopped")]
-    assert (begun, told) == (["after step 33"], ["asked", "asked"])
+    assert (started, told) == (["after step 33"], ["requested", "requested"])
     (run,) = read_status(str(project.workspace)).runs
-    assert "stopped at step 33" in run.ended and run.continued_by.endswith(command)
+    assert "stopped at step 33" in run.ended and run.continued_by.endswith(
+        f"headway resume {run.run} --pipeline tiny.yaml"
+    )
     train_here(project)
     expected = json.loads(next(finished.pristine.glob("workspace/runs/*/result.json")).read_bytes())
     assert project.result()["tensors_sha256"] == expected["tensors_sha256"]

@@ -9,16 +9,12 @@ import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.slow
-
 DEADLINE_S = 1200.0
 ENCODER = """\
 import pathlib
 import time
 
-from data_contracts.documents import Frozen
+from headway.data_contracts.store.documents import Frozen
 
 
 class Options(Frozen):
@@ -117,7 +113,7 @@ def test_a_worse_model_blocks_the_merge_and_the_champion_stays(project, shared_s
     assert code == 7, err
     assert (outcomes(report)["full"], outcomes(report)["quality"]) == ("passed", "failed")
     assert "does not beat the champion" in report["results"][-1]["reason"]
-    from flows.status import read_status
+    from headway.flows.show.status import read_status
 
     assert [model.champion for model in read_status(str(project.workspace)).models] == ["1"]
     assert registry() == before, "no version, no alias and no decision: nobody asked for one"

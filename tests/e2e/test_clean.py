@@ -8,8 +8,6 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 DAY_S = 86400.0
 
 
@@ -43,4 +41,4 @@ def test_after_cleaning_every_version_proves_and_a_retrain_finds_every_stage(
     proved = here("verify", "models:/tiny/1")
     assert proved.returncode == 0, proved.stdout + proved.stderr
     second, _ = retrain_here(project)
-    assert second.stages_made == []
+    assert second.stages_run == []

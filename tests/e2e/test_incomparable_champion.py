@@ -7,13 +7,9 @@ import random
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
-
-from flows.champion_moves import promote
-from flows.terminal import Terminal
-from flows.verify import verify_model
-
-pytestmark = pytest.mark.slow
+from headway.flows.act.champion_moves import promote
+from headway.flows.report.terminal import Terminal
+from headway.flows.show.verify import verify_model
 
 PIPELINE = """\
 pipeline: sides

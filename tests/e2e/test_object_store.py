@@ -13,17 +13,21 @@ from types import SimpleNamespace
 import pytest
 from s3fs import S3FileSystem
 
-from data_contracts.errors import EnvironmentProblem
-from data_contracts.publication import Workspace
-from flows.status import read_status
-from flows.verify import verify_model
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.show.status import read_status
+from headway.flows.show.verify import verify_model
+from headway.training.checkpoint.layout import directory_name
 from tests.e2e.project import let_go_of_databases
-from training.checkpoint.layout import directory_name
-
-pytestmark = pytest.mark.slow
 
 STAGES = ["snapshot", "validate", "fit", "shard", "launch", "verify", "evaluate", "register"]
 SECRETS = ("AKIATESTKEY", "test-secret")
+SOME_KINDS = ("documents/evaluation", "code", "refs/models/tiny/champion", "shards")
+KINDS = (
+    *SOME_KINDS,
+    *("documents/checkpoint", "documents/run", "documents/manifest", "documents/receipt", "documents/registration"),
+    *("documents/snapshot", "documents/fitted", "contracts", "fitted", "models", "environments"),
+)
 
 
 @pytest.fixture
@@ -55,13 +59,15 @@ def flip_one_bit(fs: S3FileSystem, key: str, draw: random.Random) -> bytes:
     return data
 
 
+# Each look takes seconds. `tests/tasks/test_verify_mutations.py` flips a bit in every file of a workspace in a folder.
+@pytest.mark.parametrize("kinds", [SOME_KINDS, pytest.param(KINDS, marks=pytest.mark.soak)], ids=["some", "every kind"])
 def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(
-    new_project, shared_server, bucket: str, retrain_here, capsys
+    new_project, shared_server, bucket: str, retrain_here, capsys, kinds: tuple[str, ...]
 ) -> None:
     uri = f"s3://{bucket}/team"
     case = SimpleNamespace(pipeline=new_project.pipeline, workspace=uri)
     first, _ = retrain_here(case)
-    assert first.stages_made == STAGES
+    assert first.stages_run == STAGES
     assert first.reports["contract"].startswith(uri)
     assert list(new_project.root.glob("workspace*")) == []
 
@@ -73,12 +79,12 @@ def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(
     done = new_project.retrain("--workspace", uri, "--json")
     assert done.returncode == 0, done.stderr
     second = json.loads(done.stdout.splitlines()[-1])
-    assert second["stages_made"] == []
+    assert second["stages_run"] == []
     assert second["is_champion"] and second["registration"] == first.registration
 
     status = read_status(uri)
     assert [model.champion for model in status.models] == ["1"]
-    assert [(run.finished, run.going_on) for run in status.runs] == [(True, False)]
+    assert [(run.finished, run.is_running) for run in status.runs] == [(True, False)]
     assert {"flow.jsonl", "summary.json"} <= set(workspace.names(f"ledger/{workspace.names('ledger')[0]}"))
     assert verify_model("models:/tiny@champion", uri, as_json=True) == 0
     capsys.readouterr()
@@ -90,11 +96,6 @@ def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(
         assert not any(secret.encode() in data for secret in SECRETS), key
     for path in (path for path in workspace.local_root.rglob("*") if path.is_file()):
         assert not any(secret.encode() in path.read_bytes() for secret in SECRETS), path
-    kinds = {
-        *("documents/evaluation", "documents/checkpoint", "documents/run", "documents/manifest", "documents/receipt"),
-        *("documents/registration", "documents/snapshot", "documents/fitted", "code", "contracts", "fitted", "models"),
-        *("environments", "refs/models/tiny/champion", "shards"),
-    }
     draw = random.Random(3)
     damaged = {
         kind: draw.choice([k for k in keys if k.startswith(f"{kind}/") and "group.json" not in k])
@@ -104,7 +105,7 @@ def test_a_bucket_holds_everything_and_any_flipped_bit_in_it_is_found(
     registered = f"/checkpoints/{directory_name(max(published_steps(workspace)))}/"
     damaged |= {
         name: draw.choice([k for k in keys if registered in k and k.endswith(name)])
-        for name in ("manifest.json", "manifest.sha256", ".safetensors")
+        for name in ("manifest.json", "manifest.sha256", ".safetensors")[0 if kinds is KINDS else 2 :]
     }
     for kind, key in sorted(damaged.items()):
         whole = flip_one_bit(fs, f"{bucket}/team/{key}", draw)

@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 import headway
-from flows.verify import verify_model
-
-pytestmark = pytest.mark.slow
+from headway.flows.show.verify import verify_model
 
 COMMON = """
 launch: {nodes: 1}

@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import ConfigError
-from flows.export import export_model
-from flows.plan import Plan, make_plan
-from flows.request import RetrainRequest
-from flows.shards import read_shards
-from flows.verify import verify_model
-from tasks.scoring import CHAMPION_SHARDS
-
-pytestmark = pytest.mark.slow
+from headway.data_contracts.store.errors import ConfigError
+from headway.flows.act.export import export_model
+from headway.flows.config.request import RetrainRequest
+from headway.flows.show.plan import Plan, make_plan
+from headway.flows.show.shards import read_shards
+from headway.flows.show.verify import verify_model
+from headway.tasks.stages.scoring import CHAMPION_SHARDS
 
 PIPELINE = """\
 pipeline: words
@@ -55,9 +53,9 @@ ENCODER = '''\
 """An encoder as the README shows it."""
 import numpy as np
 
-from data_contracts.documents import Frozen, PayloadColumn
-from training.data.own_protocol import Learnt
-from training.data.shapes import OwnShape
+from headway.data_contracts.store.documents import Frozen, PayloadColumn
+from headway.training.data.encode.custom_encoder import EncoderState
+from headway.training.config.shapes import CustomShape
 
 from .counting import counts_of
 
@@ -75,12 +73,12 @@ class Letters:
         for batch in batches:
             letters.update(*batch.column(spec.column).to_pylist())
             languages.update(batch.column("language").to_pylist())
-        return Learnt({"letters": sorted(letters), "languages": sorted(languages)})
+        return EncoderState({"letters": sorted(letters), "languages": sorted(languages)})
 
     def __init__(self, spec, learnt):
         self.spec, self.letters, self.languages = spec, learnt.state["letters"], learnt.state["languages"]
         counts = PayloadColumn(name="counts", dtype="float32", shape=(len(self.letters),))
-        self.shape = OwnShape(columns=(counts,), num_classes=len(self.languages), facts={"letters": self.letters})
+        self.shape = CustomShape(columns=(counts,), num_classes=len(self.languages), facts={"letters": self.letters})
 
     def encode(self, batch):
         label = [self.languages.index(language) for language in batch.column("language").to_pylist()]
@@ -100,13 +98,13 @@ RECIPE = """\
 import torch
 from torch import nn
 
-from data_contracts.documents import Frozen
-from training.data.shapes import OwnShape
-from training.recipes.protocol import Losses
+from headway.data_contracts.store.documents import Frozen
+from headway.training.config.shapes import CustomShape
+from headway.training.recipes.protocol import Losses
 
 
 class Linear:
-    spec_type, shape_type = Frozen, OwnShape
+    spec_type, shape_type = Frozen, CustomShape
 
     def __init__(self, spec, shape):
         self.shape = shape
@@ -187,8 +185,8 @@ def test_it_is_encoded_trained_registered_proved_exported_and_judged_beside_anot
     (outlook,) = (stage.detail for stage in plan(project).stages if stage.stage == "shard")
     assert "fits again (the encoder's code changed)" in outlook
     second, events = retrain_here(project)
-    assert second.version == "2" and {"fit", "shard", "launch", "register"} <= set(second.stages_made)
-    assert not {"snapshot", "validate"} & set(second.stages_made)
+    assert second.version == "2" and {"fit", "shard", "launch", "register"} <= set(second.stages_run)
+    assert not {"snapshot", "validate"} & set(second.stages_run)
     assert CHAMPION_SHARDS in [event["event"] for event in events]
     assert second.champion_value == pytest.approx(first.value)
     assert set(states(plan(project)).values()) == {"found"}

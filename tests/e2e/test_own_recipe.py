@@ -14,13 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
-from data_contracts.errors import ConfigError, IntegrityError
-from flows.export import export_model
-from flows.reproduce import reproduce_model
-from flows.verify import verify_model
-from training.checkpoint.verify import load_checkpoint
-
-pytestmark = pytest.mark.slow
+from headway.data_contracts.store.errors import ConfigError, IntegrityError
+from headway.flows.act.export import export_model
+from headway.flows.act.reproduce import reproduce_model
+from headway.flows.show.verify import verify_model
+from headway.training.checkpoint.verify import load_checkpoint
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LAYERS = """\
@@ -35,11 +33,11 @@ RECIPE = '''\
 import torch
 from torch import nn
 
-from data_contracts.documents import Frozen
+from headway.data_contracts.store.documents import Frozen
 from my_models.layers import body
-from training.data.shapes import ImageShape
-from training.optimizers.spec import ParameterGroupSpec
-from training.recipes.protocol import Losses
+from headway.training.config.shapes import ImageShape
+from headway.training.config.optimizer import ParameterGroupSpec
+from headway.training.recipes.protocol import Losses
 
 
 class Spec(Frozen):
@@ -84,7 +82,7 @@ class Mine:
 '''
 ELSEWHERE = """
 import json, sys
-for name in ("headway", "flows", "tasks", "training", "data_contracts", "my_models"):
+for name in ("headway", "my_models"):
     sys.modules[name] = None
 import torch
 from safetensors.torch import load_file
@@ -129,8 +127,8 @@ def project(tmp_path: Path) -> Iterator[SimpleNamespace]:
 
 
 def plan(project: SimpleNamespace, name: str) -> Any:
-    from flows.plan import make_plan
-    from flows.request import RetrainRequest
+    from headway.flows.config.request import RetrainRequest
+    from headway.flows.show.plan import make_plan
 
     return make_plan(RetrainRequest(pipeline=str(project.root / f"{name}.yaml"), workspace=str(project.workspace)))
 
@@ -181,18 +179,18 @@ def test_it_is_trained_evaluated_registered_proved_exported_and_started_from(
     project.pipeline = project.root / "tuned.yaml"
     tuned, events = retrain_here(project)
     assert tuned.version == "1" and tuned.other_metrics["accuracy"] > 0.6
-    (said,) = (event for event in events if event["event"] == "start_from")
-    assert said["message"] == start and start.startswith("own version 1, checkpoint ")
+    (message,) = (event for event in events if event["event"] == "start_from")
+    assert message["message"] == start and start.startswith("own version 1, checkpoint ")
     (run,) = (path for path in (project.workspace / "runs").iterdir() if path.name != first)
     assert weights(run, "body") == weights(project.workspace / "runs" / first, "body") != {}
     capsys.readouterr()
     assert verify_model("models:/tuned/1", str(project.workspace), as_json=True) == 0
     links = {link["what"]: link["detail"] for link in json.loads(capsys.readouterr().out)["links"]}
-    assert said["checkpoint"][:12] in links["started from (models:/own@champion)"]
+    assert message["checkpoint"][:12] in links["started from (models:/own@champion)"]
     assert "its checkpoint" in links and "its shards" in links
 
     again, _ = retrain_here(project)
-    assert again.stages_made == [] and again.version == "1"
+    assert again.stages_run == [] and again.version == "1"
 
     layers.write_text("raise SystemExit('an edit after it was trained')\n")
     made = reproduce_model("models:/tuned/1", str(project.workspace), again=False, as_json=True)

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
 
-
-def said(done) -> dict:
+def message(done) -> dict:
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -20,7 +18,7 @@ def said(done) -> dict:
 @pytest.fixture
 def history(here, project, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict]:
     monkeypatch.chdir(project.root)
-    return lambda: said(here("history", "tiny", "--json"))
+    return lambda: message(here("history", "tiny", "--json"))
 
 
 def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged(
@@ -39,7 +37,7 @@ def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged
     assert refused.returncode in (0, 7), refused.stderr
     if refused.returncode == 7:
         assert "the policy refuses version 2" in refused.stderr and history()["champion"] == "1"
-        moved = said(here("promote", "tiny", "2", "--why", "try it", "--override", "a test", "--json"))
+        moved = message(here("promote", "tiny", "2", "--why", "try it", "--override", "a test", "--json"))
         assert moved["to_version"] == "2" and moved["override"] == "a test"
     assert history()["champion"] == "2"
 
@@ -53,7 +51,7 @@ def test_a_champion_is_rolled_back_in_one_command_unless_the_way_back_is_damaged
 
     tensors.write_bytes(whole)
     back = here("rollback", "tiny", "--why", "it is slow", "--json")
-    assert (said(back)["from_version"], said(back)["to_version"], said(back)["warnings"]) == ("2", "1", [])
+    assert (message(back)["from_version"], message(back)["to_version"], message(back)["warnings"]) == ("2", "1", [])
     assert here("verify", "models:/tiny@champion").returncode == 0, "MLflow's alias followed"
 
     told = here("history", "tiny")

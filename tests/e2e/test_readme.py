@@ -23,12 +23,10 @@ import torch
 from torch.nn import functional
 
 import headway
-from data_contracts.documents import ShardManifest
-from data_contracts.errors import ConfigError, DataError, IntegrityError
+from headway.data_contracts.store.documents import ShardManifest
+from headway.data_contracts.store.errors import ConfigError, DataError, IntegrityError
 from tests.readme import README, block
 from tests.training.forked_gangs import forked_gangs
-
-pytestmark = pytest.mark.slow
 
 COLUMNS = ("customer_id", "country", "plan", "age", "tickets", "churned")
 NUM_ROWS = 2400
@@ -148,26 +146,26 @@ def test_a_text_costs_what_its_tokens_cost_one_after_another(project) -> None:
     assert model.bits(longer_than_the_context) > model.bits("QZ")
 
 
-def judged(case: SimpleNamespace, model: str, columns: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
+def evaluated(case: SimpleNamespace, model: str, columns: tuple[str, ...]) -> tuple[Any, dict[str, Any]]:
     """What evaluation makes of a champion on the held-out rows, and columns of the same rows in the same order."""
-    from flows.environment import prepare
+    from headway.flows.console.environment import prepare
 
     prepare()
-    from flows.request import RetrainRequest
-    from flows.session import session
-    from tasks import model_refs
-    from tasks.candidate import read_candidate
-    from tasks.scoring import Bench
-    from tasks.source_rows import source_rows
-    from training.data.source_values import values_of_split
-    from training.data.spec import HELDOUT
+    from headway.flows.config.request import RetrainRequest
+    from headway.flows.run.session import session
+    from headway.tasks.core.candidate import read_candidate
+    from headway.tasks.registry import model_refs
+    from headway.tasks.rows.source_rows import source_rows
+    from headway.tasks.stages.scoring import ScoringHarness
+    from headway.training.config.shards import HELDOUT
+    from headway.training.data.shards.source_values import values_of_split
 
     request = RetrainRequest(pipeline=str(case.pipeline), workspace=str(case.workspace))
     with forked_gangs(), session(request) as (context, spec):
         now = model_refs.champion(context.workspace, model)
         assert now is not None
         candidate = read_candidate(context.workspace, now[1].checkpoint)
-        bench = Bench(context=context, launch=spec.launch, shards=spec.shards, source=spec.source)
+        bench = ScoringHarness(context=context, launch=spec.launch, shards=spec.shards, source=spec.source)
         manifest = context.workspace.load(candidate.run.manifest, ShardManifest)
         sources = source_rows(context.workspace, context.base, spec.source, manifest.snapshot, candidate.run.receipt)
         rows = values_of_split(sources, manifest, HELDOUT, columns, in_row_order=True)
@@ -175,7 +173,7 @@ def judged(case: SimpleNamespace, model: str, columns: tuple[str, ...]) -> tuple
 
 
 def test_rows_get_the_scores_that_evaluation_gave_them_up_to_the_rounding_of_float32(churn: Churn) -> None:
-    scores, rows = judged(churn.case, "churn", COLUMNS)
+    scores, rows = evaluated(churn.case, "churn", COLUMNS)
     model = churn.model()
     held = pyarrow.table(rows)
     labels = torch.tensor([model.classes.index(label) for label in held["churned"].to_pylist()])

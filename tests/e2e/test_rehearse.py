@@ -8,18 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import EnvironmentProblem, HeadwayError
-from flows.rehearse.report import Report
+from headway.data_contracts.store.errors import EnvironmentProblem, HeadwayError
+from headway.flows.rehearse.report import RehearsalReport
 from tests.e2e.in_prefect import failed_in_prefect
 from tests.waiting import DEADLINE_S
-
-pytestmark = pytest.mark.slow
 
 CLOSED = 'windows: {time_zone: UTC, open: [{days: [mon], start: "03:00", end: "04:00"}]}'
 OWN = """\
 import torch
 
-from training.recipes.language_model import LanguageModel
+from headway.training.recipes.language_model import LanguageModel
 
 
 class Hungry(LanguageModel):
@@ -37,15 +35,15 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def rehearse_here(prefect_here: None, forked_gangs: None):
     """The rehearsal in this process, its ranks forks: its report, and the error it ended with."""
-    from flows.rehearse.rehearsing import Rehearsal
-    from flows.request import RetrainRequest
+    from headway.flows.config.request import RetrainRequest
+    from headway.flows.rehearse.rehearsing import RehearsalRunner
 
-    def run(project, *, steps: int = 4, keep: bool = False) -> tuple[Report, HeadwayError | None]:
-        told: list[Report] = []
+    def run(project, *, steps: int = 4, keep: bool = False) -> tuple[RehearsalReport, HeadwayError | None]:
+        told: list[RehearsalReport] = []
         request = RetrainRequest(pipeline=str(project.pipeline), workspace=str(project.workspace))
         error: HeadwayError | None = None
         try:
-            Rehearsal(request, steps=steps, keep=keep, hear=lambda _event: None).run(told.append)
+            RehearsalRunner(request, steps=steps, keep=keep, on_event=lambda _event: None).run(told.append)
         except HeadwayError as failed:
             error = failed
         assert told, error
@@ -87,12 +85,13 @@ def test_what_would_fail_is_named_and_nothing_is_left(new_project, rehearse_here
     assert list(project.workspace.iterdir()) == []
 
 
-def test_a_secret_that_ranks_lack_is_named_before_one_is_started(new_project) -> None:
+def test_a_secret_that_ranks_lack_is_named_before_one_is_started(new_project, shared_server) -> None:
     project = new_project
+    project.settings |= shared_server
     lacks = "launch: {nodes: 1, ranks_per_node: 2, preflight: {environment: [A_TOKEN, B_TOKEN]}}"
     project.edit("tiny.yaml", "launch: {nodes: 1, ranks_per_node: 2}", lacks)
     done = project.headway("rehearse", "tiny.yaml", "--json", "--keep")
-    report = Report.model_validate_json(done.stdout)
+    report = RehearsalReport.model_validate_json(done.stdout)
     assert done.returncode == report.exit_code == EnvironmentProblem.exit_code, done.stderr
     assert "A_TOKEN is not set" in report.faults[0] and "B_TOKEN is not set" in report.faults[0]
     assert "no rank was started" in done.stderr.splitlines()[-1]

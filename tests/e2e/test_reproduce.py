@@ -10,9 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from flows.reproduce import reproduce_model
-
-pytestmark = pytest.mark.slow
+from headway.flows.act.reproduce import reproduce_model
 
 MODEL = "models:/tiny@champion"
 CHANGING = ("reproductions", "sessions")
@@ -54,9 +52,9 @@ def test_a_version_is_trained_again_to_the_same_bits_over_a_kill_and_nothing_kep
     assert broken_off.returncode == -signal.SIGKILL, err
     assert "MB for checkpoints" in out, "the need of disk is said before a step is taken"
 
-    said = json.loads(reproduce_model(MODEL, str(project.workspace), again=False, as_json=True).model_dump_json())
-    made = said["reproduction"]
-    assert (said["version"], said["agrees"], said["is_promised"]) == ("1", True, True)
+    message = json.loads(reproduce_model(MODEL, str(project.workspace), again=False, as_json=True).model_dump_json())
+    made = message["reproduction"]
+    assert (message["version"], message["agrees"], message["is_promised"]) == ("1", True, True)
     assert made["reproduced_tensors_sha256"] == made["registered_tensors_sha256"] == project.result()["tensors_sha256"]
     assert (made["tensors"], made["changed"], made["first_step_apart"], made["step"]) == ([], [], None, 120)
     (figure,) = made["figures"]
@@ -75,9 +73,9 @@ def test_other_bits_end_with_a_code_of_their_own_and_say_which_differ_and_what_e
     assert done.returncode == 10, done.stderr
     assert "came to other bits" in done.stderr and "cpu_capability" in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    said = json.loads(done.stdout.splitlines()[-1])
-    made = said["reproduction"]
-    assert (said["agrees"], said["is_promised"]) == (False, False)
+    message = json.loads(done.stdout.splitlines()[-1])
+    made = message["reproduction"]
+    assert (message["agrees"], message["is_promised"]) == (False, False)
     assert [change["what"] for change in made["changed"]] == ["cpu_capability"]
     assert made["reproduced_tensors_sha256"] != made["registered_tensors_sha256"]
     assert all(0 < apart["num_differing"] <= apart["num_values"] for apart in made["tensors"]) and made["tensors"]

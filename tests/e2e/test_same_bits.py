@@ -6,11 +6,7 @@ import os
 import signal
 import threading
 
-import pytest
-
-from data_contracts.documents import EvaluationReport, ShardManifest
-
-pytestmark = pytest.mark.slow
+from headway.data_contracts.store.documents import EvaluationReport, ShardManifest
 
 
 def shards(project) -> dict[str, bytes]:
@@ -52,5 +48,5 @@ def test_a_run_whose_rank_is_killed_on_the_way_gives_the_same_bits(project, retr
     (restored,) = (event for event in project.rank_events(project.attempts()[1]) if event["event"] == "restore")
     assert restored["step"] >= 20, "it went on from a checkpoint"
     assert project.result() == undisturbed
-    assert summary.stages_made == ["launch"], "so even the checkpoint's manifest is the same, and all is found"
+    assert summary.stages_run == ["launch"], "so even the checkpoint's manifest is the same, and all is found"
     assert project.living() == []

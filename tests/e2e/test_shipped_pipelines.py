@@ -8,9 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.verify import verify_model
-
-pytestmark = pytest.mark.slow
+from headway.flows.show.verify import verify_model
 
 DEPLOYMENTS = Path(__file__).resolve().parents[2] / "deployments"
 
@@ -25,4 +23,4 @@ def test_a_shipped_pipeline_ends_with_a_proved_champion_and_is_found_again(name,
     assert verify_model(f"models:/{name}@champion", str(case.workspace), as_json=True) == 0
     assert json.loads(capsys.readouterr().out)
     again, _ = retrain_here(case)
-    assert again.stages_made == [] and again.version == "1"
+    assert again.stages_run == [] and again.version == "1"

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from data_contracts.documents import EvaluationReport
-
-pytestmark = pytest.mark.slow
+from headway.data_contracts.store.documents import EvaluationReport
 
 
 def test_slices_that_a_pipeline_file_names_are_in_report_and_card_and_retrain_nothing(project, retrain_here) -> None:
@@ -18,7 +14,7 @@ def test_slices_that_a_pipeline_file_names_are_in_report_and_card_and_retrain_no
     named = "{bootstrap_resamples: 100, slices: [num_lines, {column: path, folders: 1}]}"
     project.edit("tiny.yaml", "{bootstrap_resamples: 100}", named)
     summary, _ = retrain_here(project)
-    assert summary.stages_made == ["evaluate", "register"] and summary.is_champion
+    assert summary.stages_run == ["evaluate", "register"] and summary.is_champion
     report = EvaluationReport.from_bytes(project.file("documents/evaluation/*.json").read_bytes(), where="")
     by_column: dict[str, int] = {}
     for name, size in report.slice_sizes.items():

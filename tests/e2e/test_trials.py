@@ -11,13 +11,11 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import DataError, RunStopped, TrainingFailed
-from data_contracts.publication import Workspace
-from tasks.current_run import read
+from headway.data_contracts.store.errors import DataError, RunStopped, TrainingFailed
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.ownership.pipeline_history import read
+from headway.training.launch.base.stop_request import request_stop
 from tests.e2e.project import Project
-from training.launch.stop_request import request_stop
-
-pytestmark = pytest.mark.slow
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -64,7 +62,7 @@ def test_the_best_comes_first_and_a_bad_one_is_a_row_and_none_is_judged_by_what_
     assert report.metrics[report.metric].value != good[0].score.figure.value
 
     # A pipeline's own run, which windows carry on, is none of theirs.
-    assert read(Workspace(str(new_project.workspace)), "tiny") is None
+    assert read(Workspace(str(new_project.workspace)), "tiny").event == "new"
 
     again, _, events = try_here(new_project)
     assert [each.score for each in again] == [each.score for each in ranked]

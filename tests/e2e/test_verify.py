@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 MODEL = "models:/tiny@champion"
 
 ARTIFACTS = {
@@ -41,7 +39,7 @@ ARTIFACTS = {
 @pytest.fixture
 def verify(project, capsys: pytest.CaptureFixture[str]) -> Callable[[], tuple[int, dict[str, object]]]:
     """Exit code and verdict of the command, in this process."""
-    from flows.verify import verify_model
+    from headway.flows.show.verify import verify_model
 
     def run() -> tuple[int, dict[str, object]]:
         code = verify_model(MODEL, str(project.workspace), as_json=True)
@@ -50,8 +48,8 @@ def verify(project, capsys: pytest.CaptureFixture[str]) -> Callable[[], tuple[in
     return run
 
 
-def broken(said: dict[str, object]) -> list[dict[str, str]]:
-    return [link for link in said["links"] if link["standing"] == "broken"]  # type: ignore[attr-defined]
+def broken(message: dict[str, object]) -> list[dict[str, str]]:
+    return [link for link in message["links"] if link["status"] == "broken"]  # type: ignore[attr-defined]
 
 
 def offline() -> tuple[str, ...]:
@@ -94,10 +92,10 @@ def test_one_flipped_bit_makes_the_command_fail_and_name_the_file(project, comma
 def test_one_flipped_bit_is_found_and_named(project, verify, flip_one_bit, artifact: str) -> None:
     path: Path = project.files(ARTIFACTS[artifact])[0]
     flip_one_bit(path)
-    code, said = verify()
+    code, message = verify()
     assert code == 5
-    assert said["verdict"] == "broken"
-    (link,) = broken(said)
+    assert message["verdict"] == "broken"
+    (link,) = broken(message)
     # The file itself, never a copy that was fetched somewhere else.
     relative = path.relative_to(project.workspace).as_posix()
     named = relative if "mlartifacts" in relative else path.name
@@ -117,44 +115,44 @@ def test_what_it_says_lies_outside_the_proof_is_not_needed_for_it(project, verif
         for path in project.files(pattern):
             assert path not in inside
             path.write_bytes(b"")
-    code, said = verify()
-    assert (code, said["verdict"]) == (0, "proved")
-    assert len(said["outside"]) == 7  # type: ignore[arg-type]
+    code, message = verify()
+    assert (code, message["verdict"]) == (0, "proved")
+    assert len(message["outside"]) == 7  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("artifact", ARTIFACTS)
 def test_a_lost_file_is_named(project, verify, artifact: str) -> None:
     path: Path = project.files(ARTIFACTS[artifact])[0]
     path.unlink()
-    code, said = verify()
-    assert (code, said["verdict"]) == (5, "broken")
-    (link,) = broken(said)
+    code, message = verify()
+    assert (code, message["verdict"]) == (5, "broken")
+    (link,) = broken(message)
     assert path.name in link["what"] + link["detail"], link
 
 
 def test_a_tag_that_names_another_registration_is_found(project, verify) -> None:
-    from tasks.mlflow_store import connect
+    from headway.tasks.registry.mlflow_store import connect
 
     connect(f"sqlite:///{project.workspace / 'mlflow.db'}").set_model_version_tag(
         "tiny", "1", "headway.registration", "0" * 64
     )
-    code, said = verify()
+    code, message = verify()
     assert code == 5
-    assert "tag headway.registration" in broken(said)[0]["detail"]
+    assert "tag headway.registration" in broken(message)[0]["detail"]
 
 
 def test_a_source_that_is_gone_leaves_the_shards_as_proof(project, verify) -> None:
     shutil.rmtree(project.root / "texts")
-    code, said = verify()
-    assert (code, said["verdict"]) == (0, "source gone, shards prove it")
+    code, message = verify()
+    assert (code, message["verdict"]) == (0, "source gone, shards prove it")
 
 
 def test_a_source_that_moved_on_is_told_and_the_shards_prove_the_model(project, verify) -> None:
     changed = project.root / "texts" / "part0" / "text00.txt"
     changed.write_text("other words\n")
-    code, said = verify()
-    assert (code, said["verdict"]) == (0, "source gone, shards prove it")
-    (source,) = (link for link in said["links"] if link["what"] == "source")
+    code, message = verify()
+    assert (code, message["verdict"]) == (0, "source gone, shards prove it")
+    (source,) = (link for link in message["links"] if link["what"] == "source")
     assert "1 file changed, such as part0/text00.txt" in source["detail"]
 
 

@@ -10,36 +10,34 @@ import time
 
 import pytest
 
-import tasks.snapshot
-from training.ledger import read_events
-
-pytestmark = pytest.mark.slow
+import headway.tasks.stages.snapshot
+from headway.training.observe.ledger import read_events
 
 LOST_S = 1.5
 
 
 def account_of_the_newest_run(project):
-    from flows.summary import rank_events
-    from flows.time_account import account
+    from headway.flows.report.summary import rank_events
+    from headway.flows.report.time_account import account
 
     spool = max(project.files("ledger/*/flow.jsonl"), key=lambda path: path.stat().st_mtime_ns)
     events = read_events(spool)
-    began = next(event["began_unix_s"] for event in events if event["event"] == "flow.begin")
-    return account([*events, *rank_events(events)], began, events[-1]["unix_s"])
+    started = next(event["started_unix_s"] for event in events if event["event"] == "flow.begin")
+    return account([*events, *rank_events(events)], started, events[-1]["unix_s"])
 
 
 def test_a_slow_source_shows_as_reading_the_source(project, train_here, monkeypatch: pytest.MonkeyPatch) -> None:
-    take_snapshot, took_s = tasks.snapshot.take_snapshot, []
+    take_snapshot, took_s = headway.tasks.stages.snapshot.take_snapshot, []
 
     def slow(*arguments, **options):
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         time.sleep(LOST_S)
         try:
             return take_snapshot(*arguments, **options)
         finally:
-            took_s.append(time.monotonic() - began_s)
+            took_s.append(time.monotonic() - started_s)
 
-    monkeypatch.setattr(tasks.snapshot, "take_snapshot", slow)
+    monkeypatch.setattr(headway.tasks.stages.snapshot, "take_snapshot", slow)
     train_here(project)
     account = account_of_the_newest_run(project)
     assert account.parts_s["snapshot.read"] == pytest.approx(*took_s, rel=0.1), "as long as it was, here and now"

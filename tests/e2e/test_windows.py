@@ -8,21 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from data_contracts import refs
-from data_contracts.errors import RunStopped
-from data_contracts.publication import Workspace
-from flows.last_retrains import read_finished
-from flows.request import RetrainRequest
-from flows.windows.admission import open_pipeline
-from flows.windows.decisions import open_until
-from tasks.current_run import CurrentRun, ref_of
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.errors import RunStopped
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.config.request import RetrainRequest
+from headway.flows.show.decisions import open_until
+from headway.flows.windows.admission import open_pipeline
+from headway.tasks.ownership.pipeline_history import PipelineEvent, read, ref_of
+from headway.training.observe.ledger import Event
 from tests.e2e.in_prefect import failed_in_prefect
 from tests.e2e.project import Project
-from training.ledger import Event
-
-pytestmark = pytest.mark.slow
 
 WINDOWS = """\
 windows:
@@ -49,8 +44,8 @@ def open_window(request: RetrainRequest, length: datetime.timedelta) -> tuple[fl
 def history(project: Project) -> list[tuple[str, str]]:
     """Which run the pipeline was at, and what became of it."""
     workspace = Workspace(str(project.workspace))
-    entries = [workspace.load(entry.target, CurrentRun) for entry in refs.history(workspace, ref_of("tiny"))]
-    return [(entry.run, entry.state) for entry in entries]
+    entries = [workspace.load(entry.target, PipelineEvent) for entry in refs.history(workspace, ref_of("tiny"))]
+    return [(entry.run, entry.event) for entry in entries]
 
 
 def change_the_data(project: Project) -> None:
@@ -61,7 +56,7 @@ def change_the_data(project: Project) -> None:
 def test_training_stops_inside_its_window_with_a_checkpoint_and_the_next_one_goes_on_though_data_changed(
     new_project: Project, prefect_here: None, forked_gangs: None
 ) -> None:
-    from flows.retrain import retrain
+    from headway.flows.retrain import retrain
 
     project = new_project
     project.edit("tiny.yaml", "max_steps: 120", "max_steps: 1000000")
@@ -101,14 +96,14 @@ def test_what_a_window_cut_is_finished_and_registered_before_the_newest_data_are
     new_project: Project, retrain_here: Callable[..., object], forked_gangs: None
 ) -> None:
     """Cut between its last step and its registration: nothing is left to train, so that newer data follow at once."""
-    from flows.retrain import retrain
+    from headway.flows.retrain import retrain
 
     project, workspace = new_project, Workspace(str(new_project.workspace))
     retrain_here(project)
     run = project.run_dir().name
-    assert history(project) == [(run, "begun"), (run, "finished")]
-    (first,) = read_finished(workspace)
-    cut = CurrentRun(pipeline="tiny", run=run, state="cut", windows_cut=1)
+    assert history(project) == [(run, "started"), (run, "finished")]
+    first = read(workspace, "tiny").finished
+    cut = read(workspace, "tiny").model_copy(update={"event": "cut", "state": "cut", "windows_cut": 1})
     newest = refs.current(workspace, ref_of("tiny"))
     refs.move(workspace, ref_of("tiny"), workspace.publish_document(cut), expected=newest, reason="cut")
     change_the_data(project)
@@ -119,11 +114,11 @@ def test_what_a_window_cut_is_finished_and_registered_before_the_newest_data_are
     open_window(request, datetime.timedelta(minutes=30))
     state = retrain(request, return_state=True)
     assert state.name == "Stopped", state.message
-    done, (newer, begun), stopped = history(project)[-3:]
-    assert done == (run, "finished") and begun == "begun" and stopped == (newer, "stopped")
-    (finished,) = read_finished(workspace)
+    done, (newer, started), stopped = history(project)[-3:]
+    assert done == (run, "finished") and started == "started" and stopped == (newer, "stopped")
+    finished = read(workspace, "tiny").finished
     assert finished.finished_unix_s > first.finished_unix_s, "it is registered, whatever becomes of newer data"
-    assert first.begun_unix_s < finished.begun_unix_s < first.finished_unix_s, "on data of then"
+    assert first.started_unix_s < finished.started_unix_s < first.finished_unix_s, "on data of then"
     assert newer != run and {path.name for path in (project.workspace / "runs").iterdir()} == {run, newer}
 
 
@@ -156,16 +151,16 @@ def files_of(project: Project, step: int) -> dict[str, bytes]:
 
 def train(project: Project, last_step: int | None) -> None:
     """The flow up to training, as a window's start does it; None: to the end, from the newest data."""
-    from flows.environment import prepare
+    from headway.flows.console.environment import prepare
 
     prepare()
-    from flows.session import session
-    from tasks import current_run
-    from tasks.launch import carry_on, launch
-    from tasks.register import tracking_uri
-    from tasks.shard import shard
-    from tasks.snapshot import snapshot
-    from tasks.validate import validate
+    from headway.flows.run.session import session
+    from headway.tasks.ownership import current_run
+    from headway.tasks.stages.launch import continue_run, launch
+    from headway.tasks.stages.register import tracking_uri
+    from headway.tasks.stages.shard import shard
+    from headway.tasks.stages.snapshot import snapshot
+    from headway.tasks.stages.validate import validate
 
     stages: dict[str, Any] = {"pipeline": str(project.pipeline), "workspace": str(project.workspace)}
     with contextlib.suppress(RunStopped), session(RetrainRequest(**stages, stop_at_step=last_step)) as (run, spec):
@@ -173,7 +168,7 @@ def train(project: Project, last_step: int | None) -> None:
         cut = current_run.cut_run(run) if last_step is not None else None
         try:
             if cut is not None:
-                carry_on.fn(run, spec.launch, cut, uri)
+                continue_run.fn(run, spec.launch, cut, uri)
             else:
                 files = snapshot.fn(run, spec.contract, spec.source)
                 receipt = validate.fn(run, spec.contract, spec.source, files)

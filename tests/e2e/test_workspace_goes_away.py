@@ -12,7 +12,6 @@ import pytest
 from tests.e2e.project import DEADLINE_S, Project
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.slow
 ON_A_MOUNT = ("unshare", "--mount", "--propagation", "private", "sh", "-c")
 MOUNTED = 'mount -t tmpfs -o size=256m tmpfs "$0" && exec "$@"'
 """The workspace is a file system of its own, which only the command and what it starts see."""
@@ -43,8 +42,8 @@ def test_a_workspace_that_is_renamed_ends_the_retrain_and_nothing_is_made_in_its
     wait_until(lambda: training.newest_step() > 25, what="training")
     away = training.root / "away"
     training.workspace.rename(away)
-    said = the_end(training, process)
-    assert said.count("moved, unmounted or deleted") == 1
+    message = the_end(training, process)
+    assert message.count("moved, unmounted or deleted") == 1
     assert not training.workspace.exists()
 
 
@@ -64,6 +63,6 @@ def test_a_mount_that_goes_or_refuses_to_be_written_ends_the_retrain(training: P
     wait_until(lambda: inside.newest_step() > 25 or process.poll() is not None, what="training")
     enter = ("nsenter", "--mount", "--target", str(process.pid))
     subprocess.run((*enter, "sh", "-c", then, str(training.workspace)), check=True)
-    said = the_end(training, process)
-    assert said.count(told) == 1
+    message = the_end(training, process)
+    assert message.count(told) == 1
     assert list(training.workspace.iterdir()) == [], "what lies under the mount is as it was"

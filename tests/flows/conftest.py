@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import http.server
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from flows.command_line import run
+from headway.flows.cli.command_line import run
 from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
 
 
@@ -33,7 +35,33 @@ def headway(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         monkeypatch.setattr(sys, "argv", ["headway", *arguments])
         capsys.readouterr()
         code = run()
-        said = capsys.readouterr()
-        return code, said.out + said.err
+        message = capsys.readouterr()
+        return code, message.out + message.err
 
     return call
+
+
+Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
+
+
+@pytest.fixture
+def served() -> Iterator[Callable[[Answer], str]]:
+    """Starts a server that answers every GET so; returns its URL."""
+    servers: list[http.server.HTTPServer] = []
+
+    def served(answer: Answer) -> str:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                answer(self)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        servers.append(http.server.HTTPServer(("127.0.0.1", 0), Handler))
+        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_port}"
+
+    yield served
+    for server in servers:
+        server.shutdown()
+        server.server_close()

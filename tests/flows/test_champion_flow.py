@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from data_contracts.errors import ConfigError
-from data_contracts.publication import Workspace
-from flows.champion_flow import MoveRequest, move_champion
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.champion_flow import MoveRequest, move_champion
 
 
 @pytest.mark.parametrize(

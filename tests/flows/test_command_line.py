@@ -13,22 +13,23 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from data_contracts.publication import Workspace
-from flows.command_line import PANELS, Warnings, app
-from training.launch.run_lock import owning
-from training.launch.stop_request import requested_stop
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.cli.command_line import PANELS, Warnings, app
+from headway.training.launch.base.run_lock import owning
+from headway.training.launch.base.stop_request import requested_stop
 
 RUN = "0123456789abcdef"
 
 
 def test_the_help_begins_with_what_it_is_for_and_lists_every_command_once_in_the_order_of_need(headway) -> None:
-    code, said = headway("--help")
-    begins, _, listed = said.partition("Prepare:")
+    code, message = headway("--help")
+    begins, _, listed = message.partition("Prepare:")
     assert code == 0 and "import" not in begins and "Retrain models" in begins
     names = re.findall(r"^  ([a-z-]+)  ", f"Prepare:{listed}", re.MULTILINE)
     assert names == [name for panel in PANELS.values() for name in panel]
     assert sorted(names) == sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     assert "75 stopped on request" in listed
+    assert "..." not in listed.partition("Exit codes")[0], "what a command is for fits into its line"
 
 
 def test_the_version_is_that_of_the_installation(headway) -> None:
@@ -37,20 +38,24 @@ def test_the_version_is_that_of_the_installation(headway) -> None:
 
 WARNS = """
 import logging
-from flows.command_line import say_warnings
-from flows.environment import prepare
+from headway.flows.cli.command_line import log_warnings
+from headway.flows.console.environment import prepare
 prepare()
-say_warnings()
+log_warnings()
 from prefect.logging.configuration import setup_logging
 setup_logging()
-for name in ("data_contracts.object_store", "tasks.track", "botocore"):
+for name in ("headway.data_contracts.store.object_store", "headway.tasks.registry.track", "botocore"):
     logging.getLogger(name).warning("%s waits", name)
 """
 
 
+@pytest.mark.process
 def test_what_the_code_warns_of_reaches_the_terminal_beside_prefect_that_keeps_all_other_logs() -> None:
-    said = subprocess.run([sys.executable, "-c", WARNS], check=True, capture_output=True, text=True, timeout=300)
-    assert said.stderr.splitlines() == ["headway: data_contracts.object_store waits", "headway: tasks.track waits"]
+    message = subprocess.run([sys.executable, "-c", WARNS], check=True, capture_output=True, text=True, timeout=300)
+    assert message.stderr.splitlines() == [
+        "headway: headway.data_contracts.store.object_store waits",
+        "headway: headway.tasks.registry.track waits",
+    ]
 
 
 def test_a_warning_is_one_line_and_one_that_cannot_be_shown_hinders_nobody(capsys, monkeypatch) -> None:
@@ -73,5 +78,5 @@ def test_a_stop_keeps_its_reason_by_the_word_of_the_other_decisions_and_by_its_o
     folder.mkdir(parents=True)
     with owning(folder):
         assert headway("stop", RUN[:4], option, "the night is over")[0] == 0
-    assert requested_stop(folder) == "the night is over"
+    assert requested_stop(folder).detail == "the night is over"
     assert "--reason" not in headway("stop", "--help")[1]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from flows import doctor
-from flows.command_line import run
+from headway.flows.cli.command_line import run
+from headway.flows.show import doctor
 
 
 @pytest.fixture
@@ -30,15 +30,15 @@ def without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_ranks_meet", lambda: "met")
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_an_installation_in_order_has_no_fault_and_nothing_is_left_of_the_look(look, project: Path) -> None:
     code, out, err = look("tiny.yaml", "--json")
     found = {each["what"]: each for each in json.loads(out)["findings"]}
     assert (code, err) == (0, "")
     assert {each["state"] for each in found.values()} <= {"ok", "note"}
-    assert "two ranks met by gloo" in found["ranks"]["said"]
-    assert "127.0.0.1" in found["hosts (local)"]["said"]
-    assert found["files"]["state"] == "note" and "editable install has no record" in found["files"]["said"]
+    assert "two ranks met by gloo" in found["ranks"]["message"]
+    assert "127.0.0.1" in found["hosts (local)"]["message"]
+    assert found["files"]["state"] == "note" and "editable install has no record" in found["files"]["message"]
     assert [path for path in (project / "workspace").rglob("*") if path.is_file()] == []
 
 
@@ -66,9 +66,9 @@ def test_what_the_system_refuses_is_a_finding_and_the_rest_is_told_too(
 def test_a_server_that_does_not_answer_and_a_pipeline_that_is_not_there_are_named(
     look, without_ranks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flows import own_server
+    from headway.flows.prefect_api import ephemeral_server
 
-    monkeypatch.setattr(doctor, "_prefect", lambda: own_server.require_answer("http://127.0.0.1:9/api") or "")
+    monkeypatch.setattr(doctor, "_prefect", lambda: ephemeral_server.require_answer("http://127.0.0.1:9/api") or "")
     code, out, _ = look("tinny.yaml")
     told = {line.split()[1]: line for line in out.splitlines() if "FAULT" in line}
     assert code == 8 and told.keys() == {"Prefect", "pipeline"}
@@ -86,6 +86,7 @@ def test_packages_that_headway_was_not_tested_with_are_named(
     )
 
 
+@pytest.mark.process
 def test_ranks_that_cannot_meet_are_told_in_their_own_words(look, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "MEETING", "raise OSError('no interface is called lo')")
     code, out, _ = look()
@@ -93,10 +94,10 @@ def test_ranks_that_cannot_meet_are_told_in_their_own_words(look, monkeypatch: p
 
 
 def test_an_open_prefect_server_is_noted_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows.doctor import _prefect_finding
+    from headway.flows.show.doctor import prefect_finding
 
     monkeypatch.setattr(doctor, "require_answer", lambda _: None)
     monkeypatch.setattr(doctor, "openness", lambda url: f"the Prefect server {url} is open")
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
-        finding = _prefect_finding()
-    assert (finding.state, finding.said) == ("note", "the Prefect server http://127.0.0.1:9/api is open")
+        finding = prefect_finding()
+    assert (finding.state, finding.message) == ("note", "the Prefect server http://127.0.0.1:9/api is open")

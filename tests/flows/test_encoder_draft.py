@@ -9,11 +9,11 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from data_contracts.column_types import type_name
-from data_contracts.profile import profile_rows
-from flows.encoder_draft import RECIPES, draft_encoder, recipe_for
-from training.data.encoder_specs import ENCODER_SPEC
-from training.recipes.built_in import BUILT_IN
+from headway.data_contracts.drafting.profile import profile_rows
+from headway.data_contracts.types.column_types import type_name
+from headway.flows.act.encoder_draft import RECIPES, draft_encoder, recipe_for
+from headway.training.config.encoder_specs import ENCODER_SPEC
+from headway.training.recipes.built_in import BUILT_IN
 
 NUM_ROWS = 300
 

@@ -9,13 +9,11 @@ import io
 import json
 import shutil
 import time
-import uuid
 from pathlib import Path
 
 import pytest
 
-from data_contracts.digest_cache import DigestCache
-from data_contracts.errors import (
+from headway.data_contracts.store.errors import (
     ConfigError,
     ContractViolation,
     DataError,
@@ -28,24 +26,31 @@ from data_contracts.errors import (
     RunStopped,
     TrainingFailed,
 )
-from data_contracts.publication import Workspace
-from flows.command_signals import HungUp, Terminated
-from flows.console import plain_console
-from flows.failure_card import FailureCard, markdown, print_card
-from flows.failure_facts import NAME, failure_card, make_card
-from flows.last_retrains import StandingFailure, write_finished
-from flows.pipeline_spec import PipelineSpec, load_pipeline
-from flows.request import RetrainRequest, TrialsRequest
-from flows.status import Status, read_status
-from flows.terminal import Terminal
-from tasks.context import RunContext
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.flows.config.pipeline_spec import PipelineSpec, load_pipeline
+from headway.flows.config.request import RetrainRequest, TrialsRequest
+from headway.flows.console.command_signals import HungUp, Terminated
+from headway.flows.console.console import plain_console
+from headway.flows.report.failure_card import FailureCard, markdown, print_card
+from headway.flows.report.failure_facts import NAME, failure_card, make_card
+from headway.flows.report.terminal import Terminal
+from headway.flows.show.status import Status, read_status
+from headway.tasks.core.context import RunContext
+from headway.tasks.ownership.current_run import finish
+from headway.tasks.ownership.pipeline_history import FailedRetrain
+from headway.training.launch.base.failure import Failure
+from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords
+from headway.training.observe.ledger import Event, Ledger, read_events
 from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
-from training.launch.retry_budget import AttemptRecord, AttemptRecords
-from training.ledger import Event, Ledger, read_events
 
 WINDOWS = "windows: {time_zone: UTC, open: [{days: [sun], start: '01:00', end: '05:00'}]}\n"
 LOST = AttemptRecord(
-    attempt=1, scope="mine", what="rank 1 was killed | it left no word.", rank=1, host="n7", step=40, begin_unix_s=1.0
+    attempt=1,
+    scope="mine",
+    failure=Failure(what="rank 1 was killed | it left no word.", rank=1, host="n7"),
+    step=40,
+    start_unix_s=1.0,
 )
 
 
@@ -98,26 +103,26 @@ def shown(card: FailureCard, width: int = 80) -> str:
 
 
 def test_it_says_who_failed_first_what_was_tried_and_from_where_it_goes_on(retrain) -> None:
-    lost = AttemptRecord(**{**{name: getattr(LOST, name) for name in LOST.__slots__}, "log": str(retrain.log)})
-    earlier = AttemptRecord(attempt=9, scope="another flow run", what="long ago", begin_unix_s=0.5)
-    stopped = AttemptRecord(attempt=2, scope="mine", state="stopped", begin_unix_s=2.0, end_unix_s=3.0, step=44)
+    lost = dataclasses.replace(LOST, failure=dataclasses.replace(LOST.failure, log=str(retrain.log)))
+    earlier = AttemptRecord(attempt=9, scope="another flow run", start_unix_s=0.5)
+    stopped = AttemptRecord(attempt=2, scope="mine", state="stopped", start_unix_s=2.0, end_unix_s=3.0, step=44)
     retrain.record(earlier, lost, stopped)
-    retrain.record(AttemptRecord(attempt=1, scope="mine", state="done", begin_unix_s=0.7, end_unix_s=0.9), gang="fit")
+    retrain.record(AttemptRecord(attempt=1, scope="mine", state="done", start_unix_s=0.7, end_unix_s=0.9), gang="fit")
 
     card = retrain.card(TrainingFailed("rank 1: killed.", where="here", advice="all 5 attempts are spent."))
 
-    assert (card.rank, card.host, card.last_lines) == (1, "n7", ["starting", "out of luck [1]"])
+    assert (card.failure.rank, card.failure.host, card.last_lines) == (1, "n7", ["starting", "out of luck [1]"])
     assert card.last_good_step == 40, "a folder without a manifest is no checkpoint"
-    assert [(each.gang, each.attempt, each.ended, each.step) for each in card.tried] == [
+    assert [(gang, attempt.attempt, attempt.state, attempt.step) for gang, attempt in card.attempts] == [
         ("fit", 1, "done", None),
         ("train", 1, "failed", 40),
         ("train", 2, "stopped", 44),
     ]
-    assert (card.cause, card.exit_code, card.stage) == ("training", 6, "launch")
+    assert (card.failure.cause, card.failure.exit_code, card.stage) == ("training", 6, "launch")
     assert "logs 0123456789abcdef --rank 1" in card.commands["what it wrote"]
     assert card.commands["go on"] == retrain.request.command
     for text in (markdown(card), shown(card, width=400)):
-        for said in (
+        for message in (
             "tiny failed in stage launch",
             "n7",
             "out of luck [1]",
@@ -125,7 +130,7 @@ def test_it_says_who_failed_first_what_was_tried_and_from_where_it_goes_on(retra
             card.next,
             *card.commands.values(),
         ):
-            assert said in text, said
+            assert message in text, message
     assert r"rank 1 was killed \| it left no word." in markdown(card)
     assert max(len(line) for line in shown(card).splitlines() if line.startswith(("╭", "│", "╰"))) <= 80
 
@@ -143,16 +148,14 @@ def test_what_failed_before_training_names_the_causes_own_advice_and_the_ledger_
 
 
 def test_a_rank_whose_work_was_done_after_all_is_not_what_failed(retrain) -> None:
-    retrain.record(
-        LOST, AttemptRecord(attempt=2, scope="mine", state="done", what="", begin_unix_s=2.0, end_unix_s=3.0)
-    )
+    retrain.record(LOST, AttemptRecord(attempt=2, scope="mine", state="done", start_unix_s=2.0, end_unix_s=3.0))
     card = retrain.card(IntegrityError("a file is gone.", where="there"))
-    assert (card.rank, card.first, card.last_lines) == (None, "", [])
-    assert [each.ended for each in card.tried] == ["failed", "done"]
+    assert (card.failure.rank, card.first, card.last_lines) == (None, "", [])
+    assert [attempt.state for _, attempt in card.attempts] == ["failed", "done"]
 
 
 def test_what_happens_next_is_what_will_happen(tmp_path) -> None:
-    for windows, error, said in (
+    for windows, error, message in (
         (
             "",
             TrainingFailed("lost."),
@@ -171,7 +174,7 @@ def test_what_happens_next_is_what_will_happen(tmp_path) -> None:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()
         card = Retrain(folder, windows).card(error)
-        assert said in card.next
+        assert message in card.next
         assert ("The next window opens at" in card.next) == bool(windows)
 
 
@@ -205,9 +208,9 @@ def test_there_is_a_card_while_the_store_is_away_too_and_it_says_what_is_not_kno
         raise EnvironmentProblem("asking failed 3 times in 15 s.", where="s3://bucket/refs")
 
     retrain = Retrain(tmp_path, WINDOWS)
-    monkeypatch.setattr("flows.failure_next.read_overrides", away)
+    monkeypatch.setattr("headway.flows.report.next_steps.read_overrides", away)
     card = retrain.card(TrainingFailed("lost."))
-    assert (card.what, card.last_good_step) == ("lost.", 40)
+    assert (card.failure.what, card.last_good_step) == ("lost.", 40)
     assert (
         card.next == "Not known while the workspace does not answer (s3://bucket/refs: asking failed 3 times in 15 s.)"
     )
@@ -216,13 +219,14 @@ def test_there_is_a_card_while_the_store_is_away_too_and_it_says_what_is_not_kno
 def test_commands_and_paths_stand_in_one_piece_however_narrow_the_terminal_is(retrain) -> None:
     card = retrain.card(TrainingFailed("lost."))
     lines = shown(card, width=40).splitlines()
-    for said in (card.ledger, *card.commands.values()):
-        assert [line for line in lines if line.endswith(said)]
+    for message in (card.ledger, *card.commands.values()):
+        assert [line for line in lines if line.endswith(message)]
 
 
 def test_a_defect_is_called_one(retrain) -> None:
     card = retrain.card(ZeroDivisionError("division by zero"))
-    assert (card.cause, card.exit_code, card.what) == ("defect", 70, "ZeroDivisionError: division by zero")
+    failure = card.failure
+    assert (failure.cause, failure.exit_code, failure.what) == ("defect", 70, "ZeroDivisionError: division by zero")
     assert "defect of Headway" in markdown(card)
 
 
@@ -251,22 +255,23 @@ def test_one_whose_words_reach_nobody_is_kept_all_the_same(retrain) -> None:
 
 
 def test_a_failure_stands_in_the_status_until_a_retrain_finishes_and_a_stop_finishes_none(retrain) -> None:
-    def end_with(error: Exception | None, begun_unix_s: float = 0.0) -> list[StandingFailure]:
+    def end_with(error: Exception | None, started_unix_s: float = 0.0) -> list[FailedRetrain]:
         with contextlib.suppress(HeadwayError), failure_card(retrain.context, retrain.request, retrain.spec):
             if error is not None:
                 raise error
-            write_finished(retrain.context, begun_unix_s or time.time())
+            finish(retrain.context, started_unix_s or time.time())
         return read_status(retrain.workspace.uri).failed
 
     assert end_with(None) == []
     (first,) = end_with(TrainingFailed("lost.", advice="Look."))
-    assert (first.pipeline, first.what, first.advice, first.flow_run) == ("tiny", "lost.", "Look.", "mine")
+    assert (first.pipeline, first.failure.what, first.failure.advice) == ("tiny", "lost.", "Look.")
+    assert first.flow_run == "mine"
     assert Path(first.card).read_text().startswith("# tiny failed")
     (second,) = end_with(IntegrityError("damaged.", where="a/file"))
-    assert second.what == "a/file: damaged."
+    assert second.failure.what_and_where == "a/file: damaged."
     assert end_with(RunStopped("asked.")) == [second]
     assert end_with(None, second.failed_unix_s - 1) == [second], "what began before may still be so"
-    write_finished(dataclasses.replace(retrain.context, may_register=False), time.time())
+    finish(dataclasses.replace(retrain.context, may_register=False), time.time())
     trials = TrialsRequest(pipeline="tiny.yaml")
     with pytest.raises(TrainingFailed), failure_card(retrain.context, trials, retrain.spec):
         raise TrainingFailed("a trial of it.")
@@ -274,31 +279,32 @@ def test_a_failure_stands_in_the_status_until_a_retrain_finishes_and_a_stop_fini
     assert end_with(None) == []
 
 
+def test_one_that_finishes_on_older_data_brings_no_mended_failure_back(retrain) -> None:
+    with pytest.raises(TrainingFailed), failure_card(retrain.context, retrain.request, retrain.spec):
+        raise TrainingFailed("lost.")
+    mended_unix_s = time.time()
+    finish(retrain.context, mended_unix_s)
+    finish(retrain.context, mended_unix_s - 3600)
+    status = read_status(retrain.workspace.uri)
+    assert status.failed == []
+    assert [finished.started_unix_s for finished in status.finished] == [mended_unix_s]
+
+
 def test_when_a_retrain_finished_last_stands_in_the_status_beside_a_failure_since(retrain) -> None:
     def end_with(error: Exception | None) -> Status:
         with contextlib.suppress(HeadwayError), failure_card(retrain.context, retrain.request, retrain.spec):
             if error is not None:
                 raise error
-            write_finished(retrain.context, time.time())
+            finish(retrain.context, time.time())
         return read_status(retrain.workspace.uri)
 
     assert end_with(TrainingFailed("lost.")).finished == []
-    began = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    started = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     (finished,) = end_with(None).finished
     assert (finished.pipeline, finished.flow_run) == ("tiny", "mine")
-    assert began <= datetime.datetime.fromisoformat(finished.finished_at) <= datetime.datetime.now(datetime.UTC)
+    assert started <= datetime.datetime.fromisoformat(finished.finished_at) <= datetime.datetime.now(datetime.UTC)
     for error in (TrainingFailed("lost."), RunStopped("asked.")):
         assert end_with(error).finished == [finished]
-
-
-def test_a_failure_that_is_still_being_written_is_none_yet(retrain) -> None:
-    with pytest.raises(TrainingFailed), failure_card(retrain.context, retrain.request, retrain.spec):
-        raise TrainingFailed("lost.")
-    folder = retrain.workspace.local_path("retrains/tiny")
-    shutil.copy(folder / "failed.json", folder / f".failed.json.{uuid.uuid4()}.partial")
-    shutil.copytree(folder, folder.with_name("other"), ignore=shutil.ignore_patterns("failed.json"))
-    folder.with_name(".DS_Store").touch()
-    assert len(read_status(retrain.workspace.uri).failed) == 1
 
 
 def test_where_the_disk_is_full_whoever_looks_on_is_told_all_the_same(retrain) -> None:
@@ -308,7 +314,7 @@ def test_where_the_disk_is_full_whoever_looks_on_is_told_all_the_same(retrain) -
     with pytest.raises(TrainingFailed), failure_card(retrain.context, retrain.request, retrain.spec):
         raise TrainingFailed("lost.")
     assert "flow.card" in [event["event"] for event in heard]
-    assert [failure.what for failure in read_status(retrain.workspace.uri).failed] == ["lost."]
+    assert [each.failure.what for each in read_status(retrain.workspace.uri).failed] == ["lost."]
 
 
 def test_a_stop_is_no_failure(retrain) -> None:
@@ -356,6 +362,21 @@ def test_after_a_contract_violation_it_says_what_to_mend_and_not_to_retrain(retr
     )
     assert list(card.commands) == ["look again", "once the data or the contract is mended"]
     assert "contract check" in card.commands["look again"]
+
+
+def test_what_a_file_of_the_users_caused_is_mended_in_the_file_that_the_error_names(retrain, tmp_path: Path) -> None:
+    contract = tmp_path / "rows.contract.yaml"
+    contract.write_text("")
+    for where, mended in (
+        (str(contract), "rows.contract.yaml"),
+        (f"{contract}:12", "rows.contract.yaml"),
+        ("shards.encoder.label", "the pipeline file"),
+        ("", "the pipeline file"),
+    ):
+        error = ConfigError("version 1.0.0 breaks what 1.0.0 accepted.", where=where)
+        card = make_card(retrain.context, retrain.request, retrain.spec, error, "validate", None)
+        assert card.next.startswith(f"Mend {mended}, then"), where
+        assert list(card.commands) == [f"once {mended} is mended"]
 
 
 def test_a_failure_is_placed_by_the_newest_word_of_any_rank_and_not_by_the_last_checkpoint(retrain) -> None:

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.contract import parse_contract
-from data_contracts.errors import ConfigError
-from flows.ci.checks import Asked, Checks
-from flows.ci.results import Checklist
-from flows.made_up_source import made_up_rows, num_label_values
-from flows.plan import make_plan
-from flows.preflight import check_request
-from flows.request import RetrainRequest
+from headway.data_contracts.rules.contract import parse_contract
+from headway.data_contracts.store.errors import ConfigError
+from headway.flows.ci.checks import Checks, CiRequest
+from headway.flows.ci.results import Checklist
+from headway.flows.config.preflight import check_request
+from headway.flows.config.request import RetrainRequest
+from headway.flows.config.synthetic_source import num_label_values, synthetic_rows
+from headway.flows.show.plan import make_plan
+
+pytestmark = pytest.mark.process
 
 PIPELINE = """\
 pipeline: words
@@ -38,9 +40,9 @@ columns:
 ENCODER = """\
 import numpy as np
 
-from data_contracts.documents import Frozen, PayloadColumn
-from training.data.own_protocol import Learnt
-from training.data.shapes import OwnShape
+from headway.data_contracts.store.documents import Frozen, PayloadColumn
+from headway.training.data.encode.custom_encoder import EncoderState
+from headway.training.config.shapes import CustomShape
 
 
 class Options(Frozen):
@@ -52,12 +54,12 @@ class Lengths:
 
     @classmethod
     def fit(cls, spec, batches):
-        return Learnt(sorted({value for batch in batches for value in batch.column("language").to_pylist()}))
+        return EncoderState(sorted({value for batch in batches for value in batch.column("language").to_pylist()}))
 
     def __init__(self, spec, learnt):
         self.spec, self.languages = spec, learnt.state
         lengths = PayloadColumn(name="lengths", dtype="float32", shape=(1,))
-        self.shape = OwnShape(columns=(lengths,), num_classes=len(self.languages))
+        self.shape = CustomShape(columns=(lengths,), num_classes=len(self.languages))
 
     def encode(self, batch):
         lengths = [len(word) for word in batch.column(self.spec.column).to_pylist()]
@@ -71,13 +73,13 @@ RECIPE = """\
 import torch
 from torch import nn
 
-from data_contracts.documents import Frozen
-from training.data.shapes import OwnShape
-from training.recipes.protocol import Losses
+from headway.data_contracts.store.documents import Frozen
+from headway.training.config.shapes import CustomShape
+from headway.training.recipes.protocol import Losses
 
 
 class Linear:
-    spec_type, shape_type = Frozen, OwnShape
+    spec_type, shape_type = Frozen, CustomShape
 
     def __init__(self, spec, shape):
         self.shape = shape
@@ -90,7 +92,8 @@ class Linear:
         return Losses(nats, torch.ones_like(nats, dtype=torch.bool))
 
     def measures(self, model, batch):
-        return {"nats": self.losses(model, batch).nats}
+        right = model(batch["lengths"]).argmax(dim=1, keepdim=True) == batch["label"]
+        return {"nats": self.losses(model, batch).nats, "correct": right.float()}
 
     def hidden_matrices(self, model):
         return ()
@@ -101,7 +104,7 @@ class Linear:
 
 
 TOKENS = """\
-        from training.data.shapes import TokenShape
+        from headway.training.config.shapes import TokenShape
 
         self.shape = TokenShape(vocab_size=256, context_tokens=5)
 
@@ -114,9 +117,9 @@ TOKEN_RECIPE = """\
 import torch
 from torch import nn
 
-from data_contracts.documents import Frozen
-from training.data.shapes import TokenShape
-from training.recipes.protocol import Losses
+from headway.data_contracts.store.documents import Frozen
+from headway.training.config.shapes import TokenShape
+from headway.training.recipes.protocol import Losses
 
 
 class Bigram:
@@ -176,7 +179,9 @@ def test_a_good_recipe_and_encoder_are_let_through_once_and_for_all(
 ) -> None:
     request = write()
     check_request(request)
-    monkeypatch.setattr("flows.first_step._try", lambda *_: pytest.fail("its flow asks again, and nothing runs anew"))
+    monkeypatch.setattr(
+        "headway.flows.config.first_step._try", lambda *_: pytest.fail("its flow asks again, and nothing runs anew")
+    )
     check_request(request)
 
 
@@ -207,7 +212,7 @@ def test_a_plan_and_the_recipe_check_of_ci_refuse_it_too(write: Callable[..., Re
     request = write("recipe.py", "nn.Linear(1, ", "nn.Linear(3, ")
     with pytest.raises(ConfigError, match=r"recipe\.py:19 .*mat1 and mat2"):
         make_plan(request)
-    checks = Checks(Asked(pipeline="words.yaml", smoke=False), request.workspace, lambda _: None)
+    checks = Checks(CiRequest(pipeline="words.yaml", smoke=False), request.workspace, lambda _: None)
     checklist = Checklist(lambda _: None)
     checks.make(checklist, tmp_path)
     outcomes = {result.check: result for result in checklist.results}
@@ -218,8 +223,8 @@ def test_a_plan_and_the_recipe_check_of_ci_refuse_it_too(write: Callable[..., Re
 def test_an_encoder_that_wants_other_values_than_made_up_ones_is_left_to_the_first_real_rows(
     write: Callable[..., RetrainRequest],
 ) -> None:
-    from flows.first_step import check_first_step
-    from flows.preflight import check_contract
+    from headway.flows.config.first_step import check_first_step
+    from headway.flows.config.preflight import check_contract
 
     request = write("encoder.py", "[len(word)", "[int(word)")
     pipeline, path, _ = check_request(request)
@@ -241,7 +246,7 @@ columns:
   h: {type: string, in: [x, y, z]}
 """
     contract = parse_contract(text, where="t")
-    rows = made_up_rows(contract, is_table=True).to_pydict()
+    rows = synthetic_rows(contract, is_table=True).to_pydict()
     assert set(rows["a"]) == {3, 4} and all(30 <= len(word) <= 33 for word in rows["b"])
     assert all(min(each) >= 7 and len(each) == 6 for each in rows["c"]) and {len(each) for each in rows["e"]} == {16}
     assert all(0.5 <= each <= 0.75 for each in rows["f"]) and set(rows["h"]) == {"x", "y", "z"}

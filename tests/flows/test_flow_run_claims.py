@@ -12,20 +12,20 @@ from uuid import UUID
 
 import pytest
 
+from headway.training.launch.base.process_tree import die_with_parent
 from tests.waiting import DEADLINE_S, wait_until
-from training.launch.process_tree import die_with_parent
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 
 COMMAND = """
 import sys, time
-from flows.environment import prepare
+from headway.flows.console.environment import prepare
 prepare()
 from prefect import flow, task
 from prefect.runtime import flow_run
-from flows.own_server import prefect_api
-from flows.request import RetrainRequest
-from flows.windows.admission import entered, keeping_to_windows
+from headway.flows.prefect_api.ephemeral_server import prefect_api
+from headway.flows.config.request import RetrainRequest
+from headway.flows.windows.admission import entered, keeping_to_windows
 
 @task
 def trains():
@@ -93,7 +93,7 @@ def task_states(flow_run: UUID) -> list[str]:
 def test_a_killed_retrain_is_crashed_from_the_next_command_on_and_one_that_lives_or_is_halted_runs_on(
     start: Start, tmp_path: Path
 ) -> None:
-    from flows.own_server import prefect_api
+    from headway.flows.prefect_api.ephemeral_server import prefect_api
 
     killed, dead = start()
     lives, alive = start()
@@ -118,8 +118,8 @@ def test_a_killed_retrain_is_crashed_from_the_next_command_on_and_one_that_lives
 def test_a_claim_that_this_server_knows_nothing_of_waits_for_its_own(
     prefect_here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from flows import flow_run_claims
-    from flows.flow_run_claims import MACHINE, end_killed_flow_runs
+    from headway.flows.prefect_api import flow_run_claims
+    from headway.flows.prefect_api.flow_run_claims import MACHINE, end_killed_flow_runs
 
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
     claim = flow_run_claims._folder() / f"{MACHINE}-{UUID(int=7)}"

@@ -12,14 +12,15 @@ from prefect import State, flow
 from prefect.client.orchestration import get_client
 from prefect.flow_engine import run_flow
 
-from data_contracts import refs
-from data_contracts.digests import canonical_json
-from data_contracts.errors import IntegrityError
-from data_contracts.publication import Workspace
-from flows.holds import standing_hold
-from flows.request import RetrainRequest
-from flows.windows.admission import enter, keeping_to_windows
-from tasks.identity import who
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.digests import canonical_json
+from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.config.request import RetrainRequest
+from headway.flows.windows.admission import enter, keeping_to_windows
+from headway.flows.windows.holds import current_hold
+from headway.tasks.core.identity import current_user
+from headway.tasks.ownership.pipeline_history import append, ref_of
 from tests.flows.tiny_pipeline import PIPELINE
 
 AHEAD = """\
@@ -40,31 +41,36 @@ def trains(_: RetrainRequest) -> str:
 
 def test_a_held_pipeline_is_retrained_by_no_door_until_it_is_released(request_of: RetrainRequest, headway) -> None:
     assert trains(request_of) == "trained"
-    code, said = headway("hold", "tiny.yaml", "--why", "its labels [are] wrong")
-    assert code == 0 and "headway stop" in said
-    code, said = headway("retrain", "tiny.yaml")
-    assert code == 77 and "its labels [are] wrong" in said and getpass.getuser() in said and "headway release" in said
-    assert "Traceback" not in said and not (Path(request_of.workspace) / "stages").exists()
+    code, message = headway("hold", "tiny.yaml", "--why", "its labels [are] wrong")
+    assert code == 0 and "headway stop" in message
+    code, message = headway("retrain", "tiny.yaml")
+    assert (
+        code == 77
+        and "its labels [are] wrong" in message
+        and getpass.getuser() in message
+        and "headway release" in message
+    )
+    assert "Traceback" not in message and not (Path(request_of.workspace) / "stages").exists()
     state = trains(request_of)
     assert isinstance(state, State) and (state.type.value, state.name) == ("COMPLETED", "Held")
     assert "its labels [are] wrong" in (state.message or "")
-    code, said = headway("status")
-    assert code == 0 and "tiny  HELD" in said and "its labels [are] wrong" in said
+    code, message = headway("status")
+    assert code == 0 and "tiny  HELD" in message and "its labels [are] wrong" in message
     assert headway("release", "tiny.yaml", "--why", "they are right now")[0] == 0
     assert trains(request_of) == "trained" and enter(request_of) is request_of
-    told = [entry.reason for entry in refs.history(Workspace(request_of.workspace), "holds/tiny")]
+    told = [entry.reason for entry in refs.history(Workspace(request_of.workspace), ref_of("tiny"))]
     assert sorted(told) == ["its labels [are] wrong", "they are right now"]
 
 
 def test_who_holds_what_is_held_already_is_told_by_whom_since_when_and_why_and_both_stay_on_record(
     request_of: RetrainRequest, headway
 ) -> None:
-    said = headway("hold", "tiny.yaml", "--why", "its labels [are] wrong")[1]
-    assert "already" not in said
-    first = standing_hold(Workspace(request_of.workspace), "tiny")
-    code, said = headway("hold", "tiny.yaml", "--why", "the disk is full")
-    assert code == 0 and f"already, by {first.who} since {first.since}: its labels [are] wrong" in said
-    told = [entry.reason for entry in refs.history(Workspace(request_of.workspace), "holds/tiny")]
+    message = headway("hold", "tiny.yaml", "--why", "its labels [are] wrong")[1]
+    assert "already" not in message
+    first = current_hold(Workspace(request_of.workspace), "tiny")
+    code, message = headway("hold", "tiny.yaml", "--why", "the disk is full")
+    assert code == 0 and f"already, by {first.by} since {first.since}: its labels [are] wrong" in message
+    told = [entry.reason for entry in refs.history(Workspace(request_of.workspace), ref_of("tiny"))]
     assert sorted(told) == ["its labels [are] wrong", "the disk is full"]
     assert headway("release", "tiny.yaml", "--why", "both are mended")[0] == 0
     assert trains(request_of) == "trained"
@@ -79,21 +85,32 @@ def test_a_decision_needs_a_reason_a_pipeline_and_something_to_let_go(request_of
         ("release", "tiny.yaml", "--why", "so"): "nobody holds",
         ("hold", "tiny.yaml"): "--why",
     }.items():
-        code, said = headway(*arguments)
-        assert code == 2 and told in said and "Traceback" not in said
-    assert standing_hold(Workspace(request_of.workspace), "tiny") is None
+        code, message = headway(*arguments)
+        assert code == 2 and told in message and "Traceback" not in message
+    assert current_hold(Workspace(request_of.workspace), "tiny") is None
+
+
+def test_a_pipeline_that_the_workspace_knows_is_held_and_released_by_its_name_without_a_file(
+    request_of: RetrainRequest, headway
+) -> None:
+    workspace = Workspace.create(request_of.workspace)
+    assert headway("hold", "elsewhere", "--why", "so")[0] == 2, "a misspelt name holds nothing"
+    append(workspace, "elsewhere", lambda before: before.model_copy(update={"event": "started", "run": "0" * 16}))
+    assert headway("hold", "elsewhere", "--why", "so")[0] == 0
+    assert current_hold(workspace, "elsewhere") is not None
+    assert headway("release", "elsewhere", "--why", "so")[0] == 0
 
 
 def test_a_damaged_record_stops_rather_than_lets_through(request_of: RetrainRequest, headway) -> None:
     assert headway("hold", "tiny.yaml", "--why", "so")[0] == 0
-    (document,) = Path(request_of.workspace).glob("documents/hold-decision/*.json")
+    (document,) = Path(request_of.workspace).glob("documents/pipeline-event/*.json")
     document.chmod(0o644)
     document.write_bytes(canonical_json({"action": "release", "pipeline": "tiny"}))
     with pytest.raises(IntegrityError):
         trains(request_of)
 
 
-@pytest.mark.parametrize("pattern", ["documents/hold-decision/*.json", "refs/holds/tiny/*.json"])
+@pytest.mark.parametrize("pattern", ["documents/pipeline-event/*.json", "refs/pipelines/tiny/*.json"])
 def test_a_damaged_record_is_shown_as_a_hold_and_either_decision_may_be_made_anew(
     request_of: RetrainRequest, headway, pattern: str
 ) -> None:
@@ -106,12 +123,12 @@ def test_a_damaged_record_is_shown_as_a_hold_and_either_decision_may_be_made_ane
     damage()
     with pytest.raises(IntegrityError):
         trains(request_of)
-    code, said = headway("status")
-    assert code == 0 and "tiny  HELD" in said
+    code, message = headway("status")
+    assert code == 0 and "tiny  HELD" in message
     anew = "headway hold --name tiny --why REASON"
-    assert anew in " ".join(said.split())
+    assert anew in " ".join(message.split())
     assert headway(*shlex.split(anew)[1:])[0] == 0
-    assert "REASON" in str(standing_hold(Workspace(request_of.workspace), "tiny"))
+    assert "REASON" in str(current_hold(Workspace(request_of.workspace), "tiny"))
     damage()
     assert headway("release", "tiny.yaml", "--why", "they are right now")[0] == 0
     assert trains(request_of) == "trained"
@@ -122,8 +139,8 @@ def test_a_pipeline_whose_file_is_gone_or_spoilt_is_held_and_let_go_by_its_name(
 ) -> None:
     (tmp_path / "tiny.yaml").write_text("pipeline: tiny\nsauce: {}\n")
     assert headway("hold", "tiny.yaml", "--why", "so")[0] == 2
-    code, said = headway("hold", "--name", "tiny", "--why", "it is being mended")
-    assert code == 0 and "headway release --name tiny --why REASON" in said
+    code, message = headway("hold", "--name", "tiny", "--why", "it is being mended")
+    assert code == 0 and "headway release --name tiny --why REASON" in message
     (tmp_path / "tiny.yaml").write_text(PIPELINE)
     assert headway("retrain", "tiny.yaml")[0] == 77
     assert headway("release", "--name", "tiny", "--why", "it is mended")[0] == 0
@@ -138,13 +155,15 @@ def test_whoever_looks_ahead_is_told_that_the_pipeline_is_held(
     (tmp_path / "tiny.yaml").write_text(PIPELINE + AHEAD)
     looks = (("plan", "tiny.yaml", "--no-rehearse"), ("windows", "tiny.yaml"), ("triggers", "tiny.yaml"))
     for look in looks:
-        code, said = headway(*look)
-        assert code == 0 and "HELD" not in said, said
+        code, message = headway(*look)
+        assert code == 0 and "HELD" not in message, message
     assert headway("hold", "tiny.yaml", "--why", "its labels [are] wrong")[0] == 0
-    since = standing_hold(Workspace(request_of.workspace), "tiny").since
+    since = current_hold(Workspace(request_of.workspace), "tiny").since
     for look in looks:
-        code, said = headway(*look)
-        assert code == 0 and f"holds tiny since {since}: its labels [are] wrong" in said and "HELD" in said, said
+        code, message = headway(*look)
+        assert code == 0 and f"holds tiny since {since}: its labels [are] wrong" in message and "HELD" in message, (
+            message
+        )
         assert json.loads(headway(*look, "--json")[1])["held"]["why"] == "its labels [are] wrong"
 
 
@@ -158,7 +177,7 @@ def test_whoever_is_told_of_a_hold_is_told_a_command_that_lifts_it(
     assert lifts in headway("hold", *there, "--why", "so")[1]
     assert lifts in headway("retrain", *there)[1]
     assert headway(*shlex.split(lifts)[1:])[0] == 0
-    assert standing_hold(Workspace(elsewhere), "tiny") is None
+    assert current_hold(Workspace(elsewhere), "tiny") is None
 
 
 def test_what_goes_on_with_a_resumed_run_keeps_to_it_that_nobody_is_promoted(request_of: RetrainRequest) -> None:
@@ -170,7 +189,7 @@ def test_what_goes_on_with_a_resumed_run_keeps_to_it_that_nobody_is_promoted(req
 
 @flow
 def asks_who_acts() -> str:
-    return who()
+    return current_user()
 
 
 def test_what_a_deployments_run_decides_is_told_by_the_run_and_not_as_a_persons(prefect_here: None) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from data_contracts.leftovers import MACHINE
-from data_contracts.publication import Workspace
-from flows.housekeeping_flow import HousekeepingRequest, housekeeping
-from tasks import mlflow_store, tracked_runs
+from headway.data_contracts.store.leftovers import MACHINE
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.housekeeping_flow import HousekeepingRequest, housekeeping
+from headway.tasks.registry import mlflow_store, tracked_runs
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_what_nobody_trains_ends_as_killed_and_what_is_old_goes_only_when_told(
     tmp_path: Path, mlflow_tables: Path
 ) -> None:

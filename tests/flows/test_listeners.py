@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import EnvironmentProblem
-from flows.environment import prepare
-from flows.listeners import users_listening
-from flows.own_server import require_answer
-from flows.serve import prefect_server, wait_until_ready
-from flows.server_password import kept_password, password_file
-from training.launch.ports import free_port
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.console.environment import prepare
+from headway.flows.prefect_api.ephemeral_server import require_answer
+from headway.flows.prefect_api.listeners import require_own_listener, users_listening
+from headway.flows.prefect_api.serve import mlflow_server, wait_until_ready
+from headway.flows.prefect_api.server_password import kept_password, password_file
+from headway.training.launch.base.ports import free_port
 
 NOBODY = 65534
 
@@ -41,11 +42,14 @@ def test_who_listens_is_known_by_the_port(taken: int) -> None:
     assert users_listening(free_port()) == set()
 
 
+@pytest.mark.process
 def test_a_server_whose_port_another_user_took_is_given_no_password(taken: int, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as server:
         try:
-            with pytest.raises(EnvironmentProblem, match=r"another user .* has taken Prefect's port"):
-                wait_until_ready(prefect_server(taken, "headway:drawn"), server, tmp_path)
+            with pytest.raises(EnvironmentProblem, match=r"another user .* has taken MLflow's port"):
+                wait_until_ready(
+                    mlflow_server(Workspace.create(str(tmp_path)), taken, "headway:drawn"), server, tmp_path
+                )
         finally:
             server.kill()
 
@@ -84,11 +88,26 @@ def test_the_password_of_headway_ui_is_given_to_no_port_of_another_user(
         ):
             require_answer(url)
         assert heard == [None]
-        with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: "team:of-another-account"}):
+        with (
+            temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: "team:of-another-account"}),
+            pytest.raises(EnvironmentProblem, match="is not Prefect's API"),
+        ):
             require_answer(url)
+        assert heard[-1] is not None, "that one may be meant for it"
     finally:
         stranger.shutdown()
         stranger.server_close()
+
+
+@pytest.mark.parametrize("host", ["203.0.113.7", "stranger.example", "0.0.0.0", "127.0.0.1.stranger.example", "[::2]"])
+def test_the_password_of_headway_ui_is_given_to_no_other_machine(host: str) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"this machine's own Prefect, and .* may be anybody's"):
+        require_own_listener(f"http://{host}:4200/api", "Prefect")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.0.0.2"])
+def test_it_is_given_to_this_machines_own(host: str) -> None:
+    require_own_listener(f"http://{host}:{free_port()}/api", "Prefect")
 
 
 def test_what_is_asked_on_this_machine_goes_through_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,18 +16,18 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import ConfigError, EnvironmentProblem
-from data_contracts.publication import Workspace
-from flows import logs
-from flows.logs import show_logs
-from flows.status import request_stop
-from training.launch.preflight import PreflightSpec
-from training.launch.protocol import OWNER_SILENT, AttemptFiles, write_json
-from training.launch.retry_budget import RECORDS_NAME
-from training.launch.run_lock import owning
-from training.launch.spec import Gang, LaunchSpec, attempt_folder
-from training.launch.supervisor import supervise
-from training.ledger import Ledger
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.show import logs
+from headway.flows.show.logs import show_logs
+from headway.flows.show.status import request_stop
+from headway.training.launch.base.gang import Gang, LaunchSpec, attempt_folder
+from headway.training.launch.base.preflight_spec import PreflightSpec
+from headway.training.launch.base.protocol import OWNER_SILENT, AttemptFiles, write_json
+from headway.training.launch.base.retry_budget import RECORDS_NAME
+from headway.training.launch.base.run_lock import owning
+from headway.training.launch.supervise.supervisor import supervise
+from headway.training.observe.ledger import Ledger
 
 
 class Written:
@@ -90,7 +90,7 @@ def test_what_happened_stands_by_its_time_among_what_was_written_and_is_marked(w
     run.record("rank.armed", 2.0)
     run.say("written\n", 3.0)
     run.record("checkpoint.durable", 4.0, step=5, size_bytes=2_000_000, durable_s=0.25)
-    run.attempt("attempt", 6.0, state="failed", step=7, what="rank 0 was killed.")
+    run.attempt("attempt", 6.0, state="failed", step=7, failure={"what": "rank 0 was killed."})
     show_logs(str(workspace), "")
     lines = [line.split(maxsplit=1)[1] for line in capsys.readouterr().out.splitlines()[1:]]
     assert [" ".join(line.split()) for line in lines] == [
@@ -110,12 +110,13 @@ def test_what_happened_stands_by_its_time_among_what_was_written_and_is_marked(w
 def test_a_run_whose_ranks_wrote_nothing_is_told_by_what_happened(workspace, capsys) -> None:
     run = Written(workspace, "a" * 16)
     run.attempt("attempt.begin", 1.0)
-    run.attempt("attempt", 2.0, state="done", step=7, what="")
+    run.attempt("attempt", 2.0, state="done", step=7, failure={"what": ""})
     show_logs(str(workspace), "")
-    said = capsys.readouterr()
-    assert said.err == "" and "1 done at step 7." in said.out
+    message = capsys.readouterr()
+    assert message.err == "" and "1 done at step 7." in message.out
 
 
+@pytest.mark.process
 def test_a_run_whose_launch_was_refused_before_a_rank_started_says_what_was_refused(workspace, capsys) -> None:
     run_dir = workspace / "runs" / ("a" * 16)
     gang = Gang(module="never", arguments=(), nodes=1, ranks_per_node=1, import_path=(), run_dir=run_dir)
@@ -126,8 +127,8 @@ def test_a_run_whose_launch_was_refused_before_a_rank_started_says_what_was_refu
     ):
         supervise(spec, gang, ledger=ledger, budget_scope="one", poll=lambda: None)
     show_logs(str(workspace), "")
-    begun, failed = capsys.readouterr().out.splitlines()[1:]
-    assert "1 begins." in begun
+    started, failed = capsys.readouterr().out.splitlines()[1:]
+    assert "1 begins." in started
     assert "1 failed: " in failed and "NO_SUCH_SECRET is not set" in failed
 
 
@@ -151,6 +152,7 @@ def test_of_steps_one_a_minute_is_told(workspace, capsys) -> None:
     assert steps == ["1:", "7:", "13:"]
 
 
+@pytest.mark.process
 def test_the_ledger_of_a_long_run_is_never_in_memory_as_a_whole(workspace, capsys) -> None:
     run, num_steps = Written(workspace, "a" * 16), 20_000
     run.record("rank.armed", 1.0)
@@ -174,8 +176,8 @@ def test_a_rank_that_was_killed_and_one_that_failed_after_it_are_told_apart(work
     with contextlib.closing(Ledger(files.node_spool(0), node=0)) as ledger:
         ledger.event("rank.lost", ranks=[0], unix_s=1.0)
         ledger.event("agent.stop", why="rank 0 vanished", unix_s=1.5)
-    echo = {"rank": 1, "pid": 2, "parent_pid": 1, "state": "failed", "unix_s": 2.0, "what": "a peer\nis gone."}
-    write_json(files.marker(1), echo)
+    echo = {"rank": 1, "pid": 2, "parent_pid": 1, "state": "failed", "unix_s": 2.0}
+    write_json(files.marker(1), {**echo, "failure": {"what": "a peer\nis gone."}})
     show_logs(str(workspace), "")
     killed, failed = capsys.readouterr().out.splitlines()[1:]
     assert "rank 0 is gone and left no word: it was killed" in killed
@@ -220,23 +222,23 @@ def test_where_nothing_was_written_that_is_said(workspace, capsys) -> None:
     run = Written(workspace, "a" * 16)
     run.say("one\n", 1.0)
     show_logs(str(workspace), "", ranks=(7,), attempt=3)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert f"headway: nothing was written by rank 7 in attempt 3 at training in run {'a' * 16}.\n" in said.err
+    message = capsys.readouterr()
+    assert message.out == ""
+    assert f"headway: nothing was written by rank 7 in attempt 3 at training in run {'a' * 16}.\n" in message.err
     show_logs(str(workspace), "", tail=0)
-    said = capsys.readouterr()
-    assert said.out == "" and "headway:" not in said.err
+    message = capsys.readouterr()
+    assert message.out == "" and "headway:" not in message.err
 
 
 def test_who_follows_sees_all_to_the_last_word_and_then_it_ends(workspace, capsys, monkeypatch) -> None:
-    run, going_on = Written(workspace, "d" * 16), contextlib.ExitStack()
-    going_on.enter_context(owning(run.folder))
+    run, is_running = Written(workspace, "d" * 16), contextlib.ExitStack()
+    is_running.enter_context(owning(run.folder))
     run.say("one\n", 1.0)
     happens = iter(
         [
             lambda: run.say("two\n", 2.0),
             lambda: run.attempt("attempt.begin", 2.5),
-            lambda: (run.say("last words", 3.0), going_on.close()),
+            lambda: (run.say("last words", 3.0), is_running.close()),
         ]
     )
     monkeypatch.setattr(logs.time, "sleep", lambda _s: next(happens)())
@@ -252,14 +254,15 @@ def test_a_run_is_found_by_the_flow_run_that_trained_it_which_is_what_an_alert_n
     with contextlib.closing(Ledger(workspace / "ledger" / flow_run / "flow.jsonl")) as ledger:
         ledger.event("run.folder", run="a" * 64, path=str(workspace / "runs" / ("a" * 16)))
     show_logs(str(workspace), flow_run)
-    said = capsys.readouterr().out
-    assert "mine" in said and "another's" not in said
+    message = capsys.readouterr().out
+    assert "mine" in message and "another's" not in message
     with pytest.raises(ConfigError, match="has ended"):
         request_stop(str(workspace), flow_run, "")
     with pytest.raises(ConfigError, match="names 0 runs"):
         show_logs(str(workspace), str(uuid.uuid4()))
 
 
+@pytest.mark.process
 def test_no_line_is_lost_of_a_run_with_more_logs_than_may_be_open_by_default(workspace) -> None:
     run = Written(workspace, "a" * 16)
     run.say("said 0\n", 1.0)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import EnvironmentProblem, IntegrityError
-from flows.request import RetrainRequest
-from flows.session import session
+from headway.data_contracts.store.errors import EnvironmentProblem, IntegrityError
+from headway.flows.config.request import RetrainRequest
+from headway.flows.run.session import session
+from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords
 from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
-from training.launch.retry_budget import AttemptRecord, AttemptRecords
 
 
 @pytest.fixture

@@ -2,43 +2,33 @@
 
 from __future__ import annotations
 
-import http.server
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from flows.open_server import FOREIGN, is_known, openness
+from headway.flows.prefect_api.server_auth import FOREIGN, is_known, openness
 
 Serve = Callable[..., str]
+Served = Callable[[Callable[[BaseHTTPRequestHandler], None]], str]
 
 
 @pytest.fixture
-def serve() -> Iterator[Serve]:
+def serve(served: Served) -> Serve:
     """Starts a server that answers as Prefect's does; returns its API's URL."""
-    servers: list[http.server.HTTPServer] = []
 
     def serve(*, asks_for_password: bool, allows: str) -> str:
-        class Answers(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                is_known = self.path == "/api/health" or "Authorization" in self.headers
-                self.send_response(200 if is_known or not asks_for_password else 401)
-                if allows and (allows == "*" or self.headers.get("Origin") == allows):
-                    self.send_header("Access-Control-Allow-Origin", allows)
-                self.end_headers()
+        def answer(requested: BaseHTTPRequestHandler) -> None:
+            is_known = requested.path == "/api/health" or "Authorization" in requested.headers
+            requested.send_response(200 if is_known or not asks_for_password else 401)
+            if allows and (allows == "*" or requested.headers.get("Origin") == allows):
+                requested.send_header("Access-Control-Allow-Origin", allows)
+            requested.end_headers()
 
-            def log_message(self, *_: object) -> None:
-                pass
+        return f"{served(answer)}/api"
 
-        servers.append(http.server.HTTPServer(("127.0.0.1", 0), Answers))
-        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_port}/api"
-
-    yield serve
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    return serve
 
 
 @pytest.mark.parametrize(
@@ -68,31 +58,20 @@ def test_a_closed_one_and_one_that_is_not_there_are_not_called_open(serve: Serve
     assert openness("no url") == ""
 
 
-def test_a_server_that_sends_elsewhere_takes_no_password_there() -> None:
+def test_a_server_that_sends_elsewhere_takes_no_password_there(served: Served) -> None:
     heard: list[str | None] = []
 
-    class Elsewhere(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            heard.append(self.headers.get("Authorization"))
-            self.send_response(200)
-            self.end_headers()
+    def on_event(requested: BaseHTTPRequestHandler) -> None:
+        heard.append(requested.headers.get("Authorization"))
+        requested.send_response(200)
+        requested.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            pass
+    elsewhere = served(on_event)
 
-    class Sends(Elsewhere):
-        def do_GET(self) -> None:
-            self.send_response(302)
-            self.send_header("Location", f"http://127.0.0.1:{elsewhere.server_port}/")
-            self.end_headers()
+    def send(requested: BaseHTTPRequestHandler) -> None:
+        requested.send_response(302)
+        requested.send_header("Location", f"{elsewhere}/")
+        requested.end_headers()
 
-    with (
-        http.server.HTTPServer(("127.0.0.1", 0), Elsewhere) as elsewhere,
-        http.server.HTTPServer(("127.0.0.1", 0), Sends) as sends,
-    ):
-        for server in (elsewhere, sends):
-            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        assert is_known(f"http://127.0.0.1:{sends.server_port}/api", "headway:drawn")
-        for server in (elsewhere, sends):
-            server.shutdown()
+    assert is_known(f"{served(send)}/api", "headway:drawn")
     assert heard == []

@@ -2,67 +2,73 @@
 
 from __future__ import annotations
 
-import http.server
 import socket
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from data_contracts.errors import EnvironmentProblem
-from flows import own_server
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.flows.prefect_api import ephemeral_server
+from headway.flows.prefect_api.serve import ServerProcess
+from headway.flows.show.doctor import prefect_finding
+from headway.training.launch.base.ports import free_port
 
 Serve = Callable[[int, bytes], str]
+ANSWERS = {"/api/admin/version": b'"3.8.8"', "/api/csrf-token": b'{"token": "t"}'}
+PAGE = b"<title>not here</title>"
 
 
 @pytest.fixture
-def serve() -> Iterator[Serve]:
-    """Starts a server that gives every request the same answer; returns its URL."""
-    servers: list[http.server.HTTPServer] = []
+def serve(served: Callable[[Callable[[BaseHTTPRequestHandler], None]], str]) -> Serve:
+    """Starts a server that gives every request the same answer; returns its API's URL."""
 
     def serve(status: int, body: bytes) -> str:
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(status)
-                self.end_headers()
-                self.wfile.write(body if self.path == "/api/health" else b"<title>not here</title>")
+        def answer(requested: BaseHTTPRequestHandler) -> None:
+            requested.send_response(status)
+            requested.end_headers()
+            requested.wfile.write(
+                body if requested.path == "/api/health" else ANSWERS.get(requested.path.partition("?")[0], PAGE)
+            )
 
-            def log_message(self, *_arguments: object) -> None:
-                pass
+        return f"{served(answer)}/api"
 
-        servers.append(http.server.HTTPServer(("127.0.0.1", 0), Handler))
-        threading.Thread(target=servers[-1].serve_forever, args=(0.01,), daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_port}/api"
-
-    yield serve
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    return serve
 
 
 def refused(url: str) -> str:
     with pytest.raises(EnvironmentProblem) as problem:
-        own_server.require_answer(url)
+        ephemeral_server.require_answer(url)
     assert problem.value.where == url and "PREFECT_API_URL" in problem.value.advice
     return problem.value.what
 
 
 @pytest.mark.parametrize(("status", "body"), [(200, b"true"), (401, b"who are you?"), (403, b"not you")])
 def test_a_server_that_is_there_is_taken(serve: Serve, status: int, body: bytes) -> None:
-    own_server.require_answer(serve(status, body))
-    own_server.require_answer(serve(status, body) + "/")
+    ephemeral_server.require_answer(serve(status, body))
+    ephemeral_server.require_answer(serve(status, body) + "/")
 
 
-@pytest.mark.slow
+def test_an_address_that_holds_a_password_is_refused_and_not_shown() -> None:
+    with pytest.raises(EnvironmentProblem) as problem:
+        ephemeral_server.require_answer("http://u:PLANTpw@127.0.0.1:9/api")
+    assert "PLANTpw" not in str(problem.value) and "PREFECT_API_AUTH_STRING" in problem.value.advice
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(("password", "told"), [(None, "asks for a password"), ("me:wrong", "asks for another")])
 def test_a_server_whose_password_we_do_not_have_is_refused_in_one_sentence(
     prefect_here: None, password: str | None, told: str
 ) -> None:
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-    own_server.require_answer(PREFECT_API_URL.value())  # with the right one
+    ephemeral_server.require_answer(PREFECT_API_URL.value())  # with the right one
     with temporary_settings({PREFECT_API_AUTH_STRING: password}), pytest.raises(EnvironmentProblem) as problem:
-        own_server.require_answer(PREFECT_API_URL.value())
+        ephemeral_server.require_answer(PREFECT_API_URL.value())
     assert told in problem.value.what and "PREFECT_API_AUTH_STRING" in problem.value.advice
 
 
@@ -82,12 +88,21 @@ def test_another_service_on_that_port(serve: Serve, status: int, body: bytes) ->
     assert "not Prefect's API" in refused(serve(status, body))
 
 
+@pytest.mark.parametrize("path", ["/api/admin/version", "/api/csrf-token"])
+@pytest.mark.parametrize("body", [b"{}", b"[" * 40_000, b"\xff", PAGE])
+def test_what_is_healthy_as_prefect_is_and_says_nothing_else_as_it_does(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, path: str, body: bytes
+) -> None:
+    monkeypatch.setitem(ANSWERS, path, body)
+    assert "not Prefect's API" in refused(serve(200, b"true"))
+
+
 def test_a_url_that_forgets_the_api(serve: Serve) -> None:
     assert "not Prefect's API" in refused(serve(200, b"true").removesuffix("/api"))
 
 
 def test_a_server_that_takes_the_call_and_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_server, "ANSWER_WITHIN_S", 0.2)
+    monkeypatch.setattr(ephemeral_server, "ANSWER_WITHIN_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert "timed out" in refused(f"http://127.0.0.1:{silent.getsockname()[1]}/api")
 
@@ -105,3 +120,33 @@ def test_something_that_does_not_speak_http() -> None:
         thread.start()
         assert "does not answer" in refused(f"http://127.0.0.1:{stranger.getsockname()[1]}/api")
         thread.join()
+
+
+def test_a_home_of_prefects_that_cannot_be_written_is_named_before_a_server_is_started(tmp_path: Path) -> None:
+    from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+    (tmp_path / "file").touch()
+    home = tmp_path / "file" / "home"
+    at_home: Any = {"updates": {PREFECT_HOME: home}, "restore_defaults": [PREFECT_API_URL]}
+    refused = pytest.raises(EnvironmentProblem, match="PREFECT_HOME cannot be written")
+    with temporary_settings(**at_home), refused as problem, ephemeral_server.prefect_api(is_ephemeral=True):
+        pass
+    assert (problem.value.where, problem.value.exit_code) == (str(home), 8)
+    with temporary_settings(**at_home):
+        found = prefect_finding()
+    assert found.state == "FAULT" and "PREFECT_HOME" in found.message
+
+
+@pytest.mark.process
+def test_a_server_of_ones_own_that_ends_names_no_log_that_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ends(_port: int, _password: str, *, is_alone: bool) -> ServerProcess:
+        command = (sys.executable, "-c", "raise SystemExit('the last word')")
+        return ServerProcess(name="Prefect", port=free_port(), option="", health="/", command=command, environment={})
+
+    monkeypatch.setattr(ephemeral_server, "prefect_server", ends)
+    with (
+        pytest.raises(EnvironmentProblem, match="the last word") as problem,
+        ephemeral_server.prefect_api(is_ephemeral=True),
+    ):
+        pass
+    assert "prefect.log" not in str(problem.value) and problem.value.advice

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts import refs, stages
-from data_contracts.digest_cache import DigestCache
-from data_contracts.documents import FittedState, Link, RunSpec
-from data_contracts.errors import ConfigError
-from data_contracts.publication import Workspace
-from data_contracts.published_files import document_path
-from data_contracts.sources import take_snapshot
-from flows.pipeline_spec import load_pipeline
-from flows.plan import Plan, make_plan, print_plan
-from flows.request import RetrainRequest
-from tasks.fitted_refs import detail_of, fitted_ref
+from headway.data_contracts.sources.reading import take_snapshot
+from headway.data_contracts.store import refs, stages
+from headway.data_contracts.store.documents import FittedState, Link, RunSpec
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.published_files import document_path
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.flows.config.pipeline_spec import load_pipeline
+from headway.flows.config.request import RetrainRequest
+from headway.flows.show.plan import Plan, make_plan, print_plan
+from headway.tasks.rows.fitted_refs import detail_of, fitted_ref
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +80,23 @@ def test_planning_leaves_no_folder_and_no_open_file(project: Path) -> None:
     assert not list((project / "scratch").iterdir())
 
 
+@pytest.mark.process
+def test_planning_makes_no_workspace_and_names_the_one_that_a_retrain_would_make(project: Path) -> None:
+    for may_rehearse in (False, True):
+        made = plan(project, may_rehearse=may_rehearse)
+        assert made.workspace == str(project / "workspace") and made.num_files == 1
+        assert not (project / "workspace").exists()
+
+
+def test_planning_refuses_a_workspace_that_cannot_be_made(project: Path) -> None:
+    (project / "workspace").write_text("a file")
+    with pytest.raises(EnvironmentProblem):
+        plan(project)
+    request = RetrainRequest(pipeline="tiny.yaml", workspace=str(project / "workspace" / "below"))
+    with pytest.raises(EnvironmentProblem):
+        make_plan(request)
+
+
 def test_a_stage_that_is_damaged_would_run_and_the_plan_says_why(project: Path) -> None:
     link = keep_snapshot(project)
     found = plan(project).stages[0]
@@ -108,6 +125,7 @@ def test_a_stage_is_expected_to_take_as_long_as_the_last_time(project: Path) -> 
     assert {stage.stage: stage.expected_s for stage in plan(project).stages}["shard"] == 40.0
 
 
+@pytest.mark.process
 def test_a_plan_says_learning_rates_as_scaled_groups_and_what_a_run_would_start_from(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,14 +134,15 @@ def test_a_plan_says_learning_rates_as_scaled_groups_and_what_a_run_would_start_
     text = (project / "tiny.yaml").read_text().replace("max_steps", f"optimizer: {optimizer}, max_steps")
     (project / "tiny.yaml").write_text(text)
     print_plan(plan(project))
-    said = capsys.readouterr().out
-    assert "others (adamw) 0.01 x sqrt(8 / 2 rows) = 0.02" in said and "head.*: lr x 10" in said
+    message = capsys.readouterr().out
+    assert "others (adamw) 0.01 x sqrt(8 / 2 rows) = 0.02" in message and "head.*: lr x 10" in message
 
     (project / "tiny.yaml").write_text(text.replace("max_steps", "start_from: models:/nobody@champion, max_steps"))
     with pytest.raises(ConfigError, match=r"no model 'nobody'"):
         plan(project)
 
 
+@pytest.mark.process
 def test_before_a_first_run_training_is_rehearsed_and_a_recorded_time_is_believed_instead(project: Path) -> None:
     made = plan(project, may_rehearse=True)
     assert made.groups[-1].startswith("muon: 4 tensors") and "adamw" in made.groups[0]
@@ -161,6 +180,7 @@ def test_of_a_run_that_was_resumed_only_the_steps_since_then_are_held_against_th
     assert launch.expected_s == (None if expected_s is None else pytest.approx(expected_s))
 
 
+@pytest.mark.process
 def test_a_plan_that_cannot_rehearse_says_why_and_what_can_and_rehearses_once_the_encoder_was_fitted(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,9 +189,9 @@ def test_a_plan_that_cannot_rehearse_says_why_and_what_can_and_rehearses_once_th
     recipe = "recipe: {model: {width: 16, depth: 1, heads: 2, hidden: 32}}"
     (project / "tiny.yaml").write_text(text.replace(recipe, "recipe: {name: tabular-classifier}") + table + "\n")
     print_plan(plan(project, may_rehearse=True))
-    said = capsys.readouterr().out
-    assert "memory       not known: what the encoder tabular makes is known once it was fitted" in said
-    assert "`headway rehearse`" in said
+    message = capsys.readouterr().out
+    assert "memory       not known: what the encoder tabular makes is known once it was fitted" in message
+    assert "`headway rehearse`" in message
 
     workspace, link = Workspace.create(str(project / "workspace")), keep_snapshot(project)
     shards = load_pipeline(project / "tiny.yaml").shards

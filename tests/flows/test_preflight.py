@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.errors import ConfigError
-from flows.ci.checks import Asked, Checks
-from flows.ci.results import Checklist
-from flows.contract_check import what_is_asked
-from flows.pipeline_spec import load_pipeline
-from flows.preflight import check_request, check_tracking_uri
-from flows.request import RetrainRequest
+from headway.data_contracts.store.errors import ConfigError
+from headway.flows.act.contract_check import resolve_request
+from headway.flows.ci.checks import Checks, CiRequest
+from headway.flows.ci.results import Checklist
+from headway.flows.config.pipeline_spec import load_pipeline
+from headway.flows.config.preflight import check_request, check_tracking_uri
+from headway.flows.config.request import RetrainRequest
 
 PIPELINE = """\
 pipeline: tiny
@@ -60,8 +60,8 @@ def test_a_mistake_costs_not_even_a_workspace(tmp_path, monkeypatch, recipe, uri
 )
 def test_a_shadow_that_no_report_would_have_is_refused(tmp_path, evaluation, named, problem):
     (tmp_path / "contract.yaml").write_text(CONTRACT)
-    judged = f'evaluation: {evaluation}\npromotion: {{shadow: {{slice: "{named}"}}}}\n'
-    (tmp_path / "tiny.yaml").write_text(PIPELINE.format(recipe="{}", uri="") + judged)
+    evaluated = f'evaluation: {evaluation}\npromotion: {{shadow: {{slice: "{named}"}}}}\n'
+    (tmp_path / "tiny.yaml").write_text(PIPELINE.format(recipe="{}", uri="") + evaluated)
     if not problem:
         assert load_pipeline(tmp_path / "tiny.yaml").promotion.shadow.slice == named
         return
@@ -137,11 +137,11 @@ def test_a_column_that_the_contract_lacks_is_told_by_line_and_nearest_name_befor
     assert refused.value.exit_code == 2
     assert not (tmp_path / "workspace").exists()
     with pytest.raises(ConfigError, match="Did you mean"):
-        what_is_asked("churn.yaml", "")
+        resolve_request("churn.yaml", "")
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "place", "said"),
+    ("old", "new", "place", "message"),
     [
         ("churned: {type: string}", "churned: {type: double}", "label (line 12)", "`label_kind: number`"),
         (
@@ -157,12 +157,12 @@ def test_a_column_that_the_contract_lacks_is_told_by_line_and_nearest_name_befor
     ],
 )
 def test_a_column_that_the_encoder_cannot_take_is_told_by_line_before_anything_is_spent(
-    table, tmp_path, old, new, place, said
+    table, tmp_path, old, new, place, message
 ):
     request = table(contract=TABLE_CONTRACT.replace(old, new))
     with pytest.raises(ConfigError) as refused:
         check_request(request)
-    assert f"churn.yaml: shards.encoder.{place}: " in str(refused.value) and said in str(refused.value)
+    assert f"churn.yaml: shards.encoder.{place}: " in str(refused.value) and message in str(refused.value)
     assert not (tmp_path / "workspace").exists()
 
 
@@ -183,6 +183,22 @@ def test_a_number_may_be_missing_where_the_encoder_says_what_stands_for_it(table
     assert check_request(request)[0].pipeline == "churn"
 
 
+@pytest.mark.parametrize(
+    ("recipe", "place", "message"),
+    [
+        ("{name: 'mine:Ohter'}", "training.recipe.name (line ", "mine.py) defines no 'Ohter'. Did you mean Other?"),
+        ("{name: tabular-clasifier}", "training.recipe.name (line ", "Did you mean tabular-classifier?"),
+        ("{name: tabular-classifier, model: {widht: 8}}", "training.recipe.model.widht (line ", "Did you mean width?"),
+    ],
+)
+def test_a_recipe_that_is_not_there_is_told_by_file_and_line(table, tmp_path, recipe, place, message):
+    (tmp_path / "mine.py").write_text("class Other: ...\n")
+    request = table("{name: tabular-classifier}", recipe)
+    with pytest.raises(ConfigError) as refused:
+        check_request(request)
+    assert f"churn.yaml: {place}" in str(refused.value) and message in str(refused.value)
+
+
 def test_a_run_that_goes_on_is_not_held_against_the_columns_of_todays_contract(table):
     request = table(contract=TABLE_CONTRACT.replace("age:", "years:"))
     pipeline, _, _ = check_request(request.model_copy(update={"run": "0" * 16}))
@@ -200,13 +216,13 @@ def test_a_recipe_that_predicts_a_column_is_refused_without_one_before_anything_
     with pytest.raises(ConfigError, match=r"\(line 7\): no column to predict.*`label: COLUMN`.*churned"):
         check_request(request)
     assert not (tmp_path / "workspace").exists()
-    assert what_is_asked("churn.yaml", "").pipeline == "churn", "data are judged while the label is left open"
+    assert resolve_request("churn.yaml", "").pipeline == "churn", "data are judged while the label is left open"
 
 
 def test_continuous_integration_refuses_a_misspelt_column_as_a_mistake_in_the_pipeline_file(table, tmp_path):
     table("label: churned", "label: churn")
     checklist = Checklist(lambda _: None)
-    Checks(Asked(pipeline="churn.yaml", smoke=False), "", lambda _: None).make(checklist, tmp_path)
+    Checks(CiRequest(pipeline="churn.yaml", smoke=False), "", lambda _: None).make(checklist, tmp_path)
     config = next(each for each in checklist.results if each.check == "config")
     assert (config.outcome, config.exit_code) == ("failed", 2) and "Did you mean `churned`?" in config.reason
 
@@ -219,6 +235,6 @@ def test_columns_are_not_held_against_a_contract_that_lets_others_in(table):
 
 def test_a_column_that_nobody_wrote_is_missed_by_what_trains_and_not_by_what_judges_data(table):
     request = table(TABLE[TABLE.index("shards:") :], "registry: {model: churn}\n")
-    assert what_is_asked("churn.yaml", "").pipeline == "churn"
+    assert resolve_request("churn.yaml", "").pipeline == "churn"
     with pytest.raises(ConfigError, match="no column `text`, which the encoder byte-pair reads unless told otherwise"):
         check_request(request)

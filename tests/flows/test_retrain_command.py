@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.documents import RunSpec
-from data_contracts.publication import Workspace
-from flows import retrain_command
-from flows.command_line import run
-from flows.request import RetrainRequest
+from headway.data_contracts.store.documents import RunSpec
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.cli import retrain
+from headway.flows.cli.command_line import run
+from headway.flows.config.request import RetrainRequest
+from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords
 from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
 from tests.tasks.conftest import NOWHERE, link
 
@@ -24,7 +25,7 @@ def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HEADWAY_PROJECT", raising=False)
     monkeypatch.setenv("HEADWAY_WORKSPACE", str(tmp_path / "workspace"))
-    begun = RunSpec(
+    started = RunSpec(
         pipeline="tiny",
         config={},
         manifest=link("shards", "1"),
@@ -33,18 +34,18 @@ def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         code=NOWHERE,
         environment=NOWHERE,
     )
-    return Workspace.create("workspace").publish_document(begun).sha256[:16]
+    return Workspace.create("workspace").publish_document(started).sha256[:16]
 
 
 def test_what_bounds_a_resumed_run_and_keeps_it_out_of_the_registry_is_asked_for(
     unfinished: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[RetrainRequest] = []
-    monkeypatch.setattr(retrain_command, "_run", lambda request, *_, **__: asked.append(request))
+    requested: list[RetrainRequest] = []
+    monkeypatch.setattr(retrain, "run_request", lambda request, *_, **__: requested.append(request))
     bounds = ("--stop-at", "2090-01-31T06:00Z", "--stop-at-step", "33", "--no-register")
     monkeypatch.setattr(sys, "argv", ["headway", "resume", unfinished, "--pipeline", "tiny.yaml", *bounds])
     assert run() == 0
-    (request,) = asked
+    (request,) = requested
     assert (request.stop_at_step, request.may_register, request.run) == (33, False, unfinished)
     assert request.stop_at is not None and request.stop_at.isoformat() == "2090-01-31T06:00:00+00:00"
     assert request.stop.reason == "window closed"
@@ -65,12 +66,33 @@ def test_who_resumes_a_run_where_its_pipelines_file_is_not_found_is_told_the_opt
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["headway", "resume", unfinished])
     assert run() == 2
-    said = capsys.readouterr().err
-    assert f"run {unfinished} is tiny's" in said and "--pipeline" in said and str(tmp_path / "tiny") in said
+    message = capsys.readouterr().err
+    assert f"run {unfinished} is tiny's" in message and "--pipeline: " in message
+    assert str(tmp_path / "tiny") not in message, "a path of its own making, which is not there"
     (tmp_path / "deployments").mkdir()
     for name in ("tiny.yaml", "contract.yaml"):
         (tmp_path / name).rename(tmp_path / "deployments" / name)
-    asked: list[RetrainRequest] = []
-    monkeypatch.setattr(retrain_command, "_run", lambda request, *_, **__: asked.append(request))
+    requested: list[RetrainRequest] = []
+    monkeypatch.setattr(retrain, "run_request", lambda request, *_, **__: requested.append(request))
     assert run() == 0
-    assert asked[0].pipeline == "tiny"
+    assert requested[0].pipeline == "tiny"
+
+
+def test_a_run_is_resumed_from_the_file_that_it_was_begun_with_wherever_that_lies_in_the_project(
+    unfinished: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "models").mkdir()
+    for name in ("tiny.yaml", "contract.yaml"):
+        (tmp_path / name).rename(tmp_path / "models" / name)
+    begun_with = AttemptRecord(attempt=1, scope="one", continued_by="headway retrain models/tiny.yaml")
+    folder = tmp_path / "workspace" / "runs" / unfinished
+    folder.mkdir(parents=True)
+    AttemptRecords(folder).begin(begun_with)
+    requested: list[RetrainRequest] = []
+    monkeypatch.setattr(retrain, "run_request", lambda request, *_, **__: requested.append(request))
+    monkeypatch.setattr(sys, "argv", ["headway", "resume", unfinished])
+    assert run() == 0
+    assert requested[0].pipeline == "models/tiny.yaml"
+    (tmp_path / "models" / "tiny.yaml").unlink()
+    assert run() == 2
+    assert "headway retrain models/tiny.yaml" in capsys.readouterr().err

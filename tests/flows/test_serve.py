@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import EnvironmentProblem
-from flows import serve
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.flows.prefect_api import serve
+from headway.training.launch.base.ports import free_port
 from tests.waiting import wait_until
-from training.launch.ports import free_port
 
 SERVER = """
 import http.server, os, sys
@@ -39,8 +39,11 @@ def ports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[int, int]:
     """Of a `headway ui` whose servers are small ones, that end when they are asked to."""
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
 
-    def small(made: serve.Server) -> serve.Server:
-        return dataclasses.replace(made, command=(sys.executable, "-c", SERVER, str(made.port)), health="/")
+    def small(made: serve.ServerProcess) -> serve.ServerProcess:
+        command = (sys.executable, "-c", SERVER, str(made.port))
+        if made.listener is not None:
+            made.listener.close()
+        return dataclasses.replace(made, command=command, health="/", listener=None)
 
     prefect, mlflow = serve.prefect_server, serve.mlflow_server
     monkeypatch.setattr(serve, "prefect_server", lambda *given: small(prefect(*given)))
@@ -54,14 +57,15 @@ def ask(port: int, path: str) -> int:
         return int(answer.status)
 
 
+@pytest.mark.process
 def test_each_end_is_told_by_name_code_and_last_lines_while_the_other_goes_on(
     ports: tuple[int, int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    said: list[str] = []
+    message: list[str] = []
 
     def heard(what: str) -> bool:
-        said.append(capfd.readouterr().err)
-        return what in "".join(said)
+        message.append(capfd.readouterr().err)
+        return what in "".join(message)
 
     def end_one_after_the_other() -> None:
         wait_until(lambda: "Ctrl-C ends both" in capfd.readouterr().out, what="both servers")
@@ -77,13 +81,14 @@ def test_each_end_is_told_by_name_code_and_last_lines_while_the_other_goes_on(
     with pytest.raises(EnvironmentProblem, match="2 of the two servers ended by themselves"):
         serve.serve(str(tmp_path / "workspace"), *ports)
     ender.join()
-    said.append(capfd.readouterr().err)
-    first, second = "".join(said).splitlines()
+    message.append(capfd.readouterr().err)
+    first, second = "".join(message).splitlines()
     assert "Prefect ended by itself (exit code 3); it wrote last: the last word | of this server." in first
     assert "prefect.log" in first and first.endswith("MLflow goes on.") and "mlflow.log" not in first
     assert "MLflow ended by itself (SIGKILL)." in second and "goes on" not in second
 
 
+@pytest.mark.process
 def test_ctrl_c_after_one_has_ended_is_no_success(
     ports: tuple[int, int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,5 +105,7 @@ def test_ctrl_c_after_one_has_ended_is_no_success(
 
 
 def test_the_password_is_no_part_of_what_is_shown_of_a_server(tmp_path: Path) -> None:
-    server = serve.prefect_server(4200, "headway:secret")
+    server = serve.prefect_server(0, "headway:secret")
+    assert server.listener is not None
+    server.listener.close()
     assert "secret" not in repr(server) and "secret" not in str(server.command)

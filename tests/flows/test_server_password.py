@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import EnvironmentProblem
-from flows.server_password import kept_password, new_password, password_file
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.flows.prefect_api.server_password import kept_password, new_password, password_file
 
 
 @pytest.fixture

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import RunStopped
-from data_contracts.leftovers import MACHINE
-from flows.request import RetrainRequest, TrainingRequest, TrialsRequest
-from flows.session import session
-from tasks import current_run
+from headway.data_contracts.store.errors import RunStopped
+from headway.data_contracts.store.leftovers import MACHINE
+from headway.flows.config.request import RetrainRequest, TrainingRequest, TrialsRequest
+from headway.flows.run.session import session
+from headway.tasks.ownership import pipeline_history
 
 DEPLOYMENTS = Path(__file__).resolve().parents[2] / "deployments"
 SESSION = """
 import sys, time
-from flows.environment import prepare
+from headway.flows.console.environment import prepare
 prepare()
-from flows.request import RetrainRequest
-from flows.session import session
+from headway.flows.config.request import RetrainRequest
+from headway.flows.run.session import session
 with session(RetrainRequest(pipeline=sys.argv[1], workspace=sys.argv[2])) as (run, _):
     (run.scratch / "rows.parquet").write_bytes(bytes(1000))
     print(run.scratch, flush=True)
@@ -40,7 +40,7 @@ def start(folder: Path, what: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_killed_flow_leaves_nothing_to_the_next_but_its_ledger(tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     killed = start(tmp_path, "be killed")
@@ -61,12 +61,11 @@ def test_a_killed_flow_leaves_nothing_to_the_next_but_its_ledger(tmp_path: Path)
     assert not [name for name in left if MACHINE in name]
 
 
-@pytest.mark.parametrize(("asked", "found"), [(RetrainRequest, "stopped"), (TrialsRequest, None)])
+@pytest.mark.parametrize(("requested", "found"), [(RetrainRequest, "stopped"), (TrialsRequest, None)])
 def test_trials_that_stop_leave_what_a_window_cut_to_the_next(
-    tmp_path: Path, asked: type[TrainingRequest], found: str | None
+    tmp_path: Path, requested: type[TrainingRequest], found: str | None
 ) -> None:
-    request = asked(pipeline=str(DEPLOYMENTS / "stdlib-lm.yaml"), workspace=str(tmp_path))
+    request = requested(pipeline=str(DEPLOYMENTS / "stdlib-lm.yaml"), workspace=str(tmp_path))
     with pytest.raises(RunStopped), session(request) as (run, _):
-        raise RunStopped("asked")
-    now = current_run.read(run.workspace, "stdlib-lm")
-    assert (None if now is None else now.state) == found
+        raise RunStopped("requested")
+    assert pipeline_history.read(run.workspace, "stdlib-lm").state == found

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts import refs, stages
-from data_contracts.documents import Link, PayloadColumn, Shard, ShardGroup, ShardManifest, StoredFile
-from data_contracts.errors import ConfigError
-from data_contracts.publication import Workspace
-from flows.console import plain_console
-from flows.shards import ShardTable, print_shards, read_shards
-from tasks.fitted_refs import fitted_ref
+from headway.data_contracts.store import refs, stages
+from headway.data_contracts.store.documents import Link, PayloadColumn, Shard, ShardGroup, ShardManifest, StoredFile
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.console.console import plain_console
+from headway.flows.show.shards import ShardTable, print_shards, read_shards
+from headway.tasks.rows.fitted_refs import fitted_ref
 
 FITTED, OTHER_FITTED = (Link(kind="fitted", sha256=digit * 64) for digit in "ab")
 

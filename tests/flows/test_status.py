@@ -12,28 +12,28 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from data_contracts import refs
-from data_contracts.documents import Link, RunSpec
-from data_contracts.errors import ConfigError
-from data_contracts.publication import Workspace
-from data_contracts.published_files import document_path
-from flows.console import plain_console
-from flows.last_retrains import FinishedRetrain, StandingFailure
-from flows.status import ModelStatus, RunStatus, Status, print_status, read_status, request_stop
-from flows.status_metrics import metrics
-from tasks.current_run import CurrentRun, ref_of
-from tasks.run_claims import claimed_run
-from tests.tasks.conftest import make_context
-from training.launch.retry_budget import AttemptRecord, AttemptRecords
-from training.launch.run_lock import owning
-from training.launch.spec import LaunchSpec
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.documents import Link, RunSpec
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.published_files import document_path
+from headway.flows.console.console import plain_console
+from headway.flows.show.status import ModelStatus, RunStatus, Status, print_status, read_status, request_stop
+from headway.flows.show.status_metrics import metrics
+from headway.tasks.ownership.pipeline_history import FailedRetrain, FinishedRetrain, PipelineEvent, ref_of
+from headway.tasks.ownership.run_lease import leased_run
+from headway.training.launch.base.failure import Failure
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords
+from headway.training.launch.base.run_lock import owning
+from tests.tasks.conftest import NOWHERE, make_context
 
-LAST_FINISHED = {"finished_unix_s": 1738206000.0, "begun_unix_s": 1738202400.0, "host": "n8", "flow_run": "zero"}
+LAST_FINISHED = {"finished_unix_s": 1738206000.0, "started_unix_s": 1738202400.0, "host": "n8", "flow_run": "zero"}
 REASON = "bits per byte 2.104 [2.086, 2.122], 0.310 below the champion's on the same 512 examples"
 RUN = RunStatus(
     run="0123456789abcdef",
     pipeline="tiny",
-    going_on=False,
+    is_running=False,
     owner="",
     step=1_000,
     num_checkpoints=3,
@@ -58,7 +58,7 @@ def test_no_line_is_wider_than_80_columns_and_nothing_is_cut_off() -> None:
         reason=REASON,
     )
     owner = "pid 123456 on a-host-with-a-rather-long-name.example.org"
-    run = RUN.model_copy(update={"pipeline": "stdlib-lm-nightly", "going_on": True, "owner": owner, "step": 123_456})
+    run = RUN.model_copy(update={"pipeline": "stdlib-lm-nightly", "is_running": True, "owner": owner, "step": 123_456})
     lines = shown(Status(workspace="/workspace", models=[model], runs=[run]))
     assert max(map(len, lines)) <= 80
     words = " ".join(lines).split()
@@ -85,33 +85,87 @@ def test_a_champion_that_is_the_challenger_too_stands_there_once_and_a_run_tells
 
 def test_a_run_that_ended_early_says_why_and_what_goes_on(tmp_path: Path) -> None:
     workspace = Workspace.create(str(tmp_path / "workspace"))
-    stopped = {"state": "stopped", "what": "window closed: stopped at step 7 of 30; a checkpoint was kept."}
-    for name, fields in {"": stopped, "verify": {"state": "done", "what": ""}}.items():
+    failure = Failure(what="window closed: stopped at step 7 of 30; a checkpoint was kept.")
+    for name, fields in {"": {"state": "stopped", "failure": failure}, "verify": {"state": "done"}}.items():
         folder = workspace.local_path("runs/0123456789abcdef") / name
         folder.mkdir(parents=True, exist_ok=True)
-        began_s = 1.0 if name else 2.0
+        started_s = 1.0 if name else 2.0
         record = AttemptRecord(
-            attempt=1, scope="one", begin_unix_s=began_s, continued_by="headway retrain tiny", **fields
+            attempt=1, scope="one", start_unix_s=started_s, continued_by="headway retrain tiny", **fields
         )
         AttemptRecords(folder).begin(record)
         AttemptRecords(folder).end(record)
     status = read_status(workspace.uri)
     text = " ".join(" ".join(shown(status)).split())
-    assert f"ended {stopped['what']} go on headway retrain tiny" in text
-    AttemptRecords(folder.parent).end(replace(record, attempt=2, begin_unix_s=3.0, state="done"))
+    assert f"ended {failure.what} go on headway retrain tiny" in text
+    AttemptRecords(folder.parent).end(replace(record, attempt=2, start_unix_s=3.0, state="done"))
     run = read_status(workspace.uri).runs[0]
     assert not run.ended and not run.continued_by
 
 
-def test_a_retrain_that_failed_is_told_before_any_run_with_what_to_do_and_where_its_card_is() -> None:
-    failure = StandingFailure(
+def test_an_unfinished_run_is_gone_on_with_by_its_own_name_since_a_retrain_of_changed_files_begins_another(
+    tmp_path: Path,
+) -> None:
+    workspace = Workspace.create(str(tmp_path / "workspace"))
+    context = make_context(workspace, tmp_path / "flow")
+    link = context.workspace.publish_document(
+        RunSpec(
+            pipeline="tiny",
+            config={},
+            manifest=Link(kind="manifest", sha256="1" * 64),
+            receipt=Link(kind="receipt", sha256="2" * 64),
+            fitted=Link(kind="fitted", sha256="3" * 64),
+            code=NOWHERE,
+            environment=NOWHERE,
+        )
+    )
+    folder = workspace.local_path(f"runs/{link.sha256[:16]}")
+    folder.mkdir(parents=True)
+    for typed, shown_as in {
+        "headway retrain 'my tiny.yaml' --workspace /w --no-promote --in-window": (
+            f"headway resume {link.sha256[:16]} --pipeline 'my tiny.yaml' --workspace /w --no-promote"
+        ),
+        "headway trials tiny.yaml": "headway trials tiny.yaml",
+    }.items():
+        AttemptRecords(folder).begin(AttemptRecord(attempt=1, scope="one", continued_by=typed))
+        AttemptRecords(folder).end(AttemptRecord(attempt=1, scope="one", state="stopped", continued_by=typed))
+        assert read_status(workspace.uri).runs[0].continued_by == shown_as
+    typed = "headway retrain tiny.yaml"
+    AttemptRecords(folder).end(AttemptRecord(attempt=1, scope="one", state="stopped", continued_by=typed))
+    (folder / "result.json").write_text("{}")
+    assert read_status(workspace.uri).runs[0].continued_by == typed, "what is trained is not resumed"
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_paths_and_commands_stand_on_one_line_however_narrow_the_terminal_is(width: int) -> None:
+    card = f"/workspace of a team/{'folder-' * 12}/failure.md"
+    command = f"headway resume 0123456789abcdef --pipeline /{'folder-' * 12}/tiny.yaml"
+    what = f"it cannot read /{'folder-' * 12}/rows.csv, which is damaged."
+    failure = FailedRetrain(
         pipeline="tiny",
         stage="validate",
         failed_unix_s=1738292400.0,
         host="n7",
-        cause="contract",
-        what="the data break tiny 1.0.0.",
-        advice="Read the report.",
+        failure=Failure(cause="data", what=what, advice="Mend it."),
+        card=card,
+        flow_run="one",
+    )
+    run = RUN.model_copy(update={"continued_by": command})
+    stream = io.StringIO()
+    status = Status(workspace="/workspace", models=[], runs=[run], failed=[failure])
+    print_status(status, plain_console(stream, width=width))
+    lines = stream.getvalue().splitlines()
+    for whole in (card, command, what.split()[3]):
+        assert any(whole in line for line in lines), whole
+
+
+def test_a_retrain_that_failed_is_told_before_any_run_with_what_to_do_and_where_its_card_is() -> None:
+    failure = FailedRetrain(
+        pipeline="tiny",
+        stage="validate",
+        failed_unix_s=1738292400.0,
+        host="n7",
+        failure=Failure(cause="contract", what="the data break tiny 1.0.0.", advice="Read the report."),
         card="/workspace/ledger/one/failure.md",
         flow_run="one",
     )
@@ -138,22 +192,20 @@ def test_metrics_are_what_prometheus_reads_whatever_a_cause_or_a_name_holds() ->
         model='a "model"', num_versions=2, champion="1", challenger="2", champion_since="2025-01-31T00:00:00+00:00",
         reason="", waits="2",
     )  # fmt: skip
-    failure = StandingFailure(
+    failure = FailedRetrain(
         pipeline="tiny",
         stage="validate",
         failed_unix_s=1738292400.0,
         host="n7",
-        cause="back\\slash\nline",
-        what="",
-        advice="",
+        failure=Failure(cause="back\\slash\nline"),
         card="",
         flow_run="one",
     )
     finished = FinishedRetrain(pipeline="tiny", **LAST_FINISHED)
-    said = metrics(Status(workspace="/workspace", models=[model], runs=[], failed=[failure], finished=[finished]))
+    message = metrics(Status(workspace="/workspace", models=[model], runs=[], failed=[failure], finished=[finished]))
     read = {
         sample.name: (sample.labels, sample.value)
-        for family in text_string_to_metric_families(said)
+        for family in text_string_to_metric_families(message)
         for sample in family.samples
     }
     assert read["headway_champion_since_timestamp_seconds"] == ({"model": 'a "model"'}, 1738281600.0)
@@ -170,17 +222,21 @@ def test_a_stop_of_a_run_that_has_ended_says_so_and_at_which_step_and_what_goes_
     for folder in (over, other):
         (folder / "checkpoints" / "step-00000538").mkdir(parents=True)
         (folder / "checkpoints" / "step-00000538" / "manifest.json").write_text("{}")
-    with owning(other), pytest.raises(ConfigError) as asked:
+    with owning(other), pytest.raises(ConfigError) as requested:
         request_stop(workspace.uri, "0123", "")
-    assert "run 0123456789abcdef has ended, at step 538." in str(asked.value)
-    assert "Going on: 1123456789abcdef." in str(asked.value)
+    assert "run 0123456789abcdef has ended, at step 538." in str(requested.value)
+    assert "Going on: 1123456789abcdef." in str(requested.value)
     stopped = AttemptRecord(
-        attempt=1, scope="one", state="stopped", what="asked: so it was.", continued_by="headway retrain tiny"
+        attempt=1,
+        scope="one",
+        state="stopped",
+        failure=Failure(what="asked: so it was."),
+        continued_by="headway retrain tiny",
     )
     AttemptRecords(over).end(stopped)
-    with pytest.raises(ConfigError, match=r"at step 538: asked: so it was\.") as asked:
+    with pytest.raises(ConfigError, match=r"at step 538: asked: so it was\.") as requested:
         request_stop(workspace.uri, "0123", "")
-    assert "`headway retrain tiny` goes on with it. Going on: none." in str(asked.value)
+    assert "`headway retrain tiny` goes on with it. Going on: none." in str(requested.value)
     (over / "result.json").write_text("{}")
     with pytest.raises(ConfigError, match="run 0123456789abcdef is finished, at step 538"):
         request_stop(workspace.uri, "0123", "")
@@ -204,13 +260,13 @@ def test_a_run_of_another_machine_is_told_and_left_to_be_stopped_there(
     uri = f"s3://{new_bucket()}/team"
     context = make_context(Workspace.create(uri), tmp_path / "flow")
     monkeypatch.setenv("HEADWAY_LOCAL", str(tmp_path / "another machine"))
-    with claimed_run(context, Link(kind="run", sha256="7" * 64), LaunchSpec()):
+    with leased_run(context, Link(kind="run", sha256="7" * 64), LaunchSpec()):
         (run,) = read_status(uri).runs
-        assert run.going_on and run.is_elsewhere and f"pid {os.getpid()} on " in run.owner
+        assert run.is_running and run.is_remote and f"pid {os.getpid()} on " in run.owner
         with pytest.raises(ConfigError, match=f"goes on elsewhere .pid {os.getpid()} on .*Ask for it there"):
             request_stop(uri, "7777", "")
     (run,) = read_status(uri).runs
-    assert not run.going_on and not run.is_elsewhere
+    assert not run.is_running and not run.is_remote
 
 
 def test_an_empty_workspace_says_so() -> None:
@@ -238,6 +294,8 @@ def test_a_run_is_known_by_its_pipeline_as_long_as_its_document_is_whole(tmp_pat
         return {run.run: run.pipeline for run in read_status(workspace.uri).runs}
 
     assert pipelines() == {link.sha256[:16]: "nightly", "0123456789abcdef": ""}
+    workspace.publish(f"{document_path(link)}~", b"an editor's")
+    assert pipelines() == {link.sha256[:16]: "nightly", "0123456789abcdef": ""}
     workspace.publish(document_path(link), b"{}")
     assert pipelines() == {link.sha256[:16]: "", "0123456789abcdef": ""}
 
@@ -245,10 +303,10 @@ def test_a_run_is_known_by_its_pipeline_as_long_as_its_document_is_whole(tmp_pat
 def test_a_pipeline_whose_windows_close_before_its_run_is_finished_waits_and_then_starves(tmp_path: Path) -> None:
     workspace = Workspace.create(str(tmp_path / "workspace"))
     entry = None
-    for cut, said in ((0, None), (1, "tiny  goes on in its next window"), (5, "tiny  STARVING")):
-        now = CurrentRun(pipeline="tiny", run="0" * 16, state="cut" if cut else "finished", windows_cut=cut)
+    for cut, message in ((0, None), (1, "tiny  goes on in its next window"), (5, "tiny  STARVING")):
+        now = PipelineEvent(pipeline="tiny", run="0" * 16, state="cut" if cut else "finished", windows_cut=cut)
         target = workspace.publish_document(now.model_copy(update={"starving": cut == 5}))
-        entry = refs.move(workspace, ref_of("tiny"), target, expected=entry, reason=now.state)
+        entry = refs.move(workspace, ref_of("tiny"), target, expected=entry, reason="cut")
         lines = shown(read_status(workspace.uri))
-        assert (said in lines) if said else not any("tiny" in line for line in lines)
+        assert (message in lines) if message else not any("tiny" in line for line in lines)
     assert f"  windows  5 windows in a row closed before run {'0' * 16} was finished." in lines

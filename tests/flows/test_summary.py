@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from flows.summary import RetrainSummary, markdown, standing
-from flows.terminal import Terminal
+from headway.flows.report.summary import RetrainSummary, champion_outcome, markdown
+from headway.flows.report.terminal import Terminal
 
 
 def summary(*, is_champion: bool, champion_version: str | None) -> RetrainSummary:
@@ -30,7 +30,7 @@ def summary(*, is_champion: bool, champion_version: str | None) -> RetrainSummar
         baselines={"bigram": 2.0},
         registration="0" * 64,
         stages_found=[],
-        stages_made=["launch"],
+        stages_run=["launch"],
         reports={"contract": "/contract.html", "evaluation": "/evaluation.html", "card": "/card.md"},
         logs="/logs",
         wall_s=10.0,
@@ -40,31 +40,31 @@ def summary(*, is_champion: bool, champion_version: str | None) -> RetrainSummar
 
 
 @pytest.mark.parametrize(
-    ("is_champion", "champion_version", "said"),
+    ("is_champion", "champion_version", "message"),
     [
         (True, "4", "champion since 2026-01-31"),
         (False, "3", "challenger; version 3 is champion since 2026-01-31"),
         (False, None, "challenger"),
     ],
 )
-def test_the_standing_is_told_in_the_terminal_and_in_prefect_alike(is_champion, champion_version, said) -> None:
+def test_the_standing_is_told_in_the_terminal_and_in_prefect_alike(is_champion, champion_version, message) -> None:
     made = summary(is_champion=is_champion, champion_version=champion_version)
-    assert standing(made) == said
-    assert f"## tiny version 4: {said}\n" in markdown(made)
+    assert champion_outcome(made) == message
+    assert f"## tiny version 4: {message}\n" in markdown(made)
     stream = io.StringIO()
     Terminal(stream).summary(made)
     lines = stream.getvalue().splitlines()
-    assert f"tiny version 4: {said}" in lines
+    assert f"tiny version 4: {message}" in lines
 
 
 def test_weights_that_are_not_those_of_an_undisturbed_run_are_marked_in_the_terminal_and_in_prefect_alike() -> None:
     exact = summary(is_champion=True, champion_version="4")
     halved = exact.model_copy(update={"inexact": "micro-batch halved to 4 when memory ran out"})
-    said = "not to the bit an undisturbed run: micro-batch halved to 4 when memory ran out"
+    message = "not to the bit an undisturbed run: micro-batch halved to 4 when memory ran out"
     for made, is_marked in ((exact, False), (halved, True)):
         stream = io.StringIO()
         Terminal(stream).summary(made)
-        assert (f"  {said}" in stream.getvalue().splitlines()) == (f"\n{said}\n" in markdown(made)) == is_marked
+        assert (f"  {message}" in stream.getvalue().splitlines()) == (f"\n{message}\n" in markdown(made)) == is_marked
 
 
 def test_no_line_of_the_terminal_ends_in_blanks() -> None:

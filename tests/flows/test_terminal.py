@@ -5,13 +5,13 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from data_contracts.publication import Workspace
-from flows.terminal import Terminal, told_line
-from tasks.training_watch import TrainingWatch
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.report.terminal import Terminal, notice_line
+from headway.tasks.stages.training_watch import TrainingWatch
+from headway.training.launch.base.gang import attempt_folder
+from headway.training.launch.base.protocol import AttemptFiles
+from headway.training.observe.ledger import Event, Ledger
 from tests.tasks.conftest import make_context
-from training.launch.protocol import AttemptFiles
-from training.launch.spec import attempt_folder
-from training.ledger import Event, Ledger
 
 
 def test_each_attempt_that_goes_on_tells_once_from_the_checkpoint_of_which_step(tmp_path: Path) -> None:
@@ -28,10 +28,10 @@ def test_each_attempt_that_goes_on_tells_once_from_the_checkpoint_of_which_step(
         watch.poll()
     line = "restore    goes on from the checkpoint of step 1,500"
     assert stream.getvalue().splitlines() == [line, line]
-    assert [*filter(None, map(told_line, in_prefect))] == [line, line]
+    assert [*filter(None, map(notice_line, in_prefect))] == [line, line]
 
 
 def test_a_run_whose_checkpoints_were_all_put_aside_is_said_to_begin_anew() -> None:
     restored = {"event": "restore", "outcome": "ok", "step": 0}
-    assert told_line({**restored, "put_aside": 2}) == "restore    no good checkpoint is left: begins anew"
-    assert told_line(restored) == "", "of a first attempt, which expects none"
+    assert notice_line({**restored, "quarantined": 2}) == "restore    no good checkpoint is left: begins anew"
+    assert notice_line(restored) == "", "of a first attempt, which expects none"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.time_account import UNNAMED, account
+from headway.flows.report.time_account import UNNAMED, account
 
 
 def span(name: str, begin: float, duration: float, **fields: float | str) -> dict[str, object]:
@@ -60,6 +60,7 @@ def test_an_injected_loss_appears_under_its_own_name() -> None:
     assert after["launch"] == pytest.approx(before["launch"])
 
 
+@pytest.mark.process
 def test_of_a_million_steps_none_is_kept_as_an_object() -> None:
     num_steps = 20_000
     parts = dict.fromkeys(("data_s", "forward_s", "backward_s", "sync_s", "optimizer_s"), 0.1)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.command_line import run
-from flows.trials.report import as_yaml
+from headway.flows.cli.command_line import run
+from headway.flows.trials.report import as_yaml
 
 TRIALS = """\
 evaluation: {ranking_share: 0.5}
@@ -23,8 +23,8 @@ trials:
 def trials(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *options: str) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "argv", ["headway", "trials", "tiny.yaml", *options])
     code = run()
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    message = capsys.readouterr()
+    return code, message.out, message.err
 
 
 def test_a_dry_run_shows_every_trial(

@@ -10,20 +10,26 @@ import contextlib
 import ctypes
 import os
 import sys
+import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import pytest
+from s3fs import S3FileSystem
 
-from data_contracts.errors import EnvironmentProblem
-from data_contracts.folder_store import FolderStore
-from data_contracts.publication import Workspace
-from flows.command_line import run
-from flows.request import RetrainRequest
-from flows.session import session
-from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
-from training.launch.run_lock import owning
+from headway.data_contracts.store import object_store
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.data_contracts.store.folder_store import FolderStore
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.cli.command_line import run
+from headway.flows.config.request import RetrainRequest
+from headway.flows.run.session import session
+from headway.training.launch.base.ports import free_port
+from headway.training.launch.base.run_lock import owning
+
+pytestmark = pytest.mark.process
 
 NOBODY = 65534
 RUN = "0123456789abcdef"
@@ -70,56 +76,49 @@ def warm() -> None:
     """All that the commands import late, which another user could not read."""
     import webbrowser  # noqa: F401
 
-    import flows.champion_history
-    import flows.champion_moves
-    import flows.clean
-    import flows.export
-    import flows.logs
-    import flows.plan
-    import flows.preflight
-    import flows.rehearse.rehearsing
-    import flows.reproduce
-    import flows.serve
-    import flows.shards
-    import flows.verify
-    import flows.windows.admission  # noqa: F401
-    from tasks import mlflow_store
+    import headway.flows.act.champion_moves
+    import headway.flows.act.clean
+    import headway.flows.act.export
+    import headway.flows.act.reproduce
+    import headway.flows.config.preflight
+    import headway.flows.prefect_api.serve
+    import headway.flows.rehearse.rehearsing
+    import headway.flows.show.champion_history
+    import headway.flows.show.logs
+    import headway.flows.show.plan
+    import headway.flows.show.shards
+    import headway.flows.show.verify
+    import headway.flows.windows.admission  # noqa: F401
+    from headway.tasks.registry import mlflow_store
 
     mlflow_store.load()
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pipeline, and a workspace in which a hold and a run are, that stands open for everybody."""
+def project(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A workspace in which a hold and a run are, that stands open for everybody."""
     for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_uid == os.geteuid() and folder.name.startswith(("pytest", "popen-gw", "test_")):
             folder.chmod(0o755)
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts" / "one.txt").write_text("one\n")
-    (tmp_path / "contract.yaml").write_text(CONTRACT)
-    (tmp_path / "tiny.yaml").write_text(PIPELINE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HEADWAY_PROJECT", raising=False)
-    monkeypatch.setenv("HEADWAY_WORKSPACE", str(tmp_path / "workspace"))
     monkeypatch.setenv("HOME", str(tmp_path))
     workspace = Workspace.create(str(tmp_path / "workspace"))
     workspace.publish("documents/run/one.json", b"{}")
     workspace.publish("refs/models/other/note", b"{}")
-    return tmp_path
+    return project
 
 
-def in_a_fork(arguments: tuple[str, ...], become: Callable[[], object], said: Path) -> Said:
-    said.touch()
+def in_a_fork(arguments: tuple[str, ...], become: Callable[[], object], message: Path) -> Said:
+    message.touch()
     if (pid := os.fork()) == 0:
-        _be_the_command(arguments, become, said)
+        _be_the_command(arguments, become, message)
     _, status = os.waitpid(pid, 0)
-    return Said(os.waitstatus_to_exitcode(status), said.read_text())
+    return Said(os.waitstatus_to_exitcode(status), message.read_text())
 
 
-def _be_the_command(arguments: tuple[str, ...], become: Callable[[], object], said: Path) -> NoReturn:
+def _be_the_command(arguments: tuple[str, ...], become: Callable[[], object], message: Path) -> NoReturn:
     code = 99
     try:
-        stream = said.open("w", buffering=1)
+        stream = message.open("w", buffering=1)
         sys.stdout = sys.stderr = stream
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
@@ -191,7 +190,7 @@ def spoiled(workspace: Path, how: str) -> Callable[[], object]:
 
 def names(folder: Path) -> list[tuple[str, int]]:
     """All below a folder, and when each was changed."""
-    return sorted((str(path), path.lstat().st_mtime_ns) for path in folder.rglob("*") if path.name != "said")
+    return sorted((str(path), path.lstat().st_mtime_ns) for path in folder.rglob("*") if path.name != "message")
 
 
 GONE = "there is no workspace here. Bring it back if it was moved or unmounted"
@@ -203,38 +202,27 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("how", [*REFUSED, "missing", "an empty mount point"])
-@pytest.mark.parametrize("command", LOOKS)
-def test_what_looks_into_a_workspace_that_is_gone_or_refused_says_so_and_makes_nothing(
+LOOKED = [(command, how) for command in LOOKS for how in (*REFUSED, "missing", "an empty mount point")]
+MADE = [(command, how) for command in MAKES for how in REFUSED]
+
+
+@pytest.mark.parametrize(("command", "how"), [*LOOKED, *MADE])
+def test_a_workspace_that_is_gone_or_refused_is_said_to_be_and_nothing_is_made_in_its_place(
     project: Path, command: str, how: str
 ) -> None:
     become = spoiled(project / "workspace", how)
     before = names(project)
-    done = in_a_fork(LOOKS[command], become, project / "said")
+    done = in_a_fork((LOOKS | MAKES)[command], become, project / "message")
     assert done.code == EnvironmentProblem.exit_code, done.text
     (line,) = done.text.splitlines()
     assert REFUSED.get(how, GONE) in line and "workspace: " in line
     assert names(project) == before
 
 
-@pytest.mark.parametrize("how", REFUSED)
-@pytest.mark.parametrize("command", MAKES)
-def test_what_would_make_a_workspace_does_not_in_the_place_of_one_that_is_refused(
-    project: Path, command: str, how: str
-) -> None:
-    become = spoiled(project / "workspace", how)
-    before = names(project)
-    done = in_a_fork(MAKES[command], become, project / "said")
-    assert done.code == EnvironmentProblem.exit_code, done.text
-    (line,) = done.text.splitlines()
-    assert REFUSED[how] in line
-    assert names(project) == before
-
-
 def test_what_makes_a_workspace_makes_one_where_none_is(project: Path) -> None:
     become = spoiled(project / "workspace", "missing")
-    assert in_a_fork(MAKES["hold"], become, project / "said").code == 0
-    assert in_a_fork(("status",), become, project / "said").code == 0
+    assert in_a_fork(MAKES["hold"], become, project / "message").code == 0
+    assert in_a_fork(("status",), become, project / "message").code == 0
 
 
 @pytest.mark.parametrize("command", [*LOOKS, *MAKES])
@@ -243,9 +231,9 @@ def test_a_read_only_workspace_can_be_read_and_what_would_write_says_in_a_line_t
 ) -> None:
     become = spoiled(project / "workspace", "read-only")
     arguments = (LOOKS | MAKES)[command]
-    plain = in_a_fork(arguments, nothing, project / "said") if command in READS else None
+    plain = in_a_fork(arguments, nothing, project / "message") if command in READS else None
     before = names(project)
-    done = in_a_fork(arguments, become, project / "said")
+    done = in_a_fork(arguments, become, project / "message")
     assert names(project) == before
     assert "defect" not in done.text
     if plain is not None:
@@ -255,17 +243,31 @@ def test_a_read_only_workspace_can_be_read_and_what_would_write_says_in_a_line_t
         assert len(done.text.splitlines()) == 1
 
 
-@pytest.mark.parametrize("part", ["refs", "documents", "runs", "refs/models"])
-@pytest.mark.parametrize("command", ["status", "logs", "clean", "clean --apply"])
+PARTS = ("refs", "documents", "runs", "refs/models")
+CHECKPOINTS, ATTEMPTS = f"runs/{RUN}/checkpoints", f"runs/{RUN}/attempts"
+DEEPER = (
+    ("status", CHECKPOINTS),
+    ("status", ATTEMPTS),
+    ("status", "ledger"),
+    ("logs", ATTEMPTS),
+    ("clean", CHECKPOINTS),
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "part"),
+    [*((command, part) for command in ("status", "logs", "clean", "clean --apply") for part in PARTS), *DEEPER],
+)
 def test_a_part_that_may_not_be_read_is_named_and_never_taken_for_empty(project: Path, command: str, part: str) -> None:
     needs_root()
     workspace = project / "workspace"
-    (workspace / "runs").mkdir()
+    for folder in ("ledger", CHECKPOINTS, ATTEMPTS):
+        (workspace / folder).mkdir(parents=True)
     for path in (workspace, *workspace.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
     (workspace / part).chmod(0)
     before = names(project)
-    done = in_a_fork(LOOKS[command], somebody_else, project / "said")
+    done = in_a_fork(LOOKS[command], somebody_else, project / "message")
     if (command, part) in (("status", "documents"), ("logs", "documents")):
         assert "defect" not in done.text  # what is below is asked for by name alone
         return
@@ -299,7 +301,7 @@ def test_another_usual_workspace_that_is_refused_hinders_no_command(
 ) -> None:
     (project / "file").write_bytes(b"")
     monkeypatch.setenv("HEADWAY_WORKSPACE", str(project / "file"))
-    done = in_a_fork(("hold", "tiny.yaml", "--why", "x", "--workspace", "workspace"), nothing, project / "said")
+    done = in_a_fork(("hold", "tiny.yaml", "--why", "x", "--workspace", "workspace"), nothing, project / "message")
     assert done.code == 0 and "--workspace workspace" in done.text
 
 
@@ -312,7 +314,7 @@ def test_a_stop_of_a_run_whose_folder_may_not_be_written_is_refused_in_a_line(pr
         path.chmod(0o755 if path.is_dir() else 0o644)
     with owning(folder):
         (folder / "owner.lock").chmod(0o666)
-        done = in_a_fork(("stop", RUN, "--why", "asked"), somebody_else, project / "said")
+        done = in_a_fork(("stop", RUN, "--why", "asked"), somebody_else, project / "message")
     assert done.code == EnvironmentProblem.exit_code, done.text
     (line,) = done.text.splitlines()
     assert "Permission denied" in line and "defect" not in line
@@ -351,14 +353,31 @@ def test_a_retrain_whose_workspace_is_refused_meanwhile_fails_for_that_and_keeps
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 8
-    said = capfd.readouterr().err
+    message = capfd.readouterr().err
     if how == "read-only":
-        assert "it is " in said, said
-        card = Path(said.rpartition("it is ")[2].splitlines()[0].strip())
+        assert "it is " in message, message
+        card = Path(message.rpartition("it is ")[2].splitlines()[0].strip())
         page = card.read_text()
         card.unlink()
         assert "Read-only file system" in page
     else:
-        assert [*workspace.glob("ledger/*/failure.md")], said
+        assert [*workspace.glob("ledger/*/failure.md")], message
         (card,) = workspace.glob("ledger/*/failure.md")
         assert "Permission denied" in card.read_text()
+
+
+def test_a_store_that_does_not_answer_is_told_in_one_line_within_half_a_minute(
+    project: Path, headway: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert object_store.FIRST_ANSWER_WITHIN_S <= 30
+    monkeypatch.setattr(object_store, "answers", object_store._Answers())
+    monkeypatch.setattr(object_store, "FIRST_ANSWER_WITHIN_S", 2.0)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    for look in (("status",), ("shards", "tiny.yaml"), ("retrain", "tiny.yaml")):
+        S3FileSystem.clear_instance_cache()
+        started_s = time.monotonic()
+        code, message = headway(*look, "-w", f"s3://bucket/{uuid.uuid4().hex}")
+        assert code == 8 and message.count("\n") == 1 and "does not answer" in message, (look, message)
+        assert time.monotonic() - started_s < 30, look

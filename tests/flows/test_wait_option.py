@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.wait_option import with_a_length
+from headway.flows.console.wait_option import with_a_length
 
 
 @pytest.mark.parametrize(

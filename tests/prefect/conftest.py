@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from flows.server_password import new_password
+from headway.flows.prefect_api.server_password import new_password
+from headway.training.launch.base.ports import free_port
+from headway.training.launch.base.process_tree import die_with_parent, processes_with, sweep
 from tests.prefect_tables import new_prefect_home
 from tests.waiting import wait_until
-from training.launch.ports import free_port
-from training.launch.process_tree import die_with_parent, processes_with, sweep
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PREFECT = str(Path(sys.executable).with_name("prefect"))
@@ -33,7 +33,7 @@ TOKEN = "PIPELINE_TEST_TOKEN"
 """Set for the server and its worker, and inherited by all they start: nobody can hide from the tests."""
 QUEUE = "asked-for"
 """Of the work pool: a schedule whose hour comes while tests run starts nothing between them."""
-LOOK_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 """Between two questions to a server: asked without a pause, it would spend a third of a core on its answers."""
 
 CONTRACT = """
@@ -163,7 +163,7 @@ class Service:
             state = self.state(flow_run)
             return state if state["type"] in ends else None
 
-        return wait_until(ended, within_s, f"the end of {flow_run}", every_s=LOOK_EVERY_S) or {}
+        return wait_until(ended, within_s, f"the end of {flow_run}", every_s=POLL_EVERY_S) or {}
 
     def processes(self) -> set[int]:
         return set(processes_with(TOKEN, self.token))
@@ -307,7 +307,7 @@ def training_run(deployed: Service, worker: subprocess.Popen[bytes]) -> Iterator
         assert state["type"] in ("SCHEDULED", "PENDING", "RUNNING"), state
         return steps_in(workspace) > before
 
-    wait_until(steps_or_end, 600, "the first training steps", every_s=LOOK_EVERY_S)
+    wait_until(steps_or_end, 600, "the first training steps", every_s=POLL_EVERY_S)
     yield flow_run
     # One whose worker a test killed would keep the only place of its deployment, and with it the next test's run.
     deployed.api(f"flow_runs/{flow_run}/set_state", {"state": {"type": "CRASHED"}, "force": True})

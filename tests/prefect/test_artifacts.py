@@ -9,9 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tasks.artifacts import artifact_key, show_markdown
+from headway.tasks.core.artifacts import artifact_key, show_markdown
 from tests.waiting import wait_until
 
 TOYS = Path(__file__).parent / "toys"
@@ -25,7 +23,6 @@ def test_outside_a_flow_nothing_is_shown_and_nothing_fails() -> None:
     show_markdown("key", lambda: "text", "nobody looks")
 
 
-@pytest.mark.slow
 def test_a_flow_whose_artifacts_are_all_refused_completes_and_says_so(service: Any) -> None:
     done = subprocess.run(
         (sys.executable, str(TOYS / "artifacts_refused.py")),
@@ -38,7 +35,6 @@ def test_a_flow_whose_artifacts_are_all_refused_completes_and_says_so(service: A
     assert (done.stdout + done.stderr).count("An artifact could not be written") == 5
 
 
-@pytest.mark.slow
 def test_a_server_that_is_away_holds_up_nobody_who_moves_a_progress_bar(service: Any) -> None:
     servers = service.processes()
     command = (sys.executable, str(TOYS / "progress_while_away.py"), *map(str, servers))

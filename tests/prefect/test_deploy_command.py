@@ -15,14 +15,12 @@ from typing import Any, ClassVar
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from data_contracts.errors import ConfigError, EnvironmentProblem
-from flows.command_line import run
-from flows.console import plain_console
-from flows.deploy import automations
-from flows.deploy.deploying import Deployed, deploy
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
+from headway.flows.cli.command_line import run
+from headway.flows.console.console import plain_console
+from headway.flows.deploy import automations
+from headway.flows.deploy.deploying import DeployReport, deploy
 from tests.waiting import wait_until
-
-pytestmark = pytest.mark.slow
 
 MARK = "headway:shop:production"
 PROFILES = """
@@ -49,7 +47,7 @@ class Shop:
 
     def deploy(self, profile: str = "production", **options: Any) -> list[str]:
         """The steps, as a person reads them."""
-        made: Deployed = deploy(self.folder, profile, console=plain_console(self.told, width=200), **options)
+        made: DeployReport = deploy(self.folder, profile, console=plain_console(self.told, width=200), **options)
         return [str(change) for change in made.changes]
 
     def marked(self, path: str, mark: str = MARK) -> list[str]:
@@ -149,12 +147,12 @@ def test_a_name_that_another_profile_has_is_refused_before_anything_is_done(shop
 
 
 def test_broken_off_half_way_it_names_what_was_done_and_a_second_time_does_the_rest(shop: Shop) -> None:
-    shop.edit("profiles.yaml", "{team: search}", "x" * 10_000)  # more than Prefect keeps
+    shop.edit("profiles.yaml", "{team: search}", "x" * 6_000)  # more than Prefect keeps
     with pytest.raises(EnvironmentProblem) as broken:
         shop.deploy()
     assert "could not create variable shop: 422" in broken.value.what
     assert f"Done: create work pool shop, create concurrency limit {MARK}:gpus. Not done:" in broken.value.what
-    shop.edit("profiles.yaml", "x" * 10_000, "{team: search}")
+    shop.edit("profiles.yaml", "x" * 6_000, "{team: search}")
     assert shop.deploy() == ALL[2:]
     assert shop.deploy() == []
 
@@ -166,13 +164,13 @@ def test_a_start_that_the_limit_cancelled_raises_an_event(shop: Shop) -> None:
     for each in runs:
         shop.service.api(f"flow_runs/{each}/set_state", {"state": {"type": "PENDING"}})
     assert [shop.service.state(each)["type"] for each in runs] == ["PENDING", "CANCELLED"]
-    asked = {"filter": {"event": {"name": ["prefect.automation.triggered"]}}}
+    requested = {"filter": {"event": {"name": ["prefect.automation.triggered"]}}}
     # Others of their names fired in other tests.
     made = shop.service.api("automations/filter", {})
     ours = {f"prefect.automation.{each['id']}": each["name"] for each in made if MARK in str(each)}
 
     def fired() -> list[str]:
-        resources = (each["resource"] for each in shop.service.api("events/filter", asked)["events"])
+        resources = (each["resource"] for each in shop.service.api("events/filter", requested)["events"])
         return [ours[each["prefect.resource.id"]] for each in resources if each["prefect.resource.id"] in ours]
 
     assert wait_until(fired, what="the automation", every_s=0.5) == ["shop production: lost starts"]
@@ -180,11 +178,11 @@ def test_a_start_that_the_limit_cancelled_raises_an_event(shop: Shop) -> None:
 
 MOVES = f"""
 from prefect import flow, tags
-from flows.champion_event import tell_of_champion
+from headway.flows.prefect_api.champion_event import emit_champion_event
 
 @flow
 def moves():
-    tell_of_champion("tiny", "7", "better by 0.1")
+    emit_champion_event("tiny", "7", "better by 0.1")
 
 with tags({MARK!r}):
     moves()
@@ -283,8 +281,8 @@ def test_bad_input_ends_with_its_code_and_one_message(
     monkeypatch.setenv("HEADWAY_PROJECT", str(shop.folder))
     with temporary_settings({} if url is None else {PREFECT_API_URL: url or None}):
         assert run() == code
-    said = capsys.readouterr()
-    assert told in said.err and "headway: " in said.err and not said.out
+    message = capsys.readouterr()
+    assert told in message.err and "headway: " in message.err and not message.out
 
 
 def test_a_pipeline_file_that_cannot_be_read_removes_nothing(shop: Shop) -> None:

@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from data_contracts.publication import Workspace
-from flows.deploy.deploying import deploy
-from tasks.model_refs import versions
-
-pytestmark = pytest.mark.slow
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.deploy.deploying import deploy
+from headway.tasks.registry.model_refs import versions
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 GONE_WITHIN_S = 30.0
@@ -108,9 +106,12 @@ def _seen(service: Any, name: str) -> dict[str, Any]:
 
 def test_the_schedule_creates_runs(deployed: Any) -> None:
     deployment = deployed.api("deployments/name/retrain/stdlib-lm")["id"]
-    asked = {"flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}}, "deployments": {"id": {"any_": [deployment]}}}
+    requested = {
+        "flow_runs": {"state": {"type": {"any_": ["SCHEDULED"]}}},
+        "deployments": {"id": {"any_": [deployment]}},
+    }
     deadline = time.monotonic() + PATIENT_S
-    while not (runs := deployed.api("flow_runs/filter", asked)) and time.monotonic() < deadline:
+    while not (runs := deployed.api("flow_runs/filter", requested)) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert runs, "no run was created"
     assert all(run["expected_start_time"][11:16] == "01:00" for run in runs if run["auto_scheduled"])
@@ -120,15 +121,15 @@ def test_the_form_asks_for_one_model_with_a_title_and_a_description_for_every_fi
     schema = deployed.api("deployments/name/retrain/stdlib-lm")["parameter_openapi_schema"]
     fields = schema["definitions"]["RetrainRequest"]["properties"]
     bounds = ["in_window", "stop_at", "stop_because", "stop_at_step", "wait_s"]
-    assert fields["stop_because"]["default"] == "asked", "a form presets no reason that is a window's"
+    assert fields["stop_because"]["default"] == "requested", "a form presets no reason that is a window's"
     resumed = ["run", "from_step"]
     assert list(fields) == ["pipeline", "workspace", "may_promote", "may_register", "note", *bounds, *resumed]
     assert all(field["title"][0].isupper() and field["description"] for field in fields.values())
 
 
 def test_each_shipped_deployment_asks_for_its_own_pipeline(deployed: Any) -> None:
-    asked = {name: deployed.api(f"deployments/name/retrain/{name}")["parameters"]["request"] for name in PIPELINES}
-    assert asked == {name: {"pipeline": name} for name in PIPELINES}
+    requested = {name: deployed.api(f"deployments/name/retrain/{name}")["parameters"]["request"] for name in PIPELINES}
+    assert requested == {name: {"pipeline": name} for name in PIPELINES}
     assert all((REPOSITORY / "deployments" / f"{name}.yaml").is_file() for name in PIPELINES)
 
 
@@ -165,8 +166,8 @@ def test_the_shipped_housekeeping_says_what_could_go_and_takes_nothing(
 
 
 def test_task_runs_say_what_they_do(deployed: Any, completed: str) -> None:
-    asked = {"flow_runs": {"id": {"any_": [completed]}}, "sort": "EXPECTED_START_TIME_ASC"}
-    names = [task["name"] for task in deployed.api("task_runs/filter", asked)]
+    requested = {"flow_runs": {"id": {"any_": [completed]}}, "sort": "EXPECTED_START_TIME_ASC"}
+    names = [task["name"] for task in deployed.api("task_runs/filter", requested)]
     assert [name.split()[0] for name in names] == [
         *("snapshot", "validate", "shard", "train", "verify", "evaluate", "register")
     ]

@@ -14,27 +14,25 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import ConfigError, RunStopped
-from flows.devices import CountedDevices
-from training.launch.stop_bound import StopBound
-from training.ledger import Ledger, read_events
+from headway.data_contracts.store.errors import ConfigError, RunStopped
+from headway.flows.prefect_api.devices import CountedDevices
+from headway.training.launch.base.stop_request import StopRequest
+from headway.training.observe.ledger import Ledger, read_events
 
 from .conftest import wait_until
-
-pytestmark = pytest.mark.slow
 
 PREFIX = "headway:competing:production"
 Make = Callable[..., CountedDevices]
 HOLDER = """
 import sys, time
 from pathlib import Path
-from flows.environment import prepare
+from headway.flows.console.environment import prepare
 prepare()
-from flows.devices import CountedDevices
-from training.launch.stop_bound import NO_BOUND
-from training.ledger import Ledger
+from headway.flows.prefect_api.devices import CountedDevices
+from headway.training.launch.base.stop_request import NEVER
+from headway.training.observe.ledger import Ledger
 held = CountedDevices(
-    slots={"gpus": 4}, priority=0, prefix=sys.argv[1], ledger=Ledger(Path(sys.argv[2])), stop=NO_BOUND
+    slots={"gpus": 4}, priority=0, prefix=sys.argv[1], ledger=Ledger(Path(sys.argv[2])), stop=NEVER
 )
 held.take()
 print("held", flush=True)
@@ -68,7 +66,7 @@ def devices(limits: object, tmp_path: Path) -> Make:
             priority=priority,
             prefix=PREFIX,
             ledger=Ledger(tmp_path / f"{name}.jsonl"),
-            stop=StopBound(at_unix_s=stop_at, reason="window closed"),
+            stop=StopRequest(at_unix_s=stop_at, reason="window closed"),
             poll_s=poll_s,
         )
 
@@ -90,14 +88,14 @@ def test_of_those_who_wait_the_highest_priority_goes_first(
     def compete(name: str, each: CountedDevices) -> None:
         each.take()
         order.append(name)
-        each.give_back()
+        each.release()
 
     usual, urgent = devices(0, gpus=1, name="usual"), devices(5, gpus=4)
     threads = [in_thread(lambda: compete("usual", usual))]
     wait_until(lambda: limits("gpus:waiting:0") == 1, 60, "the usual one waits")
     threads.append(in_thread(lambda: compete("urgent", urgent)))
     wait_until(lambda: "a higher priority" in (tmp_path / "usual.jsonl").read_text(), 60, "the usual one knows of it")
-    first.give_back()
+    first.release()
     for thread in threads:
         thread.join(120)
     assert order == ["urgent", "usual"]
@@ -110,7 +108,7 @@ def test_who_waits_holds_nothing_of_what_it_needs_besides(devices: Make, limits:
     with pytest.raises(RunStopped, match=r"window closed.*waited for 4 gpus and 1 tapes, and .*:tapes has not so many"):
         devices(gpus=4, tapes=1, stop_at=time.time() + 1).take()
     assert [limits(name) for name in ("gpus", "gpus:waiting:0", "tapes:waiting:0")] == [0, 0, 0]
-    holder.give_back()
+    holder.release()
 
 
 def test_what_it_waits_for_is_in_the_ledger(devices: Make, tmp_path: Path) -> None:
@@ -118,9 +116,9 @@ def test_what_it_waits_for_is_in_the_ledger(devices: Make, tmp_path: Path) -> No
     holder.take()
     with pytest.raises(RunStopped):
         late.take()
-    (said,) = (each for each in read_events(tmp_path / "late.jsonl") if each["event"] == "devices.waiting")
-    assert said["message"] == f"waits for 4 gpus: {PREFIX}:gpus has not so many free"
-    holder.give_back()
+    (message,) = (each for each in read_events(tmp_path / "late.jsonl") if each["event"] == "devices.waiting")
+    assert message["message"] == f"waits for 4 gpus: {PREFIX}:gpus has not so many free"
+    holder.release()
 
 
 def test_devices_of_a_killed_holder_come_back(service: Any, devices: Make, tmp_path: Path) -> None:
@@ -132,16 +130,16 @@ def test_devices_of_a_killed_holder_come_back(service: Any, devices: Make, tmp_p
     holder.wait()
     following = devices(gpus=4, stop_at=time.time() + 300, poll_s=2.0)
     following.take()
-    following.give_back()
+    following.release()
 
 
 @pytest.mark.parametrize(
-    ("slots", "said"),
+    ("slots", "message"),
     [
         ({"gpu": 1}, f"has no concurrency limit '{PREFIX}:gpu'"),
         ({"gpus": 5}, f"5 gpus are never free: the limit '{PREFIX}:gpus' is 4"),
     ],
 )
-def test_what_is_never_there_is_refused_by_name(devices: Make, slots: dict[str, int], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_is_never_there_is_refused_by_name(devices: Make, slots: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         devices(**slots).take()

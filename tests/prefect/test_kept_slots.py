@@ -12,7 +12,6 @@ import pytest
 TOY = Path(__file__).parent / "toys" / "forgotten_slot.py"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_away", [False, True], ids=["forgotten", "away"])
 def test_a_run_whose_slot_the_server_does_not_renew_goes_on_and_says_so_once(service: Any, is_away: bool) -> None:
     environment = service.environment | ({"PREFECT_API_URL": "http://127.0.0.1:9/api"} if is_away else {})

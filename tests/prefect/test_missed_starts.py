@@ -18,10 +18,8 @@ from typing import Any
 
 import pytest
 
-from tests.prefect.conftest import LOOK_EVERY_S, QUEUE, steps_in, working
+from tests.prefect.conftest import POLL_EVERY_S, QUEUE, steps_in, working
 from tests.waiting import wait_until
-
-pytestmark = pytest.mark.slow
 
 NOW = datetime.datetime.now(datetime.UTC)
 DAY, HOUR = datetime.timedelta(days=1), datetime.timedelta(hours=1)
@@ -84,7 +82,7 @@ def late(starts: Starts) -> Iterator[Late]:
     workspace = starts.service.folder / "workspace"
     before = steps_in(workspace)
     with working(starts.service) as worker:
-        wait_until(lambda: steps_in(workspace) > before, 600, "the first steps", every_s=LOOK_EVERY_S)
+        wait_until(lambda: steps_in(workspace) > before, 600, "the first steps", every_s=POLL_EVERY_S)
         (ran,) = (run for run in runs if starts.service.state(run)["type"] == "RUNNING")
         yield Late(worker, starts.names(runs), ran)
     starts.set(ran, "CRASHED", force=True)  # it would keep the only place of its deployment
@@ -105,14 +103,14 @@ def test_after_three_missed_starts_one_run_happens_and_it_is_the_first_to_come(l
 
 
 def test_the_page_of_a_run_has_the_lines_that_a_terminal_shows(late: Late, starts: Starts) -> None:
-    asked = {"logs": {"flow_run_id": {"any_": [late.ran]}}, "sort": "TIMESTAMP_ASC"}
+    requested = {"logs": {"flow_run_id": {"any_": [late.ran]}}, "sort": "TIMESTAMP_ASC"}
 
     def begins() -> list[str]:
-        lines = [line["message"].split() for line in starts.service.api("logs/filter", asked)]
+        lines = [line["message"].split() for line in starts.service.api("logs/filter", requested)]
         shown = ("snapshot", "validate", "shard", "batch", "step", "launch")
         return [name for name, _ in itertools.groupby(line[0] for line in lines if line and line[0] in shown)]
 
-    wait_until(lambda: "step" in begins(), 120, "the first steps' lines", every_s=LOOK_EVERY_S)
+    wait_until(lambda: "step" in begins(), 120, "the first steps' lines", every_s=POLL_EVERY_S)
     assert begins() == ["snapshot", "validate", "shard", "batch", "step"]
 
 

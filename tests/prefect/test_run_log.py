@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import DataError, HeadwayError
-from flows.run_log import WithoutTraceback
+from headway.data_contracts.store.errors import DataError, HeadwayError
+from headway.flows.report.run_log import WithoutTraceback
 
 TOY = Path(__file__).parent / "toys" / "refused.py"
 
@@ -27,7 +27,6 @@ def test_what_an_error_has_in_its_notes_is_not_lost_with_its_traceback() -> None
     assert says_where(error)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [(), ("has a cause",)])
 def test_the_log_of_a_refused_run_holds_the_card_and_no_traceback_unless_another_error_is_behind_it(
     service: Any, arguments: tuple[str, ...]
@@ -36,7 +35,7 @@ def test_the_log_of_a_refused_run_holds_the_card_and_no_traceback_unless_another
     subprocess.run((sys.executable, str(TOY), *arguments), env=service.environment, capture_output=True, timeout=300)
     (run,) = (run["id"] for run in service.api("flow_runs/filter", {}) if run["id"] not in before)
     logs = service.api("logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "sort": "TIMESTAMP_ASC"})
-    said = "\n".join(log["message"] for log in logs)
-    assert "# tiny failed in stage snapshot" in said and "**Mend the file.**" in said
-    assert "DataError" in said
-    assert ("Traceback" in said) == bool(arguments)
+    message = "\n".join(log["message"] for log in logs)
+    assert "# tiny failed in stage snapshot" in message and "**Mend the file.**" in message
+    assert "DataError" in message
+    assert ("Traceback" in message) == bool(arguments)

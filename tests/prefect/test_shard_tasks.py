@@ -13,20 +13,20 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.runtime import flow_run
 
-from data_contracts.digest_cache import DigestCache
-from data_contracts.digests import sha256_file
-from data_contracts.documents import ContractReceipt
-from data_contracts.publication import Workspace
-from data_contracts.sources import SourceSpec, take_snapshot
-from tasks import shard_group
-from tasks.context import RunContext
-from tasks.shard import shard
+from headway.data_contracts.sources.reading import SourceSpec, take_snapshot
+from headway.data_contracts.store.digests import sha256_file
+from headway.data_contracts.store.documents import ContractReceipt
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.tasks.core.context import RunContext
+from headway.tasks.stages import shard_group
+from headway.tasks.stages.shard import shard
+from headway.training.config.shards import BytePairSpec, ShardSpec
+from headway.training.data.shards.group_store import GroupRecord
+from headway.training.data.shards.group_writer import GroupWriter
+from headway.training.data.shards.splits import GroupTask
+from headway.training.observe.ledger import Ledger
 from tests.waiting import DEADLINE_S, wait_until
-from training.data.group_store import GroupRecord
-from training.data.group_writer import GroupWriter
-from training.data.spec import BytePairSpec, ShardSpec
-from training.data.splits import GroupTask
-from training.ledger import Ledger
 
 SPEC = ShardSpec(encoder=BytePairSpec(vocab_size=300, sequence_tokens=16), num_groups=2, heldout_fraction=0.3)
 
@@ -76,7 +76,6 @@ def sharded(root: Path, spec: ShardSpec) -> Sharded:
     return Sharded(UUID(ran), manifest, {path.relative_to(root).as_posix(): sha256_file(path) for path in found})
 
 
-@pytest.mark.slow
 def test_groups_shared_out_as_tasks_are_the_same_bytes(tmp_path: Path, prefect_here: None) -> None:
     alone = sharded(tmp_path / "alone", SPEC)
     shared = sharded(tmp_path / "shared", SPEC.model_copy(update={"group_tasks": True}))
@@ -116,7 +115,6 @@ class Watched(GroupWriter):
                 self.memory_mb.remove(self._spec.memory_mb)
 
 
-@pytest.mark.slow
 def test_tasks_at_work_at_once_share_the_memory_bound(
     tmp_path: Path, prefect_here: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,28 +16,26 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from data_contracts.errors import ConfigError
-from data_contracts.publication import Workspace
-from flows.deploy.deploying import deploy
-from flows.devices import CountedDevices
-from flows.request import RetrainRequest
-from flows.triggers.records import read_standing
-from flows.triggers.watch import Outcome, WatchRequest, watch_once
-from flows.windows.admission import open_pipeline
-from flows.windows.decisions import open_until, skip
-from training.launch.stop_bound import NO_BOUND
-from training.ledger import Ledger
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.config.request import RetrainRequest
+from headway.flows.deploy.deploying import deploy
+from headway.flows.prefect_api.devices import CountedDevices
+from headway.flows.show.decisions import open_until, skip
+from headway.flows.watch import WatchOutcome, WatchRequest, watch_once
+from headway.flows.windows.admission import open_pipeline
+from headway.tasks.ownership.pipeline_history import read
+from headway.training.launch.base.stop_request import NEVER
+from headway.training.observe.ledger import Ledger
 
-from .conftest import LOOK_EVERY_S, end, wait_until
-
-pytestmark = pytest.mark.slow
+from .conftest import POLL_EVERY_S, end, wait_until
 
 PROFILES = """
 project: watched
 profiles:
   production: {pool: {name: watched}, suffix: -watched, env: {HEADWAY_WORKSPACE: KEPT}, limits: {gpus: 1}}
 """
-TRIGGERS = "\ntriggers: {new_data: {files: 0.1}, event: watched.exported, look_every: 1d}\noccupies: {gpus: 1}\n"
+TRIGGERS = "\ntriggers: {new_data: {files: 0.1}, event: watched.exported, check_every: 1d}\noccupies: {gpus: 1}\n"
 WINDOWS = '\nwindows: {time_zone: UTC, open: [{start: "01:00", end: "05:00"}]}\n'
 MARK = "headway:watched:production"
 DAY = datetime.timedelta(days=1)
@@ -48,7 +46,7 @@ class Watched:
 
     def __init__(self, service: Any, folder: Path) -> None:
         self.service, self.folder = service, folder
-        self.began = datetime.datetime.now(datetime.UTC)
+        self.started = datetime.datetime.now(datetime.UTC)
         self.workspace = Workspace.create(str(folder / "workspace"))
 
     def deploy(self) -> list[str]:
@@ -58,13 +56,13 @@ class Watched:
     def id(self, name: str) -> str:
         return str(self.service.api(f"deployments/name/{name}")["id"])
 
-    def watch(self) -> Outcome:
+    def watch(self) -> WatchOutcome:
         return watch_once(WatchRequest(pipeline="tiny", retrain="retrain/tiny-watched", workspace=self.workspace.uri))
 
     def runs(self, name: str = "retrain/tiny-watched") -> list[dict[str, Any]]:
         """Oldest first."""
-        asked = {"deployments": {"id": {"any_": [self.id(name)]}}}
-        found: list[dict[str, Any]] = self.service.api("flow_runs/filter", asked)
+        requested = {"deployments": {"id": {"any_": [self.id(name)]}}}
+        found: list[dict[str, Any]] = self.service.api("flow_runs/filter", requested)
         return sorted(found, key=lambda run: run["created"])
 
     def run(self, name: str) -> str:
@@ -84,8 +82,11 @@ class Watched:
 
     def fired(self) -> list[str]:
         """Automations of ours that fired since this test began, in no order."""
-        asked = {"event": {"name": ["prefect.automation.triggered"]}, "occurred": {"since": self.began.isoformat()}}
-        events = self.service.api("events/filter", {"filter": asked})
+        requested = {
+            "event": {"name": ["prefect.automation.triggered"]},
+            "occurred": {"since": self.started.isoformat()},
+        }
+        events = self.service.api("events/filter", {"filter": requested})
         names = (each["resource"]["prefect.resource.name"] for each in events["events"])
         return [name for name in names if name.startswith("watched ")]
 
@@ -123,33 +124,36 @@ def test_deployed_twice_the_second_time_changes_nothing(watched: Watched) -> Non
 def test_watchers_at_once_and_repeated_ask_for_one_retrain(watched: Watched) -> None:
     with ThreadPoolExecutor(4) as pool:
         looks = [pool.submit(contextvars.copy_context().run, watched.watch) for _ in range(4)]
-        said = [each.result() for each in looks]
+        message = [each.result() for each in looks]
     (run,) = watched.runs()
     # Who looks while the run of another is there already waits for it.
-    assert {each.state for each in said} <= {"Asked", "WaitsForRun"} and "Asked" in {each.state for each in said}
-    assert watched.watch().state == "WaitsForRun" and len(watched.runs()) == 1
-    asked = run["parameters"]["request"]
-    assert asked["note"].startswith("new data: files") and not asked["in_window"]
-    standing = read_standing(watched.workspace, "tiny")
-    assert standing.newest is not None and standing.newest.number == 1 and standing.newest.reason in asked["note"]
+    assert {each.state for each in message} <= {"Requested", "WaitingForRun"} and "Requested" in {
+        each.state for each in message
+    }
+    assert watched.watch().state == "WaitingForRun" and len(watched.runs()) == 1
+    requested = run["parameters"]["request"]
+    assert requested["note"].startswith("new data: files") and not requested["in_window"]
+    history = read(watched.workspace, "tiny")
+    assert history.event == "asked" and history.requested is not None and history.requested.why in requested["note"]
+    assert len(watched.workspace.names("refs/pipelines/tiny")) == 1
 
 
 @pytest.mark.parametrize(
     ("ended", "message", "outcome", "num_runs"),
     [
-        ("CRASHED", "the worker is gone", "Asked", 2),
-        ("CANCELLED", "Deployment concurrency limit reached.", "Asked", 2),
-        ("COMPLETED", "its window closed", "Asked", 2),
-        ("CANCELLED", "by a person", "AskedInVain", 1),
-        ("Stopped", "by a person", "AskedInVain", 1),
-        ("FAILED", "the data break their contract", "AskedInVain", 1),
-        ("Infrastructure", "rank 1 vanished", "Asked", 2),
+        ("CRASHED", "the worker is gone", "Requested", 2),
+        ("CANCELLED", "Deployment concurrency limit reached.", "Requested", 2),
+        ("COMPLETED", "its window closed", "Requested", 2),
+        ("CANCELLED", "by a person", "PreviousRequestFailed", 1),
+        ("Stopped", "by a person", "PreviousRequestFailed", 1),
+        ("FAILED", "the data break their contract", "PreviousRequestFailed", 1),
+        ("Infrastructure", "rank 1 vanished", "Requested", 2),
     ],
 )
 def test_what_came_to_nothing_is_asked_again_and_what_failed_is_not(
     watched: Watched, ended: str, message: str, outcome: str, num_runs: int
 ) -> None:
-    assert watched.watch().state == "Asked"
+    assert watched.watch().state == "Requested"
     types = {"Stopped": "COMPLETED", "Infrastructure": "FAILED"}
     named = {"name": ended, "type": types[ended]} if ended in types else {"type": ended}
     watched.set(watched.runs()[0]["id"], **named, message=message)
@@ -158,18 +162,18 @@ def test_what_came_to_nothing_is_asked_again_and_what_failed_is_not(
     # Data that are new enough are another need.
     for number in range(8):
         (watched.folder / "sources" / f"new{number}.py").write_text("x = 1\n")
-    assert watched.watch().state == ("WaitsForRun" if num_runs == 2 else "Asked")
+    assert watched.watch().state == ("WaitingForRun" if num_runs == 2 else "Requested")
 
 
 def test_while_a_retrain_goes_on_or_starts_in_a_moment_nothing_is_asked_for(watched: Watched) -> None:
     by_hand = watched.run("retrain/tiny-watched")
-    assert watched.watch().state == "WaitsForRun"  # due to start
+    assert watched.watch().state == "WaitingForRun"  # due to start
     for state in ("PENDING", "RUNNING"):
         watched.set(by_hand, state)
-        assert watched.watch().state == "WaitsForRun"
-    assert len(watched.runs()) == 1 and read_standing(watched.workspace, "tiny").newest is None
+        assert watched.watch().state == "WaitingForRun"
+    assert len(watched.runs()) == 1 and read(watched.workspace, "tiny").requested is None
     watched.set(by_hand, "FAILED")
-    assert watched.watch().state == "Asked"
+    assert watched.watch().state == "Requested"
 
 
 def test_outside_its_windows_it_waits_for_the_next_and_inside_it_asks_to_keep_to_them(watched: Watched) -> None:
@@ -182,11 +186,13 @@ def test_outside_its_windows_it_waits_for_the_next_and_inside_it_asks_to_keep_to
 
     skip(pipeline(), now, until=(now + DAY).isoformat(), skip_next=False, why="the cluster moves")
     waits = watched.watch()
-    assert waits.state == "WaitsForWindow"
-    assert "new data" in waits.said and "the cluster moves" in waits.said and "next window opens at" in waits.said
-    assert watched.runs() == [] and read_standing(watched.workspace, "tiny").newest is None
+    assert waits.state == "WaitingForWindow"
+    assert (
+        "new data" in waits.message and "the cluster moves" in waits.message and "next window opens at" in waits.message
+    )
+    assert watched.runs() == [] and read(watched.workspace, "tiny").requested is None
     open_until(pipeline(), now, until=(now + DAY).isoformat(), why="now after all")
-    assert watched.watch().state == "Asked"
+    assert watched.watch().state == "Requested"
     assert watched.runs()[0]["parameters"]["request"]["in_window"]
 
 
@@ -195,7 +201,7 @@ def test_a_start_that_is_looked_after_is_not_reported_as_lost(watched: Watched) 
         one, other = watched.run(name), watched.run(name)
         assert [watched.set(each, "PENDING") for each in (one, other)] == ["PENDING", "CANCELLED"]
     # Events are judged in order: the last one's is heard when those before it have been.
-    wait_until(watched.fired, 120, "the lost start of retrain/endless-watched", every_s=LOOK_EVERY_S)
+    wait_until(watched.fired, 120, "the lost start of retrain/endless-watched", every_s=POLL_EVERY_S)
     assert watched.fired() == ["watched production: lost starts"]
 
 
@@ -219,7 +225,7 @@ def test_an_event_starts_one_retrain_that_says_why_and_waits_for_its_devices(
         return bool(watched.service.api(f"v2/concurrency_limits/{MARK}:gpus{limit}")["active_slots"])
 
     other = CountedDevices(
-        slots={"gpus": 1}, priority=0, prefix=MARK, ledger=Ledger(watched.folder / "other.jsonl"), stop=NO_BOUND
+        slots={"gpus": 1}, priority=0, prefix=MARK, ledger=Ledger(watched.folder / "other.jsonl"), stop=NEVER
     )
     other.take()
     watched.emit("watched.exported")
@@ -228,19 +234,21 @@ def test_an_event_starts_one_retrain_that_says_why_and_waits_for_its_devices(
         """Besides those that the schedule has planned."""
         return [run for run in watched.runs("watch/tiny-watched") if not run["auto_scheduled"]]
 
-    (look,) = wait_until(looks, 300, "the watch that the event starts", every_s=LOOK_EVERY_S)
-    assert watched.service.wait_for_end(look["id"], 300)["name"] == "Asked"
+    (look,) = wait_until(looks, 300, "the watch that the event starts", every_s=POLL_EVERY_S)
+    assert watched.service.wait_for_end(look["id"], 300)["name"] == "Requested"
     (run,) = watched.runs()
-    wait_until(lambda: taken(":waiting:0"), 300, "the retrain waits for the device", every_s=LOOK_EVERY_S)
+    wait_until(lambda: taken(":waiting:0"), 300, "the retrain waits for the device", every_s=POLL_EVERY_S)
     assert not list((watched.folder / "workspace").glob("runs/*/attempts"))  # sharded, and no rank started
-    other.give_back()
+    other.release()
     ended = watched.service.wait_for_end(run["id"], 600)
     assert ended["name"] == "Completed", ended
     assert "event: watched.exported" in run["parameters"]["request"]["note"]
     assert not taken("") and not taken(":waiting:0")
-    standing = read_standing(watched.workspace, "tiny")
-    assert standing.asked is None and standing.finished is not None
-    assert watched.watch() == Outcome("NotDue", "nothing is over its limit")
+    history = read(watched.workspace, "tiny")
+    assert history.requested is None and history.finished is not None and history.snapshot is not None
+    assert watched.watch() == WatchOutcome("NotDue", "nothing is over its limit")
     wait_until(lambda: not watched.service.flow_processes(), 300, "the end of the retrain's process")
-    said = (watched.folder.parent / "worker.log").read_text()
-    assert "register tiny" in said and "leaked" not in said, "it ends in order, and no library complains of its end"
+    message = (watched.folder.parent / "worker.log").read_text()
+    assert "register tiny" in message and "leaked" not in message, (
+        "it ends in order, and no library complains of its end"
+    )

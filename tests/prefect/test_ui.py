@@ -19,14 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.open_server import openness
+from headway.flows.prefect_api.server_auth import openness
+from headway.training.launch.base.ports import free_port
+from headway.training.launch.base.process_tree import die_with_parent, processes_with, sweep
 from tests.prefect_tables import new_prefect_home
 from tests.stranger import stranger
 from tests.waiting import DEADLINE_S, wait_until
-from training.launch.ports import free_port
-from training.launch.process_tree import die_with_parent, processes_with, sweep
-
-pytestmark = pytest.mark.slow
 
 HEADWAY = str(Path(sys.executable).with_name("headway"))
 TOKEN = "UI_TEST_TOKEN"
@@ -37,7 +35,7 @@ class Ui:
     process: subprocess.Popen[str]
     token: str
     ports: tuple[int, int]
-    said: str
+    message: str
 
     def wait_until_gone(self) -> None:
         wait_until(lambda: not processes_with(TOKEN, self.token), what="the end of every server")
@@ -79,13 +77,13 @@ def running(folder: Path, until: str) -> Iterator[Ui]:
     ports, token = (free_port(), free_port()), uuid.uuid4().hex
     process = start(folder, ports, token)
     assert process.stdout is not None
-    said = ""
+    message = ""
     try:
         for line in process.stdout:
-            said += line
+            message += line
             if until in line:
                 break
-        yield Ui(process, token, ports, said)
+        yield Ui(process, token, ports, message)
     finally:
         process.kill()
         process.communicate()
@@ -138,10 +136,10 @@ def test_another_user_and_a_web_page_are_refused_by_both_servers_and_the_passwor
     assert stat.S_IMODE(password_file.stat().st_mode) == 0o600
     assert stat.S_IMODE(password_file.parent.stat().st_mode) == 0o700
     logs = "".join(path.read_text() for path in (folder / "workspace" / "ui").iterdir())
-    assert logs and drawn not in met.command_lines + logs + ui.said
+    assert logs and drawn not in met.command_lines + logs + ui.message
 
 
-def asked(port: int, method: str, path: str, password: str = "", **headers: str) -> tuple[int, dict[str, str]]:
+def requested(port: int, method: str, path: str, password: str = "", **headers: str) -> tuple[int, dict[str, str]]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
     known = {"Authorization": f"Basic {base64.b64encode(password.encode()).decode()}"} if password else {}
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -159,27 +157,35 @@ def test_no_foreign_page_may_ask_prefect_and_who_has_the_password_may(same_ui: U
 
     prefect, mlflow = ui.ports
     preflight = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "authorization"}
-    status, headers = asked(prefect, "OPTIONS", "/api/flows/", Origin="http://evil.example", **preflight)
+    status, headers = requested(prefect, "OPTIONS", "/api/flows/", Origin="http://evil.example", **preflight)
     assert status == 400 and "access-control-allow-origin" not in headers
-    status, headers = asked(prefect, "GET", "/api/health", Origin="http://evil.example")
+    status, headers = requested(prefect, "GET", "/api/health", Origin="http://evil.example")
     assert "access-control-allow-origin" not in headers
-    status, headers = asked(prefect, "OPTIONS", "/api/flows/", Origin=f"http://127.0.0.1:{prefect}", **preflight)
+    status, headers = requested(prefect, "OPTIONS", "/api/flows/", Origin=f"http://127.0.0.1:{prefect}", **preflight)
     assert (status, headers["access-control-allow-origin"]) == (200, f"http://127.0.0.1:{prefect}")
 
     assert openness(f"http://127.0.0.1:{prefect}/api") == ""
 
     # As the page says it to a person, and a shell takes it.
-    line = next(line for line in ui.said.splitlines() if "PREFECT_API_AUTH_STRING" in line)
+    line = next(line for line in ui.message.splitlines() if "PREFECT_API_AUTH_STRING" in line)
     shell = f"{line}; printenv PREFECT_API_AUTH_STRING"
     password = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True).stdout.strip()
-    assert asked(prefect, "POST", "/api/flows/", password)[0] == 403, "a page that had it lacks the token"
+    assert requested(prefect, "POST", "/api/flows/", password)[0] == 403, "a page that had it lacks the token"
     given = {PREFECT_API_URL: f"http://127.0.0.1:{prefect}/api", PREFECT_API_AUTH_STRING: password}
     with temporary_settings(given), get_client(sync_client=True) as client:
         assert client.create_flow_from_name("ours")
-    assert asked(mlflow, "GET", "/api/2.0/mlflow/experiments/search?max_results=5", password)[0] == 200
-    assert asked(mlflow, "GET", "/", password)[0] == 200
-    foreign = asked(mlflow, "POST", "/api/2.0/mlflow/experiments/create", password, Origin="http://evil.example")
-    assert foreign[0] == 403, "of a browser that knows the password"
+    assert requested(mlflow, "GET", "/api/2.0/mlflow/experiments/search?max_results=5", password)[0] == 200
+    assert requested(mlflow, "GET", "/", password)[0] == 200
+    # Of a browser that knows the password; pages on other ports of this machine are other programs'.
+    search = "/ajax-api/2.0/mlflow/experiments/search?max_results=5"
+    for origin in ("http://evil.example", f"http://127.0.0.1:{prefect}", f"http://localhost:{mlflow}", "null"):
+        foreign = requested(mlflow, "POST", "/api/2.0/mlflow/experiments/create", password, Origin=origin)
+        assert foreign[0] == 403, origin
+        status, headers = requested(mlflow, "GET", search, password, Origin=origin)
+        assert status == 403 and "access-control-allow-origin" not in headers, origin
+    assert requested(mlflow, "GET", search, password, Origin=f"http://127.0.0.1:{mlflow}")[0] == 200
+    for host in ("evil.example", "10.0.0.1", "192.168.1.1", f"127.0.0.1:{prefect}", "localhost"):
+        assert requested(mlflow, "GET", search, password, Host=host)[0] == 403, host
 
 
 def test_it_says_where_to_click_and_both_answer_and_ctrl_c_ends_both_even_without_their_reapers(
@@ -187,7 +193,7 @@ def test_it_says_where_to_click_and_both_answer_and_ctrl_c_ends_both_even_withou
 ) -> None:
     ui = same_ui
     prefect, mlflow = (f"http://127.0.0.1:{port}" for port in ui.ports)
-    assert f"{prefect}/" in ui.said and f"{mlflow}/#/models" in ui.said, ui.said
+    assert f"{prefect}/" in ui.message and f"{mlflow}/#/models" in ui.message, ui.message
     assert "<title>" in get(prefect + "/runs")
     # The page asks this server, not the one that the shell's PREFECT_API_URL names.
     assert f'"{prefect}/api"' in get(prefect + "/ui-settings")
@@ -209,7 +215,7 @@ def test_a_command_that_is_told_to_end_leaves_no_server_not_even_one_that_starts
 
 
 def reapers(ui: Ui) -> list[int]:
-    return [pid for pid in processes_with(TOKEN, ui.token) if b"training.launch.reaper" in cmdline(pid)]
+    return [pid for pid in processes_with(TOKEN, ui.token) if b"headway.training.launch.node.reaper" in cmdline(pid)]
 
 
 def test_servers_do_not_outlive_a_killed_command_not_even_halted_ones(ui: Ui) -> None:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from tests.program_ends import end_with, run_module
 
-SPARED = re.compile(r"training\.(worker|launch\.guard)$|toy_agent\.py$")
+SPARED = re.compile(r"training\.(programs\.worker|launch\.node\.node_guard)$|toy_agent\.py$")
 """What is not executed."""
 ASSIGNMENT = re.compile(r"[A-Z_]+=")
 
@@ -45,7 +45,7 @@ class PythonCommand(NamedTuple):
                 name, _, value = words.pop(0).partition("=")
                 assigned[name] = value
         interpreter, *words = words
-        while words and words[0] in ("-u", "-m"):
+        while words and words[0] in ("-P", "-u", "-m"):
             del words[0]
         if interpreter != sys.executable or not words or not SPARED.search(words[0]):
             return None

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from training.step_summary import quantile
+from headway.training.observe.step_summary import quantile
 
 SEEN_WITHIN_S = 5.0
 """Beyond the deadline."""
@@ -87,7 +87,7 @@ class HangTrial(BaseModel):
 class HangEvidence(BaseModel):
     command: str
     machine: str
-    began: str
+    started: str
     """ISO 8601, in UTC."""
     seed: int
     wall_s: float = 0.0
@@ -127,7 +127,7 @@ def totals(trials: Sequence[HangTrial]) -> str:
     hangs, slow = ([t for t in trials if t.is_hang], [t for t in trials if t.how == SLOW])
     others = [trial for trial in trials if trial.how != SLOW]
     met = [trial.connected for trial in trials if trial.connected is not None]
-    said = [
+    message = [
         f"The right rank was named in {sum(t.is_right for t in hangs)} of {len(hangs)} hangs, "
         f"{sum(t.is_in_time for t in hangs)} in time" * bool(hangs),
         f"the slow one in {sum(t.is_right for t in slow)} of {len(slow)} trials" * bool(slow),
@@ -137,7 +137,7 @@ def totals(trials: Sequence[HangTrial]) -> str:
         f"{num_planned - len(trials)} of {num_planned} trials ended before what was planned"
         * (len(trials) < num_planned),
     ]
-    return "; ".join(filter(None, said)) + "."
+    return "; ".join(filter(None, message)) + "."
 
 
 def section(evidence: HangEvidence) -> str:

@@ -12,6 +12,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.optimizer import OptimizerSpec
+from headway.training.config.parallel import ParallelSpec
+from headway.training.config.training_spec import RecipeSpec
+from headway.training.launch.base.gang import LaunchSpec, attempt_folder
+from headway.training.launch.base.protocol import AttemptFiles, NodeStatus, RankMarker
+from headway.training.launch.diagnosis.rank_event_stream import rank_spools
+from headway.training.launch.hosts.ssh import ALIVE_EVERY_S, ALIVE_MISSES
+from headway.training.observe.ledger import Event, read_events
 from tests.cluster.conftest import OwnedRun, ssh_spec
 from tests.cluster.namespaces import NamespaceHosts
 from tests.soak.hang_table import CUT, HEALTHY, SLOW, HangTrial
@@ -19,22 +28,13 @@ from tests.soak.hanging import PHASES, PLANS, PLANTED, Plan
 from tests.soak.orphan_trials import owned
 from tests.training.conftest import TINY, TinyProject
 from tests.waiting import wait_until
-from training.checkpoint.spec import CheckpointSpec
-from training.config import RecipeSpec
-from training.launch.protocol import AttemptFiles, NodeStatus, RankMarker
-from training.launch.spec import LaunchSpec, attempt_folder
-from training.launch.ssh import ALIVE_EVERY_S, ALIVE_MISSES
-from training.launch.words import rank_spools
-from training.ledger import Event, read_events
-from training.optimizers.spec import OptimizerSpec
-from training.parallel.spec import ParallelSpec
 
 DEADLINE_S, START_DEADLINE_S = 5.0, 20.0
 SILENCE_S = float(ALIVE_EVERY_S * (ALIVE_MISSES + 1))
 """After which a host is taken for lost."""
 PATIENCE_S = 300.0
 """How long a trial waits for what should come much sooner."""
-LOOK_EVERY_S = 0.1
+POLL_EVERY_S = 0.1
 ANY_MOMENT = "any moment"
 """The signal comes from outside, once all ranks are up."""
 SLOW_PHASES = ("data", "forward", "optimizer")
@@ -102,7 +102,7 @@ def local_trials(
     )
     with owned(folder, spec, owner="tests.soak.hang_owner", agents="toys") as run:
         (run.folder / PLANS).write_text(json.dumps([plan.model_dump() for plan in plans]))
-        run.begin(*words, nodes=shape.nodes, module="training.worker")
+        run.begin(*words, nodes=shape.nodes, module="headway.training.programs.worker")
         for attempt, plan in enumerate(plans, 1):
             trial = _new_trial(gang, plan)
             try:
@@ -113,7 +113,7 @@ def local_trials(
                 _judge(run, attempt, trial)
                 trial.connected = _meets(run, attempt + 1, shape.world_size) if attempt < len(plans) else None
             except AssertionError as error:
-                trial.problem = f"{error} {run.said[-1000:]}".strip()
+                trial.problem = f"{error} {run.message[-1000:]}".strip()
                 trial.was_made = not trial.is_hang or _was_planted(run, attempt)
                 yield trial
                 return
@@ -134,19 +134,19 @@ def _hang(run: OwnedRun, attempt: int, plan: Plan, after_s: float) -> None:
         time.sleep(after_s)
         os.kill(marker.pid, signal.SIGSTOP)
         (files.folder / PLANTED).write_text("{}")
-    wait_until(lambda: _has_ended(run, attempt), PATIENCE_S, f"the end of attempt {attempt}", every_s=LOOK_EVERY_S)
+    wait_until(lambda: _has_ended(run, attempt), PATIENCE_S, f"the end of attempt {attempt}", every_s=POLL_EVERY_S)
 
 
 def _watch_pace(run: OwnedRun, attempt: int, trial: HangTrial) -> None:
     """Until somebody is called slow, or there was time enough for it; then the attempt is ended."""
 
     def is_known() -> bool:
-        assert not _has_ended(run, attempt), _record(run, attempt)["what"]
+        assert not _has_ended(run, attempt), _record(run, attempt)["failure"]["what"]
         return bool(_called_slow(run, attempt)) or _num_steps(run, attempt) >= SLOW_STEPS
 
-    wait_until(is_known, 2 * PATIENCE_S, f"{SLOW_STEPS} steps", every_s=LOOK_EVERY_S)
+    wait_until(is_known, 2 * PATIENCE_S, f"{SLOW_STEPS} steps", every_s=POLL_EVERY_S)
     os.kill(_files(run, attempt).read_markers()[0].pid, signal.SIGKILL)
-    wait_until(lambda: _has_ended(run, attempt), PATIENCE_S, f"the end of attempt {attempt}", every_s=LOOK_EVERY_S)
+    wait_until(lambda: _has_ended(run, attempt), PATIENCE_S, f"the end of attempt {attempt}", every_s=POLL_EVERY_S)
 
 
 def _judge(run: OwnedRun, attempt: int, trial: HangTrial) -> None:
@@ -156,9 +156,11 @@ def _judge(run: OwnedRun, attempt: int, trial: HangTrial) -> None:
     trial.called_slow = _called_slow(run, attempt)
     if not trial.is_hang:
         return
-    trial.what = str(record["what"])
+    trial.what = str(record["failure"]["what"])
     trial.deadline_s = START_DEADLINE_S if record["step"] is None else DEADLINE_S
-    trial.named = tuple(overdue[0]["ranks"]) if overdue else tuple(filter(lambda r: r is not None, (record["rank"],)))
+    trial.named = (
+        tuple(overdue[0]["ranks"]) if overdue else tuple(filter(lambda r: r is not None, (record["failure"]["rank"],)))
+    )
     if overdue:
         seen_unix_s = float(overdue[0]["unix_s"])
         trial.seen_s = round(seen_unix_s - _last_word_unix_s(run, attempt, before_unix_s=seen_unix_s), 3)
@@ -230,14 +232,18 @@ def cut_trials(folder: Path, hosts: NamespaceHosts, count: int, chance: random.R
             trial = HangTrial(gang="2 hosts", how=CUT, culprit=marker.rank, deadline_s=SILENCE_S)
             (host,) = (host for host in hosts.hosts if host.name == status.host)
             host.cut()
-            began_unix_s = time.time()
+            started_unix_s = time.time()
             try:
-                wait_until(lambda a=attempt: _has_ended(run, a), PATIENCE_S, "its end", every_s=LOOK_EVERY_S)  # type: ignore[misc]
+                wait_until(lambda a=attempt: _has_ended(run, a), PATIENCE_S, "its end", every_s=POLL_EVERY_S)  # type: ignore[misc]
                 lost = [float(each["unix_s"]) for each in run.events("rank.lost") if each["attempt"] == attempt]
                 record = _record(run, attempt)
-                trial.seen_s = round(min(lost, default=float(record["end_unix_s"])) - began_unix_s, 3)
-                trial.what, trial.was_made = str(record["what"]), trial.seen_s > 0
-                trial.named = () if record["rank"] is None or record["host"] != host.address else (record["rank"],)
+                trial.seen_s = round(min(lost, default=float(record["end_unix_s"])) - started_unix_s, 3)
+                trial.what, trial.was_made = str(record["failure"]["what"]), trial.seen_s > 0
+                trial.named = (
+                    ()
+                    if record["failure"]["rank"] is None or record["failure"]["host"] != host.address
+                    else (record["failure"]["rank"],)
+                )
             finally:
                 host.mend()
             yield trial

@@ -13,16 +13,16 @@ from typing import Any, NoReturn
 from pydantic import BaseModel
 from torch import nn
 
-import training.checkpoint.save
-import training.learner
+import headway.training.checkpoint.save
+import headway.training.engine.learner
+from headway.training.engine.batches import RankBatches
+from headway.training.engine.learner import Learner
+from headway.training.launch.base.protocol import ATTEMPT, ATTEMPT_DIR, write_json
+from headway.training.observe.traffic import TrafficMeter
+from headway.training.parallel.strategy import Batch
+from headway.training.recipes.language_model import LanguageModel
+from headway.training.recipes.protocol import Losses
 from tests.soak.hang_table import SLOW, SLOW_S
-from training.arrangement import Batch
-from training.batches import RankBatches
-from training.launch.protocol import ATTEMPT, ATTEMPT_DIR, write_json
-from training.learner import Learner
-from training.recipes.language_model import LanguageModel
-from training.recipes.protocol import Losses
-from training.traffic import TrafficMeter
 
 PLANS = "plans.json"
 """In a run's folder: a plan for each attempt."""
@@ -56,13 +56,13 @@ class Planted:
         self._first_step: int | None = None
         self._steps_done = -1
         self._slept_at = -1
-        self._began_s, self._last_step_s = time.monotonic(), 0.0
+        self._started_s, self._last_step_s = time.monotonic(), 0.0
 
     def at_step(self, step: int) -> None:
         now_s = time.monotonic()
         if self._first_step is not None:
-            self._last_step_s = now_s - self._began_s
-        self._began_s = now_s
+            self._last_step_s = now_s - self._started_s
+        self._started_s = now_s
         if self._first_step is None:
             self._first_step = step
         self._steps_done = step - self._first_step
@@ -119,7 +119,7 @@ def plant() -> Planted:
 
         return counting
 
-    def begun(start: Callable[..., Any]) -> Callable[..., Any]:
+    def started(start: Callable[..., Any]) -> Callable[..., Any]:
         def starting(*words: Any) -> Any:
             work = start(*words)
             planted.at("in a collective")
@@ -137,11 +137,11 @@ def plant() -> Planted:
 
     _wrap(RankBatches, "steps", made)
     _wrap(Learner, "backward", counted)
-    _wrap(TrafficMeter, "start", begun)
-    before(training.learner, "arrange", "start")
+    _wrap(TrafficMeter, "start", started)
+    before(headway.training.engine.learner, "choose_strategy", "start")
     before(Learner, "exchange", "before a collective")
     before(Learner, "update", "optimizer")
-    before(training.checkpoint.save, "write_share", "saving")
+    before(headway.training.checkpoint.save, "write_share", "saving")
     return planted
 
 

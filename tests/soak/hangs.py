@@ -50,7 +50,7 @@ class Soak:
         self.evidence = evidence
         self._folder, self._keep = folder, keep
         self._chance = random.Random(evidence.seed)
-        self._began_s, self._lock = time.monotonic(), threading.Lock()
+        self._started_s, self._lock = time.monotonic(), threading.Lock()
         self._project = make_project(folder / "workspace")
 
     def run(self, kinds: list[str], times: int, parallel: int) -> HangEvidence:
@@ -97,7 +97,7 @@ class Soak:
 
     def _take(self, trial: HangTrial) -> None:
         with self._lock:
-            self.evidence = self.evidence.with_trials([trial], time.monotonic() - self._began_s)
+            self.evidence = self.evidence.with_trials([trial], time.monotonic() - self._started_s)
             self._keep(self.evidence)
             print(outcome(trial), file=sys.stderr, flush=True)
 
@@ -105,8 +105,8 @@ class Soak:
 def outcome(trial: HangTrial) -> str:
     where = f"{trial.gang}: {trial.how}{f' at {trial.phase}' if trial.phase else ''} of rank {trial.culprit}"
     seen = "" if trial.seen_s is None else f", seen in {trial.seen_s:.1f} s"
-    said = trial.problem or f"named {trial.named or trial.called_slow}{seen}"
-    return f"{where}: {said}" + ("" if trial.held else f"   NOT AS PROMISED: {trial.what}")
+    message = trial.problem or f"named {trial.named or trial.called_slow}{seen}"
+    return f"{where}: {message}" + ("" if trial.held else f"   NOT AS PROMISED: {trial.what}")
 
 
 def main() -> int:
@@ -129,7 +129,7 @@ def main() -> int:
         command=f"python -m tests.soak.hangs --times {arguments.times} --parallel {arguments.parallel} --seed {seed} "
         f"--only {' '.join(arguments.only)}",
         machine=machine(),
-        began=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seed=seed,
     )
     with tempfile.TemporaryDirectory(prefix="headway-soak-hangs-", ignore_cleanup_errors=True) as folder:

@@ -23,12 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headway.training.checkpoint.layout import committed_steps
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.launch.base.ports import free_port
+from headway.training.observe.ledger import read_events
 from tests.training.conftest import TINY, TinyProject, make_project, rank_environment
 from tests.training.nursery import ForkedRank, Nursery
-from training.checkpoint.layout import committed_steps
-from training.checkpoint.spec import CheckpointSpec
-from training.launch.ports import free_port
-from training.ledger import read_events
 
 MOMENTS = ("start", "step", "step", "checkpoint", "checkpoint")
 KILLS_PER_RUN = 25
@@ -84,12 +84,12 @@ class Soak:
         self._nursery.close()
 
     def run(self, kills: int) -> Evidence:
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         for number, variant in enumerate(itertools.cycle(VARIANTS)):
             if self.evidence.kills >= kills:
                 break
             self._disturbed_run(number, variant, min(KILLS_PER_RUN, kills - self.evidence.kills))
-        self.evidence.wall_s = round(time.monotonic() - began_s, 1)
+        self.evidence.wall_s = round(time.monotonic() - started_s, 1)
         return self.evidence
 
     def _disturbed_run(self, number: int, variant: str, kills: int) -> None:
@@ -138,7 +138,7 @@ class Soak:
         self.evidence.worlds[world_size] += 1
         return [
             self._nursery.start(
-                "training.worker",
+                "headway.training.programs.worker",
                 argv,
                 folder=run_dir,
                 log=attempt / f"rank-{rank}.log",
@@ -195,18 +195,18 @@ def without_manifest(run_dir: Path) -> Iterator[Path]:
 
 def unfinished(spool: Path) -> str:
     """The innermost thing that a rank had begun and not ended; `training` when there is none."""
-    begun: list[str] = []
+    started: list[str] = []
     for event in read_events(spool):
         name = str(event["event"])
         if name.endswith(".begin"):
-            begun.append(name.removesuffix(".begin"))
-        elif name in begun:
-            begun.remove(name)
+            started.append(name.removesuffix(".begin"))
+        elif name in started:
+            started.remove(name)
         elif name == "rank.armed":
-            begun = ["start"]
-        elif name == "step" and begun == ["start"]:
-            begun = []
-    return begun[-1] if begun else "training"
+            started = ["start"]
+        elif name == "step" and started == ["start"]:
+            started = []
+    return started[-1] if started else "training"
 
 
 def differences(reference: Path, run_dir: Path) -> Iterator[str]:

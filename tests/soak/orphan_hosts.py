@@ -7,13 +7,13 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from headway.training.launch.base.gang import LaunchSpec
 from tests.cluster.conftest import OwnedRun, ssh_spec
 from tests.cluster.namespaces import NamespaceHost, NamespaceHosts, namespace_hosts
 from tests.cluster.prerequisites import why_no_hosts
 from tests.known_processes import command_of
 from tests.soak.orphan_table import CUT_OFF_GONE_WITHIN_S, GONE_WITHIN_S, Trial
 from tests.soak.orphan_trials import ENDLESS, Bits, fault, kill_the_supervisor, owned, problem_of
-from training.launch.spec import LaunchSpec
 
 NEXT_STEP_S = 25.0
 """After a host was lost."""
@@ -28,7 +28,7 @@ def host_trials(folder: Path, bits: Bits) -> Iterator[list[Trial]]:
         head = hosts.hosts[0]
         while True:
             with owned(folder / "hosts", ssh_spec(hosts, min_nodes=1, **FOREVER), head) as run:
-                run.begin(*bits.words, module="training.worker")
+                run.begin(*bits.words, module="headway.training.programs.worker")
                 trials = [one_trial(hosts, run, victim) for victim in ENDINGS]
                 equal = bits.are_those_of(run)
                 for trial in trials:

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.base.launcher import Handle
 from tests.cluster.prerequisites import why_no_slurm
 from tests.cluster.slurm import SlurmCluster, slurm_cluster
 from tests.cluster.test_slurm import SPEC, Run
 from tests.soak.orphan_table import Trial
 from tests.soak.orphan_trials import GANG, NEXT_STEP_S, fault, newest_attempt, pid_of
-from training.launch.launcher import Handle
-from training.launch.spec import LaunchSpec
 
 SUPERVISOR = "supervisor"
 """Its death ends the job: the flow has another queued."""

@@ -9,8 +9,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from headway.training.launch.base.launcher import Handle
+from headway.training.launch.base.process_tree import processes_with, sweep
+from headway.training.launch.base.protocol import TOKEN as RUN_TOKEN
 from tests.prefect.conftest import (
-    LOOK_EVERY_S,
+    POLL_EVERY_S,
     TOKEN,
     Service,
     deploy_shipped,
@@ -24,9 +27,6 @@ from tests.prefect.conftest import (
 from tests.soak.orphan_table import Trial
 from tests.soak.orphan_trials import measure_end, measure_whole_end
 from tests.waiting import wait_until
-from training.launch.launcher import Handle
-from training.launch.process_tree import processes_with, sweep
-from training.launch.protocol import TOKEN as RUN_TOKEN
 
 ENDINGS = (("Prefect worker", "SIGKILL"), ("flow", "cancelled in Prefect"))
 
@@ -51,10 +51,10 @@ def one_trial(service: Service, victim: str, how: str) -> Trial:
         others = service.processes()
         before, flow_run = steps_in(service.folder / "workspace"), service.run("endless")
         try:
-            wait_until(lambda: steps_in(service.folder / "workspace") > before, what="steps", every_s=LOOK_EVERY_S)
-            began_s = _end(service, worker, flow_run, how)
-            measure_end(trial, lambda: living(service.folder / "workspace"), began_s)
-            measure_whole_end(trial, lambda: service.processes() - others, began_s)
+            wait_until(lambda: steps_in(service.folder / "workspace") > before, what="steps", every_s=POLL_EVERY_S)
+            started_s = _end(service, worker, flow_run, how)
+            measure_end(trial, lambda: living(service.folder / "workspace"), started_s)
+            measure_whole_end(trial, lambda: service.processes() - others, started_s)
         finally:
             # One whose worker was killed would keep the only place of its deployment.
             service.api(f"flow_runs/{flow_run}/set_state", {"state": {"type": "CRASHED"}, "force": True})

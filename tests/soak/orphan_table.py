@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from headway.training.observe.step_summary import quantile
 from tests.soak.hang_table import HangEvidence, section
-from training.step_summary import quantile
 
 GONE_WITHIN_S = 10.0
 CUT_OFF_GONE_WITHIN_S = 30.0
@@ -82,7 +82,7 @@ class Trial(BaseModel):
 class Evidence(BaseModel):
     command: str
     machine: str
-    began: str
+    started: str
     """ISO 8601, in UTC."""
     wall_s: float
     trials: list[Trial]

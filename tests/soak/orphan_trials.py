@@ -13,6 +13,12 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.launch.base.gang import LaunchSpec, attempt_folder
+from headway.training.launch.base.launcher import Handle
+from headway.training.launch.base.process_tree import processes_with
+from headway.training.launch.base.protocol import ATTEMPT_DIR, TOKEN, AttemptFiles
+from headway.training.observe.ledger import read_events
 from tests.cluster.conftest import OwnedRun
 from tests.cluster.namespaces import NamespaceHost
 from tests.e2e.project import Project
@@ -20,12 +26,6 @@ from tests.known_processes import describe, is_gone, known_processes
 from tests.soak.orphan_table import Trial
 from tests.training.conftest import TINY, TinyProject, make_project
 from tests.waiting import wait_until
-from training.checkpoint.spec import CheckpointSpec
-from training.launch.launcher import Handle
-from training.launch.process_tree import processes_with
-from training.launch.protocol import ATTEMPT_DIR, TOKEN, AttemptFiles
-from training.launch.spec import LaunchSpec, attempt_folder
-from training.ledger import read_events
 
 PATIENCE_S = 60.0
 """How long a trial waits for an end that should come much sooner."""
@@ -46,30 +46,30 @@ COMMAND: dict[str, Callable[[Project, int], object]] = {
 """Ways to end a retrain that was started from a shell."""
 
 
-def measure_end(trial: Trial, left: Callable[[], list[int]], began_s: float) -> None:
+def measure_end(trial: Trial, left: Callable[[], list[int]], started_s: float) -> None:
     """Fill in when nobody was left, and how many were past the bound.
 
     Args:
-        began_s: when the ending began, by the monotonic clock.
+        started_s: when the ending began, by the monotonic clock.
     """
-    trial.gone_s = _gone_s(trial, left, began_s)
+    trial.gone_s = _gone_s(trial, left, started_s)
 
 
-def measure_whole_end(trial: Trial, left: Callable[[], Collection[int]], began_s: float) -> None:
+def measure_whole_end(trial: Trial, left: Callable[[], Collection[int]], started_s: float) -> None:
     """The same for all of a run, its flow included."""
-    trial.all_gone_s = _gone_s(trial, left, began_s)
+    trial.all_gone_s = _gone_s(trial, left, started_s)
 
 
-def _gone_s(trial: Trial, left: Callable[[], Collection[int]], began_s: float) -> float | None:
+def _gone_s(trial: Trial, left: Callable[[], Collection[int]], started_s: float) -> float | None:
     while now_left := left():
-        waited_s = time.monotonic() - began_s
+        waited_s = time.monotonic() - started_s
         if waited_s > trial.bound_s:
             trial.num_left = max(trial.num_left, len(now_left))
             trial.left = trial.left or [describe(pid) for pid in now_left]
         if waited_s > PATIENCE_S:
             return None
         time.sleep(0.02)
-    return round(time.monotonic() - began_s, 3)
+    return round(time.monotonic() - started_s, 3)
 
 
 def newest_attempt(folder: Path) -> int:
@@ -88,7 +88,7 @@ def first_step_unix_s(folder: Path, attempt: int) -> float | None:
 
 
 def measure_next_step(
-    trial: Trial, folder: Path, attempt: int, began_unix_s: float, problem: Callable[[], str]
+    trial: Trial, folder: Path, attempt: int, started_unix_s: float, problem: Callable[[], str]
 ) -> None:
     """Fill in how long the next step took, and whether the very next attempt made it."""
 
@@ -99,7 +99,7 @@ def measure_next_step(
 
     number = wait_until(stepped, what=f"a step after attempt {attempt}", within_s=STEP_PATIENCE_S)
     trial.connected = number == attempt + 1
-    trial.next_step_s = round((first_step_unix_s(folder, number) or 0.0) - began_unix_s, 3)
+    trial.next_step_s = round((first_step_unix_s(folder, number) or 0.0) - started_unix_s, 3)
 
 
 def pid_of(folder: Path, victim: str) -> int:
@@ -125,7 +125,7 @@ class Bits:
 
     def are_those_of(self, run: OwnedRun) -> bool:
         """Once it has come to its end."""
-        assert run.ends() == 0, run.said[-2000:]
+        assert run.ends() == 0, run.message[-2000:]
         return self._of(run.folder) == self._expected
 
     @staticmethod
@@ -149,7 +149,7 @@ def gang_trials(folder: Path, bits: Bits) -> Iterator[list[Trial]]:
     """One run whose rank, agent and guard are killed in turn, and that comes to its end then; again and again."""
     while True:
         with owned(folder / "gang", LaunchSpec(**PATIENT)) as run:  # type: ignore[arg-type]
-            run.begin(*bits.words, module="training.worker")
+            run.begin(*bits.words, module="headway.training.programs.worker")
             trials = [kill_one_of_the_gang(run, victim) for victim in GANG]
             equal = bits.are_those_of(run)
             for trial in trials:
@@ -182,7 +182,7 @@ def kill_one_of_a_group(run: OwnedRun) -> Trial:
 
 def problem_of(run: OwnedRun) -> str:
     """Why no step can follow any more; empty while one can."""
-    return run.said[-2000:] if run.owners[-1].poll() else ""
+    return run.message[-2000:] if run.owners[-1].poll() else ""
 
 
 def fault(
@@ -195,10 +195,10 @@ def fault(
         problem: why no step can follow any more; empty while one can.
     """
     attempt, there = newest_attempt(folder), processes_of(folder)
-    began_s, began_unix_s = time.monotonic(), time.time()
+    started_s, started_unix_s = time.monotonic(), time.time()
     happen()
-    measure_end(trial, lambda: left_of(folder, attempt, there), began_s)
-    measure_next_step(trial, folder, attempt, began_unix_s, problem)
+    measure_end(trial, lambda: left_of(folder, attempt, there), started_s)
+    measure_next_step(trial, folder, attempt, started_unix_s, problem)
     return trial
 
 
@@ -210,7 +210,7 @@ def processes_of(folder: Path) -> dict[int, str]:
 
 def left_of(folder: Path, attempt: int, there: dict[int, str]) -> list[int]:
     """Of an attempt's processes, those alive: known ones, and what carries the name of its folder."""
-    known = [pid for pid, began in there.items() if not is_gone(pid, began)]
+    known = [pid for pid, started in there.items() if not is_gone(pid, started)]
     return known or processes_with(ATTEMPT_DIR, str(attempt_folder(folder, attempt)))
 
 
@@ -224,9 +224,9 @@ def supervisor_trials(folder: Path) -> Iterator[list[Trial]]:
 
 
 def kill_the_supervisor(run: OwnedRun, where: str) -> Trial:
-    trial, token, began_s = Trial(where=where, victim="supervisor", how="SIGKILL"), run.token, time.monotonic()
+    trial, token, started_s = Trial(where=where, victim="supervisor", how="SIGKILL"), run.token, time.monotonic()
     run.signal_owner(signal.SIGKILL)
-    measure_end(trial, lambda: processes_with(TOKEN, token), began_s)
+    measure_end(trial, lambda: processes_with(TOKEN, token), started_s)
     return trial
 
 
@@ -247,9 +247,11 @@ def end_a_command(project: Project, how: str) -> Trial:
         asked_s = time.monotonic()
         COMMAND[how](project, flow.pid)
         # A command that asks takes its own time to start; what was asked for by it counts from its answer on.
-        began_s = time.monotonic() if how == STOP else asked_s
-        measure_end(trial, project.living, began_s)
-        measure_whole_end(trial, lambda: [*project.everybody(), *([flow.pid] if flow.poll() is None else [])], began_s)
+        started_s = time.monotonic() if how == STOP else asked_s
+        measure_end(trial, project.living, started_s)
+        measure_whole_end(
+            trial, lambda: [*project.everybody(), *([flow.pid] if flow.poll() is None else [])], started_s
+        )
     finally:
         project.clean_up()
         shutil.rmtree(project.workspace / "runs", ignore_errors=True)

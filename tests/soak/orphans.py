@@ -44,11 +44,11 @@ class Soak:
     def __init__(self, folder: Path, *, keep: Callable[[Evidence], object] = lambda _: None) -> None:
         self._folder, self._keep = folder, keep
         self._bits: Bits | None = None
-        self._began_s = time.monotonic()
+        self._started_s = time.monotonic()
         self.evidence = Evidence(
             command="",
             machine=machine(),
-            began=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            started=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             wall_s=0.0,
             trials=[],
         )
@@ -73,15 +73,15 @@ class Soak:
             made, goes_on = next(trials), True
         except Exception as error:
             # One that goes wrong is evidence too, and the others are still to be made.
-            said = f"{type(error).__name__}: {error}"[:2000]
-            made, goes_on = [Trial(where=name, victim="", how="", problem=said)], False
+            message = f"{type(error).__name__}: {error}"[:2000]
+            made, goes_on = [Trial(where=name, victim="", how="", problem=message)], False
         for trial in made:
             print(f"{trial.where} {trial.victim} {trial.how}: {outcome(trial)}", file=sys.stderr, flush=True)
         trials_so_far = [*self.evidence.trials, *made]
         update = {
             "trials": trials_so_far,
             "summary": summarise(trials_so_far),
-            "wall_s": round(time.monotonic() - self._began_s, 1),
+            "wall_s": round(time.monotonic() - self._started_s, 1),
         }
         self.evidence = self.evidence.model_copy(update=update)
         self._keep(self.evidence)

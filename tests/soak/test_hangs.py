@@ -18,7 +18,7 @@ from tests.training.conftest import make_project
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_rank_that_sleeps_and_one_that_is_halted_are_named_by_the_real_supervisor_of_real_ranks(
     tmp_path: Path,
 ) -> None:
@@ -69,9 +69,9 @@ def test_a_row_sums_up_one_way_and_place() -> None:
     assert (row["trials"], row["right"], row["in_time"], row["seen_p50_s"], row["seen_p95_s"]) == (11, 10, 10, 5.6, 60)
     assert "| sleep | forward | 11 | 5 s | 5.6 s | 60 s | 10 of 11 | 10 of 11 | 0 |" in table([row]).splitlines()
     assert (other["in_time"], other["called_slow"]) == (None, 1)
-    said = totals([healthy, *hangs, wrong])
-    assert "right rank was named in 10 of 11 hangs, 10 in time" in said and "called slow in 1 of 12" in said
-    assert "ranks met 10 of 11 times" in said
+    message = totals([healthy, *hangs, wrong])
+    assert "right rank was named in 10 of 11 hangs, 10 in time" in message and "called slow in 1 of 12" in message
+    assert "ranks met 10 of 11 times" in message
 
 
 def test_a_trial_that_was_not_made_counts_for_nothing_but_is_told() -> None:
@@ -90,11 +90,19 @@ def test_plans_are_of_every_kind_and_for_every_rank() -> None:
 
 
 def test_what_runs_guards_agents_and_ranks_is_forked_and_nothing_else_is() -> None:
-    guard = ("env", "PYTHONPATH=/code", "A=b=c", sys.executable, "-m", "training.launch.guard")
-    assert PythonCommand.of(guard) == ("training.launch.guard", (), {"PYTHONPATH": "/code", "A": "b=c"})
-    rank = (sys.executable, "-u", "-m", "training.worker", "--run-dir", "x")
-    assert PythonCommand.of(rank) == ("training.worker", ("--run-dir", "x"), {})
-    for other in (("sh", "-c", "true"), (sys.executable, "-m", "training.launch.reaper", "1"), ("env", "A=b", "true")):
+    guard = ("env", "PYTHONPATH=/code", "A=b=c", sys.executable, "-m", "headway.training.launch.node.node_guard")
+    assert PythonCommand.of(guard) == (
+        "headway.training.launch.node.node_guard",
+        (),
+        {"PYTHONPATH": "/code", "A": "b=c"},
+    )
+    rank = (sys.executable, "-u", "-m", "headway.training.programs.worker", "--run-dir", "x")
+    assert PythonCommand.of(rank) == ("headway.training.programs.worker", ("--run-dir", "x"), {})
+    for other in (
+        ("sh", "-c", "true"),
+        (sys.executable, "-m", "headway.training.launch.node.reaper", "1"),
+        ("env", "A=b", "true"),
+    ):
         assert PythonCommand.of(other) is None
 
 
@@ -108,7 +116,7 @@ def test_a_run_that_goes_wrong_is_told_and_the_others_are_made(tmp_path: Path, m
     monkeypatch.setattr(hangs, "local_trials", made)
     monkeypatch.setattr(hangs, "make_project", lambda _folder: None)
     kept: list[HangEvidence] = []
-    nothing = HangEvidence(command="", machine="", began="", seed=0)
+    nothing = HangEvidence(command="", machine="", started="", seed=0)
     evidence = hangs.Soak(tmp_path, nothing, kept.append).run(["hangs"], times=12, parallel=2)
     assert [each.problem for each in evidence.trials if each.problem] == ["RuntimeError: no more processes"]
     assert len([each for each in evidence.trials if each.held]) == 11 and len(kept) == len(evidence.trials) == 12

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.base.process_tree import processes_with
+from headway.training.launch.base.protocol import TOKEN
 from tests.known_processes import with_beginnings
 from tests.soak import orphans
 from tests.soak.hang_table import HangEvidence
 from tests.soak.orphan_table import Evidence, Trial, page, summarise, table
 from tests.soak.orphan_trials import fault, kill_one_of_the_gang, kill_the_supervisor, measure_end, owned
-from training.launch.process_tree import processes_with
-from training.launch.protocol import TOKEN
-from training.launch.spec import LaunchSpec
 
 DOCS = Path(__file__).parents[2] / "docs"
 QUICK = {"max_attempts": 1000, "max_cycles_without_progress": 1000, "backoff_s": 0.0, "peer_grace_s": 1.0}
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_rank_an_agent_a_guard_and_the_supervisor_that_are_killed_leave_nobody(tmp_path: Path) -> None:
     with owned(tmp_path / "run", LaunchSpec(**QUICK)) as run:  # type: ignore[arg-type]
         run.begin("--steps", "999999", "--children")
@@ -35,7 +35,7 @@ def test_a_rank_an_agent_a_guard_and_the_supervisor_that_are_killed_leave_nobody
     assert all(trial.connected for trial in trials[:3]), trials
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_an_attempt_that_nothing_happens_to_is_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for patience in ("PATIENCE_S", "STEP_PATIENCE_S"):
         monkeypatch.setattr(f"tests.soak.orphan_trials.{patience}", 0.5)
@@ -56,6 +56,7 @@ def test_whoever_is_alive_past_the_bound_counts_though_he_goes_later() -> None:
     assert [words.partition(" ")[0] for words in trial.left] == ["1", "2"], "whoever it was is told"
 
 
+@pytest.mark.process
 def test_whoever_ends_while_he_is_looked_at_is_not_left() -> None:
     """Between the look for him and the one at his beginning; as "" he would never be gone."""
     with subprocess.Popen(["true"]) as ended:
@@ -75,7 +76,7 @@ def test_a_row_sums_up_one_way_of_ending_and_a_problem_is_no_success() -> None:
     assert (rank["connected"], rank["equal_bits"], rank["problems"]) == ("20 of 20", None, ["no step"])
     assert (flow["left"], flow["connected"]) == (1, None)
     assert "| local | flow | Ctrl-C | 1 | 3 s | 3 s | 10 s | 1 |  |  |  |  |  |  |" in table([rank, flow]).splitlines()
-    failed = Evidence(command="", machine="", began="", wall_s=0, trials=trials).failures
+    failed = Evidence(command="", machine="", started="", wall_s=0, trials=trials).failures
     assert [each.victim for each in failed] == ["rank", "flow"]
 
 

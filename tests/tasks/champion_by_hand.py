@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from data_contracts import refs
-from data_contracts.documents import Link
-from data_contracts.publication import Workspace
-from data_contracts.refs import RefEntry
-from flows.champion_history import HistoryEntry, read_history
-from tasks import champion_moves, model_refs
-from tasks.model_versions import ModelVersions
-from tasks.promotion_spec import PromotionSpec
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.documents import Link
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.refs import RefEntry
+from headway.flows.show.champion_history import HistoryEntry, read_history
+from headway.tasks.registry import champion_moves, model_refs
+from headway.tasks.registry.model_versions import ModelVersions
+from headway.tasks.registry.promotion_spec import PromotionSpec
 
 MODEL = "tiny"
 DEFAULT = PromotionSpec()

@@ -17,19 +17,19 @@ import time
 import traceback
 from pathlib import Path
 
-from data_contracts import refs
-from data_contracts.digest_cache import DigestCache
-from data_contracts.documents import Link
-from data_contracts.errors import ConfigError, RefConflict
-from data_contracts.publication import Workspace
-from data_contracts.refs import RefEntry
-from tasks import model_refs
-from tasks.champion import crown
-from tasks.champion_moves import promote, rollback
-from tasks.context import RunContext
-from tasks.model_versions import model_versions
-from tasks.promotion_spec import PromotionSpec
-from training.ledger import Event, Ledger
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.documents import Link
+from headway.data_contracts.store.errors import ConfigError, RefConflict
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.refs import RefEntry
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.tasks.core.context import RunContext
+from headway.tasks.registry import model_refs
+from headway.tasks.registry.champion import set_champion
+from headway.tasks.registry.champion_moves import promote, rollback
+from headway.tasks.registry.model_versions import model_versions
+from headway.tasks.registry.promotion_spec import PromotionSpec
+from headway.training.observe.ledger import Event, Ledger
 
 BY = "a writer"
 
@@ -92,13 +92,13 @@ def one_move(
     context: RunContext, model: str, store: str, targets: list[Link], draw: random.Random, history: list[RefEntry]
 ) -> RefEntry:
     """Raises `RefConflict`: another was first."""
-    now, back = history[-1], model_refs.previous_champion(history)
+    now, back = history[-1], model_refs.previous_champion(model, history)
     other = draw.choice([target for target in targets if target != now.target])
     goes_back = back is not None and draw.random() < 0.4
     if not store:
         how, target = ("rollback", back) if goes_back and back is not None else ("promote", other)
         detail = {"version": "0", "how": how, "by": BY}
-        return crown(context, model, target, expected=now, why="race", detail=detail)
+        return set_champion(context, model, target, expected=now, why="race", detail=detail)
     with model_versions(context, model, store) as versions:
         if goes_back and back is not None:
             return rollback(versions, back, expected=now, why="race", by=BY).entry

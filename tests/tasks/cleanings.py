@@ -6,12 +6,12 @@ import json
 import time
 from collections.abc import Iterator
 
-from data_contracts.documents import Link, StoredFile
-from data_contracts.publication import Workspace
-from data_contracts.published_files import document_path
-from tasks import clean
-from tasks.what_stays import DAY_S, KINDS
-from training.checkpoint.layout import RESULT_NAME
+from headway.data_contracts.store.documents import Link, StoredFile
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.published_files import document_path
+from headway.tasks.retention import clean
+from headway.tasks.retention.reachability import DAY_S, KINDS
+from headway.training.checkpoint.layout import RESULT_NAME
 
 LATER_S = 90 * DAY_S
 """By how much a test's cleaning comes after what it finds."""
@@ -22,8 +22,8 @@ def everything(workspace: Workspace) -> set[str]:
     return {file.path for top in tops for file in workspace.files(top)}
 
 
-def look(workspace: Workspace, *, keep_last: int = 0, later_s: float = LATER_S) -> clean.Findings:
-    return clean.look(workspace, older_than_s=30 * DAY_S, keep_last=keep_last, now_unix_s=time.time() + later_s)
+def look(workspace: Workspace, *, keep_last: int = 0, later_s: float = LATER_S) -> clean.CleanPlan:
+    return clean.plan(workspace, older_than_s=30 * DAY_S, keep_last=keep_last, now_unix_s=time.time() + later_s)
 
 
 def cleaned(workspace: Workspace, **how: float) -> set[str]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from prefect import artifacts
 from prefect.context import FlowRunContext
 
-from data_contracts.digest_cache import DigestCache
-from data_contracts.digests import sha256_bytes
-from data_contracts.documents import (
+from headway.data_contracts.store.digests import sha256_bytes
+from headway.data_contracts.store.documents import (
+    ChampionComparison,
     CheckpointManifest,
-    Comparison,
     ContractReceipt,
     DeviceFingerprint,
     EvaluationReport,
@@ -29,15 +31,20 @@ from data_contracts.documents import (
     Snapshot,
     StoredFile,
 )
-from data_contracts.publication import Workspace
-from tasks import champion, mlflow_store
-from tasks.context import RunContext
-from tasks.model_versions import ModelVersions
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.tasks.core.context import RunContext
+from headway.tasks.registry import champion, mlflow_store
+from headway.tasks.registry.model_versions import ModelVersions
+from headway.training.checkpoint.inexactness import inexactness
+from headway.training.observe.ledger import Ledger
 from tests.tasks.days import Days
-from training.checkpoint.inexactness import inexactness
-from training.ledger import Ledger
+
+if TYPE_CHECKING:
+    from tests.tasks.forge import Forge, Verify
 
 MODEL = "tiny"
+VERIFY_WITHIN_S = 20
 MLMODEL = b"""\
 flavors: {}
 saved_input_example_info: {artifact_path: input_example.json}
@@ -69,7 +76,7 @@ def report_on(
     difference = Interval(value=-0.5, low=-0.6, high=-0.4) if better else Interval(value=0.1, low=-0.1, high=0.3)
     comparison = None
     if champion is not None and not incomparable:
-        comparison = Comparison(champion=champion, metric="bits", champion_value=2.0, difference=difference)
+        comparison = ChampionComparison(champion=champion, metric="bits", champion_value=2.0, difference=difference)
     return EvaluationReport(
         checkpoint=checkpoint,
         manifest=manifest,
@@ -93,7 +100,7 @@ def workspace(tmp_path: Path) -> Workspace:
     return Workspace.create(str(tmp_path / "workspace"))
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.process)])
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
     """A workspace in a folder, and one in object storage."""
     if request.param == "folder":
@@ -166,8 +173,8 @@ def register(workspace: Workspace) -> Register:
             proof=ProofBatch(file="proof.safetensors", loss_hex="0x0p+0"),
             fingerprint=DeviceFingerprint(device="cpu", machine="", cpu_capability="", torch="", num_threads=1),
         )
-        judged = workspace.publish_document(checkpoint)
-        evaluation = report_on(judged, manifest, champion, better=better, incomparable=incomparable)
+        evaluated = workspace.publish_document(checkpoint)
+        evaluation = report_on(evaluated, manifest, champion, better=better, incomparable=incomparable)
         evaluation = evaluation.model_copy(update={"inexact": inexactness(checkpoint.scalars)})
         folder = f"models/{MODEL}/{checkpoint.sha256[:16]}"
         registration = Registration(
@@ -229,3 +236,38 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(artifacts, "create_table_artifact", lambda **fields: told.append(fields))
     monkeypatch.setattr(artifacts, "create_progress_artifact", lambda **_: None)
     return told
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> Forge:
+    from tests.tasks.forge import build
+
+    return build(tmp_path_factory.mktemp("forge"), mlflow_tables)
+
+
+@pytest.fixture
+def forge(built: Forge) -> Iterator[Forge]:
+    built.restore()
+    yield built
+    built.restore()
+
+
+@pytest.fixture
+def verify(built: Forge, capsys: pytest.CaptureFixture[str]) -> Iterator[Verify]:
+    """Exit code and answer of the command, which may not take long."""
+    from headway.flows.show.verify import verify_model
+
+    def too_long(_number: int, _frame: FrameType | None) -> None:
+        raise AssertionError("verify hangs: not done in time")
+
+    def run(model: str = f"models:/{MODEL}@champion", within_s: int = VERIFY_WITHIN_S) -> tuple[int, dict[str, Any]]:
+        signal.alarm(within_s)
+        try:
+            code = verify_model(model, built.workspace.uri, as_json=True)
+        finally:
+            signal.alarm(0)
+        return code, json.loads(capsys.readouterr().out)
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    yield run
+    signal.signal(signal.SIGALRM, before)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from data_contracts.documents import ContractReceipt, Link, Registration, RunSpec
-from data_contracts.source_spec import SourceSpec
-from data_contracts.sources import take_snapshot
-from tasks.candidate import read_candidate
-from tasks.context import RunContext
-from tasks.scoring import Bench
-from tasks.shard import current_fitted_state, shards_under
-from training.data.spec import ShardSpec
-from training.launch.spec import LaunchSpec
+from headway.data_contracts.sources.reading import take_snapshot
+from headway.data_contracts.store.documents import ContractReceipt, Link, Registration, RunSpec
+from headway.data_contracts.tables.source_spec import SourceSpec
+from headway.tasks.core.candidate import read_candidate
+from headway.tasks.core.context import RunContext
+from headway.tasks.stages.scoring import ScoringHarness
+from headway.tasks.stages.shard import current_fitted_state, shards_under
+from headway.training.config.shards import ShardSpec
+from headway.training.launch.base.gang import LaunchSpec
 
 SOURCE = SourceSpec(uri="data", format="csv", include=("*.csv",))
 TABLE = {"kind": "tabular", "numeric": ["a", "b"], "label": "y"}
@@ -57,8 +57,8 @@ class Days:
         fitted = current_fitted_state(self.context, spec, SOURCE, snapshot, receipt)
         manifest = shards_under(self.context, spec, SOURCE, snapshot, receipt, fitted)
         registration = workspace.load(self._register(0)[0], Registration)
-        made_up = read_candidate(workspace, registration.checkpoint).run
-        return made_up.model_copy(update={"manifest": manifest, "receipt": receipt, "fitted": fitted})
+        synthetic = read_candidate(workspace, registration.checkpoint).run
+        return synthetic.model_copy(update={"manifest": manifest, "receipt": receipt, "fitted": fitted})
 
     def champion(self, run: RunSpec) -> Link:
         """A registration of a model of this run."""
@@ -69,8 +69,8 @@ class Days:
         made = {"run": run.link, "checkpoint": workspace.publish_document(checkpoint)}
         return workspace.publish_document(registration.model_copy(update=made))
 
-    def bench(self, spec: ShardSpec) -> Bench:
-        return Bench(context=self.context, launch=LaunchSpec(), shards=spec, source=SOURCE)
+    def bench(self, spec: ShardSpec) -> ScoringHarness:
+        return ScoringHarness(context=self.context, launch=LaunchSpec(), shards=spec, source=SOURCE)
 
 
 def columns(**others: list[Any]) -> dict[str, list[Any]]:

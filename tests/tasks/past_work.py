@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import xxhash
 from blake3 import blake3
 
-from data_contracts import refs, stages
-from data_contracts.digests import sha256_bytes, sha256_of
-from data_contracts.documents import (
+from headway.data_contracts.store import refs, stages
+from headway.data_contracts.store.digests import sha256_bytes, sha256_of
+from headway.data_contracts.store.documents import (
     CheckpointFile,
     CheckpointManifest,
     ContractReceipt,
@@ -26,9 +27,16 @@ from data_contracts.documents import (
     ShardManifest,
     Snapshot,
 )
-from data_contracts.publication import Workspace
-from data_contracts.published_files import document_path
-from training.checkpoint.layout import RESULT_NAME, RunResult, checkpoint_path, directory_name, run_folder, stored_files
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.published_files import document_path
+from headway.training.checkpoint.layout import (
+    RESULT_NAME,
+    RunResult,
+    checkpoint_path,
+    directory_name,
+    run_folder,
+    stored_files,
+)
 
 
 @dataclass
@@ -154,7 +162,13 @@ class Maker:
 
     def checkpoint(self, run: Link, step: int) -> CheckpointManifest:
         weights = b"weights %d of %s" % (step, run.sha256.encode())
-        file = CheckpointFile(name="tensors.safetensors", size_bytes=len(weights), blake3=blake3(weights).hexdigest())
+        file = CheckpointFile(
+            name="tensors.safetensors",
+            size_bytes=len(weights),
+            blake3=blake3(weights).hexdigest(),
+            block_bytes=1 << 20,
+            blocks=(xxhash.xxh3_128_hexdigest(weights),),
+        )
         manifest = CheckpointManifest(
             run=run,
             step=step,

@@ -12,18 +12,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import training.launch.owned
-from data_contracts.digest_cache import DigestCache
-from data_contracts.documents import Link
-from data_contracts.errors import HeadwayError
-from data_contracts.publication import Workspace
-from tasks.context import RunContext
-from tasks.gangs import run_to_its_end
-from tasks.run_claims import claimed_run
+import headway.training.launch.hosts.owned
+from headway.data_contracts.store.documents import Link
+from headway.data_contracts.store.errors import HeadwayError
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.gangs import run_to_completion
+from headway.tasks.ownership.run_lease import leased_run
+from headway.training.checkpoint.layout import run_folder
+from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.observe.ledger import Ledger
 from tests.training.launch.toys import toy_agent
-from training.checkpoint.layout import run_folder
-from training.launch.spec import Gang, LaunchSpec
-from training.ledger import Ledger
 
 RUN = Link(kind="run", sha256="7" * 64)
 
@@ -41,10 +41,10 @@ def main(uri: str, folder: str, lease_s: str, *until: str) -> int:
     )
     run_dir = workspace.local_path(run_folder(RUN))
     try:
-        with claimed_run(context, RUN, spec) as claim:
+        with leased_run(context, RUN, spec) as lease:
             print("owner", flush=True)
             for _ in () if until else sys.stdin:
-                claim.require()
+                lease.require()
                 print("owner", flush=True)
             if until:
                 arguments = ("--run-dir", str(run_dir), "--until", until[0])
@@ -56,8 +56,8 @@ def main(uri: str, folder: str, lease_s: str, *until: str) -> int:
                     import_path=(str(Path(toy_agent.__file__).parent),),
                     run_dir=run_dir,
                 )
-                with claim.telling_who_has_it():
-                    run_to_its_end(context, spec, gang, claim.stop_if_lost)
+                with lease.naming_the_owner():
+                    run_to_completion(context, spec, gang, lease.stop_if_lost)
     except HeadwayError as error:
         print(f"{type(error).__name__}: {error}", flush=True)
         return error.exit_code
@@ -66,5 +66,5 @@ def main(uri: str, folder: str, lease_s: str, *until: str) -> int:
 
 
 if __name__ == "__main__":
-    training.launch.owned.agent_argv = toy_agent.toy_argv
+    headway.training.launch.hosts.owned.agent_argv = toy_agent.toy_argv
     sys.exit(main(*sys.argv[1:]))

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts import refs
-from data_contracts.documents import EvaluationReport, Link
-from data_contracts.errors import ConfigError, PromotionRefused
-from flows.champion_history import read_history
-from tasks import champion, champion_moves, decisions, mlflow_store, model_refs, retirement
-from tasks.model_card import card_path
-from tasks.model_versions import ModelVersions
-from tasks.promotion_spec import PromotionSpec
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.documents import EvaluationReport, Link
+from headway.data_contracts.store.errors import ConfigError, PromotionRefused
+from headway.flows.show.champion_history import read_history
+from headway.tasks.registry import champion, champion_moves, decisions, mlflow_store, model_refs, retirement
+from headway.tasks.registry.model_card import card_path
+from headway.tasks.registry.model_versions import ModelVersions
+from headway.tasks.registry.promotion_spec import PromotionSpec
 from tests.tasks.champion_by_hand import DEFAULT, MODEL, champion_of, lines, promote
 
 ASKING = PromotionSpec(approval="required")
 
 
-def settle_asking(versions: ModelVersions, pair: tuple[Link, Link]) -> champion.Outcome:
+def settle_asking(versions: ModelVersions, pair: tuple[Link, Link]) -> champion.RegistrationOutcome:
     return champion.settle(versions, *pair, ASKING)
 
 
@@ -47,15 +47,17 @@ def test_a_person_who_refuses_is_heard_until_another_approves_whatever_the_polic
     pair = register(1)
     settle_asking(versions, pair)
     champion_moves.refuse(versions, pair[0], why="it was fitted on a holiday", by="ada@desk", policy=ASKING)
-    said = "refused by ada@desk: it was fitted on a holiday"
+    message = "refused by ada@desk: it was fitted on a holiday"
     card = workspace.read(card_path(MODEL, pair[0])).decode()
-    assert "**Refused**" in card and f"| approval | ✖ failed | {said.replace('@', '&#64;')} |" in card
+    assert "**Refused**" in card and f"| approval | ✖ failed | {message.replace('@', '&#64;')} |" in card
     assert decisions.awaiting(workspace, MODEL) is None
     for policy in (ASKING, DEFAULT):
         again = champion.settle(versions, *pair, policy)
-        assert (again.promoted, again.waits, again.reason) == (False, False, said)
+        assert (again.promoted, again.waits, again.reason) == (False, False, message)
     entry = read_history(workspace.uri, MODEL).entries[1]
-    assert (entry.event, entry.by, entry.why) == ("refused", "ada@desk", said), "and not challenger, as by the policy"
+    assert (entry.event, entry.by, entry.why) == ("refused", "ada@desk", message), (
+        "and not challenger, as by the policy"
+    )
 
     for why in ("nor is it fast", "nor is it small"):
         champion_moves.refuse(versions, pair[0], why=why, by="bob@desk", policy=ASKING)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from data_contracts import refs
-from data_contracts.documents import Link
-from data_contracts.errors import RefConflict
-from data_contracts.publication import Workspace
-from tasks import champion, mlflow_store, model_refs
-from tasks.champion import Outcome
-from tasks.context import RunContext
-from tasks.model_versions import ModelVersions
-from training.ledger import read_events
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.documents import Link
+from headway.data_contracts.store.errors import RefConflict
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.core.context import RunContext
+from headway.tasks.registry import champion, mlflow_store, model_refs
+from headway.tasks.registry.champion import RegistrationOutcome
+from headway.tasks.registry.model_versions import ModelVersions
+from headway.training.observe.ledger import read_events
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -52,15 +52,15 @@ def versions_in(context: RunContext, stores: dict[str, MlflowClient], number: in
 
 def crown(versions: ModelVersions, registration: Link) -> None:
     now = refs.current(versions.context.workspace, model_refs.alias_ref(MODEL, "champion"))
-    champion.crown(versions.context, MODEL, registration, expected=now, why="test", detail={"version": "0"})
-    champion.project(versions, "champion")
+    champion.set_champion(versions.context, MODEL, registration, expected=now, why="test", detail={"version": "0"})
+    champion.sync_mlflow_alias(versions, "champion")
 
 
 def alias(versions: ModelVersions, name: str = "champion") -> str | None:
     return mlflow_store.alias_version(versions.client, MODEL, name)
 
 
-def settled(versions: ModelVersions, pair: tuple[Link, Link]) -> Outcome:
+def settled(versions: ModelVersions, pair: tuple[Link, Link]) -> RegistrationOutcome:
     return champion.settle(versions, *pair)
 
 
@@ -154,8 +154,10 @@ def test_a_kill_between_ref_and_alias_is_made_up_for_and_blamed_on_nobody(old, r
     (one, _), (two, _) = register(1), register(2)
     crown(old, one)
     now = refs.current(old.context.workspace, model_refs.alias_ref(MODEL, "champion"))
-    champion.crown(old.context, MODEL, two, expected=now, why="then the process was killed", detail={"version": "2"})
-    champion.project(old, "champion")
+    champion.set_champion(
+        old.context, MODEL, two, expected=now, why="then the process was killed", detail={"version": "2"}
+    )
+    champion.sync_mlflow_alias(old, "champion")
     assert alias(old) == "2"
     assert not moved(old.context)
 
@@ -164,7 +166,7 @@ def test_an_alias_moved_in_mlflow_is_reported_and_left_alone(old, register) -> N
     (one, _), (two, _) = register(1), register(2)
     crown(old, one)
     old.client.set_registered_model_alias(MODEL, "champion", old.ensure(two))
-    champion.project(old, "champion")
+    champion.sync_mlflow_alias(old, "champion")
     assert alias(old) == "2"
     assert moved(old.context)
 
@@ -172,7 +174,7 @@ def test_an_alias_moved_in_mlflow_is_reported_and_left_alone(old, register) -> N
 def test_an_alias_that_mlflow_lost_is_given_again(old, register) -> None:
     crown(old, register(1)[0])
     old.client.delete_registered_model_alias(MODEL, "champion")
-    champion.project(old, "champion")
+    champion.sync_mlflow_alias(old, "champion")
     assert alias(old) == "1"
 
 
@@ -183,7 +185,7 @@ def test_of_two_writers_that_saw_the_same_champion_one_wins(old, register) -> No
     seen = refs.current(workspace, name)
     crown(old, two)
     with pytest.raises(RefConflict):
-        champion.crown(old.context, MODEL, three, expected=seen, why="the loser", detail={})
+        champion.set_champion(old.context, MODEL, three, expected=seen, why="the loser", detail={})
     assert champion_of(workspace) == two
     assert any(event["event"] == "promotion.lost" for event in read_events(old.context.scratch / "ledger.jsonl"))
 
@@ -192,14 +194,14 @@ def test_a_champion_that_came_between_judging_and_promoting_is_not_overwritten(o
     first = register(1)
     settled(old, first)
     (other, _), better = register(2, first[0]), register(3, first[0])
-    judge = champion.judge
+    judge = champion.decide_promotion
 
     def judged_slowly(*arguments, **named):
         decision = judge(*arguments, **named)
         crown(old, other)
         return decision
 
-    monkeypatch.setattr(champion, "judge", judged_slowly)
+    monkeypatch.setattr(champion, "decide_promotion", judged_slowly)
     with pytest.raises(RefConflict):
         settled(old, better)
     assert champion_of(old.context.workspace) == other

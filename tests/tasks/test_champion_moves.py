@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts import refs
-from data_contracts.documents import EvaluationReport, Interval, Link
-from data_contracts.errors import ConfigError, PromotionRefused, RefConflict
-from flows.champion_history import read_history
-from tasks import champion, champion_moves, decisions, mlflow_store, model_refs, retirement
-from tasks.context import RunContext
-from tasks.model_card import card_path, render
-from tasks.model_versions import ModelVersions
-from tasks.promotion_spec import PromotionSpec
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.documents import EvaluationReport, Interval, Link
+from headway.data_contracts.store.errors import ConfigError, PromotionRefused, RefConflict
+from headway.flows.show.champion_history import read_history
+from headway.tasks.core.context import RunContext
+from headway.tasks.registry import champion, champion_moves, decisions, mlflow_store, model_refs, retirement
+from headway.tasks.registry.model_card import card_path, render
+from headway.tasks.registry.model_versions import ModelVersions
+from headway.tasks.registry.promotion_spec import PromotionSpec
+from headway.training.observe.ledger import read_events
 from tests.tasks.champion_by_hand import DEFAULT, MODEL, back, champion_of, lines, promote
-from training.ledger import read_events
 
 
 def alias_moves(versions: ModelVersions) -> int:
@@ -46,6 +46,8 @@ def test_a_version_that_the_policy_refuses_stays_what_it_is_and_its_card_says_wh
     with pytest.raises(PromotionRefused, match="does not beat the champion") as refused:
         promote(versions, worse)
     assert refused.value.exit_code == 7
+    assert "--override" in refused.value.advice and "new data" in refused.value.advice
+    assert "today's champion" not in refused.value.advice, "it was judged against that"
     assert champion_of(workspace).target == first
     card = workspace.read(card_path(MODEL, worse)).decode()
     assert "**Stays challenger**" in card and "| champion | ✖ failed |" in card
@@ -65,7 +67,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("case", REFUSALS)
 def test_each_refusal_leaves_the_champion_and_its_reason_is_in_the_card(versions, register, case: str) -> None:
-    fields, said = REFUSALS[case]
+    fields, message = REFUSALS[case]
     workspace, policy, champion_before = versions.context.workspace, DEFAULT, None
     if not case.startswith("a first"):
         champion_before = register(1)[0]
@@ -87,8 +89,8 @@ def test_each_refusal_leaves_the_champion_and_its_reason_is_in_the_card(versions
     assert not outcome.promoted
     now = refs.current(workspace, model_refs.alias_ref(MODEL, "champion"))
     assert (None if now is None else now.target) == champion_before
-    assert said in workspace.read(card_path(MODEL, registration)).decode()
-    assert said in versions.client.get_model_version(MODEL, outcome.version).description
+    assert message in workspace.read(card_path(MODEL, registration)).decode()
+    assert message in versions.client.get_model_version(MODEL, outcome.version).description
 
 
 def test_an_override_promotes_it_and_is_kept_with_its_reason(versions, settle) -> None:
@@ -217,12 +219,12 @@ def test_a_move_in_mlflow_is_reported_and_what_a_person_asks_headway_for_wins_ov
 
 def test_an_alias_that_another_writer_has_set_and_not_yet_noted_is_no_strangers(versions, register) -> None:
     (one, _), (two, _), (three, _) = register(1), register(2), register(3)
-    first = champion.crown(versions.context, MODEL, one, expected=None, why="", detail={"version": "1"})
-    champion.project(versions, "champion")
-    second = champion.crown(versions.context, MODEL, two, expected=first, why="", detail={"version": "2"})
+    first = champion.set_champion(versions.context, MODEL, one, expected=None, why="", detail={"version": "1"})
+    champion.sync_mlflow_alias(versions, "champion")
+    second = champion.set_champion(versions.context, MODEL, two, expected=first, why="", detail={"version": "2"})
     versions.client.set_registered_model_alias(MODEL, "champion", versions.ensure(two))  # and its writer is killed
-    champion.crown(versions.context, MODEL, three, expected=second, why="", detail={"version": "3"})
-    champion.project(versions, "champion")
+    champion.set_champion(versions.context, MODEL, three, expected=second, why="", detail={"version": "3"})
+    champion.sync_mlflow_alias(versions, "champion")
     assert mlflow_store.alias_version(versions.client, MODEL, "champion") == versions.ensure(three)
     assert alias_moves(versions) == 0
 
@@ -232,20 +234,20 @@ def test_an_alias_that_is_given_again_while_the_champion_moves_ends_where_the_ch
 ) -> None:
     (one, _), (two, _) = register(1), register(2)
     client = versions.client
-    first = champion.crown(versions.context, MODEL, one, expected=None, why="", detail={"version": "1"})
-    champion.project(versions, "champion")
+    first = champion.set_champion(versions.context, MODEL, one, expected=None, why="", detail={"version": "1"})
+    champion.sync_mlflow_alias(versions, "champion")
     client.delete_registered_model_alias(MODEL, "champion")
     set_alias, overtaken = client.set_registered_model_alias, []
 
     def late(*arguments: str) -> None:
         if not overtaken:
             overtaken.append(True)
-            champion.crown(versions.context, MODEL, two, expected=first, why="", detail={"version": "2"})
-            champion.project(ModelVersions(versions.context, client, MODEL, versions.store), "champion")
+            champion.set_champion(versions.context, MODEL, two, expected=first, why="", detail={"version": "2"})
+            champion.sync_mlflow_alias(ModelVersions(versions.context, client, MODEL, versions.store), "champion")
         set_alias(*arguments)
 
     monkeypatch.setattr(client, "set_registered_model_alias", late)
-    champion.project(versions, "champion")
+    champion.sync_mlflow_alias(versions, "champion")
     assert overtaken and mlflow_store.alias_version(client, MODEL, "champion") == versions.ensure(two)
 
 
@@ -253,18 +255,18 @@ def test_a_projection_that_another_host_overtook_is_repeated(versions, register,
     """Its alias was set late, over the newer one: it sees that the ref moved on, and brings the alias after it."""
     (one, _), (two, _) = register(1), register(2)
     workspace, client = versions.context.workspace, versions.client
-    first = champion.crown(versions.context, MODEL, one, expected=None, why="", detail={"version": "1"})
+    first = champion.set_champion(versions.context, MODEL, one, expected=None, why="", detail={"version": "1"})
     set_alias, overtaken = client.set_registered_model_alias, []
 
     def late(*arguments: str) -> None:
         if not overtaken:
             overtaken.append(True)
-            champion.crown(versions.context, MODEL, two, expected=first, why="", detail={"version": "2"})
-            champion.project(ModelVersions(versions.context, client, MODEL, versions.store), "champion")
+            champion.set_champion(versions.context, MODEL, two, expected=first, why="", detail={"version": "2"})
+            champion.sync_mlflow_alias(ModelVersions(versions.context, client, MODEL, versions.store), "champion")
         set_alias(*arguments)
 
     monkeypatch.setattr(client, "set_registered_model_alias", late)
-    champion.project(versions, "champion")
+    champion.sync_mlflow_alias(versions, "champion")
     assert mlflow_store.alias_version(client, MODEL, "champion") == versions.ensure(two)
     assert champion_of(workspace).target == two
 

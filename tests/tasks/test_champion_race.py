@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from data_contracts import refs
-from data_contracts.documents import Link
-from data_contracts.publication import Workspace
-from tasks import mlflow_store, model_refs
-from tasks.champion import crown, project
-from tasks.context import RunContext
-from tasks.model_versions import ModelVersions
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.documents import Link
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.core.context import RunContext
+from headway.tasks.registry import mlflow_store, model_refs
+from headway.tasks.registry.champion import set_champion, sync_mlflow_alias
+from headway.tasks.registry.model_versions import ModelVersions
 
 MODEL = "tiny"
 WRITER = Path(__file__).with_name("champion_writer.py")
@@ -33,6 +33,9 @@ MOVES = int(os.environ.get("HEADWAY_RACE_MOVES", "4"))
 IN_EARNEST = "HEADWAY_RACE_MOVES" in os.environ
 DEADLINE_S = 60.0 + 60.0 * MOVES
 CHAMPION = model_refs.alias_ref(MODEL, "champion")
+
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -52,7 +55,7 @@ class Race:
         hosts = [folder / f"host-{number % 2}" for number in range(writers)]
         for host in hosts:
             host.mkdir(exist_ok=True)
-        self.said = [host / f"said-{number}.json" for number, host in enumerate(hosts)]
+        self.message = [host / f"said-{number}.json" for number, host in enumerate(hosts)]
         self.writers = subprocess.Popen(
             [sys.executable, str(WRITER), workspace.uri, MODEL, store, str(moves), str(self.go), *map(str, hosts)],
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
@@ -75,7 +78,7 @@ class Race:
             assert self.seen.setdefault(now.number, now.target) == now.target, "two champions"
             time.sleep(0.02)  # the writers need the processor, and the store, as well
         assert self.writers.returncode == 0, self.writers.communicate(timeout=DEADLINE_S)
-        return [json.loads(said.read_bytes()) for said in self.said]
+        return [json.loads(message.read_bytes()) for message in self.message]
 
     def end(self) -> None:
         if self.writers.poll() is None:  # else all of them have ended
@@ -128,6 +131,8 @@ def test_of_racing_promotions_and_rollbacks_none_is_lost(workspace: Workspace, s
     require_complete(workspace, told, MOVES, race.seen)
 
 
+# In a folder they take turns, by a lock that the race above has as well.
+@pytest.mark.parametrize("workspace", ["s3", pytest.param("folder", marks=pytest.mark.soak)], indirect=True)
 def test_the_alias_in_mlflow_ends_where_the_last_of_the_racing_moves_put_the_champion(
     workspace: Workspace, context: RunContext, start: Any, register: Any, tmp_path: Path, mlflow_tables: Path
 ) -> None:
@@ -138,8 +143,8 @@ def test_the_alias_in_mlflow_ends_where_the_last_of_the_racing_moves_put_the_cha
     versions = ModelVersions(context, client, MODEL, store)
     for link in links:
         versions.ensure(link)
-    crown(context, MODEL, links[0], expected=None, why="first", detail={"version": "1", "how": "promote"})
-    project(versions, "champion")
+    set_champion(context, MODEL, links[0], expected=None, why="first", detail={"version": "1", "how": "promote"})
+    sync_mlflow_alias(versions, "champion")
     writers, moves = (4, MOVES) if IN_EARNEST else (2, 2)  # each starts by importing MLflow, which takes seconds
     race = start(workspace, tmp_path, store, writers, moves)
     told = race.run()

@@ -7,15 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import xxhash
 from blake3 import blake3
 
-from data_contracts.documents import CheckpointFile, CheckpointManifest, DeviceFingerprint, Link, ProofBatch
-from data_contracts.errors import EnvironmentProblem, Superseded
-from data_contracts.publication import Workspace
-from tasks.checkpoint_carrier import CheckpointCarrier
+from headway.data_contracts.store.documents import (
+    CheckpointFile,
+    CheckpointManifest,
+    DeviceFingerprint,
+    Link,
+    ProofBatch,
+)
+from headway.data_contracts.store.errors import EnvironmentProblem, Superseded
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.core.checkpoint_carrier import CheckpointCarrier
+from headway.training.checkpoint.layout import directory_name, seal
+from headway.training.observe.ledger import Event, Ledger, read_events
 from tests.waiting import wait_until
-from training.checkpoint.layout import directory_name, seal
-from training.ledger import Event, Ledger, read_events
 
 RUN = Link(kind="run", sha256="ab" * 32)
 FOLDER = "runs/abababab"
@@ -54,7 +61,14 @@ def commit(workspace: Workspace, step: int, *, run: Link = RUN) -> Path:
         world_size=1,
         parent=None,
         files=tuple(
-            CheckpointFile(name=n, size_bytes=len(d), blake3=blake3(d).hexdigest()) for n, d in contents.items()
+            CheckpointFile(
+                name=n,
+                size_bytes=len(d),
+                blake3=blake3(d).hexdigest(),
+                block_bytes=1 << 20,
+                blocks=(xxhash.xxh3_128_hexdigest(d),),
+            )
+            for n, d in contents.items()
         ),
         layout=(),
         scalars={},
@@ -79,7 +93,7 @@ def test_a_checkpoint_is_published_while_training_goes_on_and_the_result_at_its_
     with carrier(workspace, spool) as under_way:
         commit(workspace, 10)
         wait_until(lambda: published(workspace).get(directory_name(10)) == NAMES)
-        under_way.tell()
+        under_way.emit_pending()
         assert [event["step"] for event in events(spool, "checkpoint.published")] == [10]
         commit(workspace, 20)
         workspace.local_path(f"{FOLDER}/result.json").write_bytes(b"{}")
@@ -168,7 +182,7 @@ def test_a_store_that_is_down_stalls_no_training_and_is_told_at_its_end(workspac
     monkeypatch.setattr(workspace, "publish_expected", down)
     with pytest.raises(EnvironmentProblem, match="failed 9 times"), carrier(workspace, spool) as under_way:
         commit(workspace, 10)
-        wait_until(lambda: under_way.tell() or events(spool, "checkpoints.unpublished"))
+        wait_until(lambda: under_way.emit_pending() or events(spool, "checkpoints.unpublished"))
     with pytest.raises(ZeroDivisionError), carrier(workspace, spool):
         raise ZeroDivisionError  # what ended the training is what is told
 
@@ -184,7 +198,7 @@ def test_who_lost_the_run_publishes_no_checkpoint_and_no_result_and_is_told_once
         commit(workspace, 10)
         workspace.local_path(f"{FOLDER}/result.json").write_bytes(b"{}")
         wait_until(lambda: not under_way._thread.is_alive())
-        under_way.tell()
+        under_way.emit_pending()
         assert len(events(spool, "checkpoints.unpublished")) == 1
     assert workspace.names(FOLDER) == []
 

@@ -8,17 +8,17 @@ import time
 
 import pytest
 
-from data_contracts import refs
-from data_contracts.digests import canonical_json
-from data_contracts.errors import IntegrityError
-from data_contracts.publication import Workspace
-from data_contracts.published_files import document_path
-from tasks import clean
-from tasks.what_stays import DAY_S, REPRODUCTIONS, kind_of
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.digests import canonical_json
+from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.published_files import document_path
+from headway.tasks.retention import clean
+from headway.tasks.retention.reachability import DAY_S, REPRODUCTIONS, kind_of
+from headway.training.checkpoint.layout import checkpoint_path, run_folder
+from headway.training.launch.base import run_lock
 from tests.tasks.cleanings import LATER_S, cleaned, dangling, everything, look
 from tests.tasks.past_work import Maker, refs_of
-from training.checkpoint.layout import checkpoint_path, run_folder
-from training.launch import run_lock
 
 
 def history(workspace: Workspace, draw: random.Random, num_runs: int) -> dict[str, list[str]]:
@@ -56,6 +56,7 @@ def test_of_any_past_what_versions_need_stays_and_no_document_names_what_went(wo
     assert all(set(files) <= everything(workspace) for files in needed.values())
 
 
+@pytest.mark.process
 def test_the_unregistered_goes_wherever_the_workspace_lies(anywhere: Workspace) -> None:
     maker = Maker(anywhere)
     first, second = maker.data(1), maker.data(2)
@@ -117,7 +118,7 @@ def test_a_pipeline_that_went_on_after_a_damaged_entry_can_be_cleaned(workspace:
     for _ in range(2):
         refs.move(workspace, "fitted/tiny", fitted, expected=refs.current(workspace, "fitted/tiny"), reason="fit")
     workspace.local_path("refs/fitted/tiny/00000001.json").write_bytes(b"{")
-    assert document_path(fitted) in look(workspace).survey.why
+    assert document_path(fitted) in look(workspace).live_set.why
 
 
 def test_copies_on_this_machine_go_when_nobody_used_them_and_so_does_finished_work_for_a_bucket(

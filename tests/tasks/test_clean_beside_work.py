@@ -10,28 +10,28 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts import stages
-from data_contracts.digests import sha256_of
-from data_contracts.documents import ShardManifest
-from data_contracts.errors import RegistryError
-from data_contracts.folder_store import Listed
-from data_contracts.leftovers import MACHINE, claimed, staging_name
-from data_contracts.publication import Workspace
-from data_contracts.published_files import document_path
-from tasks import clean
-from tasks.claim_records import OWNERS
-from tasks.file_lock import holding
-from tasks.run_claims import claimed_run
-from tasks.what_stays import DAY_S
+from headway.data_contracts.store import stages
+from headway.data_contracts.store.digests import sha256_of
+from headway.data_contracts.store.documents import ShardManifest
+from headway.data_contracts.store.errors import RegistryError
+from headway.data_contracts.store.folder_store import FileEntry
+from headway.data_contracts.store.leftovers import MACHINE, claimed, staging_name
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.published_files import document_path
+from headway.tasks.core.lease_records import OWNERS
+from headway.tasks.ownership.run_lease import leased_run
+from headway.tasks.registry.file_lock import holding
+from headway.tasks.retention import clean
+from headway.tasks.retention.reachability import DAY_S
+from headway.training.checkpoint.layout import run_folder
+from headway.training.launch.base import run_lock
+from headway.training.launch.base.fence import AttemptFence
+from headway.training.launch.base.gang import LaunchSpec
 from tests.tasks.cleanings import cleaned, dangling, everything, look
 from tests.tasks.conftest import make_context
 from tests.tasks.past_work import Maker
 from tests.training.attempts import begin
 from tests.waiting import wait_until
-from training.checkpoint.layout import run_folder
-from training.launch import run_lock
-from training.launch.mandate import Mandate
-from training.launch.spec import LaunchSpec
 
 
 def test_a_run_that_goes_on_stays_however_old_it_is_and_an_abandoned_one_goes(workspace: Workspace) -> None:
@@ -57,10 +57,10 @@ def test_the_claims_of_a_run_that_another_machine_has_stay_with_all_of_it_and_go
     made = maker.run(1, data)
     needed = made.files + maker.register(made, maker.evaluate(made, data), 1)
     claims = f"{OWNERS}/{made.run.sha256[:16]}"
-    with claimed_run(make_context(there, tmp_path / "flow"), made.run, LaunchSpec()) as claim:
+    with leased_run(make_context(there, tmp_path / "flow"), made.run, LaunchSpec()) as lease:
         wait_until(lambda: "00000001.beat" in here.names(claims))
         assert not {path for path in cleaned(here) if path.startswith((run_folder(made.run), OWNERS))}
-        claim.require()
+        lease.require()
     assert {f"{claims}/00000001.{name}" for name in ("json", "beat", "over")} <= cleaned(here)
     assert set(needed) <= everything(here)
 
@@ -71,17 +71,17 @@ def test_a_run_that_goes_on_again_while_its_old_files_go_keeps_its_mandate(
     maker = Maker(workspace)
     made = maker.run(1, maker.data(1), finished=False)
     folder, real = workspace.local_path(run_folder(made.run)), clean._remove_empty_folders
-    begun: list[Mandate] = []
+    started: list[AttemptFence] = []
 
-    def remove_of_a_run_resumed(root: Path, gone: list[Listed]) -> None:
+    def remove_of_a_run_resumed(root: Path, gone: list[FileEntry]) -> None:
         assert any(file.path.startswith(f"{run_folder(made.run)}/") for file in gone)
         with run_lock.owning(folder):
-            begun.append(begin(folder, 2))
+            started.append(begin(folder, 2))
             real(root, gone)
 
     monkeypatch.setattr(clean, "_remove_empty_folders", remove_of_a_run_resumed)
     cleaned(workspace)
-    begun[0].require()
+    started[0].require()
 
 
 def test_what_a_flow_at_work_could_have_found_stays(workspace: Workspace) -> None:
@@ -101,13 +101,13 @@ def test_what_a_flow_finds_again_between_two_looks_stays_with_all_that_it_names(
     maker = Maker(workspace)
     manifest = maker.data(1)
     key = sha256_of(["group", 1])
-    found = clean.look(workspace, older_than_s=DAY_S, keep_last=0, now_unix_s=time.time() + 2 * DAY_S)
+    found = clean.plan(workspace, older_than_s=DAY_S, keep_last=0, now_unix_s=time.time() + 2 * DAY_S)
     paths = {
         "stage": stages.record_path("shard", stages.stage_key("shard", {"data": 1})),
         "group": f"shards/{key}/group.json",
         "document": document_path(manifest),
     }
-    assert paths[kind] in found.survey.order
+    assert paths[kind] in found.live_set.order
     for path in workspace.local_root.rglob("*"):
         os.utime(path, (0, 0))
     if kind == "document":

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts import refs
-from data_contracts.documents import Link, Registration
-from data_contracts.publication import Workspace
-from data_contracts.published_files import document_path
-from tasks import decisions, model_refs
-from tasks.promotion_decision import Check, Decision
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.documents import Link, Registration
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.published_files import document_path
+from headway.tasks.registry import decisions, model_refs
+from headway.tasks.registry.promotion_decision import Decision, PromotionCheck
 from tests.tasks.cleanings import cleaned, dangling, everything
 from tests.tasks.past_work import Made, Maker, refs_of
 
@@ -25,13 +25,14 @@ def retired(workspace: Workspace, made: Made, evaluation: Link) -> tuple[Link, L
         evaluation=evaluation,
         champion=None,
         policy={},
-        checks=(Check(name="baseline", standing="failed", detail="worse"),),
+        checks=(PromotionCheck(name="baseline", status="failed", detail="worse"),),
     )
     decisions.record(workspace, decision, version="1", by="a test")
     refs.move(workspace, model_refs.retired_ref("tiny"), registration, expected=None, reason="old", detail={"by": "a"})
     return registration, decision.link
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("shares_data", [True, False])
 def test_what_a_retired_version_alone_stands_on_goes_and_its_history_stays(anywhere: Workspace, shares_data) -> None:
     maker = Maker(anywhere)

@@ -6,37 +6,40 @@ import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from data_contracts.documents import EvaluationReport, Incomparable, Link, Registration, RunSpec
-from data_contracts.errors import DataError, IntegrityError
-from data_contracts.publication import Workspace
-from tasks.candidate import Candidate, read_candidate
-from tasks.evaluate import EvaluationSpec, _evaluate, slices_of, widened
-from tasks.evaluation_report import Standing, render_html, render_markdown
-from tasks.promotion import versus_rival
-from tasks.register import RegistrySpec
-from tasks.scoring import Bench
-from tasks.slices import SliceBy
-from training.data.spec import ShardSpec
-from training.evaluation import Scores
-from training.launch.spec import LaunchSpec
-from training.ledger import read_events
-from training.measures import CLASSES, NUMBERS, TEXT, TOKEN_IDS, Yardstick
-from training.statistics import paired_difference
+from headway.data_contracts.store.documents import EvaluationReport, Incomparable, Link, Registration, RunSpec
+from headway.data_contracts.store.errors import DataError, IntegrityError
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.core.candidate import Candidate, read_candidate
+from headway.tasks.registry.evaluation_report import ReportContext, render_html, render_markdown
+from headway.tasks.registry.promotion import decide, versus_rival
+from headway.tasks.registry.promotion_spec import PromotionSpec, SliceLimits
+from headway.tasks.rows.slices import SliceBy, labels_of
+from headway.tasks.stages.evaluate import EvaluationSpec, _evaluate, slices_of, widened
+from headway.tasks.stages.register import RegistrySpec
+from headway.tasks.stages.scoring import ScoringHarness
+from headway.training.config.shards import ShardSpec
+from headway.training.evaluation.measures import CLASSES, NUMBERS, TEXT, TOKEN_IDS, MetricSet
+from headway.training.evaluation.statistics import paired_difference
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.observe.ledger import read_events
+from headway.training.programs.evaluation import Scores
+from tests.tasks.test_promotion import CHALLENGER
 
 NUM_EXAMPLES = 40
 SPEC = EvaluationSpec(bootstrap_resamples=100)
 REGISTRY = RegistrySpec(model="tiny")
-STANDING = Standing(pipeline="nightly", model="tiny", version="4")
+STANDING = ReportContext(pipeline="nightly", model="tiny", version="4")
 RAMP = np.linspace(0.5, 1.5, NUM_EXAMPLES)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MadeUpBench(Bench):
+class MadeUpBench(ScoringHarness):
     """Scores that no rank computed."""
 
-    kind: Yardstick
+    kind: MetricSet
     are_files: bool = True
     own: Scores
     theirs: Scores | str
@@ -50,7 +53,7 @@ class MadeUpBench(Bench):
     ) -> dict[SliceBy, list[str]]:
         return self.cut
 
-    def yardstick(self, run: RunSpec) -> Yardstick:
+    def metric_set(self, run: RunSpec) -> MetricSet:
         return self.kind
 
     @property
@@ -72,7 +75,7 @@ class MadeUpBench(Bench):
         return [b"spam " * 100 for _ in paths]
 
 
-def scores(kind: Yardstick, nats: float, *, baseline: str, num_examples: int = NUM_EXAMPLES) -> Scores:
+def scores(kind: MetricSet, nats: float, *, baseline: str, num_examples: int = NUM_EXAMPLES) -> Scores:
     ramp = RAMP[:num_examples]
 
     def sums(factor: float) -> dict[str, np.ndarray]:
@@ -92,8 +95,8 @@ def scores(kind: Yardstick, nats: float, *, baseline: str, num_examples: int = N
 def judge(context, workspace: Workspace, register):
     """A report on made-up scores, against a champion when there is one."""
 
-    def judged(
-        kind: Yardstick,
+    def evaluated(
+        kind: MetricSet,
         own: Scores,
         theirs: Scores | str | None = None,
         cut: dict[SliceBy, list[str]] | None = None,
@@ -119,7 +122,7 @@ def judge(context, workspace: Workspace, register):
         assert read_candidate(workspace, checkpoint).checkpoint == made.document.checkpoint
         return made.document
 
-    return judged
+    return evaluated
 
 
 def test_a_text_is_judged_in_bits_per_byte_beside_a_bigram_and_xz(judge) -> None:
@@ -132,18 +135,18 @@ def test_a_text_is_judged_in_bits_per_byte_beside_a_bigram_and_xz(judge) -> None
     assert report.metrics["bits_per_byte"].value == pytest.approx(1 / np.log(2) / 4)
     assert set(report.baselines) == {"bigram", "xz -9"}
     assert report.baselines["bigram"] == pytest.approx(2 / np.log(2) / 4)
-    assert versus_rival(report).standing == "passed"
+    assert versus_rival(report).status == "passed"
 
 
 def test_files_that_changed_since_the_snapshot_cost_the_figure_for_scale_and_not_the_run(judge, context) -> None:
     report = judge(TEXT, scores(TEXT, 1.0, baseline="bigram"), has_changed=True)
-    assert set(report.baselines) == {"bigram"} and versus_rival(report).standing == "passed"
-    said = [
+    assert set(report.baselines) == {"bigram"} and versus_rival(report).status == "passed"
+    message = [
         event["message"]
         for event in read_events(context.scratch / "ledger.jsonl")
         if event["event"] == "evaluate.no_xz"
     ]
-    assert said == ["left out: 00: changed since the snapshot was taken."]
+    assert message == ["left out: 00: changed since the snapshot was taken."]
 
 
 def test_ids_are_judged_in_bits_per_token_beside_a_bigram_and_no_compressor(judge) -> None:
@@ -154,7 +157,7 @@ def test_ids_are_judged_in_bits_per_token_beside_a_bigram_and_no_compressor(judg
         ["bigram"],
     )
     assert report.metrics["bits_per_token"].value == pytest.approx(1 / np.log(2))
-    assert versus_rival(report).standing == "passed"
+    assert versus_rival(report).status == "passed"
 
 
 def test_a_classifier_is_judged_in_log_loss_beside_the_class_prior_with_its_accuracy(judge) -> None:
@@ -164,8 +167,8 @@ def test_a_classifier_is_judged_in_log_loss_beside_the_class_prior_with_its_accu
     assert report.metrics["accuracy"].value == 0.75
     assert report.baselines == {"class prior": pytest.approx(2.0)}
     assert list(report.slices) == [f"class {number}" for number in range(4)]
-    assert versus_rival(report).standing == "passed"
-    assert versus_rival(judge(CLASSES, scores(CLASSES, 2.0, baseline="class prior"))).standing == "failed"
+    assert versus_rival(report).status == "passed"
+    assert versus_rival(judge(CLASSES, scores(CLASSES, 2.0, baseline="class prior"))).status == "failed"
     for page in (render_html(report, STANDING), render_markdown(report, STANDING)):
         assert "log loss" in page and "class prior" in page and "accuracy" in page
         assert "tiny version 4 beats the class prior" in page
@@ -175,7 +178,7 @@ def test_the_report_says_what_was_judged_when_against_whom_and_on_how_many_of_ea
     report = judge(CLASSES, scores(CLASSES, 1.1, baseline="class prior"), scores(CLASSES, 1.0, baseline="class prior"))
     (page,) = [workspace.read(f"reports/{name}").decode() for name in workspace.names("reports")]
     assert "tiny version 1 does not beat the champion" in page and "Evaluation of tiny, 20" in page
-    later = dataclasses.replace(STANDING, champion_version="3", champion_since_unix_s=0.0, judged_unix_s=86_400.0)
+    later = dataclasses.replace(STANDING, champion_version="3", champion_since_unix_s=0.0, evaluated_unix_s=86_400.0)
     html, markdown = render_html(report, later), render_markdown(report, later)
     for text in (html, markdown):
         assert (
@@ -188,8 +191,8 @@ def test_the_report_says_what_was_judged_when_against_whom_and_on_how_many_of_ea
 
 
 def test_the_report_says_why_the_weights_are_not_those_of_an_undisturbed_run(judge, workspace) -> None:
-    made_up = scores(CLASSES, 1.0, baseline="class prior")
-    exact, halved = judge(CLASSES, made_up, inexact_resumes=0), judge(CLASSES, made_up, halved_micro_batch=4)
+    synthetic = scores(CLASSES, 1.0, baseline="class prior")
+    exact, halved = judge(CLASSES, synthetic, inexact_resumes=0), judge(CLASSES, synthetic, halved_micro_batch=4)
     assert exact.inexact == "" and b"inexact" not in exact.to_bytes(), "digests of reports stay what they were"
     for page in (render_html(halved, STANDING), render_markdown(halved, STANDING)):
         assert "micro-batch halved to 4 when memory ran out" in page
@@ -212,8 +215,8 @@ def test_a_number_is_judged_by_its_squared_error_beside_the_training_mean(judge)
     assert report.metrics["r2"].value == pytest.approx(0.75)
     for interval in report.metrics.values():
         assert interval.low < interval.value < interval.high
-    assert versus_rival(report).standing == "passed"
-    assert versus_rival(judge(NUMBERS, scores(NUMBERS, 2.0, baseline="training mean"))).standing == "failed"
+    assert versus_rival(report).status == "passed"
+    assert versus_rival(judge(NUMBERS, scores(NUMBERS, 2.0, baseline="training mean"))).status == "failed"
 
 
 def test_champion_and_challenger_are_compared_example_by_example(judge) -> None:
@@ -221,18 +224,18 @@ def test_champion_and_challenger_are_compared_example_by_example(judge) -> None:
     assert better.comparison is not None
     assert better.comparison.champion_value == pytest.approx(1.1)
     assert better.comparison.difference.value == pytest.approx(-0.1)
-    assert versus_rival(better).standing == "passed"
+    assert versus_rival(better).status == "passed"
     worse = judge(CLASSES, scores(CLASSES, 1.1, baseline="class prior"), scores(CLASSES, 1.0, baseline="class prior"))
-    assert versus_rival(worse).standing == "failed"
+    assert versus_rival(worse).status == "failed"
 
 
 def test_a_champion_without_scores_leaves_a_report_that_says_why_and_promotes_nobody(judge, workspace) -> None:
     own = scores(CLASSES, 1.0, baseline="class prior")
     report = judge(CLASSES, own, "its encoder cannot read <today>")
     assert report.comparison is None and report.incomparable is not None
-    assert report.judged_against == report.incomparable.champion
-    assert versus_rival(report).standing == "failed"
-    assert versus_rival(judge(CLASSES, own)).standing == "passed"
+    assert report.compared_with == report.incomparable.champion
+    assert versus_rival(report).status == "failed"
+    assert versus_rival(judge(CLASSES, own)).status == "passed"
     for page in (render_html(report, STANDING), render_markdown(report, STANDING)):
         assert "tiny version 4 cannot be compared with the champion" in page
         assert "its encoder cannot read" in page
@@ -287,6 +290,25 @@ def test_slices_by_a_column_stand_beside_those_that_evaluation_makes_and_may_not
     assert report.comparison.slices["region = south"] == paired_difference(
         nats, other, targets, **a_seventh_of_the_doubt
     ), "all seven together hold at the report's confidence"
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("a|b", "a b"), ("a b", "a\u202eb"), ("a\0b", "a b"), (None, "(none)"), ("x" * 59 + "1" * 9, "x" * 59 + "2" * 9)],
+)
+def test_a_category_that_regresses_hides_behind_no_other_whose_name_looks_like_its_own(
+    judge, one: str | None, other: str
+) -> None:
+    own, theirs = (scores(CLASSES, 1.0, baseline="class prior") for _ in range(2))
+    half = NUM_EXAMPLES // 2
+    own.sums["nats"][:half] *= 1.2
+    own.sums["nats"][half:] *= 0.5
+    by = SliceBy(column="c")
+    report = judge(CLASSES, own, theirs, cut={by: labels_of(by, pa.array([one] * half + [other] * half))})
+    assert [size for name, size in report.slice_sizes.items() if name.startswith("c = ")] == [half] * 2
+    assert report.comparison is not None and report.comparison.difference.high < 0
+    decision = decide(PromotionSpec(slices=SliceLimits(min_examples=5)), report, CHALLENGER)
+    assert "slices" in [check.name for check in decision.failed]
 
 
 def test_scores_on_other_examples_are_not_compared(judge) -> None:

@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
-from data_contracts.documents import Registration
-from tasks import gangs, launch, verify
-from tasks.candidate import Candidate, read_candidate
-from tasks.gangs import gang_for
-from tasks.model_export import export_graph
-from tasks.scoring import Bench
-from tasks.starting_point import Settled
+from headway.data_contracts.store.documents import Registration
+from headway.tasks.core import gangs
+from headway.tasks.core.candidate import Candidate, read_candidate
+from headway.tasks.core.gangs import gang_for
+from headway.tasks.registry.model_export import export_graph
+from headway.tasks.stages import launch, verify
+from headway.tasks.stages.scoring import ScoringHarness
+from headway.tasks.stages.starting_point import ResolvedStart
+from headway.training.config.loader_spec import LoaderSpec, loader_spec
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.launch.base.gang import Gang, LaunchSpec
 from tests.tasks.test_slow_ranks import SLOW
-from training.config import TrainingSpec
-from training.data.loader_spec import LoaderSpec, loader_spec
-from training.launch.spec import Gang, LaunchSpec
 
 LAUNCH = LaunchSpec(loader=LoaderSpec(cache_folder="/fast/disk", cache_bytes=12345))
 
@@ -61,7 +62,7 @@ class Quiet:
 
 
 def train(context, candidate: Candidate) -> None:
-    settled = Settled(candidate.run, "")
+    settled = ResolvedStart(candidate.run, "")
     launch._train(context, TrainingSpec(max_steps=10), LAUNCH, settled, "")
 
 
@@ -70,7 +71,7 @@ def prove(context, candidate: Candidate) -> None:
 
 
 def score(context, candidate: Candidate) -> None:
-    bench = Bench(context=context, launch=LAUNCH, shards=None, source=None)  # type: ignore[arg-type]
+    bench = ScoringHarness(context=context, launch=LAUNCH, shards=None, source=None)  # type: ignore[arg-type]
     bench._run_ranks(candidate, candidate.run.manifest, baselines=True)
 
 
@@ -88,7 +89,9 @@ def test_every_gang_is_told_where_shards_are_kept(context, candidate, started: l
 
 
 def test_ranks_import_the_frozen_code_first(context, candidate: Candidate) -> None:
-    gang = gang_for(context, LAUNCH, candidate.run, "training.worker", context.scratch, "--more", "x", nodes=2)
+    gang = gang_for(
+        context, LAUNCH, candidate.run, "headway.training.programs.worker", context.scratch, "--more", "x", nodes=2
+    )
     assert gang.import_path == (str(context.workspace.local_path("code/none.zip")),)
     assert gang.arguments[:4] == ("--workspace", context.workspace.uri, "--run-spec", candidate.run.sha256)
     assert (gang.arguments[-2:], gang.world_size) == (("--more", "x"), 2)
@@ -102,7 +105,7 @@ def test_a_slow_rank_is_shown_once_however_many_runs_train_at_a_time(
 
     monkeypatch.setattr(gangs, "supervise", be_slow)
     monkeypatch.setattr(launch, "result_files", lambda *_: ())
-    settled = Settled(candidate.run, "")
+    settled = ResolvedStart(candidate.run, "")
     beside = launch.watched_training(context, TrainingSpec(max_steps=10), LAUNCH, settled, "", "another")
     with beside:
         train(context, candidate)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.documents import Link, ShardManifest
-from data_contracts.errors import DataError
-from tasks.heldout_parts import Parts, parts_of, remember_ranking, require_parts
+from headway.data_contracts.store.documents import Link, ShardManifest
+from headway.data_contracts.store.errors import DataError
+from headway.tasks.rows.heldout_parts import Parts, parts_of, remember_ranking, require_parts
+from headway.training.config.shards import ShardSpec
 from tests.tasks.days import SOURCE, TABLE, Days, columns, shards_spec
-from training.data.spec import ShardSpec
+
+pytestmark = pytest.mark.process
 
 SHARE = 0.5
 
@@ -26,34 +28,34 @@ def test_what_ranked_trials_judges_no_more_when_the_share_is_lowered(days: Days)
     days.write(**columns())
     _, shards = shards_of(days)
     before = parts(days, SHARE, shards)
-    assert before.ranking and before.judging and not set(before.ranking) & set(before.judging)
-    assert len(parts(days, SHARE / 2, shards).judging) > len(before.judging), "nothing has ranked yet"
+    assert before.ranking and before.evaluation and not set(before.ranking) & set(before.evaluation)
+    assert len(parts(days, SHARE / 2, shards).evaluation) > len(before.evaluation), "nothing has ranked yet"
 
     remember_ranking(days.context, SHARE, shards_spec(TABLE))
     remember_ranking(days.context, SHARE / 2, shards_spec(TABLE))
     assert parts(days, SHARE, shards) == before
     fewer, none, more = (parts(days, share, shards) for share in (SHARE / 2, 0.0, 1.5 * SHARE))
-    assert set(fewer.ranking) < set(before.ranking) and fewer.judging == before.judging
-    assert none == Parts(ranking=[], judging=before.judging)
-    assert set(more.ranking) > set(before.ranking) and set(more.judging) < set(before.judging)
+    assert set(fewer.ranking) < set(before.ranking) and fewer.evaluation == before.evaluation
+    assert none == Parts(ranking=[], evaluation=before.evaluation)
+    assert set(more.ranking) > set(before.ranking) and set(more.evaluation) < set(before.evaluation)
 
 
 def test_a_smaller_split_gives_back_nothing_that_ranked_and_another_split_begins_anew(days: Days) -> None:
     days.write(**columns())
     remember_ranking(days.context, SHARE, shards_spec(TABLE))
     _, smaller = shards_of(days, heldout_fraction=0.3 * SHARE)
-    with pytest.raises(DataError, match=r"0 rank trials and 0 judge; [1-9]\d* ranked trials before"):
+    with pytest.raises(DataError, match=r"0 rank trials and 0 evaluate; [1-9]\d* ranked trials before"):
         parts(days, 0.0, smaller)
     _, other = shards_of(days, split_salt="another")
     assert not parts(days, 0.0, other).ranking
     num_heldout = sum(group.num_samples for group in other.groups if group.split == "heldout")
-    assert len(parts(days, 0.0, other).judging) == num_heldout
+    assert len(parts(days, 0.0, other).evaluation) == num_heldout
 
 
 def test_parts_are_asked_for_before_training_and_read_from_the_source_once(days: Days) -> None:
     days.write(**columns())
     manifest, shards = shards_of(days)
-    with pytest.raises(DataError, match=r"0 rank trials and \d+ judge"):
+    with pytest.raises(DataError, match=r"0 rank trials and \d+ evaluate"):
         require_parts(days.context, 0.001, SOURCE, manifest)
     require_parts(days.context, SHARE, SOURCE, manifest)
     days.write(**columns(b=[2.0] * 40))
@@ -76,9 +78,11 @@ def test_of_a_given_split_a_share_ranks_and_what_ranked_judges_no_more_whatever_
     counts = {split: sum(g.num_samples for g in shards.groups if g.split == split) for split in ("train", "heldout")}
     assert counts == {"train": 20, "heldout": 10}
     before = parts(days, SHARE, shards)
-    assert before.ranking and before.judging and len(before.ranking) + len(before.judging) == 10
+    assert before.ranking and before.evaluation and len(before.ranking) + len(before.evaluation) == 10
     remember_ranking(days.context, SHARE, spec)
-    assert parts(days, 0.0, shards) == Parts(ranking=[], judging=before.judging)
+    assert parts(days, 0.0, shards) == Parts(ranking=[], evaluation=before.evaluation)
     _, more = given("test", "valid")
     wider = parts(days, 0.0, more)
-    assert len(before.judging) < len(wider.judging) < 20, "neither those that ranked, nor others by the same hashes"
+    assert len(before.evaluation) < len(wider.evaluation) < 20, (
+        "neither those that ranked, nor others by the same hashes"
+    )

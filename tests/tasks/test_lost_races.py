@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 
-from data_contracts import refs
-from data_contracts.documents import ContractReceipt, RunSpec
-from data_contracts.errors import RefConflict, RunStopped
-from data_contracts.publication import Workspace
-from data_contracts.sources import SourceSpec, take_snapshot
-from tasks import champion, current_run, model_refs
-from tasks.acceptance import accept, accepted_ref
-from tasks.context import RunContext
-from tasks.fitted_refs import fitted_ref
-from tasks.shard import current_fitted_state
-from tasks.starting_point import Settled, start_ref, write_down_start
-from training.data.spec import BytePairSpec, ShardSpec
+from headway.data_contracts.sources.reading import SourceSpec, take_snapshot
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.documents import ContractReceipt, RunSpec
+from headway.data_contracts.store.errors import RefConflict, RunStopped
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.core.context import RunContext
+from headway.tasks.ownership import current_run, pipeline_history
+from headway.tasks.registry import champion, model_refs
+from headway.tasks.rows.acceptance import accept, accepted_ref
+from headway.tasks.rows.fitted_refs import fitted_ref
+from headway.tasks.stages.shard import current_fitted_state
+from headway.tasks.stages.starting_point import ResolvedStart, record_start, start_ref
+from headway.training.config.shards import BytePairSpec, ShardSpec
 
 from .conftest import MODEL, NOWHERE, link, make_context
 
@@ -93,17 +94,17 @@ def test_the_state_that_another_retrain_fitted_first_is_taken(workspace, ours, t
 def test_the_same_challenger_receipt_and_start_are_written_down_once(workspace, ours, theirs) -> None:
     model, receipt, start = link("registration", "1"), link("contract-receipt", "2"), link("checkpoint", "3")
     links = {"receipt": receipt, "fitted": link("fitted-state"), "manifest": link("shard-manifest")}
-    begun = RunSpec(pipeline=MODEL, config={}, code=NOWHERE, environment=NOWHERE, start=start, **links)
+    started = RunSpec(pipeline=MODEL, config={}, code=NOWHERE, environment=NOWHERE, start=start, **links)
 
     def write_down(context: RunContext) -> None:
-        champion.point(context, MODEL, "challenger", model, reason="newest candidate", detail={"version": "1"})
+        champion.move_alias(context, MODEL, "challenger", model, reason="newest candidate", detail={"version": "1"})
 
     for write, name in (
         (write_down, model_refs.alias_ref(MODEL, "challenger")),
         (lambda context: accept(context, receipt), accepted_ref(MODEL)),
         (
-            lambda context: write_down_start(context, Settled(begun, "")),
-            start_ref(begun.model_copy(update={"start": None})),
+            lambda context: record_start(context, ResolvedStart(started, "")),
+            start_ref(started.model_copy(update={"start": None})),
         ),
     ):
         workspace.rival = lambda write=write: write(theirs)
@@ -121,7 +122,7 @@ def test_a_model_that_another_retrain_made_champion_at_the_same_moment_is_champi
     model = link("registration", "1")
 
     def crown(context: RunContext) -> bool:
-        return champion.crown_unless_it_is(
+        return champion.ensure_champion(
             context, MODEL, model, expected=None, why="better", detail={"version": "1", "how": "retrain"}
         )
 
@@ -134,31 +135,29 @@ def test_another_model_that_became_champion_at_the_same_moment_is_not_replaced_u
     ours, theirs, workspace
 ) -> None:
     detail = {"version": "1", "how": "retrain"}
-    workspace.rival = lambda: champion.crown(
+    workspace.rival = lambda: champion.set_champion(
         theirs, MODEL, link("registration", "1"), expected=None, why="better", detail=detail
     )
     with pytest.raises(RefConflict):
-        champion.crown_unless_it_is(ours, MODEL, link("registration", "2"), expected=None, why="better", detail=detail)
+        champion.ensure_champion(ours, MODEL, link("registration", "2"), expected=None, why="better", detail=detail)
 
 
 def test_a_run_begun_while_another_ends_is_the_current_one(workspace, ours, theirs) -> None:
-    current_run.begin(theirs, "a" * 64)
-    workspace.rival = lambda: current_run.finish(theirs)
-    current_run.begin(ours, "b" * 64)
-    now = current_run.read(workspace, MODEL)
-    assert now is not None
-    assert (now.run, now.state) == ("b" * 16, "begun")
+    current_run.start(theirs, "a" * 64)
+    workspace.rival = lambda: current_run.finish(theirs, 0.0)
+    current_run.start(ours, "b" * 64)
+    now = pipeline_history.read(workspace, MODEL)
+    assert (now.run, now.state) == ("b" * 16, "started")
 
 
 def test_a_window_that_cuts_two_retrains_of_one_run_is_one_window(workspace, ours, theirs) -> None:
-    current_run.begin(ours, "a" * 64)
-    current_run.begin(theirs, "a" * 64)
+    current_run.start(ours, "a" * 64)
+    current_run.start(theirs, "a" * 64)
 
     def cut(context: RunContext) -> None:
-        with pytest.raises(RunStopped), current_run.on_record(context, starving_after=5):
+        with pytest.raises(RunStopped), current_run.recording_the_end(context, starving_after=5):
             raise RunStopped("the window closes.", reason="window closed")
 
     workspace.rival = lambda: cut(theirs)
     cut(ours)
-    now = current_run.read(workspace, MODEL)
-    assert now is not None and now.windows_cut == 1
+    assert pipeline_history.read(workspace, MODEL).windows_cut == 1

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts import refs
-from data_contracts.documents import EvaluationReport, Interval, Link, Registration
-from data_contracts.publication import Workspace
-from tasks import champion, decisions, mlflow_store, model_facts, model_refs
-from tasks.champion import judge
-from tasks.context import RunContext
-from tasks.model_card import MAX_DESCRIPTION, attach, card_path, render
-from tasks.model_versions import ModelVersions, lineage
-from tasks.promotion_decision import Decision
-from tasks.promotion_spec import PromotionSpec
-from training.export import write_graph
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.documents import EvaluationReport, Interval, Link, Registration
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.core.context import RunContext
+from headway.tasks.registry import champion, decisions, mlflow_store, model_facts, model_refs
+from headway.tasks.registry.champion import decide_promotion
+from headway.tasks.registry.model_card import MAX_DESCRIPTION, attach, card_path, render
+from headway.tasks.registry.model_versions import ModelVersions, lineage
+from headway.tasks.registry.promotion_decision import Decision
+from headway.tasks.registry.promotion_spec import PromotionSpec
+from headway.training.programs.export import write_graph
 
 MODEL = "tiny"
 
@@ -90,7 +90,7 @@ def test_of_two_that_write_a_card_at_once_the_later_one_does_not_undo_what_the_o
     def move() -> None:
         entry = refs.current(workspace, model_refs.alias_ref(MODEL, "champion"))
         detail = {"version": "1", "how": "rollback", "by": "another host"}
-        champion.crown(context, MODEL, one[0], expected=entry, why=f"move {len(moves)}", detail=detail)
+        champion.set_champion(context, MODEL, one[0], expected=entry, why=f"move {len(moves)}", detail=detail)
         moves.append(entry)
 
     def slowly(run_id: str, text: str, file: str) -> None:
@@ -111,15 +111,16 @@ def test_of_two_that_write_a_card_at_once_the_later_one_does_not_undo_what_the_o
 def test_size_signature_and_example_are_read_from_the_registered_files(workspace: Workspace, register) -> None:
     registration, evaluation = register(1)
     policy = PromotionSpec(max_model_bytes=len(b"weights 1"))
-    checks = {check.name: check for check in judge(workspace, policy, registration, evaluation, None).checks}
-    assert [checks[name].standing for name in ("size", "signature", "input example")] == ["passed"] * 3
+    checks = {check.name: check for check in decide_promotion(workspace, policy, registration, evaluation, None).checks}
+    assert [checks[name].status for name in ("size", "signature", "input example")] == ["passed"] * 3
     document = workspace.load(registration, Registration)
     kept = tuple(file for file in document.artifacts if not file.path.endswith("input_example.json"))
     bare = workspace.publish_document(document.model_copy(update={"artifacts": kept}))
-    decision = judge(workspace, policy, bare, evaluation, None)
+    decision = decide_promotion(workspace, policy, bare, evaluation, None)
     assert [check.name for check in decision.failed] == ["input example"]
 
 
+@pytest.mark.process
 def test_the_registered_graph_is_timed_once_and_one_that_cannot_be_called_is_refused_with_the_reason(
     workspace: Workspace, register, tmp_path: Path, monkeypatch
 ) -> None:
@@ -130,7 +131,7 @@ def test_the_registered_graph_is_timed_once_and_one_that_cannot_be_called_is_ref
 
     registration, evaluation = register(1)
     document, policy = workspace.load(registration, Registration), PromotionSpec(max_latency_ms=1e6)
-    refused = judge(workspace, policy, registration, evaluation, None)
+    refused = decide_promotion(workspace, policy, registration, evaluation, None)
     assert [check.name for check in refused.failed] == ["latency"]
     assert "not known (" in refused.reason and "the graph is refused" in refused.reason
 
@@ -142,30 +143,30 @@ def test_the_registered_graph_is_timed_once_and_one_that_cannot_be_called_is_ref
     graph = workspace.publish_file(tmp_path / "model.pt2", document.artifacts[1].path)
     made = document.model_copy(update={"artifacts": (document.artifacts[0], graph, document.artifacts[2])})
     registration = workspace.publish_document(made)
-    timed = judge(workspace, policy, registration, evaluation, None)
+    timed = decide_promotion(workspace, policy, registration, evaluation, None)
     (latency,) = (check for check in timed.checks if check.name == "latency")
-    assert latency.standing == "passed" and latency.value is not None and 0 < latency.value < 1e6
+    assert latency.status == "passed" and latency.value is not None and 0 < latency.value < 1e6
     decisions.record(workspace, timed, version="1", by="a test")
-    again = judge(workspace, policy, registration, evaluation, None)
+    again = decide_promotion(workspace, policy, registration, evaluation, None)
     assert again == timed, "what was measured is remembered"
     monkeypatch.setattr(model_facts, "latency_of", lambda *_: 7.0)
-    anew = judge(workspace, policy, registration, evaluation, None, measure=True)
+    anew = decide_promotion(workspace, policy, registration, evaluation, None, measure=True)
     assert "latency 7 ms" in told(anew), "and is timed again where somebody asks for it"
     monkeypatch.setattr(model_facts, "machine_here", lambda: "another machine")
     monkeypatch.setattr(champion, "machine_here", model_facts.machine_here)
-    elsewhere = judge(workspace, policy, registration, evaluation, None)
+    elsewhere = decide_promotion(workspace, policy, registration, evaluation, None)
     assert "latency 7 ms" in told(elsewhere) and told(elsewhere).endswith("measured on another machine")
 
     monkeypatch.undo()
     unsigned = workspace.publish("models/tiny/unsigned/MLmodel", b"saved_input_example_info: {artifact_path: x.json}\n")
     example = workspace.publish("models/tiny/unsigned/x.json", b"[[1]]")
     registration = workspace.publish_document(made.model_copy(update={"artifacts": (unsigned, graph, example)}))
-    refused = judge(workspace, policy, registration, evaluation, None)
+    refused = decide_promotion(workspace, policy, registration, evaluation, None)
     assert [check.name for check in refused.failed] == ["latency", "signature"]
     assert "its signature does not say of which type the input example is" in refused.reason
 
 
 def test_data_whose_age_nobody_knows_are_not_fresh(workspace: Workspace, register) -> None:
-    decision = judge(workspace, PromotionSpec(max_data_age_s=1e9), *register(1), None)
+    decision = decide_promotion(workspace, PromotionSpec(max_data_age_s=1e9), *register(1), None)
     assert [check.name for check in decision.failed] == ["freshness"]
     assert decision.reason == "freshness is limited and not known"

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from data_contracts import refs
-from data_contracts.documents import Link
-from data_contracts.errors import RegistryError
-from data_contracts.publication import Workspace
-from tasks import mlflow_store, model_refs
-from tasks.context import RunContext
-from tasks.file_lock import holding
-from tasks.model_versions import REGISTRATION_TAG, ModelVersions, lineage, model_versions
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.documents import Link
+from headway.data_contracts.store.errors import EnvironmentProblem, RegistryError
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.core.context import RunContext
+from headway.tasks.registry import mlflow_store, model_refs
+from headway.tasks.registry.file_lock import holding
+from headway.tasks.registry.model_versions import REGISTRATION_TAG, ModelVersions, lineage, model_versions
 from tests.waiting import DEADLINE_S, wait_until
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ from pathlib import Path
 sys.path.insert(0, "tests/tasks")
 import mlflow
 from conftest import make_context
-from data_contracts.documents import Link
-from data_contracts.publication import Workspace
-from tasks.model_versions import ModelVersions, model_versions
+from headway.data_contracts.store.documents import Link
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.registry.model_versions import ModelVersions, model_versions
 
 workspace_uri, folder, go, sha256, dies = sys.argv[1:]
 if dies == "dies":
@@ -58,7 +58,7 @@ OPEN = """
 import sys, time
 from pathlib import Path
 import mlflow
-from tasks.mlflow_store import connect
+from headway.tasks.registry.mlflow_store import connect
 print("ready", flush=True)
 while not Path(sys.argv[2]).exists():
     time.sleep(0.001)
@@ -116,21 +116,23 @@ def registered(client: MlflowClient) -> Counter[str]:
     return Counter(version.tags[REGISTRATION_TAG] for version in client.search_model_versions(f"name = '{MODEL}'"))
 
 
+@pytest.mark.process
 def test_flows_that_register_at_once_make_one_version_for_each_checkpoint(
     workspace: Workspace, register, start, tmp_path: Path
 ) -> None:
     (one, _), (other, _) = register(1), register(2)
     flows = [start(registration) for registration in (one, one, other)]
     go(flows, tmp_path)
-    said = [flow.communicate(timeout=DEADLINE_S) for flow in flows]
-    assert [flow.returncode for flow in flows] == [0] * 3, said
+    message = [flow.communicate(timeout=DEADLINE_S) for flow in flows]
+    assert [flow.returncode for flow in flows] == [0] * 3, message
     assert registered(client_of(workspace)) == {one.sha256: 1, other.sha256: 1}
     first, second = (model_refs.version_of(workspace, MODEL, registration) for registration in (one, other))
-    assert [out.strip() for out, _ in said] == [first, first, second]
+    assert [out.strip() for out, _ in message] == [first, first, second]
     assert {first, second} == {"1", "2"}
     assert len(client_of(workspace).search_runs(["1"])) == 2
 
 
+@pytest.mark.process
 def test_a_flow_killed_between_making_a_version_and_writing_it_down_leaves_no_second_one(
     workspace: Workspace, context: RunContext, register, start, tmp_path: Path
 ) -> None:
@@ -149,6 +151,7 @@ def test_a_flow_killed_between_making_a_version_and_writing_it_down_leaves_no_se
     assert registered(client_of(workspace)) == {registration.sha256: 1}
 
 
+@pytest.mark.process
 def test_processes_that_open_a_new_store_at_once_do_not_spoil_it_for_each_other(tmp_path: Path) -> None:
     opening = [
         subprocess.Popen(
@@ -161,10 +164,11 @@ def test_processes_that_open_a_new_store_at_once_do_not_spoil_it_for_each_other(
         for _ in range(2)
     ]
     go(opening, tmp_path)
-    said = [process.communicate(timeout=DEADLINE_S) for process in opening]
-    assert [process.returncode for process in opening] == [0] * 2, said
+    message = [process.communicate(timeout=DEADLINE_S) for process in opening]
+    assert [process.returncode for process in opening] == [0] * 2, message
 
 
+@pytest.mark.process
 def test_a_store_whose_maker_is_killed_in_the_midst_of_it_is_made_anew(tmp_path: Path) -> None:
     database, unfinished = tmp_path / "new.db", tmp_path / ".new.db.unfinished"
     (tmp_path / "go").touch()
@@ -248,3 +252,9 @@ def test_a_waiting_flow_has_a_deadline_and_names_who_was_late(tmp_path: Path) ->
     assert time.monotonic() - begun_s >= 0.2
     with holding(path, within_s=0):
         pass
+
+
+def test_a_store_in_a_folder_that_went_away_is_made_nowhere_anew(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match="is not there"):
+        mlflow_store.connect(f"sqlite:///{tmp_path}/gone/new.db")
+    assert list(tmp_path.iterdir()) == []

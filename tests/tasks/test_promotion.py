@@ -8,10 +8,17 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from data_contracts.documents import Comparison, EvaluationReport, ExpectationVerdict, Incomparable, Interval, Link
-from tasks.promotion import decide, versus_rival
-from tasks.promotion_decision import Check, Decision, Subject
-from tasks.promotion_spec import PromotionSpec, Shadow, SliceLimits
+from headway.data_contracts.store.documents import (
+    ChampionComparison,
+    EvaluationReport,
+    ExpectationVerdict,
+    Incomparable,
+    Interval,
+    Link,
+)
+from headway.tasks.registry.promotion import decide, versus_rival
+from headway.tasks.registry.promotion_decision import Decision, PromotionCheck, Subject
+from headway.tasks.registry.promotion_spec import PromotionSpec, Shadow, SliceLimits
 
 SHA = "0" * 64
 CHAMPION = Link(kind="registration", sha256="c" * 64)
@@ -49,7 +56,7 @@ def report(
     comparison = None
     if difference is not None:
         by_slice = {name: found for name, (found, _) in slices.items()}
-        comparison = Comparison(
+        comparison = ChampionComparison(
             champion=CHAMPION, metric="log_loss", champion_value=2.0, difference=difference, slices=by_slice
         )
     given: dict[str, Any] = {
@@ -71,12 +78,12 @@ def report(
     return EvaluationReport(**(given | fields))
 
 
-def judged(policy: PromotionSpec | None = None, **fields: Any) -> Decision:
+def evaluated(policy: PromotionSpec | None = None, **fields: Any) -> Decision:
     """A challenger that is better than the champion, but for what the test says."""
     return decide(policy or PromotionSpec(), report(**{"difference": GOOD, **fields}), CHALLENGER)
 
 
-def line(decision: Decision, name: str) -> Check:
+def line(decision: Decision, name: str) -> PromotionCheck:
     (check,) = (check for check in decision.checks if check.name == name)
     return check
 
@@ -94,12 +101,12 @@ def test_a_first_model_must_beat_its_baseline_beyond_doubt(difference: Interval,
     decision = decide(PromotionSpec(), report(difference), FIRST)
     assert decision.promote is promote
     assert "bigram" in decision.reason
-    assert line(decision, "champion").standing == "not judged"
+    assert line(decision, "champion").status == "not judged"
 
 
 @pytest.mark.parametrize(("difference", "promote"), CASES)
 def test_a_challenger_must_beat_the_champion_on_the_same_examples(difference: Interval, promote: bool) -> None:
-    decision = judged(difference=difference)
+    decision = evaluated(difference=difference)
     assert decision.promote is promote
     assert "champion" in decision.reason
     assert [check.name for check in decision.failed] == ([] if promote else ["champion"])
@@ -107,17 +114,17 @@ def test_a_challenger_must_beat_the_champion_on_the_same_examples(difference: In
 
 def test_where_greater_is_better_the_comparison_turns_round() -> None:
     better, worse = BAD, GOOD
-    assert versus_rival(report(worse, difference=better, greater_is_better=True)).standing == "passed"
-    assert versus_rival(report(better, difference=worse, greater_is_better=True)).standing == "failed"
-    assert versus_rival(report(better, greater_is_better=True)).standing == "passed"
-    assert versus_rival(report(worse, greater_is_better=True)).standing == "failed"
+    assert versus_rival(report(worse, difference=better, greater_is_better=True)).status == "passed"
+    assert versus_rival(report(better, difference=worse, greater_is_better=True)).status == "failed"
+    assert versus_rival(report(better, greater_is_better=True)).status == "passed"
+    assert versus_rival(report(worse, greater_is_better=True)).status == "failed"
 
 
 MONTH = Shadow(slice="month = 9", margin=-0.05, min_examples=30)
 
 
 @pytest.mark.parametrize(
-    ("difference", "size", "said"),
+    ("difference", "size", "message"),
     [
         pytest.param(interval(-0.1, 0.0, 0.04), 30, "", id="no worse than it may be"),
         pytest.param(interval(-0.1, 0.0, 0.06), 30, "it is not better than the champion by more than -0", id="worse"),
@@ -125,26 +132,26 @@ MONTH = Shadow(slice="month = 9", margin=-0.05, min_examples=30)
     ],
 )
 def test_a_challenger_stands_beside_the_champion_on_a_part_of_the_examples_by_a_margin_of_its_own(
-    difference: Interval, size: int, said: str
+    difference: Interval, size: int, message: str
 ) -> None:
     policy = PromotionSpec(shadow=MONTH, slices=None)
-    decision = judged(policy, slices={"month = 9": (difference, size), "month = 8": (BAD, 99)})
-    assert decision.promote == (not said) and said in decision.reason
-    assert line(decision, "shadow").standing == ("failed" if said else "passed")
+    decision = evaluated(policy, slices={"month = 9": (difference, size), "month = 8": (BAD, 99)})
+    assert decision.promote == (not message) and message in decision.reason
+    assert line(decision, "shadow").status == ("failed" if message else "passed")
 
 
 def test_a_part_that_nobody_cut_out_promotes_nobody_but_a_first_model() -> None:
-    refused = judged(PromotionSpec(shadow=MONTH), slices={"month = 8": (GOOD, 99)})
+    refused = evaluated(PromotionSpec(shadow=MONTH), slices={"month = 8": (GOOD, 99)})
     assert [check.name for check in refused.failed] == ["shadow"] and "; there are month = 8" in refused.reason
     first = decide(PromotionSpec(shadow=MONTH), report(GOOD), FIRST)
-    assert first.promote and line(first, "shadow").standing == "not judged"
-    assert "shadow" not in {check.name for check in judged().checks}, "and is no line of who does not ask"
+    assert first.promote and line(first, "shadow").status == "not judged"
+    assert "shadow" not in {check.name for check in evaluated().checks}, "and is no line of who does not ask"
     assert "shadow" not in PromotionSpec().model_dump(), "nor of a policy as it was written down before"
 
 
 def test_a_challenger_must_be_better_by_more_than_the_margin() -> None:
-    assert judged(PromotionSpec(margin=0.04)).promote
-    refused = judged(PromotionSpec(margin=0.05))
+    assert evaluated(PromotionSpec(margin=0.04)).promote
+    refused = evaluated(PromotionSpec(margin=0.05))
     assert not refused.promote and "by more than 0.05" in refused.reason
     assert (line(refused, "champion").value, line(refused, "champion").limit) == (0.05, 0.05)
 
@@ -167,40 +174,40 @@ def test_a_floor_of_a_figure_that_the_report_lacks_is_not_held() -> None:
 
 def test_one_slice_that_regresses_beyond_doubt_refuses_a_model_that_is_better_on_the_whole() -> None:
     slices = {"a/": (GOOD, 30), "b/": (BAD, 30), "c/": (interval(-0.1, 0.1, 0.3), 30)}
-    refused = judged(slices=slices)
+    refused = evaluated(slices=slices)
     assert [check.name for check in refused.failed] == ["slices"]
     assert refused.reason == "1 of 3 slices regress: b/ +0.1000 [+0.0500, +0.2000]"
-    assert judged(PromotionSpec(slices=SliceLimits(may_lose=0.05)), slices=slices).promote
-    assert judged(PromotionSpec(slices=None), slices=slices).promote
+    assert evaluated(PromotionSpec(slices=SliceLimits(may_lose=0.05)), slices=slices).promote
+    assert evaluated(PromotionSpec(slices=None), slices=slices).promote
 
 
 def test_a_slice_with_few_examples_is_not_judged_and_the_line_says_so() -> None:
-    decision = judged(slices={"a/": (GOOD, 30), "b/": (BAD, 19)})
+    decision = evaluated(slices={"a/": (GOOD, 30), "b/": (BAD, 19)})
     assert decision.promote
     assert "1 not judged: no comparison, or fewer than 20 examples" in line(decision, "slices").detail
-    assert line(judged(slices={"b/": (BAD, 19)}), "slices").standing == "not judged"
-    assert line(judged(slices={"b/": (BAD, 20)}), "slices").standing == "failed"
+    assert line(evaluated(slices={"b/": (BAD, 19)}), "slices").status == "not judged"
+    assert line(evaluated(slices={"b/": (BAD, 20)}), "slices").status == "failed"
 
 
 def test_slices_turn_round_too_where_greater_is_better() -> None:
     slices = {"a/": (GOOD, 30)}
-    assert [c.name for c in judged(difference=BAD, greater_is_better=True, slices=slices).failed] == ["slices"]
+    assert [c.name for c in evaluated(difference=BAD, greater_is_better=True, slices=slices).failed] == ["slices"]
 
 
 OTHER = Link(kind="manifest", sha256="1" * 64)
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"manifest": OTHER}, "was evaluated on other data (manifest 111111111111 instead of manifest 000000000000)"),
         ({"checkpoint": OTHER}, "was evaluated as another checkpoint"),
         ({"difference": None}, "was judged against another champion than today's; run again"),
     ],
 )
-def test_a_report_on_anything_else_decides_nothing(fields: dict[str, Any], said: str) -> None:
-    decision = judged(**fields)
-    assert not decision.promote and said in line(decision, "data").detail and said in decision.reason
+def test_a_report_on_anything_else_decides_nothing(fields: dict[str, Any], message: str) -> None:
+    decision = evaluated(**fields)
+    assert not decision.promote and message in line(decision, "data").detail and message in decision.reason
 
 
 def test_what_cannot_be_compared_with_the_champion_is_not_promoted_however_good_it_is() -> None:
@@ -231,11 +238,11 @@ def test_a_limit_holds_at_its_figure_fails_beyond_it_and_fails_unknown(
 ) -> None:
     policy, better = PromotionSpec(**limit), report(difference=GOOD)
     cases = ((1_000, "passed"), (1_001, "failed"), (None, "failed"))
-    for value, standing in cases:
+    for value, status in cases:
         decision = decide(policy, better, replace(CHALLENGER, **{known: value}))
-        assert line(decision, name).standing == standing, value
-        assert decision.promote is (standing == "passed")
-    assert line(decide(PromotionSpec(), better, replace(CHALLENGER, **{known: 1_001})), name).standing == "not judged"
+        assert line(decision, name).status == status, value
+        assert decision.promote is (status == "passed")
+    assert line(decide(PromotionSpec(), better, replace(CHALLENGER, **{known: 1_001})), name).status == "not judged"
 
 
 @pytest.mark.parametrize(("has", "name"), [("has_signature", "signature"), ("has_input_example", "input example")])
@@ -244,21 +251,21 @@ def test_a_model_that_does_not_say_what_it_takes_is_refused_unless_the_policy_al
     refused = decide(PromotionSpec(), better, bare)
     assert [check.name for check in refused.failed] == [name] and "has not" in refused.reason
     allowed = decide(PromotionSpec(signature=False, input_example=False), better, bare)
-    assert allowed.promote and line(allowed, name).standing == "not judged"
+    assert allowed.promote and line(allowed, name).status == "not judged"
 
 
 def test_all_that_speaks_against_a_model_is_said_at_once() -> None:
-    held = replace(CHALLENGER, held_back="promotion was switched off for this run", has_signature=False)
+    held = replace(CHALLENGER, blocked_reason="promotion was switched off for this run", has_signature=False)
     decision = decide(PromotionSpec(floors={"accuracy": 0.9}), report(difference=BAD), held)
     assert [check.name for check in decision.failed] == ["permission", "champion", "floor of accuracy", "signature"]
-    for said in ("switched off", "does not beat the champion", "misses its floor", "has not a signature"):
-        assert said in decision.reason
+    for message in ("switched off", "does not beat the champion", "misses its floor", "has not a signature"):
+        assert message in decision.reason
 
 
 def test_every_check_has_one_line_whatever_comes_of_it() -> None:
     names = ["permission", "data", "baseline", "champion", "floor", "slices", "size", "latency", "freshness"]
     names += ["signature", "input example"]
-    for decision in (decide(PromotionSpec(), report(), FIRST), judged(difference=BAD)):
+    for decision in (decide(PromotionSpec(), report(), FIRST), evaluated(difference=BAD)):
         assert [check.name for check in decision.checks] == names
         assert all(check.detail for check in decision.checks)
 
@@ -266,8 +273,8 @@ def test_every_check_has_one_line_whatever_comes_of_it() -> None:
 def test_a_decision_that_only_the_clock_changed_says_the_same() -> None:
     policy, better = PromotionSpec(max_data_age_s=100.0), report(difference=GOOD)
     young, older, stale = (decide(policy, better, replace(CHALLENGER, data_age_s=age)) for age in (1.0, 2.0, 200.0))
-    assert young.says_the_same(older) and young != older
-    assert not young.says_the_same(stale)
+    assert young.is_same_decision(older) and young != older
+    assert not young.is_same_decision(stale)
 
 
 def leaked(passed: bool) -> Subject:
@@ -284,4 +291,14 @@ def test_a_model_whose_label_one_input_tells_is_not_promoted_without_a_word() ->
     allowed = decide(PromotionSpec(label_leak="allow"), report(), leaked(passed=False))
     assert allowed.promote and "the policy allows it" in line(allowed, "label leak").detail
     assert decide(PromotionSpec(), report(), leaked(passed=True)).promote
+    near = ExpectationVerdict(
+        rule_id="likely-label-leak",
+        description="",
+        severity="warning",
+        passed=False,
+        observed="`fee` alone nearly tells `left`",
+    )
+    warned = decide(PromotionSpec(), report(), replace(leaked(passed=True), likely_leak=near))
+    assert warned.promote and "`fee` alone nearly tells `left`" in line(warned, "likely label leak").detail
+    assert "`fee` alone nearly tells `left`" in warned.reason and "refuses nothing" in warned.reason
     assert not any(check.name == "label leak" for check in decide(PromotionSpec(), report(), FIRST).checks)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from data_contracts.digests import canonical_json
-from data_contracts.documents import (
+from headway.data_contracts.store.digests import canonical_json
+from headway.data_contracts.store.documents import (
     CheckpointManifest,
     ContractReceipt,
     EvaluationReport,
@@ -17,12 +17,13 @@ from data_contracts.documents import (
     RunSpec,
     ShardManifest,
 )
-from data_contracts.errors import IntegrityError
-from data_contracts.publication import Workspace
-from tasks.prove import Proof, _belong_together, _checkpoint, _receipt, _run
+from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.prove.proof import ChainProof
+from headway.tasks.prove.prove import _belong_together, _checkpoint, _receipt, _run
+from headway.training.checkpoint.layout import RESULT_NAME, run_folder
 from tests.tasks.conftest import Register, link
 from tests.tasks.past_work import Made, Maker
-from training.checkpoint.layout import RESULT_NAME, run_folder
 
 
 def receipt_with_a_quarantine(workspace: Workspace) -> ContractReceipt:
@@ -62,14 +63,14 @@ def made(workspace: Workspace) -> Made:
     return maker.run(1, maker.data(1))
 
 
-def broken(bond: str) -> Proof:
-    return Proof(what="chain", standing="broken", detail=f"it is not true that {bond}")
+def broken(bond: str) -> ChainProof:
+    return ChainProof(what="chain", status="broken", detail=f"it is not true that {bond}")
 
 
-def verdict(workspace: Workspace, run: RunSpec) -> Proof | None:
+def verdict(workspace: Workspace, run: RunSpec) -> ChainProof | None:
     """The first link that is broken."""
     proofs = _run(workspace, workspace.publish_document(run))
-    return next((proof for proof in proofs if proof.standing == "broken"), None)
+    return next((proof for proof in proofs if proof.status == "broken"), None)
 
 
 def test_documents_that_are_whole_and_do_not_name_one_another_prove_no_run(workspace: Workspace, made: Made) -> None:
@@ -122,7 +123,7 @@ def test_documents_that_are_whole_and_of_other_models_prove_no_registration(
     checkpoint = workspace.load(registration.checkpoint, CheckpointManifest)
     run = workspace.load(registration.run, RunSpec)
     whole = (registration.model, registration, evaluation, checkpoint, run)
-    assert _belong_together(*whole).standing == "proved"
+    assert _belong_together(*whole).status == "proved"
     elsewhere = evaluation.model_copy(update={"manifest": link("manifest", "1")})
     for place, stranger, bond in (
         (0, "another", "the registration carries the model's name"),
@@ -135,7 +136,7 @@ def test_documents_that_are_whole_and_of_other_models_prove_no_registration(
 
 def test_a_run_whose_result_is_another_checkpoint_does_not_prove_this_one(workspace: Workspace, made: Made) -> None:
     manifest = workspace.load(made.checkpoint, CheckpointManifest)
-    assert [proof.standing for proof in _checkpoint(workspace, manifest, made.run)] == ["proved"]
+    assert [proof.status for proof in _checkpoint(workspace, manifest, made.run)] == ["proved"]
     where = f"{run_folder(made.run)}/{RESULT_NAME}"
     ended = json.loads(workspace.read(where))
     for change in ({"step": 2, "checkpoint": "step-00000002"}, {"manifest_sha256": "0" * 64}):

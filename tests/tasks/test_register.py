@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from data_contracts.documents import Link
-from tasks.register import RegistrySpec, registration_inputs
+from headway.data_contracts.store.documents import Link
+from headway.tasks.stages.register import RegistrySpec, registration_inputs
 
 CHECKPOINT = Link(kind="checkpoint", sha256="c" * 64)
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import ConfigError, EnvironmentProblem
-from data_contracts.publication import Workspace
-from tasks.resumed_run import go_back
-from tasks.run_claims import claimed_run
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.ownership.run_lease import leased_run
+from headway.tasks.stages.resumed_run import rewind_run
+from headway.training.checkpoint.layout import MANIFEST_NAME, checkpoint_path, run_folder
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.base.protocol import DETACHED
+from headway.training.launch.base.run_lock import owning
 from tests.tasks.conftest import link, make_context
-from training.checkpoint.layout import MANIFEST_NAME, checkpoint_path, run_folder
-from training.launch.protocol import DETACHED
-from training.launch.run_lock import owning
-from training.launch.spec import LaunchSpec
 
 RUN = link("run", "7")
 
@@ -28,9 +28,9 @@ def test_a_checkpoint_that_was_published_by_half_is_none_to_go_back_to(tmp_path:
             workspace.publish(f"{folder}/{MANIFEST_NAME}", b"{}")
     context = make_context(workspace, tmp_path / "flow")
     with pytest.raises(ConfigError, match=r"It has: 20, 60\."):
-        go_back(context, RUN, 40, why="its host was broken")
+        rewind_run(context, RUN, 40, why="its host was broken")
     assert workspace.exists(f"{folders[60]}/{MANIFEST_NAME}"), "nothing is put aside for a step that is not there"
-    assert go_back(context, RUN, 20, why="its host was broken") == [60]
+    assert rewind_run(context, RUN, 20, why="its host was broken") == [60]
     assert not workspace.exists(f"{folders[60]}/{MANIFEST_NAME}")
     assert workspace.exists(f"{folders[20]}/{MANIFEST_NAME}")
 
@@ -45,9 +45,9 @@ def test_nobody_goes_back_in_a_run_that_somebody_trains_or_watches(tmp_path: Pat
     busy.mkdir(exist_ok=True)
     context = make_context(workspace, tmp_path / "flow")
     with owning(busy), pytest.raises(EnvironmentProblem, match=f"headway stop {RUN.sha256[:16]}"):
-        go_back(context, RUN, 0, why="its host was broken")
+        rewind_run(context, RUN, 0, why="its host was broken")
     assert folder.is_dir()
-    assert go_back(context, RUN, 0, why="its host was broken") == [20]
+    assert rewind_run(context, RUN, 0, why="its host was broken") == [20]
 
 
 def test_nobody_goes_back_in_a_run_that_another_machine_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,9 +58,9 @@ def test_nobody_goes_back_in_a_run_that_another_machine_trains(tmp_path: Path, m
     monkeypatch.setenv("HEADWAY_LOCAL", str(tmp_path / "another machine"))
     here = make_context(Workspace(uri), tmp_path / "here")
     with (
-        claimed_run(there, RUN, LaunchSpec(owner_lease_s=4.0)),
+        leased_run(there, RUN, LaunchSpec(owner_lease_s=4.0)),
         pytest.raises(EnvironmentProblem, match="another mach"),
     ):
-        go_back(here, RUN, 0, why="its host was broken")
+        rewind_run(here, RUN, 0, why="its host was broken")
     assert there.workspace.exists(f"{folder}/{MANIFEST_NAME}")
-    assert go_back(here, RUN, 0, why="its host was broken") == [20]
+    assert rewind_run(here, RUN, 0, why="its host was broken") == [20]

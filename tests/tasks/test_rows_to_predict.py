@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 from torch import nn
 
-from data_contracts.errors import ConfigError, DataError
-from tasks.prediction import TableModel
-from training.data.encoder_specs import TabularSpec
-from training.data.tabular import TabularEncoder
+from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.tasks.serving.prediction import TableModel
+from headway.training.config.encoder_specs import TabularEncoderSpec
+from headway.training.data.encode.tabular import TabularEncoder
 
 STATISTICS = {
     "numeric": [{"column": "age", "num_values": 2, "mean": 0.0, "deviation": 1.0}],
@@ -26,12 +27,17 @@ COLUMNS = {"age": [30, 40], "grade": [1, 3], "plan": ["pro", "basic"]}
 ENCODED = ([30.0, 40.0], [[1, 2], [3, 1]])
 
 
-def model(missing: str = "refuse") -> TableModel:
+class Squared(nn.Module):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows * rows
+
+
+def model(missing: str = "refuse", graph: nn.Module | None = None, classes: tuple[str, ...] = ()) -> TableModel:
     """Answers with the age."""
-    spec = TabularSpec(numeric=("age",), categorical=("grade", "plan"), missing=missing)  # type: ignore[arg-type]
+    spec = TabularEncoderSpec(numeric=("age",), categorical=("grade", "plan"), missing=missing)  # type: ignore[arg-type]
     recipe: Any = SimpleNamespace(inputs=lambda columns: columns["numeric"])
     encoder = TabularEncoder(spec, STATISTICS)
-    return TableModel(encoder=encoder, graph=nn.Identity(), recipe=recipe, classes=(), fitted_types=TYPES)
+    return TableModel(encoder=encoder, graph=graph or nn.Identity(), recipe=recipe, classes=classes, fitted_types=TYPES)
 
 
 def frame(**others: Any) -> pd.DataFrame:
@@ -101,7 +107,7 @@ def test_a_missing_number_is_refused_with_advice_for_who_asks(gap: float | None)
     assert "on_missing='null'" in refused.value.advice and "contract" not in refused.value.advice
 
 
-@pytest.mark.parametrize("gap", [None, float("nan")])
+@pytest.mark.parametrize("gap", [None, float("nan"), float("inf"), -float("inf")])
 def test_a_row_with_a_missing_number_is_null_on_request_and_the_others_are_predicted(gap: float | None) -> None:
     rows = {"age": [gap, 30, gap, 40], "grade": [1] * 4, "plan": ["pro"] * 4}
     assert model().predict(rows, on_missing="null")["prediction"].to_pylist() == [None, 30, None, 40]
@@ -118,6 +124,28 @@ def test_a_missing_number_that_the_encoder_fills_is_predicted_in_either_way() ->
 def test_a_number_that_the_model_cannot_hold_is_refused() -> None:
     with pytest.raises(DataError, match=r"column 'age' is too large a number .* in row 1"):
         model().predict({**COLUMNS, "age": [30, 1e300]})
+
+
+@pytest.mark.parametrize("classes", [(), ("stay", "leave")], ids=["number", "class"])
+def test_a_row_for_which_the_models_arithmetic_overflows_is_refused_by_its_number_and_column(
+    classes: tuple[str, ...],
+) -> None:
+    graph = nn.Sequential(Squared(), nn.Linear(1, max(1, len(classes))))
+    asked = model(graph=graph, classes=classes)
+    assert asked.predict(COLUMNS).num_rows == 2
+    rows = {**COLUMNS, "age": [30, 1e30]}
+    for call in (asked.predict, asked.outputs):
+        with pytest.raises(DataError, match=r"finite .*row 1.*column 'age'") as refused:
+            call(rows)
+        assert refused.value.where == "rows to predict" and refused.value.advice
+
+
+def test_a_refused_row_keeps_its_number_where_others_are_null() -> None:
+    rows = {"age": [None, 30, None, 1e30], "grade": [1] * 4, "plan": ["pro"] * 4}
+    with pytest.raises(DataError, match="row 3"):
+        model(graph=Squared()).predict(rows, on_missing="null")
+    with pytest.raises(DataError, match="in row 3"):
+        model().predict({**rows, "age": [None, 30, None, 1e300]}, on_missing="null")
 
 
 def test_a_misspelt_way_with_missing_numbers_is_refused() -> None:

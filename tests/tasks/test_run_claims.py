@@ -16,26 +16,29 @@ from typing import Any
 
 import pytest
 
-from data_contracts.documents import Link, RunSpec
-from data_contracts.errors import EnvironmentProblem, RunStopped, Superseded
-from data_contracts.publication import Workspace
-from tasks import claim_records, gangs, launch
-from tasks.claim_records import OWNERS, ClaimRecords, owner_elsewhere
-from tasks.claim_taking import see_claim
-from tasks.context import RunContext
-from tasks.run_claims import claimed_run
-from tasks.starting_point import Settled
+from headway.data_contracts.store.documents import Link, RunSpec
+from headway.data_contracts.store.errors import EnvironmentProblem, RunStopped, Superseded
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.core import gangs, lease_records
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.lease_records import OWNERS, LeaseRecords, remote_owner
+from headway.tasks.ownership.lease_acquisition import observe_lease
+from headway.tasks.ownership.run_lease import leased_run
+from headway.tasks.stages import launch
+from headway.tasks.stages.starting_point import ResolvedStart
+from headway.training.checkpoint.layout import RESULT_NAME, run_folder
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.launch.base.protocol import read_json
+from headway.training.launch.base.stop_request import clear_stop, requested_stop
+from headway.training.launch.jobs.job_request import DetachedFiles
+from headway.training.observe.ledger import read_events
 from tests.tasks.conftest import make_context
 from tests.tasks.run_claimer import RUN
 from tests.tasks.test_gangs import Quiet
 from tests.waiting import DEADLINE_S, wait_until
-from training.checkpoint.layout import RESULT_NAME, run_folder
-from training.config import TrainingSpec
-from training.launch.order import DetachedFiles
-from training.launch.protocol import read_json
-from training.launch.spec import Gang, LaunchSpec
-from training.launch.stop_request import clear_stop, requested_stop
-from training.ledger import read_events
+
+pytestmark = pytest.mark.process
 
 CLAIMER = Path(__file__).with_name("run_claimer.py")
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -100,7 +103,7 @@ def machines(uri: str, tmp_path: Path) -> Iterator[list[Machine]]:
         machine.end()
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def message(process: subprocess.Popen[str]) -> str:
     stream = process.stdout
     assert stream is not None
     wait_until(lambda: select.select([stream], [], [], 0)[0], what="a word of it")
@@ -112,7 +115,7 @@ def is_owner(process: subprocess.Popen[str]) -> bool:
     assert process.stdin is not None
     process.stdin.write("?\n")
     process.stdin.flush()
-    return said(process) == "owner"
+    return message(process) == "owner"
 
 
 def killed(process: subprocess.Popen[str]) -> None:
@@ -123,9 +126,9 @@ def killed(process: subprocess.Popen[str]) -> None:
 def test_a_second_machine_is_refused_while_the_first_gives_signs_of_life(machines: list[Machine]) -> None:
     first, second = machines
     owner = first.start()
-    assert said(owner) == "owner"
+    assert message(owner) == "owner"
     refused = second.start()
-    told = said(refused)
+    told = message(refused)
     assert told.startswith("RunBusy") and f"another machine trains this run already (pid {owner.pid}" in told
     assert refused.wait() == 8
     assert is_owner(owner)
@@ -135,11 +138,11 @@ def test_a_killed_machine_is_followed_after_its_lease_and_by_itself_at_once(mach
     first, second = machines
     for _ in range(2):  # the second time, it is the same machine that goes on
         owner = first.start()
-        assert said(owner) == "owner"
+        assert message(owner) == "owner"
         killed(owner)
-    assert first.num_events("run.claimed_elsewhere") == 0
-    assert said(second.start()) == "owner"
-    (claimed,) = second.events("launch.claim")
+    assert first.num_events("run.leased_remotely") == 0
+    assert message(second.start()) == "owner"
+    (claimed,) = second.events("launch.lease")
     assert claimed["duration_s"] >= LEASE_S
 
 
@@ -148,14 +151,14 @@ def test_a_halted_machine_that_was_followed_ends_its_ranks_in_order_and_leaves_t
 ) -> None:
     first, second = machines
     halted = first.start(tmp_path / "never")
-    assert said(halted) == "owner"
+    assert message(halted) == "owner"
     wait_until(lambda: list(first.folder.glob(f"*/{run_folder(RUN)}/attempts/*/rank-0.json")))
     halted.send_signal(signal.SIGSTOP)
     owner = second.start()
-    assert said(owner) == "owner"
+    assert message(owner) == "owner"
     there = Workspace(second.uri).names(CLAIMS)
     halted.send_signal(signal.SIGCONT)
-    told = said(halted)
+    told = message(halted)
     assert told.startswith("Superseded") and f"(pid {owner.pid} on " in told
     assert halted.wait() == 8
     assert (read_json(first.run_dir / "attempts" / "001" / "rank-0.json") or {})["state"] == "stopped"
@@ -166,20 +169,20 @@ def test_a_halted_machine_that_was_followed_ends_its_ranks_in_order_and_leaves_t
 
 def test_who_ends_in_order_hands_over_at_once(machines: list[Machine], monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = (machine.context(monkeypatch) for machine in machines)
-    with claimed_run(first, RUN, SPEC):
+    with leased_run(first, RUN, SPEC):
         pass
-    with pytest.raises(RunStopped), claimed_run(second, RUN, SPEC):
+    with pytest.raises(RunStopped), leased_run(second, RUN, SPEC):
         raise RunStopped("the window closes.")
-    with claimed_run(first, RUN, SPEC) as claim:
-        claim.require()
-    assert [machine.num_events("run.claimed_elsewhere") for machine in machines] == [0, 0]
-    wait_until(lambda: "run-claim" not in {thread.name for thread in threading.enumerate()})
+    with leased_run(first, RUN, SPEC) as lease:
+        lease.require()
+    assert [machine.num_events("run.leased_remotely") for machine in machines] == [0, 0]
+    wait_until(lambda: "run-lease" not in {thread.name for thread in threading.enumerate()})
 
 
 def test_of_those_who_come_at_once_one_gets_it(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contexts = [Machine(uri, tmp_path / f"{number}").context(monkeypatch) for number in range(3)]
     seen, told = (threading.Barrier(3, timeout=DEADLINE_S) for _ in range(2))
-    newest_entry = claim_records.newest_entry
+    newest_entry = lease_records.newest_entry
 
     def newest_for_all(workspace: Workspace, folder: str) -> int:
         number = newest_entry(workspace, folder)
@@ -187,13 +190,13 @@ def test_of_those_who_come_at_once_one_gets_it(uri: str, tmp_path: Path, monkeyp
             seen.wait()  # nobody claims before all have seen that nobody has
         return number
 
-    monkeypatch.setattr(claim_records, "newest_entry", newest_for_all)
+    monkeypatch.setattr(lease_records, "newest_entry", newest_for_all)
 
     def come(context: RunContext) -> str:
         try:
-            with claimed_run(context, RUN, SPEC) as claim:
+            with leased_run(context, RUN, SPEC) as lease:
                 told.wait()
-                claim.require()
+                lease.require()
                 return "owner"
         except EnvironmentProblem:
             told.wait()
@@ -225,26 +228,26 @@ def test_a_store_that_is_away_for_longer_than_the_lease_costs_nobody_the_run(
     def beat() -> bytes | None:
         return first.workspace.read_if_there(f"{CLAIMS}/00000001.beat")
 
-    with claimed_run(first, RUN, SPEC) as claim:
+    with leased_run(first, RUN, SPEC) as lease:
         wait_until(beat)
         away(LEASE_S + 1)
         before = beat()
         wait_until(lambda: beat() != before)
-        claim.require()
-        with pytest.raises(EnvironmentProblem, match="another machine"), claimed_run(second, RUN, SPEC):
+        lease.require()
+        with pytest.raises(EnvironmentProblem, match="another machine"), leased_run(second, RUN, SPEC):
             pass
 
 
 def test_while_the_store_is_away_nobodys_silence_counts(machines: list[Machine], away: Callable[[float], None]) -> None:
     first, second = machines
     owner = first.start()
-    assert said(owner) == "owner"
+    assert message(owner) == "owner"
     killed(owner)
     waiting = second.start()
-    wait_until(lambda: second.num_events("run.claimed_elsewhere"))
+    wait_until(lambda: second.num_events("run.leased_remotely"))
     away(LEASE_S)
-    assert said(waiting) == "owner"
-    (claimed,) = second.events("launch.claim")
+    assert message(waiting) == "owner"
+    (claimed,) = second.events("launch.lease")
     assert claimed["duration_s"] >= 2 * LEASE_S
 
 
@@ -256,13 +259,13 @@ def test_a_job_that_goes_on_without_its_flow_is_waited_for(
     files.folder.mkdir(parents=True)
     files.order.write_text("{}")
     for number, end in enumerate((ValueError("a defect"), RunStopped("the window closes.")), 1):
-        with pytest.raises(type(end)), claimed_run(context, RUN, spec):
+        with pytest.raises(type(end)), leased_run(context, RUN, spec):
             raise end
-        claim = ClaimRecords(context.workspace, RUN.sha256[:16]).read(number)
-        assert claim.lease_s > spec.detached.lease_s + spec.stop_grace_s
+        lease = LeaseRecords(context.workspace, RUN.sha256[:16]).read(number)
+        assert lease.lease_s > spec.detached.lease_s + spec.stop_grace_s
     # An outcome is its job's last word.
     files.outcome.write_text("{}")
-    with pytest.raises(KeyboardInterrupt), claimed_run(context, RUN, spec):
+    with pytest.raises(KeyboardInterrupt), leased_run(context, RUN, spec):
         raise KeyboardInterrupt
     over = [name for name in context.workspace.names(CLAIMS) if name.endswith(".over")]
     assert over == ["00000002.over", "00000003.over"]
@@ -273,21 +276,21 @@ def test_silences_at_one_time_are_not_waited_for_in_turn(
 ) -> None:
     first, second = machines
     killed_one = first.start()
-    assert said(killed_one) == "owner"
+    assert message(killed_one) == "owner"
     killed(killed_one)
     context = second.context(monkeypatch)
-    seen = see_claim(context.workspace, RUN)
+    seen = observe_lease(context.workspace, RUN)
     assert seen is not None and seen.number == 1
 
     def wait(_wait_s: float) -> None:
         raise AssertionError("waited")
 
     monkeypatch.setattr(time, "sleep", wait)
-    with claimed_run(context, RUN, SPEC, seen._replace(at_s=seen.at_s - LEASE_S)) as claim:
-        claim.require()
+    with leased_run(context, RUN, SPEC, seen._replace(at_s=seen.at_s - LEASE_S)) as lease:
+        lease.require()
     other_beat = seen._replace(number=2, beat=b"of another", at_s=seen.at_s - LEASE_S)
     context.workspace.remove(f"{CLAIMS}/00000002.over")
-    with pytest.raises(AssertionError, match="waited"), claimed_run(first.context(monkeypatch), RUN, SPEC, other_beat):
+    with pytest.raises(AssertionError, match="waited"), leased_run(first.context(monkeypatch), RUN, SPEC, other_beat):
         pass
 
 
@@ -296,32 +299,32 @@ def test_a_request_to_stop_that_somebody_took_away_is_made_again_while_the_run_i
 ) -> None:
     """As whoever queues the run's next job does."""
     context = machines[0].context(monkeypatch)
-    with claimed_run(context, RUN, SPEC) as claim:
+    with leased_run(context, RUN, SPEC) as lease:
         context.workspace.remove(f"{CLAIMS}/00000001.json")
-        wait_until(claim.is_lost)
+        wait_until(lease.is_lost)
         for _ in range(2):
-            claim.stop_if_lost()
-            assert "was removed" in str(requested_stop(machines[0].run_dir))
+            lease.stop_if_lost()
+            assert "was removed" in requested_stop(machines[0].run_dir).detail
             clear_stop(machines[0].run_dir)
     assert machines[0].num_events("run.lost") == 1
 
 
 def test_this_machines_own_dead_run_goes_on_nowhere(machines: list[Machine], monkeypatch: pytest.MonkeyPatch) -> None:
     process = machines[0].start()
-    assert said(process) == "owner"
+    assert message(process) == "owner"
     killed(process)
     here, there = (machine.context(monkeypatch).workspace for machine in machines)
     run = RUN.sha256[:16]
-    assert owner_elsewhere(here, run) is None
-    assert f"pid {process.pid} on " in str(owner_elsewhere(there, run))
+    assert remote_owner(here, run) is None
+    assert f"pid {process.pid} on " in str(remote_owner(there, run))
 
 
 def test_who_lost_its_claim_to_a_person_stops_as_well(machines: list[Machine], monkeypatch: pytest.MonkeyPatch) -> None:
     context = machines[0].context(monkeypatch)
-    with claimed_run(context, RUN, SPEC) as claim:
+    with leased_run(context, RUN, SPEC) as lease:
         context.workspace.remove(f"{CLAIMS}/00000001.json")
         with pytest.raises(Superseded, match="the claim on run 7777777777777777 was removed"):
-            claim.require()
+            lease.require()
 
 
 def test_a_flow_that_lost_its_run_stops_training_and_publishes_nothing_more(
@@ -344,13 +347,13 @@ def test_a_flow_that_lost_its_run_stops_training_and_publishes_nothing_more(
     monkeypatch.setattr(launch, "_training_rows", lambda *_: 1)
     monkeypatch.setattr(launch, "SeriesShipper", lambda *_: Quiet())
     with pytest.raises(Superseded, match=r"the claim on run .* was removed"):
-        launch._train(context, TrainingSpec(max_steps=10), SPEC, Settled(run, ""), "")
+        launch._train(context, TrainingSpec(max_steps=10), SPEC, ResolvedStart(run, ""), "")
     assert not workspace.exists(result)
 
 
 def test_a_folder_needs_no_claims(context: RunContext) -> None:
-    with claimed_run(context, RUN, SPEC) as claim:
-        claim.require()
-        claim.stop_if_lost()
+    with leased_run(context, RUN, SPEC) as lease:
+        lease.require()
+        lease.stop_if_lost()
     assert not context.workspace.local_path(OWNERS).exists()
     assert not context.workspace.local_path(run_folder(RUN)).exists()

@@ -8,17 +8,17 @@ import time
 
 import pytest
 
-from data_contracts.documents import Registration
-from data_contracts.errors import RunBusy, RunStopped
-from data_contracts.publication import make_folder
-from tasks import run_locks
-from tasks.context import OwnedRuns, RunContext
-from tasks.run_locks import FLOW, own_run
-from tasks.stage import Made, find_or_make
-from training.launch.protocol import write_json
-from training.launch.run_lock import owner_of
-from training.launch.stop_bound import StopBound
-from training.ledger import Event, Ledger
+from headway.data_contracts.store.documents import Registration
+from headway.data_contracts.store.errors import EnvironmentProblem, RunBusy, RunStopped
+from headway.data_contracts.store.publication import make_folder
+from headway.tasks.core import run_locks
+from headway.tasks.core.context import OwnedRuns, RunContext
+from headway.tasks.core.run_locks import FLOW, lock_run
+from headway.tasks.core.stage import StageOutput, find_or_make
+from headway.training.launch.base.protocol import write_json
+from headway.training.launch.base.run_lock import NAME, owner_of, owning
+from headway.training.launch.base.stop_request import StopRequest
+from headway.training.observe.ledger import Event, Ledger
 
 RUN = "a" * 16
 
@@ -26,7 +26,7 @@ RUN = "a" * 16
 @pytest.fixture(autouse=True)
 def at_the_run(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
     context.at.run = RUN
-    monkeypatch.setattr(run_locks, "LOOK_S", 0.01)
+    monkeypatch.setattr(run_locks, "POLL_S", 0.01)
 
 
 @pytest.fixture
@@ -42,26 +42,26 @@ def other(context: RunContext) -> RunContext:
 
 def test_who_does_not_wait_is_told_at_once_who_works_on_the_run(context, document) -> None:
     holder = other(context)
-    assert own_run(holder)
+    assert lock_run(holder)
     with holder.owned.held, pytest.raises(RunBusy, match=rf"\(pid {os.getpid()} on ") as told:
-        find_or_make(context, "verify", {}, lambda: Made(document=document), exclusive=True)
+        find_or_make(context, "verify", {}, lambda: StageOutput(document=document), exclusive=True)
     assert told.value.exit_code == 8 and "--wait" in told.value.advice
 
 
 def test_a_run_is_owned_from_its_first_stage_to_the_end_of_the_flow_run(context, document) -> None:
     folder = context.workspace.local_path(f"runs/{RUN}/{FLOW}")
     with context.owned.held:
-        find_or_make(context, "launch", {}, lambda: Made(document=document), exclusive=True)
+        find_or_make(context, "launch", {}, lambda: StageOutput(document=document), exclusive=True)
         assert owner_of(folder) == f"pid {os.getpid()} on {os.uname().nodename}"
-        find_or_make(context, "verify", {}, lambda: Made(document=document), exclusive=True)
+        find_or_make(context, "verify", {}, lambda: StageOutput(document=document), exclusive=True)
     assert owner_of(folder) is None
 
 
 def test_what_is_found_needs_nobodys_leave(context, document) -> None:
-    find_or_make(context, "verify", {}, lambda: Made(document=document), exclusive=True)
+    find_or_make(context, "verify", {}, lambda: StageOutput(document=document), exclusive=True)
     context.owned.held.close()
     holder = other(context)
-    own_run(holder)
+    lock_run(holder)
     with holder.owned.held:
         late = other(context)
         assert find_or_make(late, "verify", {}, pytest.fail, exclusive=True) == document.link
@@ -70,7 +70,7 @@ def test_what_is_found_needs_nobodys_leave(context, document) -> None:
 
 def test_who_waits_finds_what_the_other_made_and_hears_how_far_that_is(context, document) -> None:
     holder, told = other(context), list[Event]()
-    own_run(holder)
+    lock_run(holder)
     attempt = context.workspace.local_path(f"runs/{RUN}/attempts/002")
     make_folder(attempt)
     ledger = Ledger(attempt / "ledger" / "rank-0.jsonl")
@@ -80,7 +80,7 @@ def test_who_waits_finds_what_the_other_made_and_hears_how_far_that_is(context, 
     def finish_once_waited_for(event: Event) -> None:
         if event["event"] == "run.waiting":
             told.append(event)
-            find_or_make(holder, "launch", {}, lambda: Made(document=document), exclusive=True)
+            find_or_make(holder, "launch", {}, lambda: StageOutput(document=document), exclusive=True)
             holder.owned.held.close()
 
     context.ledger.listeners.append(finish_once_waited_for)
@@ -93,22 +93,24 @@ def test_who_waits_finds_what_the_other_made_and_hears_how_far_that_is(context, 
 
 def test_where_the_other_failed_who_waited_makes_it(context, document) -> None:
     holder = other(context)
-    own_run(holder)
+    lock_run(holder)
     context.ledger.listeners.append(lambda event: event["event"] == "run.waiting" and holder.owned.held.close())
     waiting = dataclasses.replace(context, wait_s=300.0, owned=OwnedRuns())
     with waiting.owned.held:
-        assert find_or_make(waiting, "launch", {}, lambda: Made(document=document), exclusive=True) == document.link
+        assert (
+            find_or_make(waiting, "launch", {}, lambda: StageOutput(document=document), exclusive=True) == document.link
+        )
         assert waiting.owned.runs == {RUN}
 
 
 def test_waiting_ends_with_its_length_with_the_time_to_stop_and_with_an_interrupt(context) -> None:
     holder = other(context)
-    own_run(holder)
+    lock_run(holder)
     with holder.owned.held:
         brief = dataclasses.replace(context, wait_s=0.0, owned=OwnedRuns())
         with pytest.raises(RunBusy, match="and still does after 0 s"):
             find_or_make(brief, "launch", {}, pytest.fail, exclusive=True)
-        bound = StopBound(at_unix_s=time.time() + 0.2)
+        bound = StopRequest(at_unix_s=time.time() + 0.2)
         bounded = dataclasses.replace(context, wait_s=300.0, owned=OwnedRuns(), stop=bound)
         with pytest.raises(RunStopped):
             find_or_make(bounded, "launch", {}, pytest.fail, exclusive=True)
@@ -130,11 +132,18 @@ def test_a_champions_folder_that_another_process_works_in_is_waited_for_too(cont
     write_json(folder / "unrelated.json", {})
     busy = [RunBusy("another process trains this run already.", where=str(folder))]
 
-    def make() -> Made:
+    def make() -> StageOutput:
         if busy:
             raise busy.pop()
-        return Made(document=document)
+        return StageOutput(document=document)
 
     waiting = dataclasses.replace(context, wait_s=300.0, owned=OwnedRuns())
     with waiting.owned.held:
         assert find_or_make(waiting, "evaluate", {}, make, exclusive=True) == document.link
+
+
+def test_a_pipe_in_the_place_of_the_lock_is_nobodys_and_cannot_be_held(tmp_path) -> None:
+    os.mkfifo(tmp_path / NAME)
+    assert owner_of(tmp_path) is None
+    with pytest.raises(EnvironmentProblem, match="a pipe, not a file"), owning(tmp_path):
+        pass

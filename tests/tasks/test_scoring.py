@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_contracts.documents import Incomparable, Link, ShardManifest
-from data_contracts.errors import DataError
-from data_contracts.publication import Workspace
+from headway.data_contracts.store.documents import Incomparable, Link, ShardManifest
+from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.store.publication import Workspace
+from headway.training.config.shards import HELDOUT, SkewLimits
+from headway.training.data.load.shard_reader import ShardReader
 from tests.tasks.days import NUM_ROWS, TABLE, Days, columns, shards_spec
-from training.data.loader import ShardReader
-from training.data.spec import HELDOUT, SkewLimits
+
+pytestmark = pytest.mark.process
 
 CHANGES: dict[str, tuple[dict[str, list[Any]], dict[str, Any], str]] = {
     "a dropped column": (
@@ -51,10 +53,10 @@ def test_a_champion_that_cannot_be_compared_today_is_told_with_the_reason(days: 
     data, edit, reason = CHANGES[change]
     days.write(**data)
     spec = shards_spec(TABLE | edit, fit=1)
-    said = days.bench(spec).score_champion(champion, days.run(spec))
-    assert isinstance(said, Incomparable) and said.champion == champion
-    assert re.search(reason, said.reason), said.reason
-    assert "maybe" not in said.reason and str(days.context.base) not in said.reason
+    message = days.bench(spec).score_champion(champion, days.run(spec))
+    assert isinstance(message, Incomparable) and message.champion == champion
+    assert re.search(reason, message.reason), message.reason
+    assert "maybe" not in message.reason and str(days.context.base) not in message.reason
 
 
 def test_a_file_that_changed_since_its_snapshot_is_no_fault_of_the_champion(days: Days) -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts import refs, stages
-from data_contracts.digest_cache import DigestCache
-from data_contracts.documents import ContractReceipt, FittedState, Link, RunSpec, ShardManifest
-from data_contracts.errors import ConfigError, DataError, IntegrityError
-from data_contracts.publication import Workspace
-from data_contracts.sources import SourceSpec, take_snapshot
-from tasks.context import RunContext
-from tasks.fitted_refs import RECOVERED, fitted_ref
-from tasks.shard import current_fitted_state, known_fitted_state, outlook, shard, shards_under
-from tasks.shard_group import ShardJob, shard_group, tasks_at_once
-from training.data.group_writer import GroupWriter
-from training.data.spec import BytePairSpec, ShardSpec
-from training.ledger import Ledger, read_events
+from headway.data_contracts.sources.reading import SourceSpec, take_snapshot
+from headway.data_contracts.store import refs, stages
+from headway.data_contracts.store.documents import ContractReceipt, FittedState, Link, RunSpec, ShardManifest
+from headway.data_contracts.store.errors import ConfigError, DataError, IntegrityError
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.tasks.core.context import RunContext
+from headway.tasks.rows.fitted_refs import RECOVERED, fitted_ref
+from headway.tasks.stages.shard import current_fitted_state, known_fitted_state, outlook, shard, shards_under
+from headway.tasks.stages.shard_group import ShardJob, shard_group, tasks_at_once
+from headway.training.config.shards import BytePairSpec, ShardSpec
+from headway.training.data.shards.group_writer import GroupWriter
+from headway.training.observe.ledger import Ledger, read_events
 
 SPEC = ShardSpec(encoder=BytePairSpec(vocab_size=300, sequence_tokens=16), num_groups=2, heldout_fraction=0.3)
 OTHER_SPLIT = SPEC.model_copy(update={"split_salt": "another"})
@@ -290,8 +290,8 @@ def test_the_plan_counts_the_groups_that_growth_costs(case):
 
 def test_the_plan_says_what_fitting_again_would_undo(case):
     snapshot, receipt = documents(case)
-    said = outlook(case.context, OTHER_SPLIT, case.source, snapshot, receipt)
-    assert said.startswith("fits again (another split): all of 4 groups to encode anew, and nothing trained so far")
+    message = outlook(case.context, OTHER_SPLIT, case.source, snapshot, receipt)
+    assert message.startswith("fits again (another split): all of 4 groups to encode anew, and nothing trained so far")
 
 
 def test_a_group_can_be_written_by_whoever_is_sent_its_job(case):

@@ -13,19 +13,19 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from data_contracts.digest_cache import DigestCache
-from data_contracts.documents import ContractReceipt, Link, ShardManifest
-from data_contracts.errors import ConfigError, DataError
-from data_contracts.publication import Workspace
-from data_contracts.source_spec import SourceSpec
-from data_contracts.sources import take_snapshot
-from tasks.slices import MAX_NUMBERS, MAX_VALUES, SliceBy, labels_of, require_columns
-from tasks.source_rows import source_rows
-from training.data.loader import ShardReader
-from training.data.sharding import fit, write_shards
-from training.data.source_values import heldout_by_less, values_of_split
-from training.data.spec import HELDOUT, ShardSpec
-from training.scorers import documents_of, places_of_examples
+from headway.data_contracts.sources.reading import take_snapshot
+from headway.data_contracts.store.documents import ContractReceipt, Link, ShardManifest
+from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.data_contracts.tables.source_spec import SourceSpec
+from headway.tasks.rows.slices import MAX_NUMBERS, MAX_VALUES, SliceBy, labels_of, require_columns
+from headway.tasks.rows.source_rows import source_rows
+from headway.training.config.shards import HELDOUT, ShardSpec
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.data.shards.sharding import fit, write_shards
+from headway.training.data.shards.source_values import heldout_by_less, values_of_split
+from headway.training.evaluation.scorers import documents_of, places_of_examples
 
 TABLES = SourceSpec(uri="data", format="parquet", include=("**/*.parquet",))
 NUM_FILES, NUM_ROWS = 5, 60
@@ -38,11 +38,11 @@ class Source:
         self.folder, self.workspace = folder, workspace
         self.digests = DigestCache(folder / "digests.json")
 
-    def shards(self, source: SourceSpec, spec: ShardSpec, left_out: dict[str, list[int]]) -> ShardManifest:
+    def shards(self, source: SourceSpec, spec: ShardSpec, excluded: dict[str, list[int]]) -> ShardManifest:
         workspace = self.workspace
         self.source = source
         self.snapshot = workspace.publish_document(take_snapshot(source, base=self.folder, cache=self.digests))
-        rows = [(path, row) for path, numbers in left_out.items() for row in numbers]
+        rows = [(path, row) for path, numbers in excluded.items() for row in numbers]
         table = pa.table(
             {
                 "path": pa.array([path for path, _ in rows], pa.string()),
@@ -104,8 +104,8 @@ def test_each_row_of_the_shards_gets_the_values_of_its_own_row_of_the_source(
             **{"rows_per_row_group": 8, "rows_per_shard": 16, "split_salt": "some"},
         }
     )
-    left_out = {"month=0/2.parquet": [0, 3, 59], "month=1/1.parquet": [5]}
-    manifest = source.shards(TABLES, spec, left_out)
+    excluded = {"month=0/2.parquet": [0, 3, 59], "month=1/1.parquet": [5]}
+    manifest = source.shards(TABLES, spec, excluded)
     assert len({group.group for group in manifest.groups}) > 1
 
     found = values_of_split(source.rows(), manifest, HELDOUT, ["id", "region", "month", "path"], in_row_order=True)
@@ -116,7 +116,7 @@ def test_each_row_of_the_shards_gets_the_values_of_its_own_row_of_the_source(
     for each, region, month, path in zip(*(found[name].to_pylist() for name in found), strict=True):
         assert region == ("north", "south", None)[each % 3]
         assert (month, path) == (f"{each // 1000 % 2}", f"month={each // 1000 % 2}/{each // 1000}.parquet")
-        assert each % 1000 not in left_out.get(path, ())
+        assert each % 1000 not in excluded.get(path, ())
 
 
 @pytest.mark.parametrize("split_by", ["row", "file", "key"])
@@ -154,6 +154,7 @@ def test_what_the_split_keeps_together_ranks_trials_or_judges_together_and_stays
         assert 0.35 < sum(after.values()) / len(after) < 0.65, "half of what is held out"
 
 
+@pytest.mark.process
 def test_each_document_of_packed_tokens_gets_the_values_of_its_own_row(source: Source) -> None:
     for number in range(12):
         path = source.folder / "data" / ("ab"[number % 2]) / f"{number:02d}.jsonl"
@@ -200,7 +201,7 @@ def labels(values: Any, kind: pa.DataType | None = None, **by: Any) -> list[str]
 
 
 def test_a_slice_is_a_value_or_of_many_numbers_a_quarter() -> None:
-    assert labels(["b", None, "a|b\n"]) == ["c = b", "c = (none)", "c = a b "]
+    assert labels(["b", None, "a|b"]) == ["c = b", "c = (none)", "c = a|b"]
     assert labels([1, 2, None, 1]) == ["c = 1", "c = 2", "c = (none)", "c = 1"]
     assert labels([True, False]) == ["c = True", "c = False"]
     many = labels([*range(100), None], pa.int32())
@@ -209,6 +210,16 @@ def test_a_slice_is_a_value_or_of_many_numbers_a_quarter() -> None:
     days = [datetime.date(2026, 1, 1) + datetime.timedelta(days=day) for day in range(MAX_NUMBERS + 1)]
     assert labels(days)[0] == "c = quarter 1: 2026-01-01 to 2026-01-04"
     assert labels([float("nan"), *map(float, range(MAX_NUMBERS + 1))])[0] == "c = (none)"
+
+
+def test_different_values_are_different_slices_however_they_look() -> None:
+    (spelled,) = labels(["a\n"])
+    alike = ["a\n", "a\\n", "a|b", "a b", "a\u202eb", "a\0b", None, "(none)", "(others)", "", " "]
+    alike += ["x" * 59 + "y", "x" * 59 + "yz", "x" * 59 + "zy", spelled.removeprefix("c = ")]
+    assert len(set(labels(alike))) == len(alike) and all(name.isprintable() for name in labels(alike))
+    prefixes = [SliceBy(column="c = a"), SliceBy(column="c"), SliceBy(column="c/1"), SliceBy(column="c", folders=1)]
+    found = [label for by in prefixes for label in labels_of(by, pa.array(["a = a/x", "a/x"]))]
+    assert len(set(found)) == len(found)
 
 
 def test_leading_folders_of_a_path_make_a_slice() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from prefect import artifacts
 
-from tasks.artifacts import artifact_key
-from tasks.context import RunContext
-from tasks.slow_ranks import showing_slow_ranks
+from headway.tasks.core.artifacts import artifact_key
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.slow_ranks import showing_slow_ranks
 
 SLOW = {
     **{"attempt": 1, "rank": 3, "host": "b", "part": "forward", "excess_s": 0.25, "step_s": 1.0},
@@ -24,7 +24,7 @@ def test_each_rank_that_is_named_is_a_row_with_what_it_costs_and_what_came_of_it
         context.ledger.event("attempt.start")
         context.ledger.relay({"event": "rank.slow", **SLOW})
         context.ledger.event("rank.slow", **SLOW | {"rank": 0, "host": "a", "part": "data"})
-        context.ledger.event("host.left_out", attempt=1, host="b", what="...")
+        context.ledger.event("host.excluded", attempt=1, host="b", what="...")
     assert [len(each["table"]) for each in shown] == [1, 2, 2]
     row, other = shown[-1]["table"]
     assert (row["rank"], row["host"], row["slow in"]) == (3, "b", "forward")
@@ -40,7 +40,7 @@ def test_a_host_that_one_run_leaves_out_is_left_out_of_no_other(
     with showing_slow_ranks(context):
         for run in ({"run": "a"}, {}):
             context.ledger.event("rank.slow", **SLOW, **run)
-        context.ledger.event("host.left_out", attempt=1, host="b", run="a", what="...")
+        context.ledger.event("host.excluded", attempt=1, host="b", run="a", what="...")
     one, other = shown[-1]["table"]
     assert (one["run"], other["run"]) == ("a", "b"), "what names no run is of the one that is trained"
     assert one["what came of it"].startswith("its host is left out") and other["what came of it"] == "reported"
@@ -50,7 +50,7 @@ def test_nothing_is_shown_where_nobody_is_slow_nor_after_training(
     context: RunContext, shown: list[dict[str, Any]]
 ) -> None:
     with showing_slow_ranks(context):
-        context.ledger.event("host.left_out", attempt=1, host="b")
+        context.ledger.event("host.excluded", attempt=1, host="b")
     context.ledger.event("rank.slow", **SLOW)
     assert shown == []
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from data_contracts.documents import Snapshot
-from data_contracts.sources import SourceSpec
-from tasks.snapshot import snapshot
-from training.ledger import Event
+import pytest
+
+from headway.data_contracts.sources.reading import SourceSpec
+from headway.data_contracts.store.documents import Snapshot
+from headway.tasks.stages.snapshot import snapshot
+from headway.training.observe.ledger import Event
+
+pytestmark = pytest.mark.process
 
 
 def test_one_file_of_one_row_is_told_in_the_singular_and_more_in_the_plural(context, tmp_path: Path) -> None:
@@ -15,13 +19,16 @@ def test_one_file_of_one_row_is_told_in_the_singular_and_more_in_the_plural(cont
     contract = tmp_path / "contract.yaml"
     contract.write_text("name: any\nversion: 1.0.0\ncolumns: {x: {type: int64}}\n")
     context.ledger.listeners.append(told.append)
-    for name, rows, said in (("one", "x\n1\n", "1 row of 1 column"), ("two", "x,y\n1,2\n3,4\n", "2 rows of 2 columns")):
+    for name, rows, message in (
+        ("one", "x\n1\n", "1 row of 1 column"),
+        ("two", "x,y\n1,2\n3,4\n", "2 rows of 2 columns"),
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"{name}.csv").write_text(rows)
         source = SourceSpec(format="csv", uri=str(tmp_path / name), include=["*.csv"])
         snapshot.fn(context, str(contract), source)
         shown = next(str(event["shown"]) for event in reversed(told) if "shown" in event)
-        assert shown.startswith("1 file   ") and shown.endswith(said), shown
+        assert shown.startswith("1 file   ") and shown.endswith(message), shown
 
 
 def test_columns_are_texts_where_the_contract_says_so_and_else_what_their_values_are(context, tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts import stages
-from data_contracts.documents import Registration
-from data_contracts.errors import RunStopped
-from data_contracts.published_files import document_path
-from tasks.context import RunContext
-from tasks.stage import Made, find_or_make
-from training.launch.stop_bound import StopBound
-from training.ledger import Event, read_events
+from headway.data_contracts.store import stages
+from headway.data_contracts.store.documents import Registration
+from headway.data_contracts.store.errors import RunStopped
+from headway.data_contracts.store.published_files import document_path
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.stage import StageOutput, find_or_make
+from headway.training.launch.base.stop_request import StopRequest
+from headway.training.observe.ledger import Event, read_events
 
 INPUTS = {"source": "a", "code": "1"}
 
@@ -26,9 +26,9 @@ class Stage:
     def __init__(self, context: RunContext, document: Registration) -> None:
         self.context, self.document, self.num_made = context, document, 0
 
-    def make(self) -> Made:
+    def make(self) -> StageOutput:
         self.num_made += 1
-        return Made(document=self.document, files=(self.context.workspace.publish("files/one", b"bytes"),))
+        return StageOutput(document=self.document, files=(self.context.workspace.publish("files/one", b"bytes"),))
 
     def run(self, **changes: str) -> int:
         """How often it has been made, after it was looked for."""
@@ -104,7 +104,7 @@ def test_what_is_cleaned_away_while_it_is_found_is_made_again(stage: Stage, path
 
 
 def test_when_the_time_is_over_nothing_is_begun_and_what_is_there_is_still_found(stage: Stage) -> None:
-    over = StopBound(at_unix_s=1.0, reason="window closed")
+    over = StopRequest(at_unix_s=1.0, reason="window closed")
     there = Stage(stage.context, stage.document)
     there.run()
     there.context = replace(stage.context, stop=over, continued_by="headway retrain tiny")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts import refs, stages
-from data_contracts.documents import CheckpointManifest, FittedState, Link, Registration, RunSpec
-from data_contracts.errors import ConfigError
-from tasks import model_refs
-from tasks.starting_point import settle_start, start_ref, write_down_start
-from training.start_spec import StartSpec
+from headway.data_contracts.store import refs, stages
+from headway.data_contracts.store.documents import CheckpointManifest, FittedState, Link, Registration, RunSpec
+from headway.data_contracts.store.errors import ConfigError
+from headway.tasks.registry import model_refs
+from headway.tasks.stages.starting_point import record_start, resolve_start, start_ref
+from headway.training.config.start_spec import StartSpec
 
 CHAMPION = StartSpec(model="models:/texts@champion")
 
@@ -62,43 +62,43 @@ class World:
 
 def test_an_alias_is_settled_to_the_checkpoint_it_means_today_and_a_person_is_told(world):
     first = world.champion(1)
-    settled = settle_start(world.context, world.run(world.parent_of(first)), CHAMPION)
+    settled = resolve_start(world.context, world.run(world.parent_of(first)), CHAMPION)
     assert settled.run.start == first
-    assert settled.said == f"texts version 1, checkpoint {first.sha256[:12]}"
+    assert settled.message == f"texts version 1, checkpoint {first.sha256[:12]}"
 
 
 def test_a_new_champion_is_another_run_but_not_for_one_that_is_unfinished(world):
     first = world.champion(1)
     run = world.run(world.parent_of(first))
-    begun = settle_start(world.context, run, CHAMPION)
-    write_down_start(world.context, begun)
+    started = resolve_start(world.context, run, CHAMPION)
+    record_start(world.context, started)
     second = world.champion(2)
 
-    still = settle_start(world.context, run, CHAMPION)
-    assert still.run == begun.run and "as the unfinished run began" in still.said
+    still = resolve_start(world.context, run, CHAMPION)
+    assert still.run == started.run and "as the unfinished run began" in still.message
 
-    world.finish(begun.run)
-    assert settle_start(world.context, run, CHAMPION).run.start == second
+    world.finish(started.run)
+    assert resolve_start(world.context, run, CHAMPION).run.start == second
 
 
 def test_looking_writes_nothing_down(world):
     run = world.run(world.parent_of(world.champion(1)))
-    settle_start(world.context, run, CHAMPION)
+    resolve_start(world.context, run, CHAMPION)
     assert refs.current(world.workspace, start_ref(run)) is None
 
 
 def test_a_model_that_became_champion_is_not_started_from_by_the_run_that_made_it(world):
     first = world.champion(1)
     run = world.run(world.parent_of(first))
-    begun = settle_start(world.context, run, CHAMPION)
-    write_down_start(world.context, begun)
-    world.finish(begun.run)
-    own = world.champion_of(begun.run, first)
+    started = resolve_start(world.context, run, CHAMPION)
+    record_start(world.context, started)
+    world.finish(started.run)
+    own = world.champion_of(started.run, first)
 
-    again = settle_start(world.context, run, CHAMPION)
-    assert again.run == begun.run
+    again = resolve_start(world.context, run, CHAMPION)
+    assert again.run == started.run
     edited = world.run(run, environment=run.code.model_copy(update={"path": "another"}))
-    assert settle_start(world.context, edited, CHAMPION).run.start == own
+    assert resolve_start(world.context, edited, CHAMPION).run.start == own
 
 
 def test_a_model_whose_rows_mean_something_else_is_refused_unless_that_is_asked_for(world):
@@ -119,15 +119,15 @@ def test_a_model_whose_rows_mean_something_else_is_refused_unless_that_is_asked_
     own = world.champion_of(parent, first)
 
     same = world.run(parent, fitted=fitted(10, "b"))
-    assert settle_start(world.context, same, CHAMPION).run.start == own
+    assert resolve_start(world.context, same, CHAMPION).run.start == own
     other = world.run(parent, fitted=fitted(12, "a"))
     with pytest.raises(ConfigError, match="the same numbers mean something else"):
-        settle_start(world.context, other, CHAMPION)
+        resolve_start(world.context, other, CHAMPION)
     anyway = CHAMPION.model_copy(update={"encoding": "any"})
-    assert settle_start(world.context, other, anyway).run.start == own
+    assert resolve_start(world.context, other, anyway).run.start == own
 
 
 def test_a_model_that_is_not_there_is_refused_with_what_there_is(world):
     run = world.run(world.parent_of(world.champion(1)))
     with pytest.raises(ConfigError, match=r"no model 'text' in this workspace.*texts"):
-        settle_start(world.context, run, StartSpec(model="models:/text@champion"))
+        resolve_start(world.context, run, StartSpec(model="models:/text@champion"))

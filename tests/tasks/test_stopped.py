@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import DataError, RunStopped
-from tasks.context import RunContext
-from tasks.stage import stage_task
-from tasks.stopped import raised_if_stopped
+from headway.data_contracts.store.errors import DataError, RunStopped
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.stage import stage_task
+from headway.tasks.core.stopped import raised_if_stopped
 from tests.waiting import wait_until
 
 
@@ -53,8 +53,8 @@ def run_stage(prefect_here: None, context: RunContext) -> Callable[[Exception], 
     return run
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("reason", "name"), [("window closed", "WindowClosed"), ("asked", "Stopped")])
+@pytest.mark.process
+@pytest.mark.parametrize(("reason", "name"), [("window closed", "WindowClosed"), ("requested", "Stopped")])
 def test_a_stage_that_stops_is_completed_under_its_name_and_logs_no_error(
     run_stage: Any, caplog: pytest.LogCaptureFixture, reason: Any, name: str
 ) -> None:
@@ -66,7 +66,7 @@ def test_a_stage_that_stops_is_completed_under_its_name_and_logs_no_error(
     assert [record.message for record in caplog.records if record.name.startswith("prefect")] == []
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_stage_that_fails_is_failed(run_stage: Any) -> None:
     met, states = run_stage(DataError("no rows."))
     assert isinstance(met, DataError) and states == [("FAILED", "Failed")]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tasks.track import SUMMARY, summary_metrics
-from training.step_summary import PARTS, summarise_steps
+from headway.tasks.registry.track import SUMMARY, summary_metrics
+from headway.training.observe.step_summary import PARTS, summarise_steps
 
 
 def test_percentiles_of_every_part_and_bytes_of_every_kind_of_collective_reach_mlflow() -> None:

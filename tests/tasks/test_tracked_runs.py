@@ -13,25 +13,25 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.documents import Link, RunSpec, StoredFile
-from data_contracts.errors import RunStopped, Superseded, TrainingFailed
-from data_contracts.publication import Workspace
-from tasks import mlflow_store, track, tracked_runs
-from tasks.file_lock import holding
-from tasks.track import SeriesShipper
+from headway.data_contracts.store.documents import Link, RunSpec, StoredFile
+from headway.data_contracts.store.errors import RunStopped, Superseded, TrainingFailed
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.registry import mlflow_store, track, tracked_runs
+from headway.tasks.registry.file_lock import holding
+from headway.tasks.registry.track import SeriesShipper
+from headway.training.checkpoint.layout import run_folder
+from headway.training.launch.base import run_lock
 from tests.waiting import DEADLINE_S
-from training.checkpoint.layout import run_folder
-from training.launch import run_lock
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TRAINS = """
 import signal, sys
-from data_contracts.documents import Link, RunSpec
-from data_contracts.publication import Workspace
-from tasks import mlflow_store
-from tasks.track import SeriesShipper
-from training.checkpoint.layout import run_folder
-from training.launch import run_lock
+from headway.data_contracts.store.documents import Link, RunSpec
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.registry import mlflow_store
+from headway.tasks.registry.track import SeriesShipper
+from headway.training.checkpoint.layout import run_folder
+from headway.training.launch.base import run_lock
 
 workspace, run = Workspace(sys.argv[1]), RunSpec.from_bytes(sys.stdin.buffer.read(), where="")
 uri = sys.argv[2]
@@ -97,6 +97,7 @@ def killed(workspace: Workspace, uri: str) -> Iterator[tuple[RunSpec, subprocess
     process.stdout.close()
 
 
+@pytest.mark.process
 def test_what_was_killed_ends_as_killed_when_another_trains_and_no_sooner(
     workspace: Workspace, uri: str, killed: tuple[RunSpec, subprocess.Popen[bytes]]
 ) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.training_watch import TrainingWatch
-from training.launch.protocol import AttemptFiles
-from training.launch.retry_budget import AttemptRecord, AttemptRecords
-from training.launch.spec import attempt_folder
-from training.ledger import Ledger
+from headway.tasks.stages.training_watch import TrainingWatch
+from headway.training.launch.base.gang import attempt_folder
+from headway.training.launch.base.protocol import AttemptFiles
+from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords
+from headway.training.observe.ledger import Ledger
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from data_contracts.errors import ConfigError
-from tasks.trials_spec import Range, TrialsSpec
-from training.config import RecipeSpec, TrainingSpec
+from headway.data_contracts.store.errors import ConfigError
+from headway.tasks.core.trials_spec import Range, TrialsSpec
+from headway.training.config.training_spec import RecipeSpec, TrainingSpec
 
 TRAINING = TrainingSpec(recipe=RecipeSpec(model={"width": 16}), max_steps=50)
 LR = {"log_uniform": [1e-4, 1e-1]}

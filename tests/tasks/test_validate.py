@@ -9,18 +9,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts import refs, stages
-from data_contracts.documents import ContractReceipt, Link
-from data_contracts.errors import ConfigError, ContractViolation
-from data_contracts.publication import Workspace
-from data_contracts.source_spec import CsvOptions, SourceSpec
-from data_contracts.sources import take_snapshot
-from tasks import validate as gate
-from tasks.acceptance import accepted_ref, baseline_of
-from tasks.context import RunContext
-from tasks.pages import contract_page
-from tasks.source_rows import source_rows
-from training.data.spec import ShardSpec
+from headway.data_contracts.sources.reading import take_snapshot
+from headway.data_contracts.store import refs, stages
+from headway.data_contracts.store.documents import ContractReceipt, Link
+from headway.data_contracts.store.errors import ConfigError, ContractViolation
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.tables.source_spec import CsvOptions, SourceSpec
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.pages import contract_page
+from headway.tasks.rows.acceptance import accepted_ref, baseline_of
+from headway.tasks.rows.source_rows import source_rows
+from headway.tasks.stages import validate as gate
+from headway.training.config.shards import ShardSpec
 
 CONTRACT = """
 name: events
@@ -65,7 +65,7 @@ def validate(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> Validate:
     return run
 
 
-def judged(context: RunContext) -> Link:
+def evaluated(context: RunContext) -> Link:
     """The snapshot of the data as they lie now."""
     return take_snapshot(SOURCE, base=context.base, cache=context.digests).link
 
@@ -135,10 +135,10 @@ def test_the_report_says_what_the_gate_says_by_the_clock(
         names = context.workspace.names("reports")
         return {name: context.workspace.read(f"reports/{name}").decode() for name in names}
 
-    with pytest.raises(ContractViolation, match=r"fresh \(the newest row lies 25\.0 hours in the future\)") as said:
+    with pytest.raises(ContractViolation, match=r"fresh \(the newest row lies 25\.0 hours in the future\)") as message:
         validate()
     (name, refusal), (own, first) = sorted(pages().items())
-    assert name in said.value.advice and "-refused-2027" in name
+    assert name in message.value.advice and "-refused-2027" in name
     assert "<h1>Refused</h1>" in refusal and "lies 25.0 hours in the future" in refusal
     assert "<h1>Passed</h1>" in first and "1 row left out" in first
     assert "Judged anew each time" in first and "hours in the future" not in first
@@ -146,13 +146,13 @@ def test_the_report_says_what_the_gate_says_by_the_clock(
     link = validate()
     assert own == contract_page(link).rpartition("/")[2] and len(pages()) == 2
     monkeypatch.setattr(gate.time, "time", lambda: NOW_S + 50 * 3600)
-    with pytest.raises(ContractViolation, match=r"fresh \(the newest row is 25\.0 hours old\)") as said:
+    with pytest.raises(ContractViolation, match=r"fresh \(the newest row is 25\.0 hours old\)") as message:
         validate()
     (latest,) = {*pages()} - {own, name}
-    assert latest in said.value.advice and "the newest row is 25.0 hours old" in pages()[latest]
+    assert latest in message.value.advice and "the newest row is 25.0 hours old" in pages()[latest]
     assert pages() == {own: first, name: refusal, latest: pages()[latest]}
     assert found == [False, True, True]
-    key = stages.stage_key("validate", gate.validate_inputs(context, "events.yaml", judged(context), ShardSpec()))
+    key = stages.stage_key("validate", gate.validate_inputs(context, "events.yaml", evaluated(context), ShardSpec()))
     record = stages.recorded(context.workspace, "validate", key)
     assert record is not None and f"reports/{own}" in [file.path for file in record.files]
 
@@ -163,9 +163,9 @@ def test_a_breaking_change_is_refused_before_anything_is_read(context: RunContex
     say(context, CONTRACT.replace("1000000", "999").replace("1.0.0", "1.1.0"))
     with pytest.raises(
         ConfigError, match=r"version 1\.1\.0 breaks what 1\.0\.0 accepted: columns\.id\.max is 999"
-    ) as said:
+    ) as message:
         validate()
-    assert "Call it version 2.0.0" in said.value.advice
+    assert "Call it version 2.0.0" in message.value.advice
     say(context, CONTRACT.replace("1000000", "999").replace("1.0.0", "2.0.0"))
     assert load(context.workspace, validate()).contract_version == "2.0.0"
 
@@ -212,9 +212,11 @@ def test_a_suite_that_asks_more_needs_another_major_version_as_the_contract_s_ow
     receipt = load(context.workspace, validate())
     assert receipt.suite is not None and context.workspace.read(receipt.suite.path) == suite.read_bytes()
     suite.write_text(SUITE.replace("MOST", "999"))
-    with pytest.raises(ConfigError, match=r"1\.0\.0 breaks what 1\.0\.0 accepted: suite\.1 .* max_value 999") as said:
+    with pytest.raises(
+        ConfigError, match=r"1\.0\.0 breaks what 1\.0\.0 accepted: suite\.1 .* max_value 999"
+    ) as message:
         validate()
-    assert "Call it version 2.0.0" in said.value.advice
+    assert "Call it version 2.0.0" in message.value.advice
     say(context, (CONTRACT + "suite: suite.json\n").replace("1.0.0", "2.0.0"))
     second = load(context.workspace, validate())
     assert second.suite not in (None, receipt.suite)
@@ -264,6 +266,7 @@ def test_a_snapshot_is_not_its_own_baseline(context: RunContext, validate: Valid
     assert baseline_of(context.workspace, context.pipeline, Link(kind="snapshot", sha256="0" * 64)) == receipt
 
 
+@pytest.mark.process
 def test_the_same_bytes_read_in_another_way_are_judged_and_sharded_anew(context: RunContext) -> None:
     """What is remembered of a file by its digest is void once its cells mean something else."""
     (context.base / "data").mkdir()

@@ -5,273 +5,56 @@ One small champion, with three versions behind it, is made once and put back bef
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
-import signal
-import sqlite3
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
-import torch
 
-from data_contracts.digests import canonical_json, sha256_of
-from data_contracts.documents import CheckpointManifest, Link, Registration, RunSpec, ShardManifest, StoredFile
-from data_contracts.publication import Workspace
-from data_contracts.published_files import document_path
-from flows.verify import verify_model
-from tasks import champion, mlflow_store
-from tasks.model_versions import ModelVersions
+from headway.data_contracts.store.documents import RunSpec
+from headway.data_contracts.store.published_files import document_path
+from headway.training.checkpoint.layout import RESULT_NAME, directory_name, run_folder
+from headway.training.launch.base.process_tree import beside_headway
 from tests.e2e.project import let_go_of_databases
-from tests.tasks.conftest import MLMODEL, MODEL, make_context, report_on
-from tests.tasks.past_work import Made, Maker
-from training.checkpoint.layout import RESULT_NAME, RunResult, checkpoint_path, directory_name, run_folder, stored_files
-from training.checkpoint.save import save_checkpoint
-from training.export import write_graph
-from training.result import tensors_sha256
+from tests.tasks.conftest import MODEL
+from tests.tasks.forge import CHALLENGER, CHAMPION, VERSIONS, Forge, Verify, broken
+from tests.training.altered_graphs import ON_LOADING, altered
 
-WITHIN_S = 20
 NUM_FLIPS = 200
-CHAMPION, CHALLENGER, VERSIONS = (f"refs/models/{MODEL}/{name}" for name in ("champion", "challenger", "versions"))
-
-
-class Forge:
-    """The champion's workspace, put back as it was before each change."""
-
-    def __init__(self, workspace: Workspace, runs: list[Made], last: Registration) -> None:
-        self.workspace, self.root, self.runs, self.last = workspace, Path(workspace.uri), runs, last
-        self.pristine = {path: path.read_bytes() for path in self.root.rglob("*") if path.is_file()}
-        self.states = {path: self._state(path) for path in self.pristine}
-
-    @staticmethod
-    def _state(path: Path) -> tuple[int, ...]:
-        status = path.lstat()
-        return status.st_mode, status.st_size, status.st_mtime_ns, status.st_ino
-
-    def restore(self) -> None:
-        for top, folders, files in os.walk(self.root, topdown=False):
-            for path in (Path(top, name) for name in (*folders, *files)):
-                if path not in self.pristine and (path.is_symlink() or not path.is_dir()):
-                    path.unlink()
-        for path, data in self.pristine.items():
-            if os.path.lexists(path) and self._state(path) == self.states[path]:
-                continue
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif os.path.lexists(path):
-                path.unlink()
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-            self.states[path] = self._state(path)
-            if path.name == "mlflow.db":
-                let_go_of_databases()
-
-    def entry(self, folder: str, number: int) -> Path:
-        return self.root / folder / f"{number:08d}.json"
-
-    def forged(self, folder: str, number: int, **changes: Any) -> None:
-        """An entry as its writer would have written it, with a digest of its own that is right."""
-        path = self.entry(folder, number)
-        value = {**json.loads(path.read_bytes()), **changes}
-        value.pop("sha256")
-        path.write_bytes(canonical_json({**value, "sha256": sha256_of(value)}))
-
-    def detail(self, folder: str, number: int, **changes: Any) -> None:
-        """The same, of its detail; a field that is `...` is left out."""
-        detail = {**json.loads(self.entry(folder, number).read_bytes())["detail"], **changes}
-        self.forged(folder, number, detail={key: value for key, value in detail.items() if value is not ...})
-
-    @property
-    def result(self) -> Path:
-        return self.root / run_folder(self.runs[-1].run) / RESULT_NAME
-
-    def said(self, **changes: Any) -> None:
-        self.result.write_bytes(canonical_json({**json.loads(self.result.read_bytes()), **changes}))
-
-    @property
-    def copy(self) -> Path:
-        """MLflow's copy of the champion's files."""
-        example = "input_example.json"
-        own = (self.graph.parents[1] / example).read_bytes()
-        copies = self.root.glob(f"mlartifacts/**/{example}")
-        (found,) = (path.parent for path in copies if path.read_bytes() == own)
-        return found
-
-    @property
-    def graph(self) -> Path:
-        return self.root / next(file.path for file in self.last.artifacts if file.path.endswith(".pt2"))
-
-    @property
-    def client(self) -> Any:
-        return mlflow_store.connect(mlflow_store.default_tracking_uri(self.workspace))
-
-    def sql(self, statement: str) -> None:
-        with sqlite3.connect(self.root / "mlflow.db") as database:
-            database.execute(statement)
-        database.close()
-
-    def claimed(self) -> list[str]:
-        """Every file that the proof of the champion reads, found by walking its documents."""
-        found = {f"{folder}/{name}" for folder in (CHAMPION, CHALLENGER, VERSIONS) for name in self.names(folder)}
-        found |= {path.relative_to(self.root).as_posix() for path in self.copy.rglob("*") if path.is_file()}
-        found.add(self.result.relative_to(self.root).as_posix())
-
-        def walk(value: Any) -> None:
-            if isinstance(value, dict):
-                if value.keys() == {"kind", "sha256"}:
-                    document(Link(**value))
-                if "path" in value and value.keys() & {"sha256", "blake3"}:
-                    found.add(StoredFile(**{key: value[key] for key in StoredFile.model_fields if key in value}).path)
-                for key, inner in value.items():
-                    if key not in ("comparison", "incomparable"):  # of another model, which has a proof of its own
-                        walk(inner)
-            for inner in value if isinstance(value, list) else ():
-                walk(inner)
-
-        def document(link: Link) -> None:
-            path = document_path(link)
-            if path in found:
-                return
-            found.add(path)
-            value = json.loads(self.workspace.read(path))
-            if link.kind == "checkpoint":
-                manifest = self.workspace.load(link, CheckpointManifest)
-                folder = checkpoint_path(run_folder(manifest.run), manifest.step)
-                found.update(file.path for file in stored_files(folder, manifest))
-                value.pop("files")
-            if link.kind == "run":
-                for mixed in value["config"].get("order", {}).get("mix", ()):
-                    document(Link(kind="manifest", sha256=mixed["manifest"]))
-            if link.kind == "snapshot":
-                value.pop("files")  # the source's
-            walk(value)
-
-        document(self.last.link)
-        return sorted(found)
-
-    def names(self, folder: str) -> list[str]:
-        return self.workspace.names(folder)
-
-
-def tensors(number: int) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(number)
-    weight = torch.randn(6, 8, generator=generator)
-    return {"model.weight": weight, "model.half": weight[0].bfloat16(), "optimizer.step": torch.tensor(number)}
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory, mlflow_tables: Path) -> Forge:
-    from tests.training.checkpoint.conftest import make_content, run_in_gang
-
-    folder = tmp_path_factory.mktemp("forge")
-    workspace = Workspace.create(str(folder / "workspace"))
-    shutil.copy(mlflow_tables, workspace.local_path("mlflow.db"))
-    context = make_context(workspace, folder / "flow")
-    uri = mlflow_store.default_tracking_uri(workspace)
-    versions = ModelVersions(context, mlflow_store.connect(uri), MODEL, "")
-    maker = Maker(workspace)
-    data, stranger = maker.data(1), workspace.load(maker.data(2), ShardManifest)
-    own = workspace.load(data, ShardManifest)
-    mixed = workspace.publish_document(stranger.model_copy(update={"fitted": own.fitted}))
-    (folder / "graph").mkdir()
-    for note in workspace.names("places"):
-        (workspace.local_path("places") / note).unlink()
-    write_graph(torch.nn.Linear(4, 3).eval(), torch.zeros(2, 4), folder / "graph")
-    graph = (folder / "graph" / "model.pt2").read_bytes()
-    runs: list[Made] = []
-    registrations: list[Registration] = []
-    for number in (1, 2, 3):
-        start = runs[-1].checkpoint if number == 3 else None
-        more: dict[str, Any] = {"order": {"mix": [{"manifest": mixed.sha256, "weight": 1.0}]}} if number == 3 else {}
-        more |= {"start_from": {"model": f"models:/{MODEL}/2"}} if number == 3 else {}
-        made = maker.run(number, data, start=start, config=more)
-        where = workspace.local_path(run_folder(made.run))
-        shutil.rmtree(where / "checkpoints" / directory_name(3))
-        content = make_content(3, tensors(number), run=made.run)
-        saved = run_in_gang(2, lambda gang, to=where, of=content: save_checkpoint(to / "checkpoints", of, gang))[0]
-        checkpoint = workspace.publish_document(saved)
-        ended = RunResult(
-            run=made.run.sha256,
-            step=3,
-            checkpoint=directory_name(3),
-            manifest_sha256=checkpoint.sha256,
-            tensors_sha256=tensors_sha256(sorted(tensors(number).items())),
-        )
-        workspace.publish_json(f"{run_folder(made.run)}/{RESULT_NAME}", ended.model_dump())
-        runs.append(Made(made.run, checkpoint, []))
-        against = registrations[-1].link if registrations else None
-        evaluation = workspace.publish_document(report_on(checkpoint, data, against))
-        below = f"models/{MODEL}/{checkpoint.sha256[:16]}"
-        registration = Registration(
-            model=MODEL,
-            run=made.run,
-            checkpoint=checkpoint,
-            evaluation=evaluation,
-            artifacts=(
-                workspace.publish(f"{below}/MLmodel", MLMODEL),
-                workspace.publish(f"{below}/artifacts/model.pt2", graph),
-                workspace.publish(f"{below}/input_example.json", b"[[1]]" + b" " * number),
-            ),
-        )
-        settled = champion.settle(versions, workspace.publish_document(registration), evaluation)
-        assert settled.promoted, settled.reason
-        registrations.append(registration)
-    return Forge(workspace, runs, registrations[-1])
-
-
-@pytest.fixture
-def forge(built: Forge) -> Iterator[Forge]:
-    built.restore()
-    yield built
-    built.restore()
-
-
-Verify = Callable[..., tuple[int, dict[str, Any]]]
-
-
-@pytest.fixture
-def verify(built: Forge, capsys: pytest.CaptureFixture[str]) -> Iterator[Verify]:
-    """Exit code and answer of the command, which may not take long."""
-
-    def too_long(_number: int, _frame: FrameType | None) -> None:
-        raise AssertionError(f"verify hangs: not done within {WITHIN_S} s")
-
-    def run(model: str = f"models:/{MODEL}@champion") -> tuple[int, dict[str, Any]]:
-        signal.alarm(WITHIN_S)
-        try:
-            code = verify_model(model, built.workspace.uri, as_json=True)
-        finally:
-            signal.alarm(0)
-        return code, json.loads(capsys.readouterr().out)
-
-    before = signal.signal(signal.SIGALRM, too_long)
-    yield run
-    signal.signal(signal.SIGALRM, before)
-
-
-def broken(verify: Verify) -> str:
-    """What verify says is broken, in a line."""
-    code, said = verify()
-    (link,) = [link for link in said["links"] if link["standing"] == "broken"] or [None]
-    assert link is not None, "nothing is broken"
-    assert (code, said["verdict"]) == (5, "broken")
-    line = f"{link['what']}: {link['detail']}"
-    assert "\n" not in line
-    return line
 
 
 def test_what_nobody_changed_is_proved_in_all_its_parts(forge: Forge, verify: Verify) -> None:
-    code, said = verify()
-    assert [link for link in said["links"] if link["standing"] == "broken"] == []
-    assert (code, said["verdict"]) == (0, "source gone, shards prove it")
-    assert any(link["what"].startswith("mixed in") for link in said["links"])
-    assert any(link["what"].startswith("started from") for link in said["links"])
-    assert not any("result.json" in each for each in said["unsigned"])
+    code, message = verify()
+    assert [link for link in message["links"] if link["status"] == "broken"] == []
+    assert (code, message["verdict"]) == (0, "source gone, shards prove it")
+    assert any(link["what"].startswith("mixed in") for link in message["links"])
+    assert any(link["what"].startswith("started from") for link in message["links"])
+    assert not any("result.json" in each for each in message["unsigned"])
     assert len(forge.claimed()) > 40
+
+
+READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+
+
+@pytest.mark.process
+def test_a_workspace_that_is_mounted_read_only_is_proved_and_left_as_it_is(forge: Forge) -> None:
+    alone = ("unshare", "--mount", "--propagation", "private")
+    if os.geteuid() != 0 or subprocess.run((*alone, "true"), capture_output=True).returncode != 0:
+        pytest.skip("only root can mount")
+    before = {path: path.read_bytes() for path in forge.root.rglob("*") if path.is_file()}
+    verify = (sys.executable, "-P", "-m", "headway", "verify", f"models:/{MODEL}@champion")
+    done = subprocess.run(
+        (*alone, "sh", "-c", READ_ONLY, str(forge.root), *verify, "--workspace", str(forge.root)),
+        env=os.environ | beside_headway(()),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and done.stdout.endswith("@champion: source gone, shards prove it\n"), done
+    assert before == {path: path.read_bytes() for path in forge.root.rglob("*") if path.is_file()}
 
 
 def swap(first: Path, second: Path) -> None:
@@ -305,7 +88,7 @@ HISTORY: dict[str, tuple[Callable[[Forge], object], str]] = {
     ),
     "a middle one forged": (lambda f: f.forged(CHAMPION, 2, reason="else"), f"{CHAMPION}/00000003.json"),
     "a middle one of the versions forged": (lambda f: f.forged(VERSIONS, 1, reason="else"), f"{VERSIONS}/00000002"),
-    "of an older format in the midst": (lambda f: f.forged(CHAMPION, 3, format_version=1), f"{CHAMPION}/00000003"),
+    "of another format in the midst": (lambda f: f.forged(CHAMPION, 3, format_version=2), f"{CHAMPION}/00000003"),
     "the newest forged without a version": (lambda f: f.detail(CHAMPION, 3, version=...), f"{CHAMPION}/00000003"),
     "the newest forged without what was before": (lambda f: f.detail(CHAMPION, 3, **{"from": ...}), "00000003"),
     "the newest forged from another": (lambda f: f.detail(CHAMPION, 3, **{"from": "0" * 64}), f"{CHAMPION}/00000003"),
@@ -325,20 +108,25 @@ HISTORY: dict[str, tuple[Callable[[Forge], object], str]] = {
     "a registered one without a version": (lambda f: f.detail(VERSIONS, 3, version=...), f"{VERSIONS}/00000003"),
     "a registered one of another version": (lambda f: f.detail(VERSIONS, 3, version="7"), f"{CHAMPION}/00000003"),
     "a registered one of no number": (lambda f: f.detail(VERSIONS, 3, version="x"), f"{VERSIONS}/00000003"),
-    "a store that there is not": (lambda f: f.detail(VERSIONS, 3, tracking_uri="none://x"), "MLflow refuses"),
+    "a store that there is not": (lambda f: f.detail(VERSIONS, 3, tracking_uri="none://x"), "not asked: none://x"),
     "a store in another folder": (
         lambda f: f.detail(VERSIONS, 3, tracking_uri="sqlite:////n/m.db"),
-        "database is gone",
+        "not asked: sqlite:////n/m.db",
+    ),
+    "a database that is not there": (lambda f: f.detail(VERSIONS, 3, tracking_uri="postgresql://x/y"), "not asked"),
+    "a server that swallows all": (
+        lambda f: f.detail(VERSIONS, 3, tracking_uri="http://10.255.255.1"),
+        "no pipeline here",
     ),
 }
 RESULT: dict[str, tuple[Callable[[Forge], object], str]] = {
-    "another run": (lambda f: f.said(run="0" * 64), RESULT_NAME),
-    "another digest of all tensors": (lambda f: f.said(tensors_sha256="0" * 64), RESULT_NAME),
-    "another step": (lambda f: f.said(step=2, checkpoint=directory_name(2)), RESULT_NAME),
-    "another folder": (lambda f: f.said(checkpoint=directory_name(2)), RESULT_NAME),
-    "another manifest": (lambda f: f.said(manifest_sha256="0" * 64), RESULT_NAME),
-    "another format": (lambda f: f.said(format_version=2), RESULT_NAME),
-    "one field more": (lambda f: f.said(more=1), RESULT_NAME),
+    "another run": (lambda f: f.message(run="0" * 64), RESULT_NAME),
+    "another digest of all tensors": (lambda f: f.message(tensors_sha256="0" * 64), RESULT_NAME),
+    "another step": (lambda f: f.message(step=2, checkpoint=directory_name(2)), RESULT_NAME),
+    "another folder": (lambda f: f.message(checkpoint=directory_name(2)), RESULT_NAME),
+    "another manifest": (lambda f: f.message(manifest_sha256="0" * 64), RESULT_NAME),
+    "another format": (lambda f: f.message(format_version=2), RESULT_NAME),
+    "one field more": (lambda f: f.message(more=1), RESULT_NAME),
     "a byte appended": (lambda f: f.result.open("ab").write(b"\n"), RESULT_NAME),
     "a key twice": (
         lambda f: f.result.write_bytes(f.result.read_bytes().replace(b'"step":3', b'"step":2,"step":3')),
@@ -387,6 +175,16 @@ MLFLOW: dict[str, tuple[Callable[[Forge], object], str]] = {
     ),
     "a tag deleted": (lambda f: f.client.delete_model_version_tag(MODEL, "3", "headway.run"), "tag headway.run"),
     "the database gone": (lambda f: (f.root / "mlflow.db").unlink(), "database is gone"),
+    "its files elsewhere": (
+        lambda f: f.sql("UPDATE runs SET artifact_uri = 'http://10.255.255.1/api/2.0/mlflow-artifacts/artifacts/x'"),
+        "not fetched",
+    ),
+    "files of MLflow's own that are served over its own": (
+        lambda f: f.client.create_logged_model(
+            f.run_in_mlflow().info.experiment_id, name="model", source_run_id=f.run_in_mlflow().info.run_id
+        ),
+        "logged model",
+    ),
     "a file more in its copy": (lambda f: (f.copy / "more.py").write_text("x"), "holds more.py"),
     "a hidden file more": (lambda f: (f.copy / ".more").write_text("x"), "holds .more"),
     "a link more": (lambda f: (f.copy / "more").symlink_to("/etc"), "holds more"),
@@ -405,6 +203,21 @@ def test_a_change_of_the_histories_is_named(forge: Forge, verify: Verify, change
     apply, named = HISTORY[change]
     apply(forge)
     assert named in broken(verify)
+
+
+@pytest.mark.parametrize("attack", ON_LOADING)
+def test_a_graph_that_could_run_code_is_named_though_every_digest_is_right(
+    forge: Forge, verify: Verify, tmp_path: Path, attack: str
+) -> None:
+    marker = tmp_path / "marker"
+    bad = altered(forge.graph, ON_LOADING[attack], marker, tmp_path / "bad.pt2")
+    forge.register_graph(bad, tmp_path / "flow")
+    code, message = verify(f"models:/{MODEL}/4")
+    whole = [link["what"] for link in message["links"] if link["status"] == "proved"]
+    assert code == 5 and "registered model" in whole and "registered graph" not in whole
+    named = broken(verify, model=f"models:/{MODEL}/4")
+    assert forge.graph.relative_to(forge.root).as_posix() in named and "the graph is refused" in named
+    assert not marker.exists()
 
 
 @pytest.mark.parametrize("change", RESULT)
@@ -452,10 +265,11 @@ def test_what_is_no_file_of_ours_is_named_at_once(forge: Forge, verify: Verify, 
     path = PLACES[place](forge)
     path.unlink()
     INSTEAD[what](path)
-    said = broken(verify)
-    assert path.name in said or path.relative_to(forge.root).as_posix() in said
+    message = broken(verify)
+    assert path.name in message or path.relative_to(forge.root).as_posix() in message
 
 
+@pytest.mark.process
 def test_a_bit_flipped_in_any_file_that_the_champion_stands_on_is_named(forge: Forge, verify: Verify) -> None:
     draw = random.Random("flips")
     files = forge.claimed()
@@ -469,10 +283,10 @@ def test_a_bit_flipped_in_any_file_that_the_champion_stands_on_is_named(forge: F
         data[bit // 8] ^= 1 << bit % 8
         (forge.root / name).write_bytes(data)
         try:
-            said = broken(verify)
+            message = broken(verify)
         except BaseException as error:
-            said = f"{type(error).__name__}: {error}"
-        if Path(name).name not in said or "Error" in said.split(":")[0]:
-            missed.append(f"bit {bit} of {name}: {said}")
+            message = f"{type(error).__name__}: {error}"
+        if Path(name).name not in message or "Error" in message.split(":")[0]:
+            missed.append(f"bit {bit} of {name}: {message}")
         forge.restore()
     assert missed == []

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from data_contracts.digests import sha256_bytes
-from data_contracts.documents import (
+from headway.data_contracts.store.digests import sha256_bytes
+from headway.data_contracts.store.documents import (
     ContractReceipt,
     FittedState,
     Link,
@@ -27,16 +27,16 @@ from data_contracts.documents import (
     SourceFile,
     StoredFile,
 )
-from data_contracts.publication import Workspace
+from headway.data_contracts.store.publication import Workspace
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.shards import BytePairSpec, ShardSpec
+from headway.training.config.training_spec import RecipeSpec, ScheduleSpec, TrainingSpec
+from headway.training.data.shards.sharding import fit, write_shards
+from headway.training.data.shards.splits import NO_ROWS, SourceRows
+from headway.training.launch.base.ports import free_port
+from headway.training.observe.ledger import Event, read_events
 from tests.training.nursery import FOR_SLICES, ForkedRank, session_nursery
 from tests.waiting import DEADLINE_S, wait_until
-from training.checkpoint.spec import CheckpointSpec
-from training.config import RecipeSpec, ScheduleSpec, TrainingSpec
-from training.data.sharding import fit, write_shards
-from training.data.spec import BytePairSpec, ShardSpec
-from training.data.splits import NO_ROWS, SourceRows
-from training.launch.ports import free_port
-from training.ledger import Event, read_events
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -123,12 +123,12 @@ class TinyProject:
     def start(
         self, run: RunSpec, run_dir: Path, *, world_size: int, fresh: bool = False, **environment: str
     ) -> list[Started]:
-        """Start the ranks of one attempt, each a `python -m training.worker`; `fresh` without its imports."""
+        """Start the ranks of one attempt, each a `headway.training.programs.worker`; `fresh` without its imports."""
         arguments = ["--workspace", self.workspace.uri, "--run-spec", run.sha256, "--run-dir", str(run_dir)]
         parallel = run.config["parallel"]
         imports = FOR_SLICES if any(parallel[part] != 1 for part in ("pipeline", "shard", "tensor")) else ()
         return self.start_ranks(
-            "training.worker",
+            "headway.training.programs.worker",
             arguments,
             run_dir,
             world_size=world_size,

@@ -16,21 +16,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+from headway.training.launch.base.gang import Attempt, Gang, LaunchSpec
+from headway.training.launch.base.host_probe import Host
+from headway.training.launch.base.launcher import Handle, NodeCommand, NodeReport
+from headway.training.launch.base.ports import LOOPBACK
+from headway.training.launch.base.protocol import Command, NodeStatus
+from headway.training.launch.hosts.owned import OwnedLauncher
+from headway.training.launch.hosts.probe import LocalTransport
+from headway.training.launch.supervise import supervisor
 from tests.training.nursery import ForkedRank, session_nursery
-from training.launch import supervisor
-from training.launch.hosts import Here, Host
-from training.launch.launcher import Handle, NodeCommand, NodeReport
-from training.launch.owned import OwnedLauncher
-from training.launch.ports import LOOPBACK
-from training.launch.protocol import Command, NodeStatus
-from training.launch.spec import Attempt, Gang, LaunchSpec
 
 SIGNALS = {Command.STOP: signal.SIGTERM, Command.PEER_LOST: signal.SIGTERM, Command.STACKS: signal.SIGUSR2}
 
 
 class ForkingLauncher(OwnedLauncher):
     def __init__(self, spec: LaunchSpec) -> None:
-        super().__init__(spec, Here())
+        super().__init__(spec, LocalTransport())
         self._nodes: list[list[ForkedRank]] = []
         self._told: set[Command] = set()
 

@@ -65,7 +65,7 @@ STAYING = {"detach_"}
 """torch says that it changes a view, and what it changes is of autograd."""
 OF_PACKED_SEQUENCES = "data"
 """Overloads of recurrent layers, which trust the lengths that they are given."""
-LEFT_OUT = {"empty", "empty_strided", "resize"}
+EXCLUDED = {"empty", "empty_strided", "resize"}
 """Core ATen IR all the same."""
 FOREIGN = ("Storage", "Stream", "Dimname", "torch.classes", "Any")
 """Kinds of arguments that are more than tensors, numbers and words."""
@@ -78,7 +78,7 @@ def allowed() -> set[str]:
     for name, overload in _overloads():
         plain = name.removesuffix("_") if name.endswith("_") and not name.endswith("__") else name
         is_meant = plain in named or bool(BY_TAG & set(overload.tags)) or _is_in_place_of_tagged(name, overload)
-        if is_meant and plain not in LEFT_OUT and _is_pure(plain, name, overload):
+        if is_meant and plain not in EXCLUDED and _is_pure(plain, name, overload):
             found.add(f"{name}.{overload._overloadname}")
     return found
 

@@ -65,14 +65,15 @@ class Nursery:
         environment: all of it; of the path, what `python -m` would take from there.
         imports: what the rank needs that most do without; there from now on.
         """
+        sys.audit("tests.nursery.start", module)
         told = {"module": module, "arguments": list(arguments), "folder": str(folder), "log": str(log)}
         told |= {"imports": list(imports)}
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({**told, "environment": dict(environment)}) + "\n")
         self._process.stdin.flush()
-        while (began := self._read()) is None:
+        while (started := self._read()) is None:
             pass
-        return ForkedRank(self, began)
+        return ForkedRank(self, started)
 
     def exit_code(self, pid: int) -> int:
         """Of a rank that has ended, or is about to."""
@@ -143,16 +144,16 @@ def session_nursery() -> Nursery:
 
 
 def main() -> None:
-    import training.checkpoint.verify_worker
-    import training.evaluation
-    import training.export
-    import training.session
-    import training.worker  # noqa: F401
+    import headway.training.programs.evaluation
+    import headway.training.programs.export
+    import headway.training.programs.session
+    import headway.training.programs.verify_worker
+    import headway.training.programs.worker  # noqa: F401
 
     signal.signal(signal.SIGCHLD, _tell_of_ends)
     for line in sys.stdin:
         told = json.loads(line)
-        if told["module"] == "training.export":
+        if told["module"] == "headway.training.programs.export":
             import torch.export._trace  # noqa: F401  # as `torch.export.export` would, in seconds, for every graph
         for name in told["imports"]:
             importlib.import_module(name)

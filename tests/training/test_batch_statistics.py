@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from data_contracts.errors import ConfigError
-from training.batch_statistics import BatchStatistics
-from training.communication import Collectives
-from training.config import TrainingSpec
-from training.distributed import Gang
-from training.learner import Learner
-from training.recipes.classification import Classifier
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.engine.learner import Learner
+from headway.training.parallel.batch_statistics import BatchStatistics
+from headway.training.ranks.communication import Collectives
+from headway.training.ranks.distributed import ProcessGroup
+from headway.training.recipes.classification import Classifier
 
-ALONE = Collectives(Gang(rank=0, world_size=1, device=torch.device("cpu")))
+ALONE = Collectives(ProcessGroup(rank=0, world_size=1, device=torch.device("cpu")))
 
 
 def train(model, statistics, steps):
@@ -135,7 +135,7 @@ class Records(Classifier):
 
 def test_running_statistics_are_in_the_checkpoint_and_used_at_evaluation():
     training = TrainingSpec(global_batch_sequences=12, micro_batch_sequences=6)
-    alone, label = Gang(rank=0, world_size=1, device=torch.device("cpu")), torch.zeros(6, 1, dtype=torch.int64)
+    alone, label = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu")), torch.zeros(6, 1, dtype=torch.int64)
     learner, other = (Learner(Records(), training, alone) for _ in range(2))
     for step, replicas in enumerate(rows(3, 2)):
         sums = learner.exchange(learner.backward(step, [{"x": x, "label": label} for x in replicas]), stop=False)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from training.arrangement import Share
-from training.batches import RankBatches, prefetched, proof_batch, step_rows
-from training.data import block_gather
-from training.data.loader import ShardReader
-from training.data.loader_spec import LoaderSpec
-from training.data.spec import TRAIN
+from headway.training.config.loader_spec import LoaderSpec
+from headway.training.config.shards import TRAIN
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.data.order import block_gather
+from headway.training.engine.batches import RankBatches, prefetched, proof_batch, step_rows
+from headway.training.parallel.strategy import BatchShare
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def test_the_ranks_together_read_exactly_the_planned_rows(reader, tiny_training,
     for step in (0, 3, 50):
         seen = []
         for rank in range(world_size):
-            produce = RankBatches(reader, tiny_training, share=Share(rank, world_size), device=torch.device("cpu"))
+            produce = RankBatches(reader, tiny_training, share=BatchShare(rank, world_size), device=torch.device("cpu"))
             seen += [batch["tokens"] for batch in produce(step)]
         planned = reader.gather(step_rows(tiny_training, reader, step).reshape(-1))["tokens"]
         assert torch.equal(torch.cat(seen), torch.from_numpy(planned.astype(np.int64)))
@@ -34,7 +34,7 @@ def test_the_ranks_together_read_exactly_the_planned_rows(reader, tiny_training,
 def test_ranks_that_take_replicas_in_turn_read_the_planned_rows_too(reader, tiny_training, shares):
     planned = step_rows(tiny_training, reader, 3)
     for index in range(shares):
-        share = Share(index, shares, stride=2)
+        share = BatchShare(index, shares, stride=2)
         found = RankBatches(reader, tiny_training, share=share, device=torch.device("cpu"))(3)
         for replica, batch in zip(share.replicas(len(planned)), found, strict=True):
             expected = torch.from_numpy(reader.gather(planned[replica])["tokens"].astype(np.int64))
@@ -42,15 +42,15 @@ def test_ranks_that_take_replicas_in_turn_read_the_planned_rows_too(reader, tiny
 
 
 def test_shares_deal_out_replicas_once_each_and_by_turns_within_a_stride():
-    assert [list(Share(index, 2).replicas(8)) for index in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    dealt = [list(Share(index, 4, stride=2).replicas(8)) for index in range(4)]
+    assert [list(BatchShare(index, 2).replicas(8)) for index in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    dealt = [list(BatchShare(index, 4, stride=2).replicas(8)) for index in range(4)]
     assert dealt == [[0, 2], [1, 3], [4, 6], [5, 7]]
 
 
 @pytest.mark.parametrize("options", [{}, {"prefetch_threads": 3}, {"prefetch_bytes": 1}])
 @pytest.mark.parametrize(("start", "stop"), [(0, 9), (5, 700), (1, 2), (4, 4)])
 def test_batches_made_ahead_are_those_of_their_steps(reader, tiny_training, options, start, stop):
-    batches = RankBatches(reader, tiny_training, share=Share(1, 2), device=torch.device("cpu"))
+    batches = RankBatches(reader, tiny_training, share=BatchShare(1, 2), device=torch.device("cpu"))
     num_steps = 0
     with prefetched(batches, LoaderSpec(**options), start=start, stop=stop) as steps:
         for step, made in enumerate(steps, start):
@@ -62,7 +62,7 @@ def test_batches_made_ahead_are_those_of_their_steps(reader, tiny_training, opti
 
 def test_batches_stay_what_they_were_for_as_long_as_they_are_held(reader, tiny_training, monkeypatch):
     monkeypatch.setattr(block_gather, "BLOCK_BYTES", 2000)
-    batches = RankBatches(reader, tiny_training, share=Share(0, 2), device=torch.device("cpu"))
+    batches = RankBatches(reader, tiny_training, share=BatchShare(0, 2), device=torch.device("cpu"))
     assert batches.steps_per_block < 20
     with prefetched(batches, LoaderSpec(prefetch_bytes=20_000), start=0, stop=400) as steps:
         held = list(steps)
@@ -72,7 +72,7 @@ def test_batches_stay_what_they_were_for_as_long_as_they_are_held(reader, tiny_t
 
 
 def test_every_batch_lies_as_an_allocation_of_its_own_would(reader, tiny_training):
-    batches = RankBatches(reader, tiny_training, share=Share(0, 1), device=torch.device("cpu"))
+    batches = RankBatches(reader, tiny_training, share=BatchShare(0, 1), device=torch.device("cpu"))
     made = [batch for step in batches.steps(batches.block(0), batches.steps_per_block) for batch in step]
     assert len(made) > 100
     assert all(values.data_ptr() % 64 == 0 for batch in made for values in batch.values())

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from training.bigram import Bigram
-from training.data.packing import PAD_ID
+from headway.training.data.encode.packing import PAD_ID
+from headway.training.evaluation.bigram import Bigram
 
 VOCAB_SIZE = 12
 

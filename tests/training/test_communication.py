@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from training.communication import AloneExchange, Collectives, PairExchange, TreeExchange, tree_exchange
-from training.distributed import Gang
+from headway.training.ranks.communication import Collectives, LocalExchange, PairExchange, TreeExchange, tree_exchange
+from headway.training.ranks.distributed import ProcessGroup
 
 
 class Late(NamedTuple):
@@ -79,7 +79,7 @@ def test_a_buckets_second_half_is_issued_after_the_next_ones_first_half():
 
 def test_the_way_depends_on_the_number_of_ranks_and_one_rank_says_nothing():
     kinds = [type(tree_exchange(LateCollectives(size))) for size in (1, 2, 4)]
-    assert kinds == [AloneExchange, PairExchange, TreeExchange]
-    alone = Collectives(Gang(rank=0, world_size=1, device=torch.device("cpu")))
+    assert kinds == [LocalExchange, PairExchange, TreeExchange]
+    alone = Collectives(ProcessGroup(rank=0, world_size=1, device=torch.device("cpu")))
     rows = torch.ones(2, 3)
     assert torch.equal(alone.gather(rows), rows)

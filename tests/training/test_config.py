@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from data_contracts.errors import ConfigError
-from training.config import TrainingSpec, batch_line, can_share, length_line, replicas_per_rank
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.training_spec import TrainingSpec, batch_line, can_share, length_line, replicas_per_rank
 
 SPEC = TrainingSpec(global_batch_sequences=32, micro_batch_sequences=8)
 

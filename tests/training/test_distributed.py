@@ -9,10 +9,10 @@ import time
 import pytest
 import torch
 
+from headway.training.launch.base.ports import free_port
+from headway.training.ranks import distributed
+from headway.training.ranks.distributed import choose_device, init_process_group
 from tests.waiting import DEADLINE_S
-from training import distributed
-from training.distributed import choose_device, meet
-from training.launch.ports import free_port
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,14 @@ def come_late_to_meetings(rank: int, port: int) -> None:
     torch.set_num_threads(1)
     # Long enough to find each other on a machine that is busy.
     distributed.COLLECTIVE_TIMEOUT_S = 10
-    with meet(rank=rank, world_size=2) as gang:
+    with init_process_group(rank=rank, world_size=2) as process_group:
         if rank == 1:
             time.sleep(distributed.COLLECTIVE_TIMEOUT_S + 2)
-        assert gang.gather(torch.tensor([[rank]])).tolist() == [[0], [1]]
-        assert gang.from_leader(bytes([rank])) == bytes([0])
+        assert process_group.gather(torch.tensor([[rank]])).tolist() == [[0], [1]]
+        assert process_group.from_leader(bytes([rank])) == bytes([0])
 
 
+@pytest.mark.process
 def test_outside_of_steps_ranks_wait_for_one_that_reads_or_writes_for_longer_than_a_collective_may_take():
     port = free_port()
     # No fork: what other tests left in this process, threads above all, is none of a rank's.

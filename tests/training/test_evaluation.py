@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from data_contracts.digests import canonical_json
-from data_contracts.errors import ConfigError, IntegrityError, TrainingFailed
-from tests.waiting import DEADLINE_S
-from training.checkpoint.verify import load_checkpoint
-from training.data.loader import ShardReader
-from training.evaluation import (
+from headway.data_contracts.store.digests import canonical_json
+from headway.data_contracts.store.errors import ConfigError, IntegrityError, TrainingFailed
+from headway.training.checkpoint.verify import load_checkpoint
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.evaluation.measures import TEXT
+from headway.training.evaluation.scorers import DocumentScorer, Measured, score_all, token_sizes_bytes
+from headway.training.observe.ledger import Ledger
+from headway.training.programs.evaluation import (
     EvaluationRequest,
     evaluate_share,
     merge,
@@ -24,10 +26,10 @@ from training.evaluation import (
     recipe_of,
     restored_model,
 )
-from training.export import GRAPH, write_graph
-from training.ledger import Ledger
-from training.measures import TEXT
-from training.scorers import DocumentScorer, Measured, score_all, token_sizes_bytes
+from headway.training.programs.export import GRAPH, write_graph
+from tests.waiting import DEADLINE_S
+
+pytestmark = pytest.mark.process
 
 (BITS_PER_BYTE,) = TEXT.measures
 
@@ -170,7 +172,6 @@ def test_blocks_cover_every_row_once(project):
     )
 
 
-@pytest.mark.slow
 def test_evaluation_ranks_write_their_parts(project, trained, tmp_path):
     request = EvaluationRequest(
         checkpoint=str(trained), run=project.publish_run().sha256, manifest=project.manifest.sha256
@@ -184,17 +185,16 @@ def test_evaluation_ranks_write_their_parts(project, trained, tmp_path):
         "--out",
         str(tmp_path),
     ]
-    ranks = project.start_ranks("training.evaluation", arguments, tmp_path, world_size=2)
+    ranks = project.start_ranks("headway.training.programs.evaluation", arguments, tmp_path, world_size=2)
     assert [rank.wait(DEADLINE_S) for rank in ranks] == [0, 0], project.log(tmp_path)
 
     alone = evaluate(project, trained, tmp_path / "alone", 1)
     assert BITS_PER_BYTE.value(merge(tmp_path, 2).sums) == BITS_PER_BYTE.value(alone.sums)
 
 
-@pytest.mark.slow
 def test_a_request_that_cannot_be_read_is_a_configuration_error(project, tmp_path):
     arguments = ["--workspace", project.workspace.uri, "--request", str(tmp_path / "none.json"), "--out", str(tmp_path)]
-    (rank,) = project.start_ranks("training.evaluation", arguments, tmp_path, world_size=1)
+    (rank,) = project.start_ranks("headway.training.programs.evaluation", arguments, tmp_path, world_size=1)
     assert rank.wait(DEADLINE_S) == 2
     assert "not an evaluation request" in project.log(tmp_path)
 

@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_contracts.digests import canonical_json, sha256_bytes
-from training.checkpoint.spec import CheckpointSpec
-from training.config import RecipeSpec, ScheduleSpec, TrainingSpec
-from training.data.loader import ShardReader
-from training.data.packing import PAD_ID
-from training.data.spec import ShardSpec, TabularSpec, TokenIdsSpec
-from training.data.splits import SourceRows
-from training.evaluation import EvaluationRequest, Scores, evaluate_share, merge, part_name
-from training.ledger import Ledger
-from training.measures import yardstick_of
+from headway.data_contracts.store.digests import canonical_json, sha256_bytes
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.shards import ShardSpec, TabularEncoderSpec, TokenIdsSpec
+from headway.training.config.training_spec import RecipeSpec, ScheduleSpec, TrainingSpec
+from headway.training.data.encode.packing import PAD_ID
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.data.shards.splits import SourceRows
+from headway.training.evaluation.measures import metric_set_of
+from headway.training.observe.ledger import Ledger
+from headway.training.programs.evaluation import EvaluationRequest, Scores, evaluate_share, merge, part_name
 
 NUM_STEPS = 30
 
@@ -79,7 +79,7 @@ def ids(new_project, tmp_path: Path):
     return new_project(tmp_path / "workspace", {}, sources, spec)
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_ids_given_by_the_source_are_judged_by_the_token_document_by_document(ids, tmp_path: Path) -> None:
     scores = trained_scores(ids, RecipeSpec(model={"width": 32, "depth": 1, "heads": 2, "hidden": 32}), tmp_path)
     heldout = ShardReader(ids.workspace, ids.manifest, "heldout")
@@ -90,9 +90,9 @@ def test_ids_given_by_the_source_are_judged_by_the_token_document_by_document(id
     # 24 tokens and an end marker each; the first marker of a group is never a target.
     assert len(scores.examples) == num_documents and set(scores.sums["targets"]) <= {24.0, 25.0}
     assert scores.examples[0] == "a.parquet #000000000" and len(set(scores.examples)) == num_documents
-    yardstick = yardstick_of(ids.manifest.spec["encoder"])
-    own, bigram = (yardstick.decisive.value(sums) for sums in (scores.sums, scores.baselines["bigram"]))
-    assert yardstick.decisive.name == "bits_per_token"
+    metric_set = metric_set_of(ids.manifest.spec["encoder"])
+    own, bigram = (metric_set.decisive.value(sums) for sums in (scores.sums, scores.baselines["bigram"]))
+    assert metric_set.decisive.name == "bits_per_token"
     assert own == pytest.approx(math.fsum(scores.sums["nats"]) / math.log(2) / num_targets)
     assert 0 < own < bigram < 5
 
@@ -104,13 +104,13 @@ def diabetes(new_project, tmp_path: Path):
 
     data = load_diabetes(scaled=False)
     columns = {name: pa.array(data.data[:, place]) for place, name in enumerate(data.feature_names)}
-    encoder = TabularSpec(numeric=tuple(columns), label="progression", label_kind="number")
+    encoder = TabularEncoderSpec(numeric=tuple(columns), label="progression", label_kind="number")
     sources = [rows_of("diabetes.csv", columns | {"progression": pa.array(data.target)})]
     spec = ShardSpec(encoder=encoder, num_groups=1, heldout_fraction=0.3, split_by="row")
     return new_project(tmp_path / "workspace", {}, sources, spec)
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_number_is_predicted_better_than_by_its_mean_and_judged_in_its_own_unit(diabetes, tmp_path: Path) -> None:
     recipe = RecipeSpec(name="tabular-regressor", model={"width": 32, "depth": 1})
     scores = trained_scores(diabetes, recipe, tmp_path)
@@ -120,7 +120,7 @@ def test_a_number_is_predicted_better_than_by_its_mean_and_judged_in_its_own_uni
     )
     assert diabetes.fitted.statistics["label"]["mean"] == pytest.approx(train.mean(), rel=1e-6)
     assert diabetes.fitted.statistics["label"]["deviation"] == pytest.approx(train.std(), rel=1e-6)
-    mean_error, rmse, r2 = yardstick_of(diabetes.manifest.spec["encoder"]).measures
+    mean_error, rmse, r2 = metric_set_of(diabetes.manifest.spec["encoder"]).measures
     baseline = scores.baselines["training mean"]
     assert mean_error.value(baseline) == pytest.approx(np.square(heldout - train.mean()).mean())
     assert r2.value(baseline) == pytest.approx(1 - mean_error.value(baseline) / heldout.var())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from data_contracts.errors import ConfigError
-from training.checkpoint.layout import checkpoint_path, run_folder
-from training.checkpoint.verify import load_checkpoint
-from training.config import TrainingSpec
-from training.fine_tuning import matching
-from training.start_spec import StartSpec
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.checkpoint.layout import checkpoint_path, run_folder
+from headway.training.checkpoint.verify import load_checkpoint
+from headway.training.config.start_spec import StartSpec
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.engine.fine_tuning import matching
 
 URI = "models:/tiny/1"
 OLD = {"body.weight": (4, 4), "head.weight": (2, 4)}
@@ -65,7 +65,7 @@ def test_a_policy_allows_what_is_missing_or_extra():
     assert matching({"body.weight": (4, 4)}, OLD, spec(extra="ignore")) == ["body.weight"]
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_ranks_begin_with_the_verified_weights_whatever_their_number_and_keep_frozen_ones(own_project, tiny_training):
     workspace = own_project.workspace
     parent = own_project.publish_run()

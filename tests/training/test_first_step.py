@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import ConfigError
-from training import first_step
-from training.config import RecipeSpec, TrainingSpec
-from training.data.encoder_specs import BytePairSpec, ImageSpec, TabularSpec
-from training.data.shapes import DataShape, TabularShape
-from training.first_step import FirstStep, FirstStepRequest, require_first_step, take_first_step
-from training.made_up_rows import plausible_shapes
-from training.optimizers.spec import OptimizerSpec, ParameterGroupSpec
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.encoder_specs import BytePairSpec, ImageEncoderSpec, TabularEncoderSpec
+from headway.training.config.optimizer import OptimizerSpec, ParameterGroupSpec
+from headway.training.config.shapes import DataShape, TabularShape
+from headway.training.config.training_spec import RecipeSpec, TrainingSpec
+from headway.training.programs import first_step
+from headway.training.programs.first_step import FirstStep, FirstStepRequest, require_first_step, take_first_step
+from headway.training.programs.synthetic_rows import plausible_shapes
 
 RECIPE = """\
 import torch
 from torch import nn
 
-from data_contracts.documents import Frozen
-from training.data.shapes import TabularShape
-from training.recipes.protocol import Losses
+from headway.data_contracts.store.documents import Frozen
+from headway.training.config.shapes import TabularShape
+from headway.training.recipes.protocol import Losses
 
 
 class Net(nn.Module):
@@ -50,7 +50,8 @@ class Mine:
         return Losses(nats, torch.ones_like(nats, dtype=torch.bool))
 
     def measures(self, model, batch):
-        return {"nats": self.losses(model, batch).nats}
+        right = model(batch["numeric"]).argmax(dim=1, keepdim=True) == batch["label"]
+        return {"nats": self.losses(model, batch).nats, "correct": right.float()}
 
     def hidden_matrices(self, model):
         return ("body.weight",)
@@ -96,9 +97,9 @@ def test_a_good_recipe_takes_its_first_step(tried: Tried) -> None:
     [
         ('batch["numeric"]', 'batch["numbers"]', "KeyError", 29),
         ("nn.Linear(4, classes)", "nn.Linear(5, classes)", "mat1 and mat2", 16),
-        ('{"nats": self.losses(model, batch).nats}', "{}", "not a mapping with `nats`", 32),
+        ('{"nats": self.losses(model, batch).nats, "correct": right.float()}', "{}", "not a mapping with `nats`", 32),
         ('"body.weight"', '"bodi.weight"', "hidden_matrices names 'bodi.weight'", None),
-        ("return torch.zeros(2, self.shape.num_numeric)", "return torch.zeros(2, 7)", "with example_input", 38),
+        ("return torch.zeros(2, self.shape.num_numeric)", "return torch.zeros(2, 7)", "with example_input", 39),
         ("return Net(", "return 1 / 0 or Net(", "ZeroDivisionError", 26),
         ("import nn\n", "import nm\n", "cannot import the recipe", None),
         ("return self.head(", "print(numeric.sum().item() > 0 and 1 or 2); return self.head(", "torch.export", 9),
@@ -120,7 +121,7 @@ def test_groups_that_match_nothing_are_told_too(tried: Tried) -> None:
 
 def test_a_recipe_that_takes_one_of_the_likely_shapes_is_good(tried: Tried) -> None:
     picky = "assert shape.num_classes == 3; self.shape = shape"
-    shapes = plausible_shapes(TabularSpec(numeric=("a", "b"), label="c"), None)
+    shapes = plausible_shapes(TabularEncoderSpec(numeric=("a", "b"), label="c"), None)
     assert len(shapes) > 1
     assert tried("self.shape = shape", picky, *shapes) == FirstStep()
     assert tried("self.shape = shape", picky, TABLE).refused == "ConfigError"
@@ -134,6 +135,7 @@ def test_a_device_that_is_not_here_refuses_nothing(tried: Tried) -> None:
     assert "device" in tried("return Net(", "return nn.Linear(1, 1).cuda() or Net(").undecided
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("deed", "problem"),
     [
@@ -150,6 +152,7 @@ def test_a_recipe_may_end_its_process_and_say_what_it_likes(
         require_first_step(request, search_path=[str(tmp_path)])
 
 
+@pytest.mark.process
 def test_a_recipe_that_hangs_is_ended_and_refuses_nothing(
     write: Callable[[str, str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,8 +164,8 @@ def test_a_recipe_that_hangs_is_ended_and_refuses_nothing(
 def test_shapes_are_as_the_specs_say() -> None:
     (tokens,) = plausible_shapes(BytePairSpec(vocab_size=300, sequence_tokens=16), None)
     assert (tokens.vocab_size, tokens.context_tokens) == (300, 16)
-    (image,) = plausible_shapes(ImageSpec(pixels=("p_{0..7}",), shape=(2, 2, 2)), 5)
+    (image,) = plausible_shapes(ImageEncoderSpec(pixels=("p_{0..7}",), shape=(2, 2, 2)), 5)
     assert (image.channels, image.height, image.width, image.num_classes) == (2, 2, 2, 5)
-    spec = TabularSpec(numeric=("a",), categorical=("b", "c"), label="d", label_kind="number")
+    spec = TabularEncoderSpec(numeric=("a",), categorical=("b", "c"), label="d", label_kind="number")
     (number,) = plausible_shapes(spec, None)
     assert (number.num_numeric, len(number.cardinalities)) == (1, 2)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from data_contracts.errors import ConfigError
-from training import gradients
-from training.communication import Collectives, tree_sum
-from training.distributed import Gang
-from training.gradients import GradientTree, clip_factor, row_squares
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.parallel import gradients
+from headway.training.parallel.gradients import GradientTree, clip_factor, row_squares
+from headway.training.ranks.communication import Collectives, tree_sum
+from headway.training.ranks.distributed import ProcessGroup
 
-ALONE = Collectives(Gang(rank=0, world_size=1, device=torch.device("cpu")))
+ALONE = Collectives(ProcessGroup(rank=0, world_size=1, device=torch.device("cpu")))
 
 
 def awkward_values(*shape: int) -> torch.Tensor:

@@ -12,15 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sympy
 import torch
+import torch.utils._sympy.functions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.training.graph_check.check import check_graph, check_graph_file
+from headway.training.graph_check.expressions import check_expression
+from headway.training.graph_check.refusal import UnsafeGraph
+from headway.training.programs.export import GRAPH, write_graph
 from tests.training.altered_graphs import ON_LOADING, PROGRAM, WEIGHTS, Records, altered, edit, records_of, write
-from training.export import GRAPH, write_graph
-from training.graph_check.check import check_graph, check_graph_file
-from training.graph_check.expressions import check_expression
-from training.graph_check.refusal import UnsafeGraph
 
 
 class Small(torch.nn.Module):
@@ -242,6 +244,61 @@ def test_any_other_expression_is_refused(text: str) -> None:
         check_expression(text)
 
 
+def _sum_of(count: int, first: int = 0) -> str:
+    return f"Add({', '.join(_symbol(first + each) for each in range(count))})"
+
+
+def _symbol(number: int) -> str:
+    return f"Symbol('s{number}', integer=True)"
+
+
+@pytest.mark.parametrize("function", ["FloorDiv", "PythonMod", "Mod", "CleanDiv", "Max", "Min", "Eq", "Abs"])
+def test_sums_that_multiply_out_beyond_measure_are_refused_wherever_they_stand(function: str) -> None:
+    grown = [
+        f"Pow({_sum_of(20)}, Integer(64))",
+        f"Pow({_sum_of(20)}, Integer(-64))",
+        f"Pow({_sum_of(20)}, Rational(127, 2))",
+        f"Pow(Mul({_sum_of(4)}, {_sum_of(4, 4)}), Integer(4))",
+        f"Mul({', '.join(_sum_of(5, 5 * each) for each in range(8))})",
+        f"Add({', '.join(f'Pow({_sum_of(2, each)}, Integer(60))' for each in range(3))})",
+    ]
+    for each in grown:
+        for arguments in (f"{each}, {_sum_of(2)}", f"{_sum_of(2)}, {each}"):
+            with pytest.raises(UnsafeGraph):
+                check_expression(f"{function}({arguments})")
+    with pytest.raises(UnsafeGraph):
+        check_expression(f"{function}({', '.join([_sum_of(2)] * 25)})")
+
+
+@pytest.mark.parametrize(
+    "exponent", ["Rational(1, 1e-9)", "Rational(64, '1e-300')", "Rational(1, 0)", "Rational(1, 1e-999)", "Float(1e-9)"]
+)
+def test_an_exponent_is_as_large_as_its_fraction(exponent: str) -> None:
+    with pytest.raises(UnsafeGraph):
+        check_expression(f"Pow({_sum_of(130)}, {exponent})")
+    if exponent.startswith("Rational"):
+        with pytest.raises(UnsafeGraph):
+            check_expression(f"Pow(Integer(9), {exponent})")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"FloorDiv(Pow({_sum_of(11)}, Integer(2)), {_sum_of(1)})",
+        f"PythonMod(Pow({_sum_of(2)}, Integer(10)), {_sum_of(10)})",
+        f"PythonMod(Mul({', '.join(_sum_of(2, 2 * each) for each in range(5))}), {_sum_of(4, 1)})",
+        f"FloorDiv(Mul({_sum_of(5)}, {_sum_of(2)}), Mul({_sum_of(5, 1)}, {_sum_of(2, 1)}))",
+        f"Max({', '.join(f'Mul({_symbol(each)}, {_symbol(each + 9)})' for each in range(11))})",
+    ],
+)
+def test_the_largest_expressions_that_are_taken_cost_a_moment(text: str) -> None:
+    check_expression(text)
+    known = {name: getattr(torch.utils._sympy.functions, name) for name in ("FloorDiv", "PythonMod", "Max")}
+    started = time.process_time()
+    sympy.sympify(text, locals=known)
+    assert time.process_time() - started < 5
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet="SymbolInteger(){}[]'\",=.s0123456789 -+*_", max_size=60))
 def test_any_text_gets_a_judgement(text: str) -> None:
@@ -254,9 +311,9 @@ def test_the_check_costs_a_tenth_of_a_load_at_most(graph: Path) -> None:
         took = []
         for _ in range(3):
             check_expression.cache_clear()
-            began = time.process_time()
+            started = time.process_time()
             what()
-            took.append(time.process_time() - began)
+            took.append(time.process_time() - started)
         return min(took)
 
     assert least_s(lambda: check_graph_file(graph)) <= 0.1 * least_s(lambda: torch.export.load(graph).module())

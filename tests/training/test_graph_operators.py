@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from data_contracts.errors import ConfigError
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.shapes import DataShape, ImageShape, TabularNumberShape, TabularShape, TokenShape
+from headway.training.graph_check.check import check_graph_file
+from headway.training.graph_check.operators import ATEN
+from headway.training.programs.export import GRAPH, write_graph
+from headway.training.recipes.load import load_recipe
 from tests.training.graph_operators import allowed
-from training.data.shapes import DataShape, ImageShape, TabularNumberShape, TabularShape, TokenShape
-from training.export import GRAPH, write_graph
-from training.graph_check.check import check_graph_file
-from training.graph_check.operators import ATEN
-from training.recipes.protocol import load_recipe
 
 SEQUENCES, IMAGES, TOKENS = torch.randn(2, 8, 16), torch.rand(2, 3, 16, 16), torch.arange(16).reshape(2, 8)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import socket
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,9 +12,9 @@ from pathlib import Path
 import pytest
 from torch.distributed import DistStoreError
 
-from training.keyed_store import KeyedStore, store_of_attempt
-from training.launch.ports import LOOPBACK, free_port
-from training.launch.protocol import ATTEMPT_DIR, AttemptFiles, StorePlace
+from headway.training.launch.base.ports import LOOPBACK, free_port
+from headway.training.launch.base.protocol import ATTEMPT_DIR, AttemptFiles, StorePlace
+from headway.training.ranks.keyed_store import KeyedStore, store_of_attempt
 
 
 @pytest.fixture
@@ -93,9 +95,35 @@ def test_without_the_key_nobody_reads_or_writes_it(store: KeyedStore, place: Sto
         KeyedStore(guessed, 0.0)
 
 
-def test_a_port_that_another_has_is_told_as_what_the_next_attempt_may_mend(store: KeyedStore) -> None:
+@pytest.mark.parametrize("ranks", [(0, 1), (1, 0)])
+def test_a_port_that_another_has_taken_costs_no_attempt(
+    place: StorePlace, tmp_path: Path, ranks: tuple[int, ...]
+) -> None:
+    met: list[bytes] = []
+
+    def come(rank: int) -> None:
+        with store_of_attempt(rank, 2, patience_s=60.0) as store:
+            assert store is not None
+            store.set(f"rank {rank}", b"here")
+            met.append(store.get(f"rank {1 - rank}"))
+
+    with socket.create_server((place.address, place.port)):  # takes connections, and never says a word
+        threads = [threading.Thread(target=come, args=(rank,)) for rank in ranks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert met == [b"here", b"here"]
+    files = AttemptFiles(tmp_path)
+    told = files.read_store()
+    assert told is not None and told.port != place.port and told.key == place.key
+    assert files.store.stat().st_mode & 0o077 == 0, "the key is the user's alone"
+
+
+def test_an_address_that_this_machine_does_not_have_is_told_in_one_line(place: StorePlace, tmp_path: Path) -> None:
+    AttemptFiles(tmp_path).write_store(dataclasses.replace(place, address="192.0.2.1"))
     with (
-        pytest.raises(ConnectionError, match=r"the store of rank 0 at 127\.0\.0\.1, port .*: Address already in use"),
+        pytest.raises(ConnectionError, match=r"the store of rank 0 at 192\.0\.2\.1, port .*: Cannot assign"),
         store_of_attempt(0, 1, patience_s=1.0),
     ):
         pass

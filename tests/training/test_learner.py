@@ -7,17 +7,17 @@ import pytest
 import torch
 from torch import nn
 
-from data_contracts.errors import IntegrityError
-from training.batches import RankBatches, step_rows
-from training.data.device_copy import to_tensors
-from training.data.loader import ShardReader
-from training.data.spec import TRAIN
-from training.distributed import Gang
-from training.learner import Learner, load_model_tensors, model_tensors
-from training.run_documents import load_run_documents
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.config.shards import TRAIN
+from headway.training.data.load.device_copy import to_tensors
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.engine.batches import RankBatches, step_rows
+from headway.training.engine.learner import Learner, load_model_tensors, model_tensors
+from headway.training.engine.run_documents import load_run_documents
+from headway.training.ranks.distributed import ProcessGroup
 
 CPU = torch.device("cpu")
-ALONE = Gang(rank=0, world_size=1, device=CPU)
+ALONE = ProcessGroup(rank=0, world_size=1, device=CPU)
 
 
 @pytest.fixture

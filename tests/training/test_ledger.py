@@ -7,12 +7,19 @@ import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-import training.ledger
-from data_contracts.errors import EnvironmentProblem
-from training.ledger import Ledger, SpoolTail, read_events
+import headway.training.observe.ledger
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.tasks.core.run_progress import read_steps
+from headway.training.launch.base.log_times import Marks
+from headway.training.launch.base.protocol import read_json
+from headway.training.launch.diagnosis.hang_detection import stacks_text
+from headway.training.launch.diagnosis.logs import last_lines
+from headway.training.launch.diagnosis.rank_event_stream import last_events
+from headway.training.observe.ledger import Ledger, SpoolTail, read_events
 
 
 @contextlib.contextmanager
@@ -45,7 +52,7 @@ def test_what_finds_no_space_is_written_once_there_is_some(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("news", [SpoolTail.poll, SpoolTail.stream], ids=["at once", "in pieces"])
 def test_a_reader_that_follows_sees_every_line_once_and_whole(tmp_path: Path, monkeypatch, news) -> None:
-    monkeypatch.setattr(training.ledger, "PIECE_BYTES", 10)
+    monkeypatch.setattr(headway.training.observe.ledger, "PIECE_BYTES", 10)
     ledger, tail = Ledger(tmp_path / "spool.jsonl"), SpoolTail(tmp_path / "spool.jsonl")
     for name in ("one", "two"):
         ledger.event(name)
@@ -57,7 +64,7 @@ def test_a_reader_that_follows_sees_every_line_once_and_whole(tmp_path: Path, mo
 
 
 def test_what_waits_has_a_bound_and_what_is_dropped_is_counted(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(training.ledger, "WAITING_BYTES", 1000)
+    monkeypatch.setattr(headway.training.observe.ledger, "WAITING_BYTES", 1000)
     ledger = Ledger(tmp_path / "spool.jsonl", rank=3)
     with no_file_longer_than(0):
         for number in range(100):
@@ -126,3 +133,35 @@ def test_what_is_recorded_after_the_end_is_written_into_no_other_file(tmp_path: 
             os.close(number)
     assert (tmp_path / "another").read_bytes() == b""
     assert names(tmp_path / "spool.jsonl") == ["one"] and seen == ["late"]
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        read_events,
+        read_steps,
+        last_events,
+        read_json,
+        lambda path: last_lines(path, 5),
+        lambda path: Marks(path).refresh(),
+        stacks_text,
+    ],
+)
+def test_a_pipe_or_device_in_the_place_of_a_record_keeps_no_reader_waiting(tmp_path: Path, read: Any) -> None:
+    pipe, device = tmp_path / "pipe", tmp_path / "device"
+    os.mkfifo(pipe)
+    device.symlink_to("/dev/zero")
+    assert not read(pipe) and not read(device) and not read(tmp_path / "missing")
+
+
+def test_a_hole_of_a_terabyte_in_a_record_ends_it_and_what_stands_before_is_read(tmp_path: Path) -> None:
+    spool, marks, json_file = tmp_path / "spool.jsonl", tmp_path / "marks", tmp_path / "record.json"
+    Ledger(spool).event("one")
+    json_file.write_text("{}")
+    for path in (spool, marks, json_file):
+        with path.open("ab") as stream:
+            stream.truncate(1 << 40)
+    assert names(spool) == ["one"]
+    assert [event["event"] for event in SpoolTail(spool).stream()] == ["one"]
+    assert read_json(json_file) is None and stacks_text(json_file) == ""
+    Marks(marks).refresh()

@@ -8,12 +8,12 @@ import math
 import pytest
 import torch
 
-from data_contracts.errors import RunStopped, TrainingFailed
-from training.guards.guard import Guard
-from training.guards.spec import GuardSpec, NonFinitePolicy
-from training.learner import Sums
-from training.loop import train
-from training.traffic import TrafficMeter
+from headway.data_contracts.store.errors import RunStopped, TrainingFailed
+from headway.training.config.guards import GuardSpec, NonFinitePolicy
+from headway.training.engine.learner import Sums
+from headway.training.engine.loop import train
+from headway.training.guards.step_guard import StepGuard
+from headway.training.observe.traffic import TrafficMeter
 
 
 class Recorder:
@@ -60,13 +60,13 @@ class Recorder:
 
     def _record(self, step, watch):
         self.records.append(step)
-        self.laps.append((watch.began_unix_s, dict(watch.laps_s)))
+        self.laps.append((watch.started_unix_s, dict(watch.laps_s)))
 
     def run(self, first_step, max_steps, stop_is_due=lambda _step: False, action="stop"):
         train(
             self,
             ((window, window) for window in itertools.count(first_step)),
-            Guard(GuardSpec(non_finite=NonFinitePolicy(action=action))),
+            StepGuard(GuardSpec(non_finite=NonFinitePolicy(action=action))),
             first_step=first_step,
             max_steps=max_steps,
             stop_is_due=stop_is_due,
@@ -120,8 +120,8 @@ def test_steps_follow_each_other_without_a_gap():
     loop = Recorder()
     loop.run(0, 4)
     assert {record.sums.loss for record in loop.records} == {2.0}
-    for (began, laps), (next_began, _) in itertools.pairwise(loop.laps):
-        assert next_began == pytest.approx(began + sum(laps.values()), abs=1e-6)
+    for (started, laps), (next_began, _) in itertools.pairwise(loop.laps):
+        assert next_began == pytest.approx(started + sum(laps.values()), abs=1e-6)
 
 
 def test_a_gradient_that_is_not_finite_never_reaches_the_weights():
@@ -139,8 +139,8 @@ def test_a_skipped_batch_is_undone_and_its_step_is_taken_on_the_next_one():
     assert loop.discarded == [4, 5]
     assert loop.saved == [4, 6], "a step that is tried again is not saved again"
     assert [(record.number, record.window, record.outcome) for record in loop.records[4:7]] == [
-        (5, 4, "left out"),
-        (5, 5, "left out"),
+        (5, 4, "excluded"),
+        (5, 5, "excluded"),
         (5, 6, "taken"),
     ]
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from data_contracts.errors import ConfigError
-from training.measures import CLASSES, NUMBERS, TEXT, TOKEN_IDS, yardstick_of
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.evaluation.measures import CLASSES, NUMBERS, TEXT, TOKEN_IDS, metric_set_of
 
 
 def test_bits_per_byte_is_nats_over_log_2_over_bytes():
@@ -44,10 +44,10 @@ def test_a_number_is_judged_by_its_squared_error_with_its_root_and_what_it_expla
 
 
 def test_the_encoder_says_how_models_are_judged():
-    assert yardstick_of({"kind": "byte-pair"}) is TEXT
-    assert yardstick_of({"kind": "token-ids", "vocab_size": 9}) is TOKEN_IDS
-    assert yardstick_of({"kind": "image", "pixels": ["p"], "shape": [8, 8]}) is CLASSES
-    assert yardstick_of({"kind": "tabular", "numeric": ["a"], "label": "b"}) is CLASSES
-    assert yardstick_of({"kind": "tabular", "numeric": ["a"], "label": "b", "label_kind": "number"}) is NUMBERS
+    assert metric_set_of({"kind": "byte-pair"}) is TEXT
+    assert metric_set_of({"kind": "token-ids", "vocab_size": 9}) is TOKEN_IDS
+    assert metric_set_of({"kind": "image", "pixels": ["p"], "shape": [8, 8]}) is CLASSES
+    assert metric_set_of({"kind": "tabular", "numeric": ["a"], "label": "b"}) is CLASSES
+    assert metric_set_of({"kind": "tabular", "numeric": ["a"], "label": "b", "label_kind": "number"}) is NUMBERS
     with pytest.raises(ConfigError, match=r"shards with nothing to predict cannot be evaluated.*label"):
-        yardstick_of({"kind": "tabular", "numeric": ["a"]})
+        metric_set_of({"kind": "tabular", "numeric": ["a"]})

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from data_contracts.errors import IntegrityError
-from training.config import LossScaleSpec, OptimizerSpec, TrainingSpec
-from training.distributed import Gang
-from training.learner import Learner
-from training.precision import SMALLEST_EXPONENT, LossScaler
-from training.recipes.protocol import Losses
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.config.training_spec import LossScaleSpec, OptimizerSpec, TrainingSpec
+from headway.training.engine.learner import Learner
+from headway.training.parallel.precision import SMALLEST_EXPONENT, LossScaler
+from headway.training.ranks.distributed import ProcessGroup
+from headway.training.recipes.protocol import Losses
 
-ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
+ALONE = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
 
 
 class Regression:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from training.launch.rank import Rank
-from training.profiling import ProfileSpec, StepProfiler, request_profile
-from training.session import train_run
+from headway.training.config.training_spec import ProfileSpec
+from headway.training.engine.profiling import StepProfiler, request_profile
+from headway.training.launch.node.rank_process import RankProcess
+from headway.training.programs.session import train_run
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def train(project, tmp_path: Path):
     def run_here(training) -> Path:
         attempt = tmp_path / "attempts" / f"{len(list(tmp_path.glob('attempts/*'))):03d}"
         attempt.mkdir(parents=True)
-        train_run(Rank(attempt), project.workspace, project.publish_run(training).link, tmp_path)
+        train_run(RankProcess(attempt), project.workspace, project.publish_run(training).link, tmp_path)
         return attempt
 
     return run_here
@@ -63,7 +64,7 @@ def test_a_request_in_the_runs_folder_is_served_once(tiny_training, train, tmp_p
 
 
 def test_a_torn_or_foreign_request_is_no_request(tmp_path):
-    rank = Rank(tmp_path / "attempt")
+    rank = RankProcess(tmp_path / "attempt")
     for text in ("{", "[1]", '"x"'):
         (tmp_path / "profile-request.json").write_text(text)
         StepProfiler(rank, tmp_path, None).at_boundary(0)

@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import EnvironmentProblem, TrainingFailed
-from training.config import RecipeSpec, TrainingSpec
-from training.data.shapes import ImageShape, TabularNumberShape, TabularShape, TokenShape
-from training.launch.process_tree import descendants
-from training.recipes.protocol import load_recipe
-from training.rehearsal import RehearsalRequest, measure, rehearse
+from headway.data_contracts.store.errors import EnvironmentProblem, TrainingFailed
+from headway.training.config.shapes import ImageShape, TabularNumberShape, TabularShape, TokenShape
+from headway.training.config.training_spec import RecipeSpec, TrainingSpec
+from headway.training.launch.base.process_tree import descendants
+from headway.training.programs.rehearsal import RehearsalRequest, measure, rehearse
+from headway.training.recipes.load import load_recipe
+
+pytestmark = pytest.mark.process
 
 MODEL: dict[str, bool | int | float | str] = {"width": 16, "depth": 1, "heads": 2, "hidden": 32}
 SHAPE = TokenShape(vocab_size=300, context_tokens=16)
 OWN = """
 import os, signal
-from training.recipes.language_model import LanguageModel
+from headway.training.recipes.language_model import LanguageModel
 
 class Mine(LanguageModel):
     def losses(self, model, batch):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.documents import ExpectationVerdict, Link
-from data_contracts.errors import ConfigError, ContractViolation, IntegrityError
+from headway.data_contracts.store.documents import ExpectationVerdict, Link
+from headway.data_contracts.store.errors import ConfigError, ContractViolation, IntegrityError
+from headway.training.config.order_spec import MixedDataset, OrderSpec
+from headway.training.engine.run_documents import load_receipt, load_run_documents, require_passing_receipt
 from tests.training.conftest import TINY
-from training.data.order_spec import MixedDataset, OrderSpec
-from training.run_documents import load_receipt, load_run_documents, require_passing_receipt
 
 OTHER = Link(kind="snapshot", sha256="f" * 64)
 
@@ -26,13 +26,13 @@ def test_a_failed_contract_is_named_by_its_rules(project):
         require_passing_receipt(project.publish_run(), project.manifest, failed)
 
 
-@pytest.mark.parametrize("who", ["run", "manifest", "receipt"])
-def test_a_receipt_that_one_of_the_three_does_not_mean_keeps_it_shut(project, who):
+@pytest.mark.parametrize("source", ["run", "manifest", "receipt"])
+def test_a_receipt_that_one_of_the_three_does_not_mean_keeps_it_shut(project, source):
     run, manifest, receipt = project.publish_run(), project.manifest, project.receipt
     foreign = Link(kind="receipt", sha256="e" * 64)
-    if who == "run":
+    if source == "run":
         run = run.model_copy(update={"receipt": foreign})
-    elif who == "manifest":
+    elif source == "manifest":
         manifest = manifest.model_copy(update={"receipt": foreign})
     else:
         receipt = receipt.model_copy(update={"num_rows": 0})
@@ -71,9 +71,9 @@ def test_shards_that_are_mixed_in_pass_the_same_gate(own_project):
     workspace, manifest = project.workspace, project.manifest
     assert load_run_documents(workspace, mixing(project, manifest)).mixed == (manifest,)
     for changes in ({"passed": False}, {"snapshot": OTHER}):
-        judged = workspace.publish_document(receipt.model_copy(update=changes))
+        evaluated = workspace.publish_document(receipt.model_copy(update=changes))
         with pytest.raises(ContractViolation, match="mixed in without a passing receipt about its data"):
-            load_run_documents(workspace, mixing(project, manifest.model_copy(update={"receipt": judged})))
+            load_run_documents(workspace, mixing(project, manifest.model_copy(update={"receipt": evaluated})))
     unjudged = manifest.model_copy(update={"receipt": Link(kind="receipt", sha256="e" * 64)})
     with pytest.raises(ContractViolation, match="no readable contract receipt"):
         load_run_documents(workspace, mixing(project, unjudged))

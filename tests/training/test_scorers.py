@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from data_contracts.digests import canonical_json
-from data_contracts.documents import ShardGroup
-from training.baselines import prior_of
-from training.data.shapes import ImageShape, TabularShape
-from training.evaluation import merge, part_name, prediction
-from training.measures import CLASSES
-from training.recipes.protocol import load_recipe
-from training.scorers import BLOCK_ROWS, Measured, RowScorer, documents_of, folder_of, score_all
+from headway.data_contracts.store.digests import canonical_json
+from headway.data_contracts.store.documents import ShardGroup
+from headway.training.config.shapes import ImageShape, TabularShape
+from headway.training.evaluation.baselines import prior_of
+from headway.training.evaluation.measures import CLASSES
+from headway.training.evaluation.scorers import BLOCK_ROWS, Measured, RowScorer, documents_of, folder_of, score_all
+from headway.training.programs.evaluation import merge, part_name, prediction
+from headway.training.recipes.load import load_recipe
 
 NUM_ROWS = 2 * BLOCK_ROWS + 5
 
@@ -54,6 +54,13 @@ def test_every_row_is_an_example_of_its_own_on_any_number_of_ranks(tmp_path, wor
     assert scores.sums["correct"].tolist() == [float(row % 3 == 0) for row in range(NUM_ROWS)]
     assert scores.slices == tuple(f"class {row % 3}" for row in range(NUM_ROWS))
     assert set(scores.sums["targets"]) == {1.0}
+
+
+def test_a_slice_is_named_as_the_source_names_its_class_and_two_classes_never_share_a_name():
+    classes = ("yes", "x" * 70 + "1", "x" * 70 + "2")
+    slices = RowScorer(Reader(), classes).score(0, first_guess)["slices"]
+    assert slices[0] == "class yes" and slices[1].startswith("class xxxx") and slices[:3] == slices[3:6]
+    assert len(set(slices)) == 3 and all(len(name) < 100 for name in slices)
 
 
 def test_the_class_prior_is_scored_on_the_same_rows(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from training.seeds import derive, seed_everything
+from headway.training.config.seeds import derive, seed_everything
 
 
 def test_streams_of_different_purpose_step_and_replica_never_meet():

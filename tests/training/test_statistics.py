@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from training.statistics import paired_difference, ratio_interval
+from headway.training.evaluation.statistics import paired_difference, ratio_interval
 
 CHOICE = {"resamples": 2000, "confidence": 0.95, "seed": 1}
 
@@ -60,7 +60,7 @@ def test_a_model_against_itself_differs_by_nothing():
 def test_more_documents_than_fit_a_block_are_drawn_in_pieces(monkeypatch):
     bits, size_bytes = scores(90)
     whole = ratio_interval(bits, size_bytes, **CHOICE)
-    monkeypatch.setattr("training.statistics.BLOCK_DRAWS", 1000)
+    monkeypatch.setattr("headway.training.evaluation.statistics.BLOCK_DRAWS", 1000)
     assert ratio_interval(bits, size_bytes, **CHOICE) == whole
 
 

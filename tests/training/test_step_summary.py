@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from training.step_summary import quantile, summarise_steps
+from headway.training.observe.step_summary import quantile, summarise_steps
 
 
 def step(duration_s: float, **fields):
@@ -25,13 +25,13 @@ def step(duration_s: float, **fields):
 
 def test_percentiles_rates_and_shares_come_from_the_records():
     events = [step(0.1) for _ in range(95)] + [step(0.2) for _ in range(4)] + [step(1.0, memory_bytes=99)]
-    events += [{"event": "checkpoint", "duration_s": 0.7}, {"event": "step.left_out", "duration_s": 0.1}]
+    events += [{"event": "checkpoint", "duration_s": 0.7}, {"event": "step.excluded", "duration_s": 0.1}]
     summary = summarise_steps(events)
     assert (summary.p50_s, summary.p95_s, summary.p99_s) == (0.1, 0.1, 0.2)
     assert summary.tokens_per_s == pytest.approx(10_000 / (9.5 + 0.8 + 1.0 + 0.7))
     assert sum(summary.shares.values()) == pytest.approx(1.0)
     assert summary.shares["backward"] == pytest.approx(0.4)
-    assert (summary.num_steps, summary.num_left_out, summary.peak_memory_bytes) == (100, 1, 99)
+    assert (summary.num_steps, summary.num_excluded, summary.peak_memory_bytes) == (100, 1, 99)
     assert (summary.checkpoint_stall_s, summary.sent_bytes, summary.mfu) == (0.7, 500, None)
     assert summary.parts_s["sync"].model_dump() == pytest.approx({"p50": 0.01, "p95": 0.01, "p99": 0.02})
     assert summary.parts_s["checkpoint"].p99 == 0.7

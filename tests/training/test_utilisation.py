@@ -7,15 +7,15 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from training.data.shapes import ImageShape, TabularShape, TokenShape
-from training.distributed import Gang
-from training.launch.rank import Rank
-from training.learner import Learner, Sums
-from training.loop import Step
-from training.recipes.protocol import load_recipe
-from training.step_recorder import StepRecorder
-from training.telemetry import Stopwatch
-from training.utilisation import flops_per_token, parameters_of
+from headway.training.config.shapes import ImageShape, TabularShape, TokenShape
+from headway.training.engine.learner import Learner, Sums
+from headway.training.engine.loop import Step
+from headway.training.engine.step_recorder import StepRecorder
+from headway.training.launch.node.rank_process import RankProcess
+from headway.training.observe.telemetry import Stopwatch
+from headway.training.ranks.distributed import ProcessGroup
+from headway.training.ranks.utilisation import flops_per_token, parameters_of
+from headway.training.recipes.load import load_recipe
 
 TOKENS = TokenShape(vocab_size=64, context_tokens=32)
 IMAGES = ImageShape(channels=3, height=18, width=9, num_classes=5)
@@ -54,14 +54,14 @@ def test_a_recipe_that_says_nothing_counts_six_for_each_parameter():
 
 
 def test_utilisation_is_the_models_flops_over_the_peak_of_all_ranks(monkeypatch, tmp_path, tiny_training):
-    monkeypatch.setattr("training.step_recorder.peak_flops_per_s", lambda *_: PEAK_FLOPS_PER_S)
+    monkeypatch.setattr("headway.training.engine.step_recorder.peak_flops_per_s", lambda *_: PEAK_FLOPS_PER_S)
     recipe = load_recipe("language-model", tiny_training.recipe.model, TOKENS)
-    gang = Gang(rank=0, world_size=1, device=torch.device("cpu"))
-    rank, events = Rank(tmp_path), []
+    process_group = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
+    rank, events = RankProcess(tmp_path), []
     rank.ledger.listeners.append(events.append)
-    learner = Learner(recipe, tiny_training, gang)
+    learner = Learner(recipe, tiny_training, process_group)
     for num_devices in (1, 4):
-        four = Gang(rank=0, world_size=num_devices, device=gang.device)
+        four = ProcessGroup(rank=0, world_size=num_devices, device=process_group.device)
         recorder, watch = StepRecorder(rank, recipe, tiny_training, four, learner), Stopwatch(four.traffic)
         watch.lap("compute")
         recorder(Step(1, 0, "taken", Sums(nats=1.0, num_tokens=64, stop=False), 1.0, 0.1), watch)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from training.distributed import Gang
+from headway.training.ranks.distributed import ProcessGroup
 
 
-def gathered(gang: Gang, data: bytes) -> list[bytes]:
+def gathered(process_group: ProcessGroup, data: bytes) -> list[bytes]:
     """Every rank's bytes, in rank order. In tensors: torch's object collectives would pickle."""
-    if gang.world_size == 1:
+    if process_group.world_size == 1:
         return [data]
-    lengths = gang.gather(torch.tensor([len(data)]))
+    lengths = process_group.gather(torch.tensor([len(data)]))
     padded = torch.zeros((1, max(1, int(lengths.max()))), dtype=torch.uint8)
     if data:
         padded[0, : len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    rows = gang.gather(padded)
+    rows = process_group.gather(padded)
     return [row[:length].numpy().tobytes() for row, length in zip(rows, lengths.tolist(), strict=True)]

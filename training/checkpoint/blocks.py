@@ -19,12 +19,13 @@ from typing import Self
 
 import xxhash
 
-from data_contracts.digests import HASHERS, Algorithm, sha256_bytes
-from data_contracts.documents import CheckpointFile
-from data_contracts.errors import EnvironmentProblem, IntegrityError
-from data_contracts.publication import Sync, Workspace
-from training.checkpoint.file_image import PAGE_BYTES
-from training.checkpoint.layout import LENGTH_BYTES, MAX_HEADER_BYTES, Entry, parse_header
+from headway.data_contracts.store.digests import HASHERS, Algorithm
+from headway.data_contracts.store.documents import CheckpointFile
+from headway.data_contracts.store.errors import EnvironmentProblem, IntegrityError
+from headway.data_contracts.store.publication import Sync, Workspace
+from headway.data_contracts.store.regular_files import open_unbuffered
+from headway.training.checkpoint.file_image import PAGE_BYTES
+from headway.training.checkpoint.layout import LENGTH_BYTES, MAX_HEADER_BYTES, Entry, parse_header
 
 BLOCK_BYTES = 4 << 20
 DIRECT_BYTES = 1 << 20
@@ -92,7 +93,7 @@ def publish_blocks(
 NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
-class NotThere(IntegrityError):
+class BlockMissing(IntegrityError):
     """No such file, as far as this rank sees: it has read no wrong byte."""
 
 
@@ -172,17 +173,13 @@ class BlockReader:
         on_part: called after each part that is read.
 
     Raises:
-        NotThere: on opening, the file is missing.
+        BlockMissing: on opening, the file is missing.
         IntegrityError: on opening, the file is of another size; on reading, it differs from its manifest.
     """
 
     def __init__(self, directory: Path, file: CheckpointFile, *, on_part: Callable[[], None] = nothing) -> None:
         self._path, self._size_bytes, self._on_part = directory / file.name, file.size_bytes, on_part
-        self._digest: Callable[[memoryview], str]
-        if file.blocks:
-            self._digests, self._block_bytes, self._digest = file.blocks, file.block_bytes, xxhash.xxh3_128_hexdigest
-        else:
-            self._digests, self._block_bytes, self._digest = (file.sha256,), file.size_bytes, sha256_bytes
+        self._digests, self._block_bytes = file.blocks, file.block_bytes
         if self._block_bytes * (len(self._digests) - 1) >= max(1, file.size_bytes) or (
             self._block_bytes * len(self._digests) < file.size_bytes
         ):
@@ -190,9 +187,9 @@ class BlockReader:
         self._held, self._held_index = memoryview(b""), -1
         self.num_blocks_read = 0
         try:
-            self._file = self._path.open("rb", buffering=0)
+            self._file = open_unbuffered(self._path)
         except NO_FILE as error:
-            raise NotThere(f"not a file ({error.strerror}).", where=str(self._path)) from error
+            raise BlockMissing(f"not a file ({error.strerror}).", where=str(self._path)) from error
         except OSError as error:
             raise unreadable(self._path, error) from error
         if (actual := os.fstat(self._file.fileno()).st_size) != file.size_bytes:
@@ -256,7 +253,7 @@ class BlockReader:
         except OSError as error:
             raise unreadable(self._path, error) from error
         self.num_blocks_read += 1
-        digest = self._digest(block) if filled == len(block) else "shorter than it was"
+        digest = xxhash.xxh3_128_hexdigest(block) if filled == len(block) else "shorter than it was"
         if digest != self._digests[index]:
             raise self._bad(
                 f"block {index} (from byte {begin}) is {digest[:12]}; its manifest says {self._digests[index][:12]}."

@@ -16,25 +16,26 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 from torch import Tensor
 
-from data_contracts.digests import Algorithm
-from data_contracts.documents import CheckpointFile, CheckpointManifest, Frozen, ProofBatch
-from data_contracts.errors import EnvironmentProblem
-from data_contracts.places import naming_the_place
-from data_contracts.publication import Sync, Workspace, fsync_path
-from training.checkpoint import layout, plan, spares
-from training.checkpoint.blocks import nothing, publish_blocks
-from training.checkpoint.file_image import FileImage, make_header
-from training.checkpoint.pieces import dtype_name
-from training.distributed import PATIENCE_S, Gang
-from training.launch.mandate import NO_MANDATE, Mandate
+from headway.data_contracts.store.digests import Algorithm
+from headway.data_contracts.store.documents import CheckpointFile, CheckpointManifest, Frozen, ProofBatch
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.data_contracts.store.places import naming_the_place
+from headway.data_contracts.store.publication import Sync, Workspace, fsync_path
+from headway.data_contracts.store.regular_files import read_regular
+from headway.training.checkpoint import layout, plan, recycled_files
+from headway.training.checkpoint.blocks import nothing, publish_blocks
+from headway.training.checkpoint.file_image import FileImage, make_header
+from headway.training.checkpoint.pieces import dtype_name
+from headway.training.launch.base.fence import NO_FENCE, AttemptFence
+from headway.training.ranks.distributed import PATIENCE_S, ProcessGroup
 
 if TYPE_CHECKING:
-    from training.checkpoint.save import Content
+    from headway.training.checkpoint.content import Content
 
 PARTS_PATIENCE_S = PATIENCE_S / 2
 """How much later than rank 0 another rank may be done writing. Ranks that are done wait for rank 0's word in a meeting;
 it gives up well before they do, so that all of them hear who is missing."""
-LOOK_EVERY_S = 0.005
+POLL_EVERY_S = 0.005
 
 
 class Part(Frozen):
@@ -64,7 +65,7 @@ class Commit:
     world_size: int
     parent: str | None
     abandoned: threading.Event
-    mandate: Mandate = NO_MANDATE
+    fence: AttemptFence = NO_FENCE
 
     @property
     def size_bytes(self) -> int:
@@ -72,7 +73,7 @@ class Commit:
 
     @property
     def store(self) -> Workspace:
-        return Workspace(str(self.directory), stage_in=self.mandate.folder)
+        return Workspace(str(self.directory), stage_in=self.fence.folder)
 
     def complete(self, own: Sequence[CheckpointFile]) -> CheckpointManifest:
         """On rank 0: wait for the others' parts, then make the checkpoint exist. The last of `own` is the proof batch.
@@ -82,7 +83,7 @@ class Commit:
         """
         *files, proof = own
         files += [*self._parts_of_others(), proof]
-        spares.drop(self.directory.parent)  # nobody took them
+        recycled_files.drop(self.directory.parent)  # nobody took them
         content = self.content
         manifest = CheckpointManifest(
             run=content.run,
@@ -100,12 +101,12 @@ class Commit:
         self.store.publish(layout.MANIFEST_NAME, manifest.to_bytes())
         return manifest
 
-    def tell_failure(self, gang: Gang, error: Exception) -> None:
+    def broadcast_failure(self, process_group: ProcessGroup, error: Exception) -> None:
         """Let rank 0 know that it need not wait; it finds out anyway when this rank ends."""
-        if not gang.leads:
+        if not process_group.leads:
             with contextlib.suppress(Exception):
                 part = Part(files=(), problem=f"{type(error).__name__}: {error}")
-                self.store.publish(part_name(gang.rank), part.model_dump_json().encode())
+                self.store.publish(part_name(process_group.rank), part.model_dump_json().encode())
 
     def _parts_of_others(self) -> list[CheckpointFile]:
         missing = dict.fromkeys(range(1, self.world_size))
@@ -128,7 +129,7 @@ class Commit:
                     where=self._where,
                     advice="See that rank's log, and whether its node sees the same folder.",
                 )
-            self.abandoned.wait(LOOK_EVERY_S)
+            self.abandoned.wait(POLL_EVERY_S)
 
     def _take(self, rank: int) -> Part | None:
         path = self.directory / part_name(rank)
@@ -136,8 +137,8 @@ class Commit:
             return None
         try:
             # It may be one of the next attempt's, which saves the same step.
-            path = self.mandate.take_out(path)
-            part = Part.model_validate_json(path.read_bytes())
+            path = self.fence.take_out(path)
+            part = Part.model_validate_json(read_regular(path))
         except FileNotFoundError:
             return None
         except ValidationError as error:
@@ -151,7 +152,7 @@ class Commit:
 
 
 def write_share(
-    commit: Commit, gang: Gang, images: Sequence[FileImage], *, on_part: Callable[[], None] = nothing
+    commit: Commit, process_group: ProcessGroup, images: Sequence[FileImage], *, on_part: Callable[[], None] = nothing
 ) -> tuple[CheckpointFile, ...]:
     """Write this rank's files, all at once, and tell rank 0, which writes the proof batch as its last one.
 
@@ -160,7 +161,7 @@ def write_share(
     Args:
         on_part: called after each part that is written or digested, in threads of this one's.
     """
-    first = gang.rank * len(images)
+    first = process_group.rank * len(images)
     checkpoints = commit.directory.parent
     names = [layout.file_name(first + index, len(commit.layout)) for index in range(len(images))]
     digesters = ThreadPoolExecutor(num_digesters(), "checkpoint-digests")
@@ -170,7 +171,7 @@ def write_share(
             commit.store,
             name,
             image.data,
-            prepare=partial(spares.take, checkpoints, name, image.header.size_bytes),
+            prepare=partial(recycled_files.take, checkpoints, name, image.header.size_bytes),
             sync="file",
             wait_for=image.wait_for,
             digesters=digesters,
@@ -178,7 +179,7 @@ def write_share(
         )
         for name, image in zip(names, images, strict=True)
     ]
-    if gang.leads:
+    if process_group.leads:
         proof = partial(publish_tensors, commit.store, layout.PROOF_NAME, commit.content.proof_batch, sync="file")
         work.append(proof)
     with (
@@ -186,11 +187,13 @@ def write_share(
         digesters,
         ThreadPoolExecutor(len(work), "checkpoint-file") as pool,
     ):
-        own = tuple(pool.map(partial(spares.with_room, checkpoints), work))
-    if not gang.leads:
+        own = tuple(pool.map(partial(recycled_files.with_room, checkpoints), work))
+    if not process_group.leads:
         fsync_path(commit.directory)
         part = Part(files=own).model_dump_json().encode()
-        spares.with_room(checkpoints, lambda: commit.store.publish(part_name(gang.rank), part, sync="nothing"))
+        recycled_files.with_room(
+            checkpoints, lambda: commit.store.publish(part_name(process_group.rank), part, sync="nothing")
+        )
     return own
 
 

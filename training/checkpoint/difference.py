@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from training.checkpoint.layout import TensorDifference
-from training.checkpoint.read import read_tensors, whole
-from training.checkpoint.verify import verify_checkpoint
+from headway.training.checkpoint.layout import TensorDifference
+from headway.training.checkpoint.read import read_tensors, whole
+from headway.training.checkpoint.verify import verify_checkpoint
 
 
 def tensor_differences(theirs: Path, ours: Path) -> list[TensorDifference]:

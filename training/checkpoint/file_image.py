@@ -1,7 +1,7 @@
 """A safetensors file as it will lie on disk, in a buffer that is used again for every checkpoint.
 
 Staging a tensor is one copy to its place in the image; what is left to do is writing one run of bytes. The image is
-written from its beginning while it is still filled (`training.checkpoint.staging`).
+written from its beginning while it is still filled (`headway.training.checkpoint.staging`).
 
 The format: 8 bytes little-endian length, a JSON header, the tensors (https://huggingface.co/docs/safetensors).
 """
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from training.checkpoint.layout import DTYPES, LENGTH_BYTES, Entry
+from headway.training.checkpoint.layout import DTYPES, LENGTH_BYTES, Entry
 
 ALIGNMENT_BYTES = 64
 """The tensors begin at a multiple of this."""
@@ -66,7 +66,7 @@ def make_header(tensors: Mapping[str, tuple[str, Sequence[int]]], metadata: Mapp
     return Header(encoded=encoded, entries=entries)
 
 
-class Run(NamedTuple):
+class CopyRun(NamedTuple):
     """Tensors that lie one behind the other."""
 
     names: tuple[str, ...]
@@ -112,7 +112,7 @@ class FileImage:
         for name, value in tensors.items():
             self._places[name].copy_(value.detach(), non_blocking=True)
 
-    def runs(self, names: Collection[str]) -> Iterator[Run]:
+    def runs(self, names: Collection[str]) -> Iterator[CopyRun]:
         """Those of its tensors that are among `names`, in the order of the file; all others are there already."""
         groups: list[list[str]] = []
         num_free = -1
@@ -128,7 +128,7 @@ class FileImage:
                 num_free = RUN_BYTES - size_bytes
         starts = [self.header.entries[group[0]].start for group in groups]
         for group, stop in zip(groups, [*starts[1:], self.header.size_bytes], strict=False):
-            yield Run(tuple(group), stop)
+            yield CopyRun(tuple(group), stop)
 
     def begin(self) -> None:
         """Nothing of it is there, from now on."""

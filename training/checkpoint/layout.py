@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
-from data_contracts.digests import sha256_bytes
-from data_contracts.documents import CheckpointManifest, Frozen, Link, Sha256, StoredFile, TensorSlice
-from data_contracts.errors import IntegrityError
-from data_contracts.strict_json import parse_canonical
+from headway.data_contracts.store.digests import sha256_bytes
+from headway.data_contracts.store.documents import CheckpointManifest, Frozen, Link, Sha256, StoredFile, TensorSlice
+from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.strict_json import parse_canonical
 
 MANIFEST_NAME = "manifest.json"
 SEAL_NAME = "manifest.sha256"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from data_contracts.documents import TensorSlice
+from headway.data_contracts.store.documents import TensorSlice
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

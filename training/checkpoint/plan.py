@@ -7,9 +7,9 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from data_contracts.documents import TensorSlice
-from data_contracts.errors import ConfigError
-from training.checkpoint.layout import DTYPES, check_layout, file_name
+from headway.data_contracts.store.documents import TensorSlice
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.checkpoint.layout import DTYPES, check_layout, file_name
 
 CUT_BYTES = 1 << 20
 """Replicated tensors that are no larger than this are never cut."""

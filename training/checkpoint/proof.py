@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from data_contracts.documents import CheckpointManifest, DeviceFingerprint
-from data_contracts.errors import IntegrityError
-from training.recipes.protocol import Recipe
+from headway.data_contracts.store.documents import CheckpointManifest, DeviceFingerprint
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.recipes.protocol import Recipe
 
 CLOSE_RELATIVE = 1e-3
 """How far apart the loss may be where bits may differ: other processor, library or number of threads."""
@@ -21,7 +21,7 @@ HALF_RELATIVE, HALF_ABSOLUTE = 0.05, 0.02
 """The same where one of the two was computed in half precision; the absolute one in nats, for losses near zero."""
 
 
-class Proof(NamedTuple):
+class ProofResult(NamedTuple):
     recorded: float
     measured: float
     same_fingerprint: bool
@@ -55,7 +55,7 @@ def proof_loss(recipe: Recipe, model: nn.Module, batch: Mapping[str, Tensor]) ->
 
 def check_proof(
     manifest: CheckpointManifest, measured: float, here: DeviceFingerprint, *, recorded_in_half: bool = False
-) -> Proof:
+) -> ProofResult:
     """Compare the loss just measured with the recorded one: equal bits on an equal machine, close ones elsewhere.
 
     Args:
@@ -76,7 +76,7 @@ def check_proof(
             where=f"checkpoint of step {manifest.step}",
             advice="Recipe or libraries changed since it was saved, or the checkpoint is not this run's.",
         )
-    return Proof(recorded=recorded, measured=measured, same_fingerprint=same)
+    return ProofResult(recorded=recorded, measured=measured, same_fingerprint=same)
 
 
 def _processor() -> str:

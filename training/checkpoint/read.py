@@ -13,12 +13,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from data_contracts.documents import CheckpointFile, CheckpointManifest, TensorSlice
-from data_contracts.errors import IntegrityError
-from training.checkpoint import layout
-from training.checkpoint.blocks import BlockReader, nothing
-from training.checkpoint.layout import Entry
-from training.checkpoint.plan import size_bytes
+from headway.data_contracts.store.documents import CheckpointFile, CheckpointManifest, TensorSlice
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.checkpoint import layout
+from headway.training.checkpoint.blocks import BlockReader, nothing
+from headway.training.checkpoint.layout import Entry
+from headway.training.checkpoint.plan import size_bytes
 
 Rest = Literal["skip", "check"]
 """What is not wanted: not looked at, or read, verified and forgotten."""

@@ -14,19 +14,19 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from data_contracts.documents import CheckpointManifest, Frozen, Link
-from data_contracts.errors import ConfigError, EnvironmentProblem, IntegrityError
-from data_contracts.places import naming_the_place
-from training.checkpoint import layout
-from training.checkpoint.agreement import gathered
-from training.checkpoint.blocks import NotThere, nothing
-from training.checkpoint.layout import committed_steps
-from training.checkpoint.pieces import State, pieces_of
-from training.checkpoint.read import Rest, require_fit
-from training.checkpoint.retention import sweep
-from training.checkpoint.verify import Verified, read_checkpoint, read_manifest, verify_checkpoint
-from training.distributed import Gang
-from training.launch.mandate import NO_MANDATE, Mandate
+from headway.data_contracts.store.documents import CheckpointManifest, Frozen, Link
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, IntegrityError
+from headway.data_contracts.store.places import naming_the_place
+from headway.training.checkpoint import layout
+from headway.training.checkpoint.agreement import gathered
+from headway.training.checkpoint.blocks import BlockMissing, nothing
+from headway.training.checkpoint.layout import committed_steps
+from headway.training.checkpoint.pieces import State, pieces_of
+from headway.training.checkpoint.read import Rest, require_fit
+from headway.training.checkpoint.retention import sweep
+from headway.training.checkpoint.verify import VerifiedCheckpoint, read_checkpoint, read_manifest, verify_checkpoint
+from headway.training.launch.base.fence import NO_FENCE, AttemptFence
+from headway.training.ranks.distributed import ProcessGroup
 
 NONE = b"-"
 TOKEN_PREFIX = ".seen-"
@@ -34,7 +34,7 @@ SHARE_IT = "All hosts must mount one folder at the place of the workspace. No ch
 OnQuarantine = Callable[[Path, IntegrityError], None]
 
 
-class Finding(Frozen):
+class RestoreFinding(Frozen):
     """What one rank says of a checkpoint."""
 
     kind: Literal["good", "not there", "wrong"]
@@ -42,27 +42,27 @@ class Finding(Frozen):
     what: str = ""
 
     @classmethod
-    def of(cls, error: IntegrityError | None) -> Finding:
+    def of(cls, error: IntegrityError | None) -> RestoreFinding:
         if error is None:
             return cls(kind="good")
-        return cls(kind="not there" if isinstance(error, NotThere) else "wrong", what=str(error))
+        return cls(kind="not there" if isinstance(error, BlockMissing) else "wrong", what=str(error))
 
 
 class _Read(NamedTuple):
-    verified: Verified | None
+    verified: VerifiedCheckpoint | None
     error: IntegrityError | None
 
 
 def restore_newest(
     run_dir: Path,
     run: Link,
-    gang: Gang,
+    process_group: ProcessGroup,
     *,
     state: State | None = None,
     on_quarantine: OnQuarantine = lambda _directory, _error: None,
     on_part: Callable[[], None] = nothing,
-    mandate: Mandate = NO_MANDATE,
-) -> Verified | None:
+    fence: AttemptFence = NO_FENCE,
+) -> VerifiedCheckpoint | None:
     """The newest good checkpoint of this run, the same on every rank; None when there is none yet.
 
     Rank 0 chooses; every rank reads and verifies its own part of that, by whole blocks, and rank 0 what no rank wants;
@@ -82,41 +82,41 @@ def restore_newest(
         Superseded: a later attempt has begun.
     """
     checkpoints = run_dir / "checkpoints"
-    require_shared(run_dir, gang, mandate)
-    if gang.leads:
-        sweep(checkpoints, mandate)
-    wanted = None if state is None else _wanted_by_any(state, gang)
+    require_shared(run_dir, process_group, fence)
+    if process_group.leads:
+        sweep(checkpoints, fence)
+    wanted = None if state is None else _wanted_by_any(state, process_group)
     while True:
-        directory = _chosen(checkpoints, gang)
+        directory = _chosen(checkpoints, process_group)
         if directory is None:
             return None
-        verified, error = _read(directory, run, gang, state, wanted, on_part)
-        findings = _all_findings(Finding.of(error), gang)
+        verified, error = _read(directory, run, process_group, state, wanted, on_part)
+        findings = _all_findings(RestoreFinding.of(error), process_group)
         if verified is not None and all(finding.kind == "good" for finding in findings):
             return verified
-        _require_agreed(directory, findings, gang, on_part)
-        if gang.leads:
+        _require_agreed(directory, findings, process_group, on_part)
+        if process_group.leads:
             rank, finding = next((rank, each) for rank, each in enumerate(findings) if each.kind != "good")
             named = error or IntegrityError(f"rank {rank} cannot use it: {finding.what}", where=str(directory))
-            on_quarantine(mandate.put_aside(directory, run_dir / "quarantine"), named)
+            on_quarantine(fence.quarantine(directory, run_dir / "quarantine"), named)
 
 
-def require_shared(folder: Path, gang: Gang, mandate: Mandate = NO_MANDATE) -> None:
+def require_shared(folder: Path, process_group: ProcessGroup, fence: AttemptFence = NO_FENCE) -> None:
     """Raises `EnvironmentProblem`, on all ranks: one does not see what rank 0 writes into its folder of that name."""
-    if gang.world_size == 1:
+    if process_group.world_size == 1:
         return
     token = folder / f"{TOKEN_PREFIX}{secrets.token_hex(8)}"
-    if gang.leads:
+    if process_group.leads:
         with naming_the_place(str(folder)):
             folder.mkdir(parents=True, exist_ok=True)
             for left in folder.glob(f"{TOKEN_PREFIX}*"):
                 with contextlib.suppress(FileNotFoundError):
-                    mandate.take_out(left).unlink()
+                    fence.take_out(left).unlink()
             token.touch()
     # A name that no host has looked for before: none can remember that it was not there.
-    name = gathered(gang, token.name.encode())[0].decode()
-    answers = gathered(gang, b"" if (folder / name).exists() else b"blind")
-    if gang.leads:
+    name = gathered(process_group, token.name.encode())[0].decode()
+    answers = gathered(process_group, b"" if (folder / name).exists() else b"blind")
+    if process_group.leads:
         token.unlink(missing_ok=True)
     if blind := [rank for rank, answer in enumerate(answers) if answer]:
         raise EnvironmentProblem(
@@ -126,22 +126,24 @@ def require_shared(folder: Path, gang: Gang, mandate: Mandate = NO_MANDATE) -> N
         )
 
 
-def _wanted_by_any(state: State, gang: Gang) -> frozenset[str]:
+def _wanted_by_any(state: State, process_group: ProcessGroup) -> frozenset[str]:
     """Names of the tensors that any rank holds."""
-    return frozenset().union(*(json.loads(data) for data in gathered(gang, json.dumps(sorted(state)).encode())))
+    return frozenset().union(
+        *(json.loads(data) for data in gathered(process_group, json.dumps(sorted(state)).encode()))
+    )
 
 
-def _chosen(checkpoints: Path, gang: Gang) -> Path | None:
+def _chosen(checkpoints: Path, process_group: ProcessGroup) -> Path | None:
     """The newest checkpoint that rank 0 sees."""
-    steps = committed_steps(checkpoints) if gang.leads else []
-    said = gathered(gang, layout.directory_name(steps[-1]).encode() if steps else NONE)[0]
-    return None if said == NONE else checkpoints / said.decode()
+    steps = committed_steps(checkpoints) if process_group.leads else []
+    message = gathered(process_group, layout.directory_name(steps[-1]).encode() if steps else NONE)[0]
+    return None if message == NONE else checkpoints / message.decode()
 
 
 def _read(
     directory: Path,
     run: Link,
-    gang: Gang,
+    process_group: ProcessGroup,
     state: State | None,
     wanted_by_any: Collection[str] | None,
     on_part: Callable[[], None],
@@ -154,11 +156,11 @@ def _read(
     except IntegrityError as error:
         problem = error
     # What rank 0 reads is what all must read: a stale view of a shared folder would mix two checkpoints.
-    said = gathered(gang, NONE if manifest is None else manifest.sha256.encode())[0]
-    if manifest is None or said == NONE:
+    message = gathered(process_group, NONE if manifest is None else manifest.sha256.encode())[0]
+    if manifest is None or message == NONE:
         return _Read(None, problem)
-    if said != manifest.sha256.encode():
-        return _Read(None, NotThere("rank 0 reads another manifest here than this rank.", where=str(directory)))
+    if message != manifest.sha256.encode():
+        return _Read(None, BlockMissing("rank 0 reads another manifest here than this rank.", where=str(directory)))
     if manifest.run != run:
         raise ConfigError(
             f"the checkpoint belongs to {manifest.run.short}, not to {run.short}.",
@@ -168,7 +170,7 @@ def _read(
     wanted = None if state is None else [piece.slice(name) for name, piece in pieces_of(state).items()]
     require_fit(manifest, wanted or ())
     unwanted = {piece.tensor for piece in manifest.layout}.difference(wanted_by_any or ())
-    rest: Rest = "check" if gang.leads else "skip"
+    rest: Rest = "check" if process_group.leads else "skip"
     try:
         return _Read(
             read_checkpoint(directory, manifest, wanted=wanted, rest=rest, checked=unwanted, on_part=on_part), None
@@ -177,11 +179,15 @@ def _read(
         return _Read(None, error)
 
 
-def _all_findings(own: Finding, gang: Gang) -> list[Finding]:
-    return [Finding.model_validate_json(data) for data in gathered(gang, own.model_dump_json().encode())]
+def _all_findings(own: RestoreFinding, process_group: ProcessGroup) -> list[RestoreFinding]:
+    return [
+        RestoreFinding.model_validate_json(data) for data in gathered(process_group, own.model_dump_json().encode())
+    ]
 
 
-def _require_agreed(directory: Path, findings: Sequence[Finding], gang: Gang, on_part: Callable[[], None]) -> None:
+def _require_agreed(
+    directory: Path, findings: Sequence[RestoreFinding], process_group: ProcessGroup, on_part: Callable[[], None]
+) -> None:
     """Return if a rank that found no fault finds one as well once it reads all, or if there is no such rank.
 
     Raises:
@@ -190,13 +196,13 @@ def _require_agreed(directory: Path, findings: Sequence[Finding], gang: Gang, on
     second = next((rank for rank, finding in enumerate(findings) if finding.kind == "good"), None)
     others = [finding for finding in findings if finding.kind != "good"]
     if second is not None:
-        own = Finding(kind="good")
-        if gang.rank == second:
+        own = RestoreFinding(kind="good")
+        if process_group.rank == second:
             try:
                 verify_checkpoint(directory, on_part=on_part)
             except IntegrityError as error:
-                own = Finding.of(error)
-        others.append(_all_findings(own, gang)[second])
+                own = RestoreFinding.of(error)
+        others.append(_all_findings(own, process_group)[second])
     if len({finding.kind for finding in others}) == 1:
         return
     blind = [rank for rank, finding in enumerate(findings) if finding.kind == "not there"]

@@ -9,16 +9,16 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from data_contracts.errors import IntegrityError
-from data_contracts.publication import fsync_path
-from training.checkpoint import layout, spares
-from training.checkpoint.layout import committed_steps
-from training.checkpoint.spec import CheckpointSpec
-from training.checkpoint.verify import read_manifest
-from training.launch.mandate import NO_MANDATE, Mandate
+from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.publication import fsync_path
+from headway.training.checkpoint import layout, recycled_files
+from headway.training.checkpoint.layout import committed_steps
+from headway.training.checkpoint.verify import read_manifest
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.launch.base.fence import NO_FENCE, AttemptFence
 
 
-class Kept(NamedTuple):
+class RetainedCheckpoint(NamedTuple):
     """A checkpoint on disk."""
 
     step: int
@@ -28,7 +28,7 @@ class Kept(NamedTuple):
     """The scalar it is ranked by; None: it has none that can be read."""
 
 
-def expired(kept: Collection[Kept], spec: CheckpointSpec) -> tuple[int, ...]:
+def expired(kept: Collection[RetainedCheckpoint], spec: CheckpointSpec) -> tuple[int, ...]:
     """Steps whose checkpoints may be deleted, oldest first.
 
     The newest `keep_last` stay, those of every `keep_every_steps`, the `keep_best` best (of equals, the newest), and
@@ -52,7 +52,7 @@ def expired(kept: Collection[Kept], spec: CheckpointSpec) -> tuple[int, ...]:
 
 
 def discard_expired(
-    checkpoints: Path, spec: CheckpointSpec, *, known_good: Collection[int], mandate: Mandate = NO_MANDATE
+    checkpoints: Path, spec: CheckpointSpec, *, known_good: Collection[int], fence: AttemptFence = NO_FENCE
 ) -> None:
     """Delete what has expired, its manifest first, so that an interrupted deletion leaves no checkpoint.
 
@@ -63,20 +63,22 @@ def discard_expired(
         Superseded: a later attempt has begun; what it may know is untouched.
     """
     kept = [
-        Kept(step, step in known_good, _score(checkpoints, step, spec.best_by) if spec.keep_best else None)
+        RetainedCheckpoint(
+            step, step in known_good, _score(checkpoints, step, spec.best_by) if spec.keep_best else None
+        )
         for step in committed_steps(checkpoints)
     ]
     for step in expired(kept, spec):
-        with mandate.upheld():
-            directory = mandate.take_out(checkpoints / layout.directory_name(step))
+        with fence.fenced():
+            directory = fence.take_out(checkpoints / layout.directory_name(step))
             (directory / layout.MANIFEST_NAME).unlink()
             for changed in (directory, checkpoints):
                 fsync_path(changed)
-            spares.keep(checkpoints, directory)
+            recycled_files.keep(checkpoints, directory)
             shutil.rmtree(directory)
 
 
-def sweep(checkpoints: Path, mandate: Mandate = NO_MANDATE) -> Iterable[str]:
+def sweep(checkpoints: Path, fence: AttemptFence = NO_FENCE) -> Iterable[str]:
     """Remove what interrupted saves and deletions left; nobody may be writing. Returns the folders' names.
 
     Spares go, too: who starts anew may write files of other sizes, on another number of ranks.
@@ -84,24 +86,24 @@ def sweep(checkpoints: Path, mandate: Mandate = NO_MANDATE) -> Iterable[str]:
     Raises:
         Superseded: a later attempt has begun, and may be writing.
     """
-    spares.drop(checkpoints)
+    recycled_files.drop(checkpoints)
     folders = sorted(checkpoints.iterdir()) if checkpoints.is_dir() else []
     left = [
         path for path in folders if layout.step_of(path.name) is not None and not (path / layout.MANIFEST_NAME).exists()
     ]
     for path in left:
-        discard_unfinished(path, mandate)
+        discard_unfinished(path, fence)
     return [path.name for path in left]
 
 
-def discard_unfinished(directory: Path, mandate: Mandate) -> None:
+def discard_unfinished(directory: Path, fence: AttemptFence) -> None:
     """Remove what an interrupted save or deletion left of a checkpoint, if it did.
 
     Raises:
         Superseded: a later attempt has begun, and may be writing there.
     """
     with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(mandate.take_out(directory), ignore_errors=True)
+        shutil.rmtree(fence.take_out(directory), ignore_errors=True)
 
 
 def _score(checkpoints: Path, step: int, scalar: str) -> float | None:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,43 +22,27 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from data_contracts.documents import CheckpointManifest, DeviceFingerprint, Link
-from data_contracts.errors import PeerFailed, RunStopped
-from training.checkpoint import layout, plan, spares
-from training.checkpoint.agreement import gathered
-from training.checkpoint.blocks import nothing
-from training.checkpoint.commit import Commit, write_share
-from training.checkpoint.file_image import FileImage, make_header
-from training.checkpoint.pieces import Piece, State, pieces_of
-from training.checkpoint.retention import discard_unfinished
-from training.checkpoint.staging import Staging
-from training.distributed import Gang
-from training.launch.mandate import NO_MANDATE, Mandate
+from headway.data_contracts.store.documents import CheckpointManifest
+from headway.data_contracts.store.errors import PeerFailed, RunStopped
+from headway.training.checkpoint import layout, plan, recycled_files
+from headway.training.checkpoint.agreement import gathered
+from headway.training.checkpoint.blocks import nothing
+from headway.training.checkpoint.commit import Commit, write_share
+from headway.training.checkpoint.content import Content
+from headway.training.checkpoint.file_image import FileImage, make_header
+from headway.training.checkpoint.pieces import Piece, pieces_of
+from headway.training.checkpoint.retention import discard_unfinished
+from headway.training.checkpoint.staging import Staging
+from headway.training.launch.base.fence import NO_FENCE, AttemptFence
+from headway.training.ranks.distributed import ProcessGroup
 
 Retain = Callable[[int], None]
-LOOK_EVERY_S = 0.5
+POLL_EVERY_S = 0.5
 """How often to look, while waiting for what is being written, whether it gets on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Content:
-    """What a checkpoint says: the same on every rank, but for the pieces it holds of `tensors`."""
-
-    run: Link
-    step: int
-    num_samples: int
-    tensors: State
-    """Those that may change as soon as `Checkpointer.save` has returned: weights and buffers."""
-    scalars: Mapping[str, float | int | str]
-    proof_batch: Mapping[str, Tensor]
-    proof_loss: float
-    fingerprint: DeviceFingerprint
-    moments: State = field(default_factory=dict)
-    """More of them, which nothing changes before `Checkpointer.finish_staging` has returned: the optimizer's."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint that is now durable."""
 
     step: int
@@ -79,22 +63,27 @@ class Checkpointer:
         retain: called on rank 0 with the step of each new checkpoint, in the writing thread, and once with `newest`.
         on_saved: called on every rank in the main thread, once what was begun before is durable.
         on_part: called in the main thread every now and then while it waits for this rank's writing, if that gets on.
-        mandate: under which it publishes.
+        fence: under which it publishes.
     """
 
     def __init__(
         self,
         checkpoints: Path,
-        gang: Gang,
+        process_group: ProcessGroup,
         *,
         newest: CheckpointManifest | None = None,
         retain: Retain = lambda _step: None,
-        on_saved: Callable[[Saved], object] = lambda _saved: None,
+        on_saved: Callable[[SavedCheckpoint], object] = lambda _saved: None,
         on_part: Callable[[], None] = nothing,
-        mandate: Mandate = NO_MANDATE,
+        fence: AttemptFence = NO_FENCE,
     ) -> None:
-        self._mandate = mandate
-        self._checkpoints, self._gang, self._retain, self._on_saved = checkpoints, gang, retain, on_saved
+        self._fence = fence
+        self._checkpoints, self._process_group, self._retain, self._on_saved = (
+            checkpoints,
+            process_group,
+            retain,
+            on_saved,
+        )
         self._on_part, self._num_parts = on_part, 0
         self.newest = newest
         """The newest durable checkpoint, on rank 0."""
@@ -104,11 +93,11 @@ class Checkpointer:
         self._layout: tuple[plan.Held, ...] = ()
         self._images: list[FileImage] = []
         self._staging: Staging | None = None
-        self._in_flight: Future[Saved] | None = None
+        self._in_flight: Future[SavedCheckpoint] | None = None
         self._abandoned = threading.Event()
 
     def __enter__(self) -> Self:
-        if self._gang.leads and self.newest is not None:
+        if self._process_group.leads and self.newest is not None:
             self._retain(self.newest.step)  # whoever kept it may have died before the older ones went
         return self
 
@@ -118,8 +107,8 @@ class Checkpointer:
         try:
             self._leave(kind, error)
         finally:
-            if self._gang.leads:
-                spares.drop(self._checkpoints)
+            if self._process_group.leads:
+                recycled_files.drop(self._checkpoints)
 
     def _leave(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         if kind is None or issubclass(kind, RunStopped):
@@ -139,34 +128,34 @@ class Checkpointer:
             EnvironmentProblem: the one before could not be written; older ones are untouched.
             Superseded: a later attempt has begun.
         """
-        began_s = time.perf_counter()
-        self._mandate.require()
+        started_s = time.perf_counter()
+        self._fence.require()
         pieces = pieces_of({**content.tensors, **content.moments})
         held = tuple(piece.slice(name) for name, piece in sorted(pieces.items()))
         directory = self._checkpoints / layout.directory_name(content.step)
-        if self._gang.leads:
+        if self._process_group.leads:
             # What an interrupted save left behind has no manifest, so it is nobody's checkpoint.
-            discard_unfinished(directory, self._mandate)
+            discard_unfinished(directory, self._fence)
         if self._settle(replan=held != self._held or not self._images):
             self._replan(held)
-        shares = plan.of_rank(self._layout, self._gang.rank, self._gang.world_size)
+        shares = plan.of_rank(self._layout, self._process_group.rank, self._process_group.world_size)
         self._staging = Staging(
             self._images,
             [_shares(pieces, share) for share in shares],
             later=content.moments.keys(),
-            device=self._gang.device,
+            device=self._process_group.device,
         )
         commit = Commit(
             directory=directory,
             content=content,
             layout=self._layout,
-            world_size=self._gang.world_size,
+            world_size=self._process_group.world_size,
             parent=None if self.newest is None else self.newest.sha256,
             abandoned=self._abandoned,
-            mandate=self._mandate,
+            fence=self._fence,
         )
         self.saved_step = content.step
-        self._in_flight = _started(lambda: self._write(commit, began_s), name=f"checkpoint-{content.step}")
+        self._in_flight = _started(lambda: self._write(commit, started_s), name=f"checkpoint-{content.step}")
         return commit.size_bytes
 
     def finish_staging(self) -> None:
@@ -194,7 +183,7 @@ class Checkpointer:
             self._in_flight = None
         # Also a barrier: before anyone writes, rank 0 has cleared the place.
         try:
-            answers = self._gang.gather(torch.tensor([[error is not None, replan]], dtype=torch.uint8))
+            answers = self._process_group.gather(torch.tensor([[error is not None, replan]], dtype=torch.uint8))
         finally:
             if error is not None:
                 raise error  # rather than that peers are gone, which they may be because of it
@@ -210,10 +199,10 @@ class Checkpointer:
             self._on_saved(saved)
         return bool(replans)
 
-    def _end_of(self, writing: Future[Saved]) -> BaseException | None:
+    def _end_of(self, writing: Future[SavedCheckpoint]) -> BaseException | None:
         """Wait for this rank's writing, telling that it gets on. Returns what it failed with."""
         seen = self._num_parts
-        while not wait((writing,), LOOK_EVERY_S).done:
+        while not wait((writing,), POLL_EVERY_S).done:
             if self._num_parts != seen:
                 seen = self._num_parts
                 self._on_part()
@@ -225,41 +214,41 @@ class Checkpointer:
 
     def _replan(self, held: plan.Held) -> None:
         self._held = held
-        held_by_rank = [plan.from_bytes(data) for data in gathered(self._gang, plan.to_bytes(held))]
+        held_by_rank = [plan.from_bytes(data) for data in gathered(self._process_group, plan.to_bytes(held))]
         # Several files a rank, so that several threads stage, digest and write them.
         self._layout = plan.share_out(held_by_rank, files_per_rank=plan.files_per_rank(held_by_rank))
         self._images = [
             FileImage(
                 make_header({piece.tensor: (piece.dtype, piece.shape) for piece in share}),
-                pinned=self._gang.device.type == "cuda",
+                pinned=self._process_group.device.type == "cuda",
             )
-            for share in plan.of_rank(self._layout, self._gang.rank, self._gang.world_size)
+            for share in plan.of_rank(self._layout, self._process_group.rank, self._process_group.world_size)
         ]
 
-    def _write(self, commit: Commit, began_s: float) -> Saved:
+    def _write(self, commit: Commit, started_s: float) -> SavedCheckpoint:
         try:
-            with self._mandate.upheld():
-                own = write_share(commit, self._gang, self._images, on_part=self._count_part)
-                if self._gang.leads:
+            with self._fence.fenced():
+                own = write_share(commit, self._process_group, self._images, on_part=self._count_part)
+                if self._process_group.leads:
                     self.newest = commit.complete(own)
-            durable_s = time.perf_counter() - began_s
-            if self._gang.leads:
+            durable_s = time.perf_counter() - started_s
+            if self._process_group.leads:
                 self._retain(commit.content.step)
         except Exception as error:
-            commit.tell_failure(self._gang, error)
+            commit.broadcast_failure(self._process_group, error)
             raise
-        return Saved(step=commit.content.step, size_bytes=commit.size_bytes, durable_s=durable_s)
+        return SavedCheckpoint(step=commit.content.step, size_bytes=commit.size_bytes, durable_s=durable_s)
 
 
 def save_checkpoint(
-    checkpoints: Path, content: Content, gang: Gang, *, newest: CheckpointManifest | None = None
+    checkpoints: Path, content: Content, process_group: ProcessGroup, *, newest: CheckpointManifest | None = None
 ) -> CheckpointManifest | None:
     """Write `checkpoints/step-NNNNNNNN/` and wait for it, all ranks together. Returns the manifest, on rank 0.
 
     Raises:
         EnvironmentProblem: no space left, or writing is refused; older checkpoints are untouched.
     """
-    with Checkpointer(checkpoints, gang, newest=newest) as checkpointer:
+    with Checkpointer(checkpoints, process_group, newest=newest) as checkpointer:
         checkpointer.save(content)
         return checkpointer.finish()
 
@@ -274,9 +263,9 @@ def _shares(pieces: Mapping[str, Piece], own: plan.Held) -> dict[str, Tensor]:
     return found
 
 
-def _started(work: Callable[[], Saved], *, name: str) -> Future[Saved]:
+def _started(work: Callable[[], SavedCheckpoint], *, name: str) -> Future[SavedCheckpoint]:
     """Run it in a thread that ends with the process, if that must be."""
-    future: Future[Saved] = Future()
+    future: Future[SavedCheckpoint] = Future()
 
     def run() -> None:
         try:

@@ -24,15 +24,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from data_contracts.errors import IntegrityError
-from training.checkpoint.file_image import FileImage, Run
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.checkpoint.file_image import CopyRun, FileImage
 
 Tensors = Mapping[str, Tensor]
 
 
 class _Copy(NamedTuple):
     image: FileImage
-    run: Run
+    run: CopyRun
     tensors: Tensors
 
 
@@ -73,7 +73,7 @@ class Staging:
         self._events: list[torch.cuda.Event] = []
         self._copy_at_once([{name: values[name] for name in values if name not in later} for values in tensors])
         self._done = threading.Event()
-        threading.Thread(target=self._go_on, name="checkpoint-stage", daemon=True).start()
+        threading.Thread(target=self._continue, name="checkpoint-stage", daemon=True).start()
 
     def finish(self) -> None:
         """Return once the tensors that come later may change; on CUDA, once what is enqueued next may change them."""
@@ -102,7 +102,7 @@ class Staging:
             with ThreadPoolExecutor(len(self._images), "checkpoint-stage") as pool:
                 list(pool.map(FileImage.copy, self._images, tensors))
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """In a thread: copy what comes later, or wait for the device's copies, and say how far each image is there."""
         try:
             if self._events:

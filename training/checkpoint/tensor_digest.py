@@ -1,7 +1,7 @@
 """The digest of all tensors that a run's result carries, worked out anew from a checkpoint's files, without torch.
 
-`training.result.tensors_sha256` is what it has to equal. One tensor at most is held in memory, and none that lies in
-one piece.
+It has to equal `tensors_sha256` of `training/frozen/result.py`. One tensor at most is held in memory, and none that
+lies in one piece.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data_contracts.digests import CHUNK_BYTES, opened
-from data_contracts.documents import CheckpointManifest, TensorSlice
-from data_contracts.errors import IntegrityError
-from training.checkpoint.layout import (
+from headway.data_contracts.store.digests import CHUNK_BYTES, opened
+from headway.data_contracts.store.documents import CheckpointManifest, TensorSlice
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.checkpoint.layout import (
     DTYPES,
     LENGTH_BYTES,
     MAX_HEADER_BYTES,

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from data_contracts.documents import Json
-from data_contracts.publication import Workspace
-from training.checkpoint.blocks import nothing
-from training.checkpoint.commit import publish_tensors
-from training.checkpoint.pieces import dtype_name
-from training.checkpoint.verify import load_checkpoint
+from headway.data_contracts.store.documents import Json
+from headway.data_contracts.store.publication import Workspace
+from headway.training.checkpoint.blocks import nothing
+from headway.training.checkpoint.commit import publish_tensors
+from headway.training.checkpoint.pieces import dtype_name
+from headway.training.checkpoint.verify import load_checkpoint
 
 TENSORS_NAME = "model.safetensors"
 CONFIG_NAME = "config.json"

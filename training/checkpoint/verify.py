@@ -8,15 +8,16 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from data_contracts.digests import sha256_bytes
-from data_contracts.documents import CheckpointFile, CheckpointManifest, TensorSlice
-from data_contracts.errors import IntegrityError
-from training.checkpoint import layout
-from training.checkpoint.blocks import NO_FILE, NotThere, nothing, unreadable
-from training.checkpoint.read import Rest, read_file, read_tensors, require_fit, whole
+from headway.data_contracts.store.digests import sha256_bytes
+from headway.data_contracts.store.documents import CheckpointFile, CheckpointManifest, TensorSlice
+from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.regular_files import read_regular
+from headway.training.checkpoint import layout
+from headway.training.checkpoint.blocks import NO_FILE, BlockMissing, nothing, unreadable
+from headway.training.checkpoint.read import Rest, read_file, read_tensors, require_fit, whole
 
 
-class Verified(NamedTuple):
+class VerifiedCheckpoint(NamedTuple):
     """A checkpoint, and what was read of it, all of which was checked, on the CPU."""
 
     directory: Path
@@ -29,7 +30,7 @@ def read_manifest(directory: Path) -> CheckpointManifest:
     """The manifest alone, checked against its seal and the folder's name; the files are not looked at.
 
     Raises:
-        NotThere: missing.
+        BlockMissing: missing.
         IntegrityError: altered, or moved here from another step.
     """
     path = directory / layout.MANIFEST_NAME
@@ -48,7 +49,7 @@ def load_checkpoint(
     prefix: str = "",
     rest: Rest = "check",
     on_part: Callable[[], None] = nothing,
-) -> Verified:
+) -> VerifiedCheckpoint:
     """Read and verify a checkpoint on one process, whatever number of ranks and sharding wrote it.
 
     Args and errors as of `read_checkpoint`.
@@ -66,7 +67,7 @@ def read_checkpoint(
     rest: Rest = "check",
     checked: Collection[str] | None = None,
     on_part: Callable[[], None] = nothing,
-) -> Verified:
+) -> VerifiedCheckpoint:
     """Read and verify what a manifest lists.
 
     Args:
@@ -76,14 +77,14 @@ def read_checkpoint(
         on_part: called after each part that is read.
 
     Raises:
-        NotThere: naming the first file that is missing.
+        BlockMissing: naming the first file that is missing.
         IntegrityError: naming the first file or tensor that is extra, altered or not finite.
     """
     proof = _require_described(directory, manifest)
     boxes = whole(manifest, prefix) if wanted is None else wanted
     require_fit(manifest, boxes)
     tensors = read_tensors(directory, manifest, boxes, rest=rest, checked=checked, on_part=on_part)
-    return Verified(directory, manifest, tensors, read_file(directory, proof, on_part=on_part))
+    return VerifiedCheckpoint(directory, manifest, tensors, read_file(directory, proof, on_part=on_part))
 
 
 def verify_checkpoint(
@@ -96,7 +97,7 @@ def verify_checkpoint(
         on_part: called after each part that is read.
 
     Raises:
-        NotThere: naming the file.
+        BlockMissing: naming the file.
         IntegrityError: naming the file or tensor.
     """
     manifest = read_manifest(directory)
@@ -111,16 +112,16 @@ def _require_described(directory: Path, manifest: CheckpointManifest) -> Checkpo
     """The folder holds what the manifest lists, and its slices make up whole tensors. Returns the proof batch's file.
 
     Raises:
-        NotThere: a file is missing, or the folder.
+        BlockMissing: a file is missing, or the folder.
         IntegrityError: a file does not belong there, or the manifest contradicts itself.
     """
     expected = {file.name for file in manifest.files} | {layout.MANIFEST_NAME, layout.SEAL_NAME}
     try:
         actual = {path.name for path in directory.iterdir()}
     except NO_FILE as error:
-        raise NotThere(f"not a folder ({error.strerror}).", where=str(directory)) from error
+        raise BlockMissing(f"not a folder ({error.strerror}).", where=str(directory)) from error
     if missing := sorted(expected - actual):
-        raise NotThere("the file is missing.", where=str(directory / missing[0]))
+        raise BlockMissing("the file is missing.", where=str(directory / missing[0]))
     if extra := sorted(actual - expected):
         raise IntegrityError("the file does not belong to this checkpoint.", where=str(directory / extra[0]))
     try:
@@ -135,8 +136,8 @@ def _require_described(directory: Path, manifest: CheckpointManifest) -> Checkpo
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except NO_FILE as error:
-        raise NotThere(f"not a file ({error.strerror}).", where=str(path)) from error
+        raise BlockMissing(f"not a file ({error.strerror}).", where=str(path)) from error
     except OSError as error:
         raise unreadable(path, error) from error

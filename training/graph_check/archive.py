@@ -18,7 +18,7 @@ UTF_8, TRAILER = 0x0800, 0x0008
 """Flags: of the name, and of checksum and sizes that stand behind the content in place of before it."""
 FULL_16, FULL_32 = 0xFFFF, 0xFFFFFFFF
 """The number is elsewhere, in 64 bits."""
-MOST_RECORDS = 1 << 20
+MAX_RECORDS = 1 << 20
 ROOT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 
 
@@ -68,7 +68,7 @@ def _directory(data: memoryview) -> tuple[int, int, int]:
         (signature, signature_64, signature_at) == (b"PK\5\6", b"PK\6\6", b"PK\6\7"),
         (disk, first_disk, disk_64, first_64, disk_at, num_disks, comment) == (0, 0, 0, 0, 0, 1, 0),
         end_at == at_64 == begin_64 + bytes_64 and size_64 == END_64.size - 12,
-        here_64 == all_64 <= MOST_RECORDS,
+        here_64 == all_64 <= MAX_RECORDS,
         count_here == count == min(all_64, FULL_16),
         (size, begin) == (min(bytes_64, FULL_32), min(begin_64, FULL_32)),
     )

@@ -1,12 +1,13 @@
 """Symbolic expressions as torch writes them (`sympy.srepr`): calls of known arithmetic on symbols and numbers.
 
 torch gives them to `sympy.sympify`, which evaluates any Python. Numbers are bounded too: what sympy can calculate it
-does at once, and a power of two short numbers may fill the memory.
+does at once, and a power of two short numbers may fill the memory. So are the terms that sums can be multiplied out to.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import re
 from functools import lru_cache
 
@@ -28,11 +29,12 @@ SYMBOL = re.compile(r"[a-z]{1,5}\d{1,6}")
 NUMBER = re.compile(r"-?\d{1,40}(\.\d{0,40})?(e[+-]?\d{1,3})?")
 ASSUMPTIONS = {"integer", "positive", "nonnegative", "negative", "nonpositive", "nonzero", "real", "finite", "even"}
 CHARACTERS = re.compile(r"[A-Za-z0-9_'(),=. -]{1,20000}")
-MOST_OPEN = 60
+MAX_OPEN = 60
 """Calls in each other."""
-MOST_CALLS = 200
-"""In all: sympy multiplies sums out, which doubles them with each factor."""
-MOST_SUMS_IN_A_PRODUCT = 8
+MAX_CALLS = 200
+"""In all."""
+MAX_TERMS = 128
+"""That sums may come to when they are multiplied out, as sympy does to divide, compare and cancel them."""
 PRECISIONS_BITS = (15, 53)
 """Of floating-point numbers, as sympy and torch write them."""
 
@@ -42,13 +44,16 @@ def check_expression(text: str) -> None:
     """Raises `UnsafeGraph`: evaluating it could do more than arithmetic."""
     if not CHARACTERS.fullmatch(text) or "--" in text or "- -" in text:
         raise refuse("an expression has characters that torch does not write", text)
-    if text.count("(") > MOST_CALLS:
+    if text.count("(") > MAX_CALLS:
         raise refuse("an expression is longer than torch writes for sizes", text)
-    if _most_open(text) > MOST_OPEN:
+    if _most_open(text) > MAX_OPEN:
         raise refuse("an expression is nested too deeply", text)
     try:
-        _check(ast.parse(text, mode="eval").body, in_power=False)
-    except (UnsafeGraph, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        expression = ast.parse(text, mode="eval").body
+        _check(expression, in_power=False)
+        if _most_terms(expression) > MAX_TERMS:
+            raise UnsafeGraph("terms")
+    except (UnsafeGraph, SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
         raise refuse("an expression is no arithmetic of symbols", text) from error
 
 
@@ -73,16 +78,38 @@ def _check(node: ast.expr, *, in_power: bool) -> None:
     elif name in ARITHMETIC and not node.keywords:
         if name in GROWING and (in_power or len(node.args) != 2 or not _is_small(node.args[1])):
             raise UnsafeGraph(name)
-        if name == "Mul" and sum(_is_sum(each) for each in node.args) > MOST_SUMS_IN_A_PRODUCT:
-            raise UnsafeGraph(name)
         for argument in node.args:
             _check(argument, in_power=in_power or name in GROWING)
     else:
         raise UnsafeGraph(name)
 
 
-def _is_sum(node: ast.expr) -> bool:
-    return any(isinstance(each, ast.Name) and each.id == "Add" for each in ast.walk(node))
+def _most_terms(node: ast.expr) -> int:
+    """Into how many terms a checked expression can be multiplied out, or one more than are taken.
+
+    A sum has those of all its parts, a product each with each, a power the choices of as many as it raises to.
+    Functions compare or divide their arguments: those are taken for multiplied, and each is set against each.
+    """
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id in {"Symbol", *NUMBERS}:
+        return 1
+    name = node.func.id
+    terms = [_most_terms(each) for each in node.args]
+    if name == "Add":
+        found = sum(terms)
+    elif name in GROWING:
+        most = terms[0]
+        found = math.comb(most - 1 + _exponent(node.args[1]), most - 1) if most > 1 else 1
+    elif name == "Mul":
+        found = math.prod(terms)
+    else:
+        found = max(math.prod(terms), len(terms) ** 2)
+    return min(found, MAX_TERMS + 1)
+
+
+def _exponent(node: ast.expr) -> int:
+    """The size of an exponent, of a fraction the next whole number: at most `LARGEST_EXPONENT`, as it was checked."""
+    numbers = [abs(float(ast.literal_eval(each))) for each in node.args]  # type: ignore[attr-defined]
+    return math.ceil(numbers[0] / (numbers[1] if len(numbers) > 1 else 1))
 
 
 def _is_bool(node: ast.expr) -> bool:
@@ -114,4 +141,5 @@ def _is_small(node: ast.expr) -> bool:
     if not is_number:
         return False
     numbers = [ast.literal_eval(each) for each in node.args]  # type: ignore[attr-defined]
-    return all(abs(float(each)) <= LARGEST_EXPONENT for each in numbers if NUMBER.fullmatch(str(each)))
+    # Of those that are not: what they are is refused where they are looked at.
+    return all(NUMBER.fullmatch(str(each)) for each in numbers) and _exponent(node) <= LARGEST_EXPONENT

@@ -88,7 +88,7 @@ def _check_subgraph(value: dict[str, Any]) -> None:
 
 # What goes in and out.
 
-MOST_NESTED = 16
+MAX_NESTED = 16
 
 
 def _tree(text: str) -> None:
@@ -96,7 +96,7 @@ def _tree(text: str) -> None:
     version, spec = json.loads(text)
     if version != 1:
         raise refuse("a tree spec is of another version", version)
-    _subtree(spec, MOST_NESTED)
+    _subtree(spec, MAX_NESTED)
 
 
 def _subtree(spec: dict[str, Any], depth: int) -> None:

@@ -11,7 +11,7 @@ from .program import check_program
 from .refusal import UnsafeGraph, refuse
 from .tensors import payload, reach_bytes
 
-MOST_JSON_BYTES = 1 << 26
+MAX_RECORD_JSON_BYTES = 1 << 26
 PROGRAM, INPUTS = "models/model.json", "data/sample_inputs/model.pt"
 TENSORS = {
     "data/weights/": ("model_weights_config.json", re.compile(r"weight_\d{1,9}")),
@@ -43,7 +43,7 @@ def check_records(records: dict[str, memoryview]) -> None:
 
 
 def _json(data: memoryview) -> Any:
-    if len(data) > MOST_JSON_BYTES:
+    if len(data) > MAX_RECORD_JSON_BYTES:
         raise UnsafeGraph(f"its description has {len(data):,} bytes")
     return json.loads(bytes(data).decode())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class UnsafeGraph(ValueError):
-    """The archive is none that `training.export` writes: it was damaged, or made to run code."""
+    """The archive is none that `headway.training.programs.export` writes: it was damaged, or made to run code."""
 
 
 def refuse(what: str, found: object) -> UnsafeGraph:

@@ -20,7 +20,7 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,500}")
 PART = re.compile(r"[A-Za-z0-9_]{1,500}")
 CALL_NUMBER = re.compile(r"@\d{1,6}$")
 SPECIAL_FLOATS = ("Infinity", "-Infinity", "NaN")
-MOST_CHARACTERS = 100_000
+MAX_CHARACTERS = 100_000
 
 
 def name(value: str) -> None:
@@ -42,7 +42,7 @@ def module_path(value: str) -> None:
 
 def text(value: str) -> None:
     """Remains a string whatever torch does with it."""
-    if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
+    if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
         raise refuse("it has no text where one belongs", value)
 
 

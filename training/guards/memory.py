@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 
-from data_contracts.errors import HeadwayError, TrainingFailed
-from data_contracts.publication import Workspace
-from training.config import TrainingSpec
-from training.distributed import Gang
-from training.launch.failure import cause_of
-from training.launch.mandate import NO_MANDATE, Mandate
-from training.launch.protocol import read_json, write_json
+from headway.data_contracts.store.errors import HeadwayError, TrainingFailed
+from headway.data_contracts.store.publication import Workspace
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.launch.base.failure import cause_of
+from headway.training.launch.base.fence import NO_FENCE, AttemptFence
+from headway.training.launch.base.protocol import read_json, write_json
+from headway.training.ranks.distributed import ProcessGroup
 
 NOTE_NAME = "smaller-micro-batch.json"
 NUM_SHOWN = 20
@@ -46,14 +46,14 @@ class SmallerMicroBatch(OutOfMemory):
 
 
 def out_of_memory(
-    error: BaseException, spec: TrainingSpec, run_dir: Path, *, of_batches: bool = True, mandate: Mandate = NO_MANDATE
+    error: BaseException, spec: TrainingSpec, run_dir: Path, *, of_batches: bool = True, fence: AttemptFence = NO_FENCE
 ) -> OutOfMemory:
     """What follows when training runs out of memory; leaves the note if something can be tried.
 
     Args:
         spec: as this attempt has it, with what an earlier one halved already.
         of_batches: whether it was for a batch; otherwise for weights and state, and smaller batches are of no help.
-        mandate: under which the note is left.
+        fence: under which the note is left.
 
     Raises:
         Superseded: a later attempt has begun; no note was left.
@@ -74,15 +74,15 @@ def out_of_memory(
         )
     if rows % 2:
         return OutOfMemory(what, where=f"micro-batch of {rows}", advice="Split the model further, or shrink it.")
-    with mandate.upheld():
+    with fence.fenced():
         note = {"micro_batch_sequences": rows // 2}
-        Workspace(str(run_dir), stage_in=mandate.folder).publish_json(NOTE_NAME, note)
+        Workspace(str(run_dir), stage_in=fence.folder).publish_json(NOTE_NAME, note)
     return SmallerMicroBatch(what, where=f"micro-batch of {rows}", advice=f"The next attempt takes {rows // 2}.")
 
 
 @contextlib.contextmanager
 def explaining_out_of_memory(
-    spec: TrainingSpec, run_dir: Path, *, report: Path, device: torch.device, of_batches: bool, mandate: Mandate
+    spec: TrainingSpec, run_dir: Path, *, report: Path, device: torch.device, of_batches: bool, fence: AttemptFence
 ) -> Iterator[None]:
     """Raises, in place of torch's error:
 
@@ -96,16 +96,16 @@ def explaining_out_of_memory(
     except Exception as error:
         if cause_of(error) != "oom":
             raise
-        failure = out_of_memory(error, spec, run_dir, of_batches=of_batches, mandate=mandate)
+        failure = out_of_memory(error, spec, run_dir, of_batches=of_batches, fence=fence)
         write_json(report, what_took_memory(device))
         raise failure from error
 
 
-def with_noted_micro_batch(spec: TrainingSpec, run_dir: Path, gang: Gang) -> TrainingSpec:
+def with_noted_micro_batch(spec: TrainingSpec, run_dir: Path, process_group: ProcessGroup) -> TrainingSpec:
     """The configuration with the micro-batch that an earlier attempt noted, the same on every rank."""
-    note = read_json(run_dir / NOTE_NAME) if gang.leads and spec.parallel.mode != "exact" else None
+    note = read_json(run_dir / NOTE_NAME) if process_group.leads and spec.parallel.mode != "exact" else None
     noted = 0 if note is None else int(note["micro_batch_sequences"])
-    agreed = int.from_bytes(gang.from_leader(noted.to_bytes(8, "big")), "big")
+    agreed = int.from_bytes(process_group.from_leader(noted.to_bytes(8, "big")), "big")
     return spec if agreed == 0 else spec.model_copy(update={"micro_batch_sequences": agreed})
 
 

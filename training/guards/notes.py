@@ -6,34 +6,34 @@ from collections.abc import Callable
 from typing import Any, Final
 
 Fields = dict[str, Any]
-TOLD_ALONE: Final = 3
+REPORTED_ALONE: Final = 3
 SUMMED_UP_STEPS: Final = 500
 
 
 class AlarmNotes:
-    """Tells of alarms; of noted ones at most `TOLD_ALONE`, and one sum in `SUMMED_UP_STEPS` steps.
+    """Tells of alarms; of noted ones at most `REPORTED_ALONE`, and one sum in `SUMMED_UP_STEPS` steps.
 
     Args:
-        tell: called with the fields of a ledger event.
+        emit: called with the fields of a ledger event.
     """
 
-    def __init__(self, tell: Callable[[Fields], object]) -> None:
-        self._tell = tell
-        self._told = 0
+    def __init__(self, emit: Callable[[Fields], object]) -> None:
+        self._emit = emit
+        self._num_emitted = 0
         self._newest_step = 0
         self._held: list[Fields] = []
 
     def __call__(self, alarm: Fields) -> None:
         """Told at once where something follows from it."""
         if alarm["action"] != "note":
-            self._tell(alarm)
+            self._emit(alarm)
             return
         if alarm["step"] - self._newest_step >= SUMMED_UP_STEPS:
-            self._told = 0  # after so long a silence it is news again
+            self._num_emitted = 0  # after so long a silence it is news again
         self._newest_step = alarm["step"]
-        self._told += 1
-        if self._told <= TOLD_ALONE:
-            self._tell(alarm)
+        self._num_emitted += 1
+        if self._num_emitted <= REPORTED_ALONE:
+            self._emit(alarm)
         else:
             self._held.append(alarm)
 
@@ -51,5 +51,5 @@ class AlarmNotes:
         number = len(self._held)
         steps = f"steps {first} to {last}" if last > first else f"step {first}"
         what = f"{steps}: {number} more alarms ({worst['alarm']}), the highest loss {float(worst['loss']):.4g} at step "
-        self._tell({**worst, "count": number, "first_step": first, "what": f"{what}{worst['step']}: note."})
+        self._emit({**worst, "count": number, "first_step": first, "what": f"{what}{worst['step']}: note."})
         self._held = []

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 
-class LeftOut(NamedTuple):
+class ExcludedSpan(NamedTuple):
     """Windows [first, stop), and why."""
 
     first: int
@@ -20,15 +20,15 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DataPlan:
-    left_out: tuple[LeftOut, ...] = ()
+    excluded: tuple[ExcludedSpan, ...] = ()
 
-    def without(self, *further: LeftOut) -> DataPlan:
+    def without(self, *further: ExcludedSpan) -> DataPlan:
         """This plan with more left out; what it left out already stays."""
-        return DataPlan(tuple(sorted({*self.left_out, *further})))
+        return DataPlan(tuple(sorted({*self.excluded, *further})))
 
     def count(self, cause: str) -> int:
         """How often windows were left out for that cause."""
-        return sum(each.cause == cause for each in self.left_out)
+        return sum(each.cause == cause for each in self.excluded)
 
     def window(self, step: int) -> int:
         """The window that `step`, counted from 0, trains on."""
@@ -43,13 +43,13 @@ class DataPlan:
         """How many of the windows before this one are trained on."""
         return window - sum(min(stop, window) - first for first, stop in self._stretches() if first < window)
 
-    def leaves_out(self, window: int) -> bool:
-        return any(first <= window < stop for first, stop, _ in self.left_out)
+    def excludes(self, window: int) -> bool:
+        return any(first <= window < stop for first, stop, _ in self.excluded)
 
     def _stretches(self) -> list[tuple[int, int]]:
         """Windows left out, ascending and disjoint."""
         found: list[tuple[int, int]] = []
-        for first, stop, _ in self.left_out:
+        for first, stop, _ in self.excluded:
             if found and first <= found[-1][1]:
                 found[-1] = (found[-1][0], max(stop, found[-1][1]))
             else:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from training.checkpoint import layout
-from training.checkpoint.layout import committed_steps
-from training.launch.mandate import Mandate
+from headway.training.checkpoint import layout
+from headway.training.checkpoint.layout import committed_steps
+from headway.training.launch.base.fence import AttemptFence
 
 ABANDONED = "abandoned"
 
 
-def abandon_after(run_dir: Path, step: int, mandate: Mandate) -> None:
+def abandon_after(run_dir: Path, step: int, fence: AttemptFence) -> None:
     """Put aside every checkpoint after `step`, newest first; they stay for a person to look at.
 
     An interruption leaves the older ones, from which the run meets the same alarm and comes here again.
@@ -21,4 +21,4 @@ def abandon_after(run_dir: Path, step: int, mandate: Mandate) -> None:
     """
     checkpoints = run_dir / "checkpoints"
     for later in reversed([kept for kept in committed_steps(checkpoints) if kept > step]):
-        mandate.put_aside(checkpoints / layout.directory_name(later), run_dir / ABANDONED)
+        fence.quarantine(checkpoints / layout.directory_name(later), run_dir / ABANDONED)

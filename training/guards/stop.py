@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from data_contracts.errors import StopReason
-from training.launch.stop_bound import StopBound
+from headway.data_contracts.store.errors import StopReason
+from headway.training.launch.base.stop_request import StopRequest
 
-LEAST_MARGIN_S = 1.0
+MIN_MARGIN_S = 1.0
 
 
 class StopConditions:
     """Asked once a step, at its end.
 
     Args:
-        is_asked: whether somebody asked for a stop, such as by SIGTERM.
+        is_requested: whether somebody asked for a stop, such as by SIGTERM.
         bound: until when this attempt may go on.
         clock: Unix time in seconds.
     """
@@ -24,9 +24,9 @@ class StopConditions:
     """Why this rank wants to stop; None while it does not, and when only another one does."""
 
     def __init__(
-        self, is_asked: Callable[[], bool], bound: StopBound, *, clock: Callable[[], float] = time.time
+        self, is_requested: Callable[[], bool], bound: StopRequest, *, clock: Callable[[], float] = time.time
     ) -> None:
-        self._is_asked, self._bound, self._clock = is_asked, bound, clock
+        self._is_requested, self._bound, self._clock = is_requested, bound, clock
         self._last_s, self._longest_step_s, self._longest_save_s = clock(), 0.0, 0.0
 
     def begin(self) -> None:
@@ -43,10 +43,10 @@ class StopConditions:
         now_s = self._clock()
         self._longest_step_s = max(self._longest_step_s, now_s - self._last_s)
         self._last_s = now_s
-        margin_s = LEAST_MARGIN_S + self._longest_step_s + 2 * self._longest_save_s
-        if self._is_asked() or self.is_reached(step):
-            self.reason = "asked"
-        elif self._bound.is_over(now_s + margin_s):
+        margin_s = MIN_MARGIN_S + self._longest_step_s + 2 * self._longest_save_s
+        if self._is_requested() or self.is_reached(step):
+            self.reason = "requested"
+        elif self._bound.is_due(now_s + margin_s):
             self.reason = self._bound.reason
         return self.reason is not None
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from training.optimizers.spec import OptimizerSpec
-from training.optimizers.update_rule import Moments, Parameters, alike, gradient, zeros_like
+from headway.training.config.optimizer import OptimizerSpec
+from headway.training.optimizers.update_rule import Moments, Parameters, alike, gradient, zeros_like
 
 Tensors = list[Tensor]
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from data_contracts.errors import ConfigError
-from training.name_patterns import matches, require_known, require_matches
-from training.optimizers.spec import OptimizerSpec, ParameterGroupSpec, Rule
-from training.recipes.protocol import Recipe
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.name_patterns import matches, require_known, require_matches
+from headway.training.config.optimizer import OptimizerSpec, ParameterGroupSpec, Rule
+from headway.training.recipes.protocol import Recipe
 
 WHERE = "training.optimizer.groups"
 
@@ -95,7 +95,7 @@ def freeze(model: nn.Module, recipe: Recipe, spec: OptimizerSpec) -> None:
     names = [name for each in aliases.values() for name in each]
     require_matches((pattern for group in specs for pattern in group.parameters), names, where=WHERE)
     if names:
-        require_known(recipe.hidden_matrices(model), names, who="hidden_matrices", where="recipe")
+        require_known(recipe.hidden_matrices(model), names, source="hidden_matrices", where="recipe")
     for name, parameter in model.named_parameters():
         if _spec_of(aliases[name], specs).frozen:
             parameter.requires_grad_(False)

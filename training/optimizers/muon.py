@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from training.optimizers.spec import OptimizerSpec
-from training.optimizers.update_rule import Moments, Parameters, gradient, zeros_like
+from headway.training.config.optimizer import OptimizerSpec
+from headway.training.optimizers.update_rule import Moments, Parameters, gradient, zeros_like
 
 # Quintic whose iteration drives singular values towards 1 (Jordan et al., "Muon", 2024).
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -37,7 +37,7 @@ class Matrices(Protocol):
         """This rank's slice of a whole matrix."""
 
 
-class Undivided:
+class UnshardedMatrices:
     """Matrices that every rank has whole."""
 
     def whole_matrix(self, name: str, values: Tensor) -> Tensor | None:
@@ -58,7 +58,7 @@ class Muon:
         self, parameters: Parameters, spec: OptimizerSpec, *, weight_decay: float, matrices: Matrices | None = None
     ) -> None:
         self._parameters, self._spec, self._weight_decay = dict(parameters), spec, weight_decay
-        self._matrices = matrices or Undivided()
+        self._matrices = matrices or UnshardedMatrices()
         self.moments: Moments = {"momentum": zeros_like(parameters)}
 
     @torch.no_grad()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from training.optimizers.spec import ScheduleSpec
+from headway.training.config.optimizer import ScheduleSpec
 
 
 def lr_factor(schedule: ScheduleSpec, step: int, max_steps: int) -> float:

@@ -6,18 +6,18 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from training.config import TrainingSpec
-from training.optimizers.elementwise import SGD, AdamW
-from training.optimizers.groups import Treatment, parameter_groups
-from training.optimizers.muon import Matrices, Muon
-from training.optimizers.schedule import lr_factor
-from training.optimizers.spec import OptimizerSpec
-from training.optimizers.update_rule import Parameters, UpdateRule
-from training.recipes.protocol import Recipe
+from headway.training.config.optimizer import OptimizerSpec
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.optimizers.elementwise import SGD, AdamW
+from headway.training.optimizers.groups import Treatment, parameter_groups
+from headway.training.optimizers.muon import Matrices, Muon
+from headway.training.optimizers.schedule import lr_factor
+from headway.training.optimizers.update_rule import Parameters, UpdateRule
+from headway.training.recipes.protocol import Recipe
 
 
-class Laid(Matrices, Protocol):
-    """A model as it lies over the ranks (`training.arrangement`)."""
+class ParallelizedModel(Matrices, Protocol):
+    """A model as it lies over the ranks (`headway.training.parallel.strategy`)."""
 
     model: nn.Module
 
@@ -26,7 +26,7 @@ class Laid(Matrices, Protocol):
         """Plain tensors, which are the model's own or this rank's slices of them."""
 
 
-class _Paced(NamedTuple):
+class _GroupSchedule(NamedTuple):
     rule: UpdateRule
     peak_lr: float
 
@@ -38,17 +38,17 @@ class ScheduledOptimizer:
         ConfigError: the configuration's groups do not fit the model.
     """
 
-    def __init__(self, laid: Laid, recipe: Recipe, spec: TrainingSpec) -> None:
+    def __init__(self, model: ParallelizedModel, recipe: Recipe, spec: TrainingSpec) -> None:
         self._spec = spec
         optimizer, scale = spec.optimizer, spec.optimizer.lr_scale(spec.global_batch_sequences)
         self._peak_lr = optimizer.lr * scale
-        self._paced: list[_Paced] = []
-        own = laid.parameters
-        for treatment, members in parameter_groups(laid.model, recipe, optimizer):
+        self._paced: list[_GroupSchedule] = []
+        own = model.parameters
+        for treatment, members in parameter_groups(model.model, recipe, optimizer):
             if treatment is not None:
                 lr = (optimizer.matrix_lr if treatment.rule == "muon" else optimizer.lr) * treatment.lr_multiplier
-                rule = _rule(treatment, {name: own[name] for name in members}, laid, optimizer)
-                self._paced.append(_Paced(rule, lr * scale))
+                rule = _rule(treatment, {name: own[name] for name in members}, model, optimizer)
+                self._paced.append(_GroupSchedule(rule, lr * scale))
 
     def step(self, step: int, *, num_updates: int | None = None) -> float:
         """Update the parameters from their gradients; the first step is 0. Returns AdamW's or SGD's learning rate.
@@ -71,11 +71,11 @@ class ScheduledOptimizer:
         }
 
 
-def _rule(treatment: Treatment, parameters: Parameters, laid: Laid, spec: OptimizerSpec) -> UpdateRule:
+def _rule(treatment: Treatment, parameters: Parameters, model: ParallelizedModel, spec: OptimizerSpec) -> UpdateRule:
     match treatment.rule:
         case "adamw":
             return AdamW(parameters, spec, weight_decay=treatment.weight_decay)
         case "sgd":
             return SGD(parameters, spec, weight_decay=treatment.weight_decay)
         case "muon":
-            return Muon(parameters, spec, weight_decay=treatment.weight_decay, matrices=laid)
+            return Muon(parameters, spec, weight_decay=treatment.weight_decay, matrices=model)

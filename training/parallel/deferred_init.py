@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
-from data_contracts.errors import ConfigError
-from training.launch.failure import cause_of
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.launch.base.failure import cause_of
 
 VALUE_DEPENDENT = (nn.init.trunc_normal_, nn.init.orthogonal_, nn.init.sparse_, nn.init.dirac_)
 """They do nothing at all to a tensor on the meta device, or look at what they draw: replayed as one operation each."""

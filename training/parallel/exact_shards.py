@@ -22,32 +22,32 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from training.arrangement import Batch, Share
-from training.checkpoint.proof import proof_loss
-from training.communication import Collectives, tree_sum
-from training.config import TrainingSpec
-from training.distributed import Gang
-from training.exact_replicas import trained_parameters
-from training.gradients import GradientTree, row_places, row_squares
-from training.optimizers.update_rule import gradient
-from training.parallel.mesh_arrangement import MeshArrangement
-from training.parallel.slices import LocalParameter
-from training.precision import DTYPES, autocast
-from training.recipes.protocol import Recipe
+from headway.training.checkpoint.proof import proof_loss
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.optimizers.update_rule import gradient
+from headway.training.parallel.exact_replicas import trained_parameters
+from headway.training.parallel.gradients import GradientTree, row_places, row_squares
+from headway.training.parallel.mesh_strategy import MeshStrategy
+from headway.training.parallel.precision import DTYPES, autocast
+from headway.training.parallel.slices import LocalParameter
+from headway.training.parallel.strategy import Batch, BatchShare
+from headway.training.ranks.communication import Collectives, tree_sum
+from headway.training.ranks.distributed import ProcessGroup
+from headway.training.recipes.protocol import Recipe
 
 
-class ExactShards(MeshArrangement):
+class ExactShards(MeshStrategy):
     """Raises:
     ConfigError: the model cannot be sharded, or has SyncBatchNorm or weights that are not fp32.
     """
 
-    def __init__(self, recipe: Recipe, spec: TrainingSpec, gang: Gang) -> None:
-        super().__init__(recipe, spec, gang)
+    def __init__(self, recipe: Recipe, spec: TrainingSpec, process_group: ProcessGroup) -> None:
+        super().__init__(recipe, spec, process_group)
         shape = self._mesh.shape
-        self.share = Share(self._mesh.share, shape.num_shares, stride=shape.shard)
+        self.share = BatchShare(self._mesh.share, shape.num_shares, stride=shape.shard)
         self._trained = {name: self._locals[name] for name in trained_parameters(self.model)}
-        among_replicas = Collectives(gang, self._mesh.group("replicate"), shape.replicate)
-        self._among_shards = Collectives(gang, self._mesh.group("shard"), shape.shard)
+        among_replicas = Collectives(process_group, self._mesh.group("replicate"), shape.replicate)
+        self._among_shards = Collectives(process_group, self._mesh.group("shard"), shape.shard)
         self._gradients = GradientTree(
             {name: value.local for name, value in self._trained.items()},
             collectives=among_replicas,
@@ -63,7 +63,7 @@ class ExactShards(MeshArrangement):
     def exchange(self, own: Tensor) -> Tensor:
         self._total = self._gradients.total()
         self._statistics.end_step()
-        return self._gather_replicas(own.to(self._gang.device)).cpu()
+        return self._gather_replicas(own.to(self._process_group.device)).cpu()
 
     def gradient_norm(self) -> float:
         places, length = row_places({name: value.global_shape for name, value in self._trained.items()})
@@ -89,7 +89,7 @@ class ExactShards(MeshArrangement):
         return gathered.transpose(1, 2).flatten(0, 2)
 
     def _autocast(self) -> Any:
-        return autocast(self._spec.precision, self._gang.device)
+        return autocast(self._spec.precision, self._process_group.device)
 
     def _before_backward(self, *, is_last: bool) -> None:
         self._gradients.begin_replica()

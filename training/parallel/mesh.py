@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from training.distributed import Gang
-from training.parallel.spec import MeshShape
+from headway.training.config.parallel import MeshShape
+from headway.training.ranks.distributed import ProcessGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class Mesh:
         return self.devices.get_group(dimension)
 
 
-def make_mesh(shape: MeshShape, gang: Gang) -> Mesh:
+def make_mesh(shape: MeshShape, process_group: ProcessGroup) -> Mesh:
     """All ranks call it at once: a process group is made for every dimension."""
-    rest, tensor = divmod(gang.rank, shape.tensor)
+    rest, tensor = divmod(process_group.rank, shape.tensor)
     rest, shard = divmod(rest, shape.shard)
     pipeline, replicate = divmod(rest, shape.replicate)
     place = MeshShape(pipeline, replicate, shard, tensor)
-    if gang.world_size == 1:
+    if process_group.world_size == 1:
         return Mesh(shape, place, None)
-    return Mesh(shape, place, init_device_mesh(gang.device.type, shape, mesh_dim_names=shape._fields))
+    return Mesh(shape, place, init_device_mesh(process_group.device.type, shape, mesh_dim_names=shape._fields))

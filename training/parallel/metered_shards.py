@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from training.traffic import TrafficMeter, size_bytes
+from headway.training.observe.traffic import TrafficMeter, size_bytes
 
 
 class _Metered:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import _get_group_size_by_name
 from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
-from training.traffic import TrafficMeter, size_bytes
+from headway.training.observe.traffic import TrafficMeter, size_bytes
 
 KINDS = {"all_reduce": "all_reduce", "all_gather_single": "all_gather", "reduce_scatter_single": "reduce_scatter"}
 """Of DTensor's collectives."""
@@ -60,7 +60,7 @@ class _MeteredTensors:
         return metered
 
     def _wait(self, tensor: Tensor) -> Any:
-        with self.meter.standing_still():
+        with self.meter.paused():
             result = self._wait_tensor(tensor)
         if ended := self._under_way.pop(tensor.untyped_storage().data_ptr(), None):
             ended()

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from training.communication import Collectives
-from training.parallel.slices import LocalParameter
+from headway.training.parallel.slices import LocalParameter
+from headway.training.ranks.communication import Collectives
 
 BUCKET_BYTES = 4 << 20
 """Small enough that a slow link is never idle: at 1 Gbit/s 2-4 MB beat DDP's 25 MB."""

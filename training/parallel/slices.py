@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from training.checkpoint.pieces import Piece
-from training.parallel.mesh import Mesh
+from headway.training.checkpoint.pieces import Piece
+from headway.training.parallel.mesh import Mesh
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor

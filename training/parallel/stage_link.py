@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from training.distributed import Gang
-from training.parallel.mesh import Mesh
-from training.telemetry import PartClock
-from training.traffic import size_bytes
+from headway.training.observe.telemetry import PartClock
+from headway.training.observe.traffic import size_bytes
+from headway.training.parallel.mesh import Mesh
+from headway.training.ranks.distributed import ProcessGroup
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 HEADER_LENGTH = 10
@@ -29,10 +29,10 @@ class StageLink:
         clock: told what the other stages are waited for.
     """
 
-    def __init__(self, mesh: Mesh, gang: Gang, clock: PartClock) -> None:
+    def __init__(self, mesh: Mesh, process_group: ProcessGroup, clock: PartClock) -> None:
         assert mesh.devices is not None
-        self._device, self._traffic, self._clock = gang.device, gang.traffic, clock
-        self._before, self._after = mesh.stage_before(gang.rank), mesh.stage_after(gang.rank)
+        self._device, self._traffic, self._clock = process_group.device, process_group.traffic, clock
+        self._before, self._after = mesh.stage_before(process_group.rank), mesh.stage_after(process_group.rank)
         self._onwards = mesh.devices.get_group("pipeline")
         ranks = mesh.devices.mesh.movedim(0, -1).reshape(-1, mesh.shape.pipeline).tolist()
         self._back, _ = dist.new_subgroups_by_enumeration(ranks)  # type: ignore[no-untyped-call]

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from data_contracts.documents import Frozen
-from data_contracts.errors import ConfigError
-from training.data.encoder_specs import EncoderSpec, ImageSpec, TokenSpec
-from training.data.encoder_specs import TabularSpec as Table
-from training.recipes.image_classifier_spec import ImageClassifierSpec
-from training.recipes.language_model_spec import LanguageModelSpec
-from training.recipes.tabular_spec import TabularSpec
+from headway.data_contracts.store.documents import Frozen
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.encoder_specs import EncoderSpec, ImageEncoderSpec, TokenSpec
+from headway.training.config.encoder_specs import TabularEncoderSpec as Table
+from headway.training.config.image_classifier_spec import ImageClassifierSpec
+from headway.training.config.language_model_spec import LanguageModelSpec
+from headway.training.config.tabular_spec import TabularModelSpec
 
 S = TypeVar("S", bound=Frozen)
 
@@ -40,16 +40,20 @@ def _reads_numbers(encoder: EncoderSpec) -> bool:
 
 
 def _reads_images(encoder: EncoderSpec) -> bool:
-    return isinstance(encoder, ImageSpec)
+    return isinstance(encoder, ImageEncoderSpec)
 
 
 BUILT_IN = {
     "image-classifier": BuiltIn(
-        "training.recipes.image_classifier:ImageClassifier", ImageClassifierSpec, _reads_images
+        "headway.training.recipes.image_classifier:ImageClassifier", ImageClassifierSpec, _reads_images
     ),
-    "language-model": BuiltIn("training.recipes.language_model:LanguageModel", LanguageModelSpec, _reads_tokens),
-    "tabular-classifier": BuiltIn("training.recipes.tabular:TabularClassifier", TabularSpec, _reads_classes),
-    "tabular-regressor": BuiltIn("training.recipes.tabular:TabularRegressor", TabularSpec, _reads_numbers),
+    "language-model": BuiltIn(
+        "headway.training.recipes.language_model:LanguageModel", LanguageModelSpec, _reads_tokens
+    ),
+    "tabular-classifier": BuiltIn(
+        "headway.training.recipes.tabular:TabularClassifier", TabularModelSpec, _reads_classes
+    ),
+    "tabular-regressor": BuiltIn("headway.training.recipes.tabular:TabularRegressor", TabularModelSpec, _reads_numbers),
 }
 CHOICE = f"Use one of {', '.join(sorted(BUILT_IN))}, or package.module:Class."
 

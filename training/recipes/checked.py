@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from data_contracts.errors import ConfigError, DataError, HeadwayError
-from training.blame import definition, line_at_fault
-from training.launch.failure import cause_of
-from training.recipes.protocol import ADVICE, Losses, Recipe
+from headway.data_contracts.store.errors import ConfigError, DataError, HeadwayError
+from headway.training.launch.base.failure import cause_of
+from headway.training.recipes.blame import definition, line_at_fault
+from headway.training.recipes.protocol import ADVICE, Losses, Recipe
 
 MESSAGE_CHARACTERS = 300
 
@@ -28,10 +28,11 @@ class CheckedRecipe:
     Args:
         make: constructs the recipe.
         package: the top-level name of the module it comes from.
+        measures: names that evaluation needs of it.
     """
 
-    def __init__(self, make: Callable[[], Recipe], package: str) -> None:
-        self._package = package
+    def __init__(self, make: Callable[[], Recipe], package: str, measures: tuple[str, ...]) -> None:
+        self._package, self._measures = package, measures
         with self._blamed({}):
             self._recipe = make()
 
@@ -58,8 +59,8 @@ class CheckedRecipe:
         if nats.ndim != 2 or len(nats) != rows:
             self._refuse("losses", f"returned nats of shape {list(nats.shape)}, not (rows, targets) for {rows} rows.")
         if valid.shape != nats.shape or valid.dtype != torch.bool:
-            said = f"{valid.dtype} {list(valid.shape)}".removeprefix("torch.")
-            self._refuse("losses", f"returned valid as {said}, not as bool {list(nats.shape)}, the shape of nats.")
+            message = f"{valid.dtype} {list(valid.shape)}".removeprefix("torch.")
+            self._refuse("losses", f"returned valid as {message}, not as bool {list(nats.shape)}, the shape of nats.")
         if not nats.is_floating_point():
             self._refuse("losses", f"returned nats as {nats.dtype}, not as floating-point numbers.")
         # The last stage of a pipeline asks with a function in the model's place.
@@ -71,13 +72,14 @@ class CheckedRecipe:
     def measures(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         with self._blamed(batch):
             measured = self._recipe.measures(model, batch)
-        if not isinstance(measured, Mapping) or "nats" not in measured:
-            self._refuse("measures", f"returned {_kind(measured)}, not a mapping with `nats`.")
+        if not isinstance(measured, Mapping) or not measured.keys() >= {*self._measures}:
+            needed = " and ".join(f"`{name}`" for name in self._measures)
+            self._refuse("measures", f"returned {_kind(measured)}, not a mapping with {needed}.")
         rows = len(next(iter(batch.values())))
         for name, values in measured.items():
             if not isinstance(values, Tensor) or values.ndim != 2 or len(values) != rows:
-                said = list(values.shape) if isinstance(values, Tensor) else _kind(values)
-                self._refuse("measures", f"returned {name} as {said}, not as a tensor (rows, targets), {rows} rows.")
+                message = list(values.shape) if isinstance(values, Tensor) else _kind(values)
+                self._refuse("measures", f"returned {name} as {message}, not as a tensor (rows, targets), {rows} rows.")
         return measured
 
     def hidden_matrices(self, model: nn.Module) -> tuple[str, ...]:
@@ -103,8 +105,8 @@ class CheckedRecipe:
             with self._blamed({}):
                 flops: object = own(num_parameters)
             if not (isinstance(flops, int | float) and 0 < flops < math.inf):
-                said = f"{flops}" if isinstance(flops, int | float) else _kind(flops)
-                self._refuse("flops_per_token", f"returned {said}, not a number above 0.")
+                message = f"{flops}" if isinstance(flops, int | float) else _kind(flops)
+                self._refuse("flops_per_token", f"returned {message}, not a number above 0.")
             return float(flops)
 
         return flops_per_token

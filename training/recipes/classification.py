@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.recipes.protocol import Losses
+from headway.training.recipes.protocol import Losses
 
 
 class Classifier(ABC):

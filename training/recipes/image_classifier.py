@@ -11,12 +11,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from training.data.shapes import ImageShape
-from training.recipes.classification import Classifier
-from training.recipes.image_classifier_spec import ImageClassifierSpec
+from headway.training.config.image_classifier_spec import ImageClassifierSpec
+from headway.training.config.shapes import ImageShape
+from headway.training.recipes.classification import Classifier
 
 
-class Stage(nn.Sequential):
+class ConvolutionStage(nn.Sequential):
     """Two convolutions at full size, then half the size."""
 
     def __init__(self, channels_in: int, channels_out: int, groups: int) -> None:
@@ -38,7 +38,9 @@ class ConvolutionalModel(nn.Module):
         super().__init__()
         widths = [spec.width * 2**stage for stage in range(spec.stages)]
         channels = [shape.channels, *widths]
-        self.stages = nn.Sequential(*(Stage(a, b, spec.groups) for a, b in zip(channels, widths, strict=False)))
+        self.stages = nn.Sequential(
+            *(ConvolutionStage(a, b, spec.groups) for a, b in zip(channels, widths, strict=False))
+        )
         self.dropout = nn.Dropout(spec.dropout)
         self.head = nn.Linear(widths[-1], shape.num_classes)
         nn.init.zeros_(self.head.weight)

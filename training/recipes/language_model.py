@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from training.data.shapes import TokenShape
-from training.parallel.spec import ParallelSpec
-from training.recipes.language_model_spec import LanguageModelSpec
-from training.recipes.protocol import Losses
+from headway.training.config.language_model_spec import LanguageModelSpec
+from headway.training.config.parallel import ParallelSpec
+from headway.training.config.shapes import TokenShape
+from headway.training.recipes.protocol import Losses
 
 NORM_EPSILON = 1e-6
 PAD_TOKEN = 1
@@ -69,7 +69,7 @@ class GatedLayer(nn.Module):
         return self.output((F.silu(gate) * value).flatten(-2))  # type: ignore[no-any-return]
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     def __init__(self, spec: LanguageModelSpec) -> None:
         super().__init__()
         self.attention_norm, self.attention = RMSNorm(spec.width), Attention(spec)
@@ -89,7 +89,7 @@ class Transformer(nn.Module):
     def __init__(self, spec: LanguageModelSpec, shape: TokenShape) -> None:
         super().__init__()
         self.embedding = nn.Embedding(shape.vocab_size, spec.width)
-        self.blocks = nn.ModuleList(Block(spec) for _ in range(spec.depth))
+        self.blocks = nn.ModuleList(TransformerBlock(spec) for _ in range(spec.depth))
         self.norm = RMSNorm(spec.width)
         self.head = nn.Linear(spec.width, shape.vocab_size, bias=False)
         self._initialise()
@@ -124,7 +124,7 @@ def embed(embedding: nn.Embedding, tokens: Tensor) -> Tensor:
     return F.rms_norm(embedding(tokens), (embedding.embedding_dim,), eps=NORM_EPSILON)
 
 
-class Stage(nn.Module):
+class TransformerStage(nn.Module):
     """Consecutive blocks of a transformer under its names; the first stage embeds, the last one predicts.
 
     Rows have the whole context: ranks that split it by position cannot tell its length from their part.
@@ -221,7 +221,7 @@ class LanguageModel:
         """Equal runs of blocks, the first ones longer where they cannot be equal."""
         assert isinstance(model, Transformer)
         cuts = [-(-len(model.blocks) * stage // count) for stage in range(count + 1)]
-        return [Stage(model, range(start, stop)) for start, stop in itertools.pairwise(cuts)]
+        return [TransformerStage(model, range(start, stop)) for start, stop in itertools.pairwise(cuts)]
 
     def hidden_matrices(self, model: nn.Module) -> tuple[str, ...]:
         parameters = model.named_parameters()

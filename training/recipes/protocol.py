@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import traceback
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from data_contracts.documents import Frozen
-from data_contracts.errors import ConfigError
-from training.data.shapes import DataShape
-from training.parallel.spec import ParallelSpec
-from training.recipes.built_in import BUILT_IN, CHOICE, model_fields
+from headway.data_contracts.store.documents import Frozen
+from headway.training.config.parallel import ParallelSpec
+from headway.training.config.shapes import CustomShape, DataShape, TabularNumberShape, TokenShape
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -25,6 +21,16 @@ class Losses(NamedTuple):
 
     nats: Tensor
     valid: Tensor
+
+
+def measures_of(shape: DataShape) -> tuple[str, ...]:
+    """Names of what a recipe's `measures` must give of such rows."""
+    match shape:
+        case TokenShape():
+            return ("nats",)
+        case TabularNumberShape() | CustomShape(num_classes=0):
+            return ("squared_error",)
+    return ("nats", "correct")
 
 
 class Recipe(Protocol):
@@ -54,7 +60,7 @@ class Recipe(Protocol):
         """A small input of the built model, for exporting it."""
 
 
-class Divisible(Protocol):
+class Parallelizable(Protocol):
     """What a recipe may bring besides, for models that one rank does not hold. Each method may be absent."""
 
     def blocks(self, model: nn.Module) -> Sequence[str]:
@@ -79,7 +85,7 @@ class Divisible(Protocol):
         """What the model is called with; `losses` must call it with that, once. Needed for stages."""
 
 
-class Measured(Protocol):
+class FlopCounter(Protocol):
     """What a recipe may bring besides, for telling how much of a device its model uses."""
 
     def flops_per_token(self, num_parameters: int) -> float:
@@ -87,51 +93,6 @@ class Measured(Protocol):
 
         Absent: 6 for each parameter, which is right where each is multiplied once a target, as in a matrix.
         """
-
-
-def load_recipe(name: str, model: Mapping[str, Any], shape: DataShape) -> Recipe:
-    """Import a recipe and hand it its model fields.
-
-    Args:
-        name: a built-in recipe, or `package.module:Class`.
-        model: the recipe's own fields.
-
-    Raises:
-        ConfigError: no such recipe, not a recipe, fields that it does not accept, or another kind of data.
-    """
-    path, _, attribute = (BUILT_IN[name].place if name in BUILT_IN else name).partition(":")
-    where = f"recipe.name {name!r}"
-    try:
-        recipe_type = getattr(importlib.import_module(path), attribute)
-    except Exception as error:  # a user's module may raise anything
-        raise ConfigError(f"cannot import the recipe ({_said(error, path)}).", where=where, advice=CHOICE) from error
-    spec_type, shape_type = (getattr(recipe_type, named, None) for named in ("spec_type", "shape_type"))
-    if not (isinstance(spec_type, type) and issubclass(spec_type, Frozen)):
-        raise ConfigError("the class is not a recipe: its spec_type is no Frozen model.", where=where, advice=ADVICE)
-    if shape_type is None or shape_type not in get_args(DataShape):
-        known = ", ".join(each.__name__ for each in get_args(DataShape))
-        raise ConfigError(f"the class is not a recipe: its shape_type is none of {known}.", where=where, advice=ADVICE)
-    if not isinstance(shape, shape_type):
-        raise ConfigError(
-            f"the recipe reads {shape_type.content}, and the shards hold {shape.content}.",
-            where=where,
-            advice="Choose another recipe, or another shards.encoder.",
-        )
-    spec = model_fields(spec_type, model)
-    if name in BUILT_IN:
-        return cast(Recipe, recipe_type(spec, shape))
-    from training.recipes.checked import CheckedRecipe
-
-    return cast(Recipe, CheckedRecipe(lambda: recipe_type(spec, shape), path.partition(".")[0]))
-
-
-def _said(error: Exception, module: str) -> str:
-    """The error and, if the user's module raised it, the line it came from."""
-    frames = traceback.extract_tb(error.__traceback__)
-    stem = "/".join(module.split("."))
-    lines = [frame.lineno for frame in frames if stem in frame.filename]
-    place = f", {stem}.py:{lines[-1]}" if lines else ""
-    return f"{type(error).__name__}: {error}{place}" if lines or isinstance(error, SyntaxError) else f"{error}"
 
 
 def named_blocks(recipe: Recipe, model: nn.Module) -> list[nn.Module]:

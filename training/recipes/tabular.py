@@ -11,16 +11,16 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from training.data.shapes import TabularNumberShape, TabularShape
-from training.recipes.classification import Classifier
-from training.recipes.protocol import Losses
-from training.recipes.tabular_spec import TabularSpec
+from headway.training.config.shapes import TabularNumberShape, TabularShape
+from headway.training.config.tabular_spec import TabularModelSpec
+from headway.training.recipes.classification import Classifier
+from headway.training.recipes.protocol import Losses
 
 GAUSSIAN_NATS = math.log(2 * math.pi) / 2
 """What a unit Gaussian charges for its own mean."""
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Starts as the identity: its last layer is zero."""
 
     def __init__(self, width: int, dropout: float) -> None:
@@ -43,13 +43,13 @@ class TabularModel(nn.Module):
     One tensor is what registries and servers pass most easily; ids are exact in it, up to 2**24.
     """
 
-    def __init__(self, spec: TabularSpec, shape: TabularShape | TabularNumberShape, num_outputs: int) -> None:
+    def __init__(self, spec: TabularModelSpec, shape: TabularShape | TabularNumberShape, num_outputs: int) -> None:
         super().__init__()
         self.num_numeric = shape.num_numeric
         self.embeddings = nn.ModuleList(nn.Embedding(size, spec.embedding_width) for size in shape.cardinalities)
         num_features = shape.num_numeric + spec.embedding_width * len(shape.cardinalities)
         self.input = nn.Linear(num_features, spec.width)
-        self.blocks = nn.Sequential(*(Block(spec.width, spec.dropout) for _ in range(spec.depth)))
+        self.blocks = nn.Sequential(*(ResidualBlock(spec.width, spec.dropout) for _ in range(spec.depth)))
         self.norm = nn.LayerNorm(spec.width)
         self.head = nn.Linear(spec.width, num_outputs)
         nn.init.zeros_(self.head.weight)
@@ -66,7 +66,7 @@ class TabularModel(nn.Module):
 class NumberModel(TabularModel):
     """The same to a number in the unit of the data, (rows, 1) float32; a new one says the training split's mean."""
 
-    def __init__(self, spec: TabularSpec, shape: TabularNumberShape) -> None:
+    def __init__(self, spec: TabularModelSpec, shape: TabularNumberShape) -> None:
         super().__init__(spec, shape, num_outputs=1)
         self._mean, self._deviation = shape.mean, shape.deviation
 
@@ -77,7 +77,7 @@ class NumberModel(TabularModel):
 class _Records:
     """What the tabular recipes have in common."""
 
-    spec_type = TabularSpec
+    spec_type = TabularModelSpec
     _shape: TabularShape | TabularNumberShape
 
     def inputs(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -98,7 +98,7 @@ class TabularClassifier(_Records, Classifier):
     shape_type = TabularShape
     _shape: TabularShape
 
-    def __init__(self, spec: TabularSpec, shape: TabularShape) -> None:
+    def __init__(self, spec: TabularModelSpec, shape: TabularShape) -> None:
         self._spec, self._shape = spec, shape
 
     def build(self) -> nn.Module:
@@ -114,7 +114,7 @@ class TabularRegressor(_Records):
     shape_type = TabularNumberShape
     _shape: TabularNumberShape
 
-    def __init__(self, spec: TabularSpec, shape: TabularNumberShape) -> None:
+    def __init__(self, spec: TabularModelSpec, shape: TabularNumberShape) -> None:
         self._spec, self._shape = spec, shape
 
     def build(self) -> nn.Module:

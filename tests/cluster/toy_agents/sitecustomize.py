@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-if "training.launch.detached" in sys.orig_argv:
+if "headway.training.launch.supervise.detached" in sys.orig_argv:
+    from headway.training.launch.hosts import owned
     from tests.training.launch.toys.toy_agent import toy_argv
-    from training.launch import owned
 
     owned.agent_argv = toy_argv

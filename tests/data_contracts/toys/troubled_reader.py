@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from data_contracts import text_table_process
+from headway.data_contracts.tables import helper_process, text_table_process
 
 answer = text_table_process.answer
 
@@ -31,5 +31,5 @@ def troubled(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 text_table_process.answer = troubled
-text_table_process.IDLE_S = float(os.environ.get("IDLE_S", "300"))
+helper_process.IDLE_S = float(os.environ.get("IDLE_S", "300"))
 text_table_process.main()

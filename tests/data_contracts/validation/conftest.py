@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.contract import Contract, parse_contract
-from data_contracts.digests import sha256_bytes
-from data_contracts.documents import ContractReceipt, ExpectationVerdict, Snapshot, StoredFile
-from data_contracts.rows_files import RowsFiles, of_parquet
-from data_contracts.validation import validate
+from headway.data_contracts.engine.validation import validate
+from headway.data_contracts.rules.contract import Contract, parse_contract
+from headway.data_contracts.store.digests import sha256_bytes
+from headway.data_contracts.store.documents import ContractReceipt, ExpectationVerdict, Snapshot, StoredFile
+from headway.data_contracts.tables.rows_files import RowsFiles, of_parquet
 
 CONTRACT_FILE = StoredFile(path="contracts/events.yaml", size_bytes=1, sha256="ab" * 32)
 NUM_ROWS = 3000
@@ -69,8 +69,8 @@ def judge(tmp_path: Path) -> Validate:
         rows = pa.table(columns or clean_columns()) if table is None else table
         pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=1000)
         files = of_parquet(tmp_path / "rows.parquet")
-        left_out = tmp_path / "left-out.parquet"
-        return validate(contract, CONTRACT_FILE, snapshot_of(files), files, tmp_path, quarantine_file=left_out)
+        excluded = tmp_path / "left-out.parquet"
+        return validate(contract, CONTRACT_FILE, snapshot_of(files), files, tmp_path, quarantine_file=excluded)
 
     return run
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts import contract as contract_module
-from data_contracts.contract import load_contract, parse_contract
-from data_contracts.digest_cache import DigestCache
-from data_contracts.quarantine import listed_rows
-from data_contracts.rows_files import of_parquet
-from data_contracts.sources import SourceSpec, rows_files, take_snapshot
-from data_contracts.validation import validate
+from headway.data_contracts.engine.quarantine import listed_rows
+from headway.data_contracts.engine.validation import validate
+from headway.data_contracts.rules import contract as contract_module
+from headway.data_contracts.rules.contract import load_contract, parse_contract
+from headway.data_contracts.sources.reading import SourceSpec, rows_files, take_snapshot
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.data_contracts.tables.rows_files import of_parquet
 from tests.data_contracts.validation.conftest import (
     CONTRACT,
     CONTRACT_FILE,
@@ -33,7 +33,7 @@ from tests.data_contracts.validation.conftest import (
     verdict,
 )
 
-SHIPPED = Path(contract_module.__file__).parent / "contracts" / "python-sources.yaml"
+SHIPPED = Path(contract_module.__file__).parents[1] / "contracts" / "python-sources.yaml"
 
 
 def is_utf8(path: Path) -> bool:
@@ -186,7 +186,7 @@ def test_a_column_of_another_type_is_refused_and_explains_what_could_not_be_judg
     assert not receipt.passed
     found = failures(receipt)
     assert found["size_bytes.type"] == str(wrong)
-    assert not [said for said in found.values() if "could not be judged" in said]
+    assert not [message for message in found.values() if "could not be judged" in message]
     if wrong == pa.string():
         assert found["size_bytes.between"] == "it is string, not int64"
 
@@ -199,8 +199,8 @@ def test_rows_that_are_not_the_snapshots_files_are_refused(
     rows = of_parquet(tmp_path / "rows.parquet")
     snapshot = snapshot_of(rows)
     other = dataclasses.replace(rows, files=(rows.files[0].model_copy(update=change),))
-    left_out = tmp_path / "left-out.parquet"
-    receipt = validate(CONTRACT, CONTRACT_FILE, snapshot, other, tmp_path, quarantine_file=left_out)
+    excluded = tmp_path / "left-out.parquet"
+    receipt = validate(CONTRACT, CONTRACT_FILE, snapshot, other, tmp_path, quarantine_file=excluded)
     assert failures(receipt) == {"snapshot": observed}
     assert not receipt.passed
 
@@ -209,15 +209,16 @@ def test_the_same_inputs_give_the_same_bytes(judge: Validate) -> None:
     assert judge(plant("label", "ugly")).to_bytes() == judge(plant("label", "ugly")).to_bytes()
 
 
+@pytest.mark.process
 def test_the_standard_library_keeps_its_contract(tmp_path: Path) -> None:
     spec = SourceSpec(uri="python:stdlib", include=("**/*.py",), exclude=("site-packages/**", "**/__pycache__/**"))
     snapshot = take_snapshot(spec, base=tmp_path, cache=DigestCache(tmp_path / "cache.json"))
-    left_out = tmp_path / "left-out.parquet"
+    excluded = tmp_path / "left-out.parquet"
     with rows_files(spec, snapshot, tmp_path, base=tmp_path) as rows:
-        receipt = validate(load_contract(SHIPPED), CONTRACT_FILE, snapshot, rows, tmp_path, quarantine_file=left_out)
+        receipt = validate(load_contract(SHIPPED), CONTRACT_FILE, snapshot, rows, tmp_path, quarantine_file=excluded)
     assert failures(receipt) == {}
     assert receipt.passed
     no_text = {file.path for file in snapshot.files if not is_utf8(Path(os.__file__).parent / file.path)}
-    listed = {row.path for row in listed_rows(left_out, 1000)} if left_out.exists() else set()
+    listed = {row.path for row in listed_rows(excluded, 1000)} if excluded.exists() else set()
     assert no_text <= listed, "a distribution may leave out the library's own tests, where these files are"
     assert receipt.num_rows == len(snapshot.files) - receipt.num_quarantined

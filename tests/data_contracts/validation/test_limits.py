@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts import validation
-from data_contracts.contract import parse_contract
-from data_contracts.documents import ContractReceipt
-from data_contracts.rows_database import RowsDatabase
-from data_contracts.rows_files import of_parquet
-from data_contracts.validation import validate
+from headway.data_contracts.engine import validation
+from headway.data_contracts.engine.validation import validate
+from headway.data_contracts.rules.contract import parse_contract
+from headway.data_contracts.scans.rows_database import RowsDatabase
+from headway.data_contracts.store.documents import ContractReceipt
+from headway.data_contracts.tables.rows_files import of_parquet
 from tests.data_contracts.validation.conftest import (
     CONTRACT_FILE,
     MIDDLE,
@@ -32,7 +32,7 @@ from tests.data_contracts.validation.conftest import (
 
 
 def test_an_expectation_that_raises_has_failed(judge: Validate, monkeypatch: pytest.MonkeyPatch) -> None:
-    from data_contracts import duckdb_engine
+    from headway.data_contracts.engine import duckdb_engine
 
     def broken(*_: Any, **__: Any) -> Any:
         raise duckdb.Error(f"conversion of {SECRET}")
@@ -47,12 +47,12 @@ def test_an_expectation_that_raises_has_failed(judge: Validate, monkeypatch: pyt
 def test_when_great_expectations_falls_over_everything_it_judges_has_failed(
     judge: Validate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from data_contracts import duckdb_engine
+    from headway.data_contracts.engine import duckdb_engine
 
     def broken(*_: Any) -> Any:
         raise RuntimeError(SECRET)
 
-    monkeypatch.setattr(duckdb_engine, "judge", broken)
+    monkeypatch.setattr(duckdb_engine, "evaluate_suite", broken)
     receipt = judge()
     assert not receipt.passed
     assert {"columns", "rows", "size_bytes.between", "mean-score"} <= set(failures(receipt))
@@ -87,8 +87,8 @@ def test_the_database_reaches_its_table_and_its_folder_and_nothing_else(tmp_path
 
 
 def test_a_small_memory_limit_is_enough_for_a_large_table(tmp_path: Path) -> None:
-    from data_contracts.checks import compile_checks
-    from data_contracts.set_scans import judge_set
+    from headway.data_contracts.rules.checks import compile_checks
+    from headway.data_contracts.scans.set_scans import evaluate_set
 
     num_rows = 1_500_000
     pq.write_table(pa.table({"path": pa.array(range(num_rows)).cast(pa.string())}), tmp_path / "rows.parquet")
@@ -98,9 +98,10 @@ def test_a_small_memory_limit_is_enough_for_a_large_table(tmp_path: Path) -> Non
     database = RowsDatabase(folder=tmp_path / "folder", rows=of_parquet(tmp_path / "rows.parquet"), memory_limit="60MB")
     with database.connect() as connection:
         database.create_views(connection)
-        assert judge_set(connection, unique, None).passed
+        assert evaluate_set(connection, unique, None).passed
 
 
+@pytest.mark.process
 def test_what_a_little_memory_cannot_judge_is_judged_with_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [random.Random(row).randbytes(10_000).hex() for row in range(2000)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "rows.parquet")
@@ -109,13 +110,13 @@ def test_what_a_little_memory_cannot_judge_is_judged_with_more(tmp_path: Path, m
         "name: a\nversion: 1.0.0\ncolumns: {text: {type: string, unique: true, min_length: 9}}", where="a.yaml"
     )
 
-    def judged(*memory_limits: str) -> ContractReceipt:
+    def evaluated(*memory_limits: str) -> ContractReceipt:
         monkeypatch.setattr(validation, "MEMORY_LIMITS", memory_limits)
         return validate(
             contract, CONTRACT_FILE, snapshot_of(rows), rows, tmp_path, quarantine_file=tmp_path / "left-out.parquet"
         )
 
-    little = judged("16MB")
+    little = evaluated("16MB")
     assert not little.passed and "could not be judged (OutOfMemoryException)" in failures(little).values()
-    assert judged("16MB", "1GB") == judged("1GB")
-    assert judged("1GB", "never asked for").passed
+    assert evaluated("16MB", "1GB") == evaluated("1GB")
+    assert evaluated("1GB", "never asked for").passed

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from data_contracts.contract import parse_contract
-from data_contracts.quarantine import listed_rows
+from headway.data_contracts.engine.quarantine import listed_rows
+from headway.data_contracts.rules.contract import parse_contract
 from tests.data_contracts.validation.conftest import (
     MIDDLE,
     NUM_ROWS,
@@ -55,7 +55,7 @@ def test_too_large_a_quarantine_refuses_the_data(judge: Validate) -> None:
     for row in range(4):
         columns["is_clean"][row] = False
     receipt = judge(columns)
-    assert failures(receipt) == {"quarantine": "4 of 3,000 rows, 3 allowed"}
+    assert failures(receipt) == {"quarantine": "4 of 3,000 rows, 3 allowed; `quarantine_limit_ratio: 0.0014` is enough"}
     assert not receipt.passed
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from flows.command_line import run as run_command
+from headway.flows.cli.command_line import run as run_command
 from tests.flows.tiny_pipeline import PIPELINE
 
 CONTRACT = "name: tiny\nversion: 1.0.0\ndescription: none\ncolumns:\n  text: {type: string, nullable: true}\n"
@@ -89,8 +89,8 @@ def ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-        said = capsys.readouterr()
+        message = capsys.readouterr()
         junit = ET.fromstring((out / "ci.xml").read_bytes())
-        return Answer(code, json.loads(said.out), (out / "ci.md").read_text(), junit, said.err)
+        return Answer(code, json.loads(message.out), (out / "ci.md").read_text(), junit, message.err)
 
     return ask

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.ci import checks
-from flows.ci.child import BY_EXIT_CODE, _error
-from flows.ci.results import CHECKS
+from headway.flows.ci import checks
+from headway.flows.ci.child import BY_EXIT_CODE, _error
+from headway.flows.ci.results import CHECKS
 from tests.flows.ci.conftest import edit, git
+
+pytestmark = pytest.mark.process
 
 QUICK = ("contract", "config", "recipe", "encoder", "stages")
 NARROWER = "{type: string, nullable: true, max_length: 3}"
@@ -22,15 +24,15 @@ def commit_with(folder: Path, file: str, old: str, new: str) -> None:
     git(folder, "commit", "--all", "--message", "change")
 
 
-def assert_failed(answer, check: str, cause: str, code: int, said: str) -> None:
+def assert_failed(answer, check: str, cause: str, code: int, message: str) -> None:
     """Exit code, JSON, Markdown and JUnit say the same."""
     assert (answer.code, answer.report["exit_code"]) == (code, code)
     assert (answer[check]["outcome"], answer[check]["cause"], answer[check]["exit_code"]) == ("failed", cause, code)
-    assert said in answer[check]["reason"]
+    assert message in answer[check]["reason"]
     assert answer.page.startswith("## ❌ headway ci tiny.yaml: ") and check in answer.report["verdict"]
     assert f"| {check} | ❌ failed |" in answer.page
     failure = answer.junit.find(f".//testcase[@name='{check}']/failure")
-    assert failure is not None and failure.get("type") == cause and said in (failure.text or "")
+    assert failure is not None and failure.get("type") == cause and message in (failure.text or "")
 
 
 def test_an_unchanged_checkout_passes_with_0_and_every_check_has_a_result(ci, checkout) -> None:
@@ -71,7 +73,7 @@ def test_what_others_merged_since_is_no_change_of_this_checkouts(ci, checkout) -
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "check", "said"),
+    ("file", "old", "new", "check", "message"),
     [
         ("tiny.yaml", "max_steps", "max_stepz", "config", "Did you mean `max_steps`?"),
         ("tiny.yaml", "training: {", "launch: {nodes: 3}\ntraining: {", "config", "3 ranks cannot share 2 replicas"),
@@ -82,11 +84,11 @@ def test_what_others_merged_since_is_no_change_of_this_checkouts(ci, checkout) -
     ],
 )
 def test_a_mistake_in_the_configuration_ends_with_2_and_is_told_under_its_check(
-    ci, checkout, file, old, new, check, said
+    ci, checkout, file, old, new, check, message
 ) -> None:
     edit(checkout / file, old, new)
     answer = ci("--base", "main", smoke=True)
-    assert_failed(answer, check, "config", 2, said)
+    assert_failed(answer, check, "config", 2, message)
     assert answer.outcomes["smoke"] == "skipped", "nothing is trained"
 
 
@@ -174,7 +176,7 @@ def test_a_retrain_that_fails_ends_with_its_own_exit_code_and_in_its_words(
     def ended(*_arguments: str, **_options: object) -> None:
         raise _error(code, "a warning\nheadway: rank 1: it went wrong.\nTry again.\n", {})
 
-    monkeypatch.setattr("flows.ci.smoke.headway", ended)
+    monkeypatch.setattr("headway.flows.ci.smoke.headway", ended)
     answer = ci(smoke=True)
     assert_failed(answer, "smoke", cause, code, "rank 1: it went wrong.\nTry again.")
     assert answer.outcomes["verify"] == "skipped" and answer["verify"]["reason"] == "smoke failed"
@@ -190,8 +192,8 @@ def test_data_that_break_the_contract_are_told_without_the_files_that_go_with_th
 
 
 def test_a_broken_proof_ends_with_5_and_names_the_link() -> None:
-    links = [{"what": "run", "standing": "proved", "detail": ""}]
-    links.append({"what": "checkpoint", "standing": "broken", "detail": "sha256 differs"})
+    links = [{"what": "run", "status": "proved", "detail": ""}]
+    links.append({"what": "checkpoint", "status": "broken", "detail": "sha256 differs"})
     error = _error(5, "", {"links": links})
     assert (error.exit_code, str(error)) == (5, "broken at checkpoint: sha256 differs")
 
@@ -200,7 +202,7 @@ def test_a_defect_ends_with_70_with_its_traceback_and_the_other_checks_go_on(ci,
     def broken(*_arguments: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(checks, "check_recipe", broken)
+    monkeypatch.setattr(checks, "check_pipeline_recipe", broken)
     answer = ci("--base", "main")
     assert_failed(answer, "recipe", "defect", 70, "ZeroDivisionError: oh")
     assert answer.outcomes["encoder"] == "passed" and any("broken" in line for line in answer["recipe"]["details"])

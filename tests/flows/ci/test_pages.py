@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from flows.ci.pages import junit_page, markdown
-from flows.ci.results import Report, Result
+from headway.flows.ci.pages import junit_page, markdown
+from headway.flows.ci.results import CiCheckResult, CiReport
 
 NASTY = "a | b <script> @everybody *x* `y` & z\x00\x1b\ud800"
 SUITE_KEYS = {"name", "tests", "failures", "errors", "skipped", "time"}
 
 
-def report() -> Report:
-    failed = Result(check="config", outcome="failed", reason=f"2 problems:\n  - {NASTY}", cause="config", exit_code=2)
-    passed = Result(check="contract", outcome="passed", reason="fine", details=(NASTY,), duration_s=1.25)
-    skipped = Result(check="recipe", outcome="skipped", reason=NASTY)
-    return Report(pipeline="deployments/tiny_lm.yaml", base="main", results=(passed, failed, skipped))
+def report() -> CiReport:
+    failed = CiCheckResult(
+        check="config", outcome="failed", reason=f"2 problems:\n  - {NASTY}", cause="config", exit_code=2
+    )
+    passed = CiCheckResult(check="contract", outcome="passed", reason="fine", details=(NASTY,), duration_s=1.25)
+    skipped = CiCheckResult(check="recipe", outcome="skipped", reason=NASTY)
+    return CiReport(pipeline="deployments/tiny_lm.yaml", base="main", results=(passed, failed, skipped))
 
 
 def test_text_of_others_can_break_neither_table_nor_markup_nor_call_anybody() -> None:
@@ -28,8 +30,8 @@ def test_text_of_others_can_break_neither_table_nor_markup_nor_call_anybody() ->
 
 
 def test_a_long_list_is_cut_and_says_so() -> None:
-    long = Result(check="contract", outcome="passed", reason="fine", details=tuple(map(str, range(1000))))
-    page = markdown(Report(pipeline="tiny", base="", results=(long,)))
+    long = CiCheckResult(check="contract", outcome="passed", reason="fine", details=tuple(map(str, range(1000))))
+    page = markdown(CiReport(pipeline="tiny", base="", results=(long,)))
     assert "- and 900 more" in page and len(page.splitlines()) < 130
 
 

@@ -13,8 +13,9 @@ import pytest
 import typer.main
 import yaml
 
-from flows.command_line import app
-from flows.pipeline_spec import find_pipeline_file
+from headway.flows.act.project_init import workflow_text
+from headway.flows.cli.command_line import app
+from headway.flows.config.pipeline_spec import find_pipeline_file
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 WORKFLOW = REPOSITORY / "deployments" / "github" / "headway.yml"
@@ -24,9 +25,9 @@ PINNED = re.compile(r"[\w-]+/[\w-]+@[0-9a-f]{40}")
 STEP_KEYS = {"name", "if", "uses", "with", "env", "run"}
 
 
-@pytest.fixture(scope="module")
-def workflow() -> dict[str, Any]:
-    content = yaml.safe_load(WORKFLOW.read_text())
+@pytest.fixture(scope="module", params=["shipped", "of a project"])
+def workflow(request: pytest.FixtureRequest) -> dict[str, Any]:
+    content = yaml.safe_load(WORKFLOW.read_text() if request.param == "shipped" else workflow_text("digits"))
     content["on"] = content.pop(True)  # YAML 1.1 takes `on` for a truth value; GitHub does not
     return content
 
@@ -75,10 +76,13 @@ def test_its_commands_are_ones_that_headway_takes_and_its_pipelines_exist(workfl
     for line in found:
         words = shlex.split(line)
         command.make_context("ci", words[2:], resilient_parsing=False)
-    for name in (*workflow["jobs"]["ci"]["strategy"]["matrix"]["pipeline"], "stdlib-lm"):
+    names = workflow["jobs"]["ci"]["strategy"]["matrix"]["pipeline"]
+    assert f"headway ci {names[0]} " in str(workflow["jobs"]["full"]), "the full run is that of the first"
+    for name in names:
         assert find_pipeline_file(name, REPOSITORY).is_file()
 
 
+@pytest.mark.process
 def test_actionlint_has_nothing_to_say() -> None:
     if shutil.which("actionlint") is None:
         pytest.skip("actionlint is not installed")

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from flows.command_line import run as run_command
+from headway.flows.cli.command_line import run as run_command
 
 
 class Answer(NamedTuple):

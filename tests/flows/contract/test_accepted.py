@@ -11,11 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts import refs
-from data_contracts.publication import Workspace
-from flows.contract_check import check, what_is_asked
-from tasks.acceptance import accepted_ref
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.act.contract_check import check, resolve_request
+from headway.tasks.rows.acceptance import accepted_ref
 from tests.flows.contract.conftest import Answer, Headway
+
+pytestmark = pytest.mark.process
 
 COMPARED = """
 name: sales
@@ -35,7 +37,7 @@ def write_amounts(folder: Path, *, shift: float, num_rows: int) -> None:
 
 def accept_what_lies_there(folder: Path, workspace_name: str = "workspace") -> None:
     """Accept the data of `sales.yaml` as the gate does."""
-    checked = check(what_is_asked("sales.yaml", ""), now_unix_s=0.0)
+    checked = check(resolve_request("sales.yaml", ""), now_unix_s=0.0)
     workspace = Workspace.create(str(folder / workspace_name))
     workspace.publish(checked.receipt.contract.path, (folder / "contract.yaml").read_bytes())
     if checked.receipt.suite is not None:

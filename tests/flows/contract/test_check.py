@@ -17,6 +17,8 @@ from tests.data_contracts.foreign_files import damaged_page
 from tests.flows.contract.conftest import Headway
 from tests.flows.contract.orders import EMAIL, NUM_ROWS, orders, write_parquet
 
+pytestmark = pytest.mark.process
+
 
 def test_codes_that_are_digits_are_the_texts_that_the_contract_says(headway: Headway, tmp_path: Path) -> None:
     for name, code in (("a", "107"), ("b", "007")):
@@ -27,7 +29,7 @@ def test_codes_that_are_digits_are_the_texts_that_the_contract_says(headway: Hea
     assert headway("contract", "check", "codes.yaml", "data").code == 0
     (tmp_path / "codes.pipeline.yaml").write_text(
         "pipeline: codes\nsource: {format: csv, uri: data}\ncontract: codes.yaml\n"
-        "shards: {encoder: {kind: tabular, numeric: [number], label: code}}\n"
+        "shards: {encoder: {kind: tabular, numeric: [number], categorical: [code]}}\n"
         "training: {recipe: {name: tabular-classifier}, max_steps: 1}\nregistry: {model: codes}\n"
     )
     assert headway("contract", "check", "codes.pipeline.yaml").code == 0
@@ -108,8 +110,8 @@ def test_rows_that_cannot_be_read_are_quarantined_where_the_contract_says_so(hea
     assert "unparsable_rows: quarantine" in refused.err
     contract = tmp_path / "orders.contract.yaml"
     contract.write_text(contract.read_text() + "unparsable_rows: quarantine\n")
-    for asked in (["orders.pipeline.yaml"], ["orders.contract.yaml", "data"]):
-        answer = headway("contract", "check", *asked, "--json", "--report", "r.html")
+    for requested in (["orders.pipeline.yaml"], ["orders.contract.yaml", "data"]):
+        answer = headway("contract", "check", *requested, "--json", "--report", "r.html")
         found = json.loads(answer.out)
         assert answer.code == 0, answer.out
         assert (found["num_rows"], found["num_quarantined"]) == (598, 2)
@@ -120,7 +122,7 @@ def test_rows_that_cannot_be_read_are_quarantined_where_the_contract_says_so(hea
     contract.write_text(contract.read_text() + "quarantine_limit_ratio: 0.002\n")
     over = headway("contract", "check", "orders.pipeline.yaml")
     assert over.code == 4
-    assert "2 of 600 rows, 1 allowed" in over.out
+    assert "2 of 600 rows, 1 allowed; `quarantine_limit_ratio: 0.0034` is enough" in over.out
 
 
 def test_a_damaged_page_is_the_file_s_fault_and_not_each_rule_s(headway: Headway, tmp_path: Path) -> None:
@@ -136,8 +138,8 @@ def test_a_bad_contract_is_told_by_file_line_key_and_nearest_name(headway: Headw
     (tmp_path / "c.yaml").write_text("name: x\nversion: 1.0.0\ncolumns:\n  id: {type: int64, nulable: true}\n")
     answer = headway("contract", "check", "c.yaml", "data")
     assert answer.code == 2
-    for said in ("c.yaml", "line 4", "columns.id.nulable", "`nullable`"):
-        assert said in answer.err
+    for message in ("c.yaml", "line 4", "columns.id.nulable", "`nullable`"):
+        assert message in answer.err
 
 
 def test_a_contract_without_data_is_told_apart_from_a_pipeline(headway: Headway, tmp_path: Path) -> None:
@@ -225,17 +227,23 @@ def test_rows_that_came_too_late_are_refused_by_the_clock(headway: Headway, tmp_
 
 
 def test_an_input_that_tells_the_label_is_named_and_refuses_nothing(headway: Headway, tmp_path: Path) -> None:
-    rows = [f"{number},{number % 3},{'yes' if number % 3 else 'no'}" for number in range(300)]
+    tells = [number % 3 for number in range(300)]
+    rows = [
+        f"{number},{each},{0 if number % 100 == 1 else each},{'yes' if each else 'no'}"
+        for number, each in enumerate(tells)
+    ]
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "rows.csv").write_text("\n".join(["age,outcome,left", *rows]) + "\n")
-    columns = "  age: {type: int64}\n  outcome: {type: int64}\n  left: {type: string}\n"
+    (tmp_path / "data" / "rows.csv").write_text("\n".join(["age,outcome,fee,left", *rows]) + "\n")
+    columns = "  age: {type: int64}\n  outcome: {type: int64}\n  fee: {type: int64}\n  left: {type: string}\n"
     (tmp_path / "leak.yaml").write_text(f"name: leak\nversion: 1.0.0\ncolumns:\n{columns}")
     (tmp_path / "leak.pipeline.yaml").write_text(
         "pipeline: leak\nsource: {format: csv, uri: data}\ncontract: leak.yaml\n"
-        "shards: {encoder: {kind: tabular, numeric: [age, outcome], label: left}}\n"
+        "shards: {encoder: {kind: tabular, numeric: [age, outcome, fee], label: left}}\n"
         "training: {recipe: {name: tabular-classifier}, max_steps: 1}\nregistry: {model: leak}\n"
     )
     answer = headway("contract", "check", "leak.pipeline.yaml")
     assert answer.code == 0
     assert answer.out.splitlines()[3].split()[:3] == ["!", "warning", "label-leak"]
     assert "`outcome` alone tells `left`" in answer.out
+    assert answer.out.splitlines()[4].split()[:3] == ["!", "warning", "likely-label-leak"]
+    assert "`fee` alone nearly tells `left`" in answer.out

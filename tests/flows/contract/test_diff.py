@@ -72,13 +72,13 @@ def test_machines_read_json(diff: Diff) -> None:
 def test_what_is_no_contract_is_told_by_file_and_line(diff: Diff) -> None:
     answer = diff("{id: {type: int64, nulable: true}}", "2.0.0")
     assert answer.code == 2
-    for said in ("new.yaml", "columns.id.nulable", "line 3", "`nullable`"):
-        assert said in answer.err
+    for message in ("new.yaml", "columns.id.nulable", "line 3", "`nullable`"):
+        assert message in answer.err
 
 
 def test_what_a_suite_asks_more_of_takes_a_major_version(diff: Diff, tmp_path: Path) -> None:
-    asked = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "age", "max_value": 99}}
-    (tmp_path / "suite.json").write_text(json.dumps({"expectations": [asked]}))
+    requested = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "age", "max_value": 99}}
+    (tmp_path / "suite.json").write_text(json.dumps({"expectations": [requested]}))
     answer = diff(COLUMNS, "1.3.0", more="suite: suite.json\n")
     assert answer.code == 4
     assert "suite.1" in answer.out and "call it 2.0.0" in answer.out

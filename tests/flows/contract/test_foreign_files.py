@@ -14,14 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.digest_cache import DigestCache
-from data_contracts.errors import HeadwayError
-from data_contracts.sources import read_rows, take_snapshot
-from flows.contract_check import check, what_is_asked
-from flows.contract_init import draft
+from headway.data_contracts.sources.reading import read_rows, take_snapshot
+from headway.data_contracts.store.errors import HeadwayError
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.flows.act.contract_check import check, resolve_request
+from headway.flows.act.contract_init import draft
 from tests.data_contracts import foreign_files
 from tests.data_contracts.foreign_files import READ, REFUSED
 from tests.flows.contract.conftest import Headway
+
+pytestmark = pytest.mark.process
 
 ANSWER_S = 300.0
 """Far more than any answer takes, and far less than what hung took."""
@@ -30,20 +32,20 @@ NUM_FUZZED = 12
 
 @pytest.fixture(autouse=True)
 def an_answer_comes() -> Iterator[None]:
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     yield
-    assert time.monotonic() - began_s < ANSWER_S
+    assert time.monotonic() - started_s < ANSWER_S
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_foreign_file_is_refused_in_one_sentence_that_names_it(headway: Headway, tmp_path: Path, name: str) -> None:
-    make, said = REFUSED[name]
+    make, message = REFUSED[name]
     (tmp_path / name).write_bytes(make())
     answer = headway("contract", "init", name)
     assert answer.code == 3, answer.err
     assert name in answer.err or name == "columns.csv"
     assert len(answer.err.strip().splitlines()) == 1
-    assert re.search(said, answer.err), answer.err
+    assert re.search(message, answer.err), answer.err
     assert not list(tmp_path.glob("*.yaml"))
 
 
@@ -78,31 +80,31 @@ def answers(name: str, data: bytes, folder: Path) -> list[str]:
     """What each way of reading says of a file: empty where it reads it."""
     folder.mkdir()
     (folder / name).write_bytes(data)
-    said = []
+    message = []
 
     def ask(way: Callable[[], object]) -> bool:
         try:
             way()
         except HeadwayError as error:
-            said.append(str(error))
+            message.append(str(error))
             return False
-        said.append("")
+        message.append("")
         return True
 
     if ask(lambda: draft(str(folder / name), out="", name="fuzzed", base=folder)):
         os.environ["HEADWAY_PROJECT"] = str(folder)
-        asked = what_is_asked("fuzzed.contract.yaml", str(folder / name))
-        ask(lambda: check(asked, now_unix_s=0.0))
+        requested = resolve_request("fuzzed.contract.yaml", str(folder / name))
+        ask(lambda: check(requested, now_unix_s=0.0))
         cache = DigestCache(folder / "digests")
 
         def read() -> None:
-            snapshot = take_snapshot(asked.source, base=asked.base, cache=cache)
+            snapshot = take_snapshot(requested.source, base=requested.base, cache=cache)
             for file in snapshot.files:
-                rows = read_rows(asked.source, file, base=asked.base, columns=snapshot.columns, digests=cache)
+                rows = read_rows(requested.source, file, base=requested.base, columns=snapshot.columns, digests=cache)
                 assert sum(batch.num_rows for batch in rows) >= 0
 
         ask(read)
-    return said
+    return message
 
 
 def fuzz(name: str, folder: Path, seed: int = 1, number: int = NUM_FUZZED) -> None:

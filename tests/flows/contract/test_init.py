@@ -15,12 +15,13 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.contract import load_contract
-from flows.pipeline_spec import load_pipeline
+from headway.data_contracts.rules.contract import load_contract
+from headway.flows.config.pipeline_spec import load_pipeline
 from tests.flows.contract.conftest import Headway
 from tests.flows.contract.orders import EMAIL, NUM_ROWS, orders, write_parquet
 
 
+@pytest.mark.process
 def test_a_draft_passes_on_its_own_data_at_once_and_asks_what_to_decide(headway: Headway, tmp_path: Path) -> None:
     write_parquet(tmp_path / "data")
     drafted = headway("contract", "init", "data", "--name", "orders")
@@ -60,6 +61,7 @@ def write_partitions(folder: Path) -> None:
 FORMATS = {"csv": write_csv, "tsv": write_tabs, "json-lines": write_json_lines, "partitions": write_partitions}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("written", FORMATS)
 def test_tables_of_every_format_pass_their_own_draft(headway: Headway, tmp_path: Path, written: str) -> None:
     FORMATS[written](tmp_path / "data")
@@ -69,11 +71,12 @@ def test_tables_of_every_format_pass_their_own_draft(headway: Headway, tmp_path:
     assert contract.columns["id"].type == "int64"
     assert contract.columns["country"].one_of == ("DE", "FR", "US")
     assert contract.columns["discount"].nullable
-    for asked in (["orders.pipeline.yaml"], ["orders.contract.yaml", "data"]):
-        checked = headway("contract", "check", *asked)
+    for requested in (["orders.pipeline.yaml"], ["orders.contract.yaml", "data"]):
+        checked = headway("contract", "check", *requested)
         assert checked.code == 0, checked.out + checked.err
 
 
+@pytest.mark.process
 def test_types_that_files_do_not_carry_are_pinned_in_the_pipeline(headway: Headway, tmp_path: Path) -> None:
     write_csv(tmp_path / "data")
     headway("contract", "init", "data", "--name", "orders")
@@ -135,6 +138,7 @@ def test_a_draft_may_lie_anywhere_and_its_pipeline_finds_the_data(headway: Headw
     assert "300 rows in 1 file" in checked.out
 
 
+@pytest.mark.process
 def test_one_file_names_its_draft_and_the_label_left_open_is_told_with_what_it_takes(
     headway: Headway, tmp_path: Path
 ) -> None:
@@ -252,6 +256,7 @@ def test_kinds_of_every_type_pass_their_own_draft(headway: Headway, tmp_path: Pa
     assert checked.code == 0, checked.out + checked.err
 
 
+@pytest.mark.process
 def test_paths_on_the_command_line_start_in_the_current_folder_wherever_the_project_is(
     headway: Headway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

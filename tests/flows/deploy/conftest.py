@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from data_contracts.strict_yaml import parse_yaml_model
-from flows.deploy.desired import ENTRYPOINTS
-from flows.deploy.profiles import Profile
-from flows.deploy.wanted import Wanted
-from flows.pipeline_spec import PipelineSpec
+from headway.data_contracts.types.strict_yaml import parse_yaml_model
+from headway.flows.config.pipeline_spec import PipelineSpec
+from headway.flows.config.profiles import DeploymentProfile
+from headway.flows.deploy.desired import ENTRYPOINTS
+from headway.flows.deploy.wanted import DesiredState
 
 PIPELINE = """
 pipeline: NAME
@@ -33,9 +33,9 @@ def pipeline(name: str, windows: str = "") -> PipelineSpec:
 
 
 @pytest.fixture
-def make_wanted() -> Callable[..., Wanted]:
-    def make(**given: Any) -> Wanted:
-        profile = Profile.model_validate({"pool": {"name": "gpu-pool"}, **given.pop("profile", {})})
+def make_wanted() -> Callable[..., DesiredState]:
+    def make(**given: Any) -> DesiredState:
+        profile = DeploymentProfile.model_validate({"pool": {"name": "gpu-pool"}, **given.pop("profile", {})})
         usual: dict[str, Any] = {
             "project": "acme",
             "profile_name": "production",
@@ -45,6 +45,6 @@ def make_wanted() -> Callable[..., Wanted]:
             "forms": {flow: {"title": flow} for flow in ENTRYPOINTS},
             "now": NOW,
         }
-        return Wanted(**usual | given)
+        return DesiredState(**usual | given)
 
     return make

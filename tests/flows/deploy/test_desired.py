@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-import flows as flows_package
-from data_contracts.errors import ConfigError
-from flows.deploy.deploying import silence
-from flows.deploy.desired import ENTRYPOINTS, desired
-from flows.deploy.resources import Resource
-from flows.deploy.wanted import Wanted
-from flows.housekeeping_flow import HousekeepingRequest
+import headway.flows as flows_package
+from headway.data_contracts.store.errors import ConfigError
+from headway.flows.deploy.deploying import silence
+from headway.flows.deploy.desired import ENTRYPOINTS, desired
+from headway.flows.deploy.resources import Resource
+from headway.flows.deploy.wanted import DesiredState
+from headway.flows.housekeeping_flow import HousekeepingRequest
 
 from .conftest import WINDOWS, pipeline
 
-Make = Callable[..., Wanted]
+Make = Callable[..., DesiredState]
 
 
-def by_name(wanted: Wanted) -> dict[str, Resource]:
+def by_name(wanted: DesiredState) -> dict[str, Resource]:
     made = desired(wanted)
     named = {resource.name: resource for resource in made}
     assert len(named) == len(made)
@@ -51,8 +51,8 @@ def test_the_workspace_is_tidied_daily_where_a_profile_says_so_and_nothing_goes_
     make_wanted: Make,
 ) -> None:
     assert "housekeeping/workspace" not in by_name(make_wanted())
-    asked = {"housekeeping": {"at": "06:05", "keep_last": 7}}
-    made = by_name(make_wanted(profile=asked))["housekeeping/workspace"].fields
+    requested = {"housekeeping": {"at": "06:05", "keep_last": 7}}
+    made = by_name(make_wanted(profile=requested))["housekeeping/workspace"].fields
     (daily,) = made["schedules"]
     assert daily["schedule"] == {"cron": "5 6 * * *", "timezone": "UTC"} and daily["active"]
     request = {"apply": False, "keep_last": 7, "older_than_days": 30}
@@ -127,7 +127,7 @@ def test_a_run_is_a_zombie_after_three_heartbeats(make_wanted: Make, heartbeat_s
         "Missed",
     }
     by_type = {"heartbeat", "Completed", "Failed", "Cancelled", "Crashed", "Suspended", "Paused"}
-    looked = {"NotDue", "Asked", "WaitsForWindow", "WaitsForRun", "HeldBack", "AskedInVain"}
+    looked = {"NotDue", "Requested", "WaitingForWindow", "WaitingForRun", "PipelinePaused", "PreviousRequestFailed"}
     assert awaited == by_type | named | looked | {"AwaitingApproval"}, (
         "Prefect calls an event as the state is named, not by its type"
     )
@@ -147,7 +147,7 @@ def test_every_module_that_gives_an_end_a_name_is_one_whose_names_are_awaited() 
     """Who adds one: put its names into `ENDED`, or each run that ends so is told to be a zombie."""
     flows = Path(flows_package.__path__[0])
     naming = {str(path.relative_to(flows)) for path in flows.rglob("*.py") if "Completed(name=" in path.read_text()}
-    assert naming == {"summary.py", "triggers/watch.py", "windows/admission.py"}
+    assert naming == {"report/summary.py", "watch.py", "windows/admission.py"}
 
 
 def test_automations_hear_of_runs_of_this_profile_alone(make_wanted: Make) -> None:
@@ -162,7 +162,7 @@ def test_automations_hear_of_runs_of_this_profile_alone(make_wanted: Make) -> No
 
 
 def test_a_pipeline_with_triggers_is_looked_at_and_its_lost_starts_are_no_news(make_wanted: Make) -> None:
-    watched = pipeline("nightly", "\ntriggers: {new_data: {rows: 0.1}, event: shop.exported, look_every: 5m}\n")
+    watched = pipeline("nightly", "\ntriggers: {new_data: {rows: 0.1}, event: shop.exported, check_every: 5m}\n")
     made = by_name(make_wanted(pipelines={"nightly": watched}, profile={"suffix": "-dev"}))
     look = made["watch/nightly-dev"].fields
     assert look["schedules"][0]["schedule"] == {"interval": 300.0, "timezone": "UTC"}
@@ -206,8 +206,8 @@ def test_a_worker_finds_each_flow_under_its_name(name: str) -> None:
 
 
 def test_a_pipeline_with_trials_has_a_form_for_them_and_no_schedule(make_wanted: Make) -> None:
-    asked = "evaluation: {ranking_share: 0.5}\ntrials: {vary: {optimizer.lr: [0.1, 0.2]}}\noccupies: {gpus: 2}\n"
-    pipelines = {"nightly": pipeline("nightly", WINDOWS + asked), "by-hand": pipeline("by-hand")}
+    requested = "evaluation: {ranking_share: 0.5}\ntrials: {vary: {optimizer.lr: [0.1, 0.2]}}\noccupies: {gpus: 2}\n"
+    pipelines = {"nightly": pipeline("nightly", WINDOWS + requested), "by-hand": pipeline("by-hand")}
     made = by_name(make_wanted(pipelines=pipelines, profile={"limits": {"gpus": 8}}))
     trials = made["trials/nightly"].fields
     assert "trials/by-hand" not in made and trials["schedules"] == []
@@ -218,8 +218,8 @@ def test_a_pipeline_with_trials_has_a_form_for_them_and_no_schedule(make_wanted:
 
 def test_alerts_that_reach_nobody_are_counted_and_the_advice_says_how_they_would(make_wanted) -> None:
     wanted = make_wanted()
-    said = silence(wanted, desired(wanted))
-    assert said.startswith(f"6 alerts tell nobody: the profile {wanted.profile_name} names no `notify`")
-    assert "prefect block create" in said and "notify: slack-webhook/NAME" in said and "profiles.yaml" in said
+    message = silence(wanted, desired(wanted))
+    assert message.startswith(f"6 alerts tell nobody: the profile {wanted.profile_name} names no `notify`")
+    assert "prefect block create" in message and "notify: slack-webhook/NAME" in message and "profiles.yaml" in message
     told = dataclasses.replace(wanted, notify_block_id="an-id")
     assert silence(told, desired(told)) == ""

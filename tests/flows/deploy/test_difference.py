@@ -8,20 +8,20 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.deploy.deploying import MAX_SHOWN_CHARS, in_short
-from flows.deploy.difference import Change, difference
-from flows.deploy.resources import KINDS, Found, Kind, Resource
+from headway.flows.deploy.deploying import MAX_SHOWN_CHARS, in_short
+from headway.flows.deploy.difference import ResourceChange, difference
+from headway.flows.deploy.resources import KINDS, ExistingResource, Kind, Resource
 
 
 def wanted(kind: Kind, name: str, **fields: Any) -> Resource:
     return Resource(kind=kind, name=name, fields=fields)
 
 
-def found(kind: Kind, name: str, *, ours: bool = True, others: tuple[str, ...] = (), **fields: Any) -> Found:
-    return Found(kind=kind, name=name, fields=fields, id=f"id-{name}", ours=ours, used_by_others=others)
+def found(kind: Kind, name: str, *, ours: bool = True, others: tuple[str, ...] = (), **fields: Any) -> ExistingResource:
+    return ExistingResource(kind=kind, name=name, fields=fields, id=f"id-{name}", ours=ours, used_by_others=others)
 
 
-def steps(changes: tuple[Change, ...]) -> list[tuple[str, str]]:
+def steps(changes: tuple[ResourceChange, ...]) -> list[tuple[str, str]]:
     return [(change.action, change.name) for change in changes]
 
 
@@ -102,7 +102,7 @@ founds = st.lists(
 @settings(max_examples=50, deadline=None)
 @given(resources, founds)
 def test_done_once_there_is_nothing_left_to_do_and_others_things_are_as_before(
-    should: list[Resource], there: list[Found]
+    should: list[Resource], there: list[ExistingResource]
 ) -> None:
     after = after_all(difference(should, there), there)
     assert [change for change in difference(should, after) if change.action not in ("leave", "refuse")] == []
@@ -112,7 +112,7 @@ def test_done_once_there_is_nothing_left_to_do_and_others_things_are_as_before(
 @settings(max_examples=50, deadline=None)
 @given(resources, founds, st.data())
 def test_broken_off_anywhere_a_second_time_does_the_rest(
-    should: list[Resource], there: list[Found], data: st.DataObject
+    should: list[Resource], there: list[ExistingResource], data: st.DataObject
 ) -> None:
     changes = [change for change in difference(should, there) if change.action not in ("leave", "refuse")]
     done = data.draw(st.integers(0, len(changes)))
@@ -122,7 +122,7 @@ def test_broken_off_anywhere_a_second_time_does_the_rest(
     ]
 
 
-def after_all(changes: Sequence[Change], there: list[Found]) -> list[Found]:
+def after_all(changes: Sequence[ResourceChange], there: list[ExistingResource]) -> list[ExistingResource]:
     """A server of a few lines."""
     now = {(each.kind, each.name): each for each in there}
     for change in changes:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import ConfigError
-from flows.deploy.deploying import rendered
+from headway.data_contracts.store.errors import ConfigError
+from headway.flows.deploy.deploying import rendered
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

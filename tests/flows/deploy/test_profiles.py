@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import ConfigError
-from flows.deploy.profiles import load_profile
-from flows.pipeline_spec import find_pipeline_file, pipeline_files, pipeline_name
+from headway.data_contracts.store.errors import ConfigError
+from headway.flows.config.pipeline_spec import find_pipeline_file, pipeline_files, pipeline_name
+from headway.flows.config.profiles import load_profile
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -47,7 +47,7 @@ def test_what_contract_init_drafts_may_lie_among_the_pipeline_files_as_it_is_cal
         path.write_text("")
     assert pipeline_files(folder) == [drafted] and pipeline_name(drafted) == "churn"
     assert find_pipeline_file("churn", folder) == drafted.resolve()
-    with pytest.raises(ConfigError, match="in deployments/: churn\\."):
+    with pytest.raises(ConfigError, match=r"or a name: churn\."):
         find_pipeline_file("nightly", folder)
 
 
@@ -64,6 +64,14 @@ def test_a_missing_file_says_how_a_short_one_reads(tmp_path: Path) -> None:
     ("branch", "told"),
     [
         ("env: {WANDB_API_KEY: abc}", "WANDB_API_KEY reads like a secret"),
+        ("env: {PGPASSWORD: abc}", "PGPASSWORD reads like a secret"),
+        ("env: {OPENAI_KEY: abc}", "OPENAI_KEY reads like a secret"),
+        ("env: {PLAIN: ghp_abcdefghijklmnop1234}", "PLAIN holds an issued token"),
+        ("env: {PLAIN: 'AccountName=a;AccountKey=abcdef=='}", "PLAIN holds an issued token"),
+        ("variables: {plain: [{x: ghp_abcdefghijklmnop1234}]}", "plain holds an issued token"),
+        ("variables: {plain: {password: abc}}", "plain reads like a secret"),
+        ("variables: {plain: {password: {a: 1}}}", "plain reads like a secret"),
+        ("variables: {dbpassword: abc}", "dbpassword reads like a secret"),
         ("env: {DB_PASSWORD: abc}", "DB_PASSWORD reads like a secret"),
         ("variables: {slack_token: abc}", "slack_token reads like a secret"),
         ("variables: {Team-Name: abc}", "lower case, digits and underscores"),

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from flows.command_line import run
-from flows.deploy.desired import desired
-from flows.deploy.rendering import render
-from flows.deploy.wanted import Wanted
+from headway.flows.cli.command_line import run
+from headway.flows.deploy.desired import desired
+from headway.flows.deploy.rendering import render
+from headway.flows.deploy.wanted import DesiredState
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-Make = Callable[..., Wanted]
+Make = Callable[..., DesiredState]
 
 
 def called(monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
@@ -43,7 +43,7 @@ def test_what_asks_a_server_is_refused_beside_it(
     assert "--render stands alone" in capsys.readouterr().err
 
 
-def parsed(wanted: Wanted) -> dict[str, dict[str, Any]]:
+def parsed(wanted: DesiredState) -> dict[str, dict[str, Any]]:
     file = yaml.safe_load(render("production", desired(wanted)))
     return {each["name"]: each for each in file["deployments"]}
 

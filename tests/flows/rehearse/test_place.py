@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.leftovers import MACHINE, OWNER, claimed
-from data_contracts.publication import Workspace
-from flows.rehearse.place import leaving_no_empty_folder, rehearsal_place
+from headway.data_contracts.store.leftovers import MACHINE, OWNER, claimed
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.rehearse.place import leaving_no_empty_folder, rehearsal_place
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.process)])
 def workspace(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
     if request.param == "folder":
         return Workspace.create(str(tmp_path / "workspace"))
@@ -36,15 +36,15 @@ def test_what_is_published_there_goes_with_the_body_though_it_fails(workspace: W
 def test_what_is_to_be_kept_stays_and_what_a_killed_rehearsal_left_goes(workspace: Workspace) -> None:
     with rehearsal_place(workspace, keep=True) as kept:
         kept.workspace.publish("documents/one.json", b"{}")
-    left, elsewhere, going_on = (
+    left, elsewhere, is_running = (
         workspace.local_path(f"rehearsals/{name}") for name in (f"{MACHINE}-dead", "another-dead", f"{MACHINE}-alive")
     )
-    for folder in (left, elsewhere, going_on):
+    for folder in (left, elsewhere, is_running):
         folder.mkdir()
         (folder / OWNER).touch()
     workspace.publish(f"rehearsals/{left.name}/workspace/documents/two.json", b"{}")
-    with claimed(going_on / OWNER), rehearsal_place(workspace, keep=False):
-        assert not left.exists() and elsewhere.exists() and going_on.exists()
+    with claimed(is_running / OWNER), rehearsal_place(workspace, keep=False):
+        assert not left.exists() and elsewhere.exists() and is_running.exists()
         assert left.name not in workspace.names("rehearsals")
     assert kept.workspace.read("documents/one.json") == b"{}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.rehearse.report import (
+from headway.flows.rehearse.report import (
     CheckpointCost,
     checkpoint_cost,
     needed_bytes,
@@ -14,8 +14,8 @@ from flows.rehearse.report import (
     stage_costs,
     warm_step_s,
 )
-from training.checkpoint.spec import CheckpointSpec
-from training.config import TrainingSpec
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.training_spec import TrainingSpec
 
 COST = CheckpointCost(size_bytes=1000, stall_s=0.5, durable_s=None, restore_s=None)
 

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.digest_cache import DigestCache
-from data_contracts.errors import DataError
-from data_contracts.source_spec import SourceSpec
-from data_contracts.sources import take_snapshot
-from flows.rehearse import project, subset
-from flows.rehearse.subset import Subset, draw_subset
-from training.data.spec import ShardSpec
+from headway.data_contracts.sources.reading import take_snapshot
+from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.data_contracts.tables.source_spec import SourceSpec
+from headway.flows.rehearse import project, subset
+from headway.flows.rehearse.subset import Subset, draw_subset
+from headway.training.config.shards import ShardSpec
 
 
 def scratch(tmp_path: Path, name: str) -> Path:
@@ -34,7 +34,7 @@ def test_of_many_files_the_same_few_are_taken_whatever_their_names_hold(tmp_path
         (tmp_path / "texts" / f"part[{number % 3}]" / f"a*{number}?.txt").write_text(str(number))
     spec = SourceSpec(uri="texts", include=("**/*.txt",))
     first, again = (draw_subset(spec, tmp_path, scratch(tmp_path, name)) for name in ("one", "two"))
-    assert first == again and (first.is_all, first.said) == (False, "5 of 40 files")
+    assert first == again and (first.is_all, first.message) == (False, "5 of 40 files")
     taken = paths(Path("/"), first.source)
     assert len(taken) == 5 and len({path.partition("/")[0] for path in taken}) > 1
     (tmp_path / "texts" / "new.txt").write_text("new")
@@ -58,7 +58,7 @@ def test_a_long_table_is_thinned_out_evenly_over_its_files(tmp_path, monkeypatch
         ids = pa.array(range(350 * number, 350 * (number + 1)))
         pq.write_table(pa.table({"id": ids}), folder / f"{number}.parquet", row_group_size=64)
     drawn = draw_subset(SourceSpec(format="parquet", uri="data"), tmp_path, scratch(tmp_path, "one"))
-    assert drawn.said == "3 of 3 files, 96 of 1,050 rows" and not drawn.is_all
+    assert drawn.message == "3 of 3 files, 96 of 1,050 rows" and not drawn.is_all
     kept = sorted(pq.read_table(drawn.source.uri)["id"].to_pylist())
     assert kept == list(range(0, 1050, 11))
 
@@ -74,7 +74,7 @@ def test_no_files_are_told_as_such(tmp_path) -> None:
 def test_a_part_of_the_data_is_split_by_hash_since_it_may_have_nothing_of_a_given_split(given, kept_together) -> None:
     shards = ShardSpec.model_validate({"split": given})
     source = SourceSpec(uri=".", include=("*.csv",))
-    small = project._sharded(shards, Subset(source=source, share=0.5, said=""))
+    small = project._sharded(shards, Subset(source=source, share=0.5, message=""))
     assert (small.split, small.split_by) == (None, kept_together)
     assert ShardSpec.model_validate(small.model_dump(mode="json")) == small
-    assert project._sharded(shards, Subset(source=source, share=1, said="")) == shards
+    assert project._sharded(shards, Subset(source=source, share=1, message="")) == shards

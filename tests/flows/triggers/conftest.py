@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.publication import Workspace
-from flows.brief_context import brief_context
-from flows.triggers.look import Findings, look, open_watched
-from flows.triggers.records import RetrainRecord, Standing, read_standing, record_ask, record_finished
-from tasks.snapshot import snapshot
-from tasks.validate import validate
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.triggers.evaluation import TriggerEvaluation, evaluate_triggers, open_watched
+from headway.tasks.core.brief_context import brief_context
+from headway.tasks.ownership.current_run import finish
+from headway.tasks.ownership.pipeline_history import PipelineEvent, RequestRecord, read, record_ask
+from headway.tasks.stages.snapshot import snapshot
+from headway.tasks.stages.validate import validate
 
 PIPELINE = """\
 pipeline: tiny
@@ -46,23 +47,23 @@ class Pipeline:
     def say(self, triggers: str) -> None:
         (self.folder / "tiny.yaml").write_text(f"{PIPELINE}triggers: {triggers}\n")
 
-    def look(self, newest_event=None) -> Findings:
-        return look(open_watched("tiny.yaml", self.workspace.uri), newest_event)
+    def evaluate_triggers(self, newest_event=None) -> TriggerEvaluation:
+        return evaluate_triggers(open_watched("tiny.yaml", self.workspace.uri), newest_event)
 
-    def retrain(self, *, began_unix_s: float = 1e9) -> None:
+    def retrain(self, *, started_unix_s: float = 1e9) -> None:
         """The part of a retrain that triggers know: it passes the gate, and is written down."""
         watched = open_watched("tiny.yaml", self.workspace.uri)
         with brief_context("tiny", self.workspace, watched.path.parent) as context:
             taken = snapshot.fn(context, watched.spec.contract, watched.spec.source)
             validate.fn(context, watched.spec.contract, watched.spec.source, taken)
-            object.__setattr__(context, "began_unix_s", began_unix_s)
-            record_finished(context, taken, serves_events=bool(watched.spec.triggers.event))
+            object.__setattr__(context, "started_unix_s", started_unix_s)
+            finish(context, started_unix_s, taken)
 
-    def standing(self) -> Standing:
-        return read_standing(self.workspace, "tiny")
+    def status(self) -> PipelineEvent:
+        return read(self.workspace, "tiny")
 
-    def ask(self, found: Findings) -> RetrainRecord:
-        record_ask(self.workspace, found.decision.ask, found.standing, why=found.decision.why)
+    def ask(self, found: TriggerEvaluation) -> RequestRecord:
+        record_ask(self.workspace, found.decision.ask, found.history)
         return found.decision.ask
 
 

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from flows.command_line import run
-from flows.console import plain_console
-from flows.status import print_status, read_status
+from headway.flows.cli.command_line import run
+from headway.flows.console.console import plain_console
+from headway.flows.show.status import print_status, read_status
 
 
 def headway(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -18,6 +18,7 @@ def headway(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return run()
 
 
+@pytest.mark.process
 def test_figures_stand_beside_their_limits_for_people_and_machines(
     tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -31,21 +32,22 @@ def test_figures_stand_beside_their_limits_for_people_and_machines(
     assert lines[0] == ["tiny", "due:", "new", "data:", "rows", "0.25,", "over", "0.1", "(250", "after", "200)"]
     assert headway(monkeypatch, "triggers", *place, "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["is_due"] and found["asked"] is None
+    assert found["is_due"] and found["requested"] is None
     assert [(each["what"], each["is_over"]) for each in found["figures"]] == [("rows", True), ("files", False)]
 
 
+@pytest.mark.process
 def test_what_was_asked_for_is_in_the_status_until_a_retrain_finishes(tiny) -> None:
     tiny.say("{new_data: {rows: 0.1}}")
-    found = tiny.look()
+    found = tiny.evaluate_triggers()
     tiny.ask(found)
-    (asked,) = read_status(tiny.workspace.uri).asked
-    assert (asked.pipeline, asked.why) == ("tiny", found.decision.why)
+    (requested,) = read_status(tiny.workspace.uri).requested
+    assert (requested.pipeline, requested.why) == ("tiny", found.decision.why)
     shown = io.StringIO()
     print_status(read_status(tiny.workspace.uri), plain_console(shown, width=80))
     assert "tiny  retrain asked for" in shown.getvalue() and "no retrain on record" in shown.getvalue()
     tiny.retrain()
-    assert read_status(tiny.workspace.uri).asked == []
+    assert read_status(tiny.workspace.uri).requested == []
 
 
 def test_a_pipeline_without_triggers_is_a_users_mistake(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from flows.windows.spec import DAYS, WeeklyWindow, WindowsSpec
+from headway.flows.config.windows import DAYS, WeeklyWindow, WindowsSpec
 
 CLOCKS = [
     ("Europe/Berlin", "2026-03-29T01:00Z", "02:00 to 03:00"),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.request import RetrainRequest
-from flows.windows.admission import Pipeline, open_pipeline
+from headway.flows.config.request import RetrainRequest
+from headway.flows.windows.admission import Pipeline, open_pipeline
 from tests.flows.tiny_pipeline import CONTRACT, PIPELINE
 
 WINDOWS = """\

@@ -12,8 +12,7 @@ from typing import get_args
 import pytest
 from prefect import State
 
-from data_contracts import refs
-from data_contracts.errors import (
+from headway.data_contracts.store.errors import (
     ConfigError,
     EnvironmentProblem,
     HeadwayError,
@@ -23,15 +22,15 @@ from data_contracts.errors import (
     RunStopped,
     TrainingFailed,
 )
-from data_contracts.publication import Workspace
-from flows.command_line import run
-from flows.request import RetrainRequest
-from flows.windows.admission import ENDED_BY_NAME, admit, enter, keeping_to_windows, remark
-from flows.windows.decisions import open_until, skip
-from flows.windows.gate import Skip, SkipState
-from flows.windows.openings import Override, Timetable
-from tasks.current_run import CurrentRun, ref_of
-from tasks.stopped import raised_if_stopped
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.cli.command_line import run
+from headway.flows.config.request import RetrainRequest
+from headway.flows.show.decisions import open_until, skip
+from headway.flows.windows.admission import ENDED_BY_NAME, admit, enter, keeping_to_windows, remark
+from headway.flows.windows.gate import Skip, SkipState
+from headway.flows.windows.openings import Override, Timetable
+from headway.tasks.core.stopped import raised_if_stopped
+from headway.tasks.ownership.pipeline_history import append
 
 from .clocks import instant
 
@@ -78,8 +77,8 @@ def test_an_admitted_request_carries_the_windows_deadline_and_how_it_was_asked(r
 
 def test_of_a_persons_end_and_the_windows_the_earlier_one_counts(request_of) -> None:
     now, early, late = (instant(f"2026-11-24T0{hour}:00Z") for hour in (1, 2, 6))
-    for asked, counts in ((early, (early, "asked")), (late, (instant("2026-11-24T03:55Z"), "window closed"))):
-        admitted = admit(kept(request_of).model_copy(update={"stop_at": asked, "stop_because": "asked"}), now)
+    for requested, counts in ((early, (early, "requested")), (late, (instant("2026-11-24T03:55Z"), "window closed"))):
+        admitted = admit(kept(request_of).model_copy(update={"stop_at": requested, "stop_because": "requested"}), now)
         assert isinstance(admitted, RetrainRequest)
         assert (admitted.stop_at, admitted.stop_because) == counts
 
@@ -95,9 +94,9 @@ def test_the_command_ends_with_77_and_says_why_and_when_the_next_window_opens(
     project: Path, closed: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert headway(monkeypatch, "retrain", "tiny.yaml", "--in-window") == OutsideWindow.exit_code == 77
-    said = capsys.readouterr().err
-    assert "Skipped" in said and "the cluster moves" in said and "The next window opens at" in said
-    assert "Traceback" not in said
+    message = capsys.readouterr().err
+    assert "Skipped" in message and "the cluster moves" in message and "The next window opens at" in message
+    assert "Traceback" not in message
     assert not (project / "workspace" / "stages").exists(), "nothing was done"
 
 
@@ -123,8 +122,8 @@ def test_skips_and_the_calendar_by_command(
 ) -> None:
     assert headway(monkeypatch, "skip-window", "tiny.yaml", "--next", "--why", "the cluster moves") == 0
     assert headway(monkeypatch, "windows", "tiny.yaml", "--next", "4d") == 0
-    said = capsys.readouterr().out
-    assert "Skipped: " in said and "skipped" in said and "the cluster moves" in said
+    message = capsys.readouterr().out
+    assert "Skipped: " in message and "skipped" in message and "the cluster moves" in message
     assert headway(monkeypatch, "unskip-window", "tiny.yaml", "--why", "it does not") == 0
     until = (datetime.datetime.now(datetime.UTC) + 24 * HOUR).isoformat()
     assert headway(monkeypatch, "open-window", "tiny.yaml", "--until", until, "--why", "today") == 0
@@ -132,7 +131,7 @@ def test_skips_and_the_calendar_by_command(
     assert '"is_open": true' in capsys.readouterr().out
     assert headway(monkeypatch, "windows", "plain.yaml") == 2
     assert "has no windows" in capsys.readouterr().err
-    assert len(Workspace(os.environ["HEADWAY_WORKSPACE"]).names("refs/windows/tiny")) == 3
+    assert len(Workspace(os.environ["HEADWAY_WORKSPACE"]).names("refs/pipelines/tiny")) == 3
 
 
 def ended_by(error: HeadwayError, request: RetrainRequest) -> State[None]:
@@ -175,8 +174,8 @@ def test_a_flow_run_whose_window_closes_completes_as_window_closed_and_as_starvi
 ) -> None:
     closed, workspace = RunStopped("stopped.", reason="window closed"), Workspace(request_of.workspace)
     assert ended_by(closed, kept(request_of)).name == "WindowClosed"
-    starved = CurrentRun(pipeline="tiny", state="cut", windows_cut=5, starving=True)
-    refs.move(workspace, ref_of("tiny"), workspace.publish_document(starved), expected=None, reason="cut")
+    starved = {"event": "cut", "state": "cut", "windows_cut": 5, "starving": True}
+    append(workspace, "tiny", lambda before: before.model_copy(update=starved))
     state = ended_by(closed, kept(request_of))
     assert (state.type.value, state.name) == ("COMPLETED", "Starving")
     assert "`headway windows` says what it needs" in (state.message or "")
@@ -193,7 +192,7 @@ def test_windows_that_end_before_a_start_comes_count_and_those_that_a_person_ski
         raise AssertionError("let through")
 
     def due(at: str) -> State[None]:
-        monkeypatch.setattr("flows.windows.admission.scheduled_start", lambda: instant(at))
+        monkeypatch.setattr("headway.flows.windows.admission.scheduled_start", lambda: instant(at))
         state = flow(kept(request_of))
         assert isinstance(state, State) and state.type.value == "COMPLETED"
         return state
@@ -203,9 +202,9 @@ def test_windows_that_end_before_a_start_comes_count_and_those_that_a_person_ski
     assert {due("2026-11-20T00:00Z").name for _ in range(6)} == {"Skipped"}
     opening = now - HOUR, now + 2 * HOUR
     spec = reopened().windows.model_copy(update={"margin_s": 24.0 * 3600})
-    override = Override(action="open", start=opening[0], end=opening[1], why="", who="", decided_at=now)
+    override = Override(action="open", start=opening[0], end=opening[1], why="", by="", decided_at=now)
     pipeline = dataclasses.replace(reopened(), windows=spec, timetable=Timetable(spec=spec, overrides=[override]))
-    monkeypatch.setattr("flows.windows.admission.open_pipeline", lambda _: pipeline)
+    monkeypatch.setattr("headway.flows.windows.admission.open_pipeline", lambda _: pipeline)
     assert [due("2026-11-20T00:00Z").name for _ in range(5)] == ["WindowTooShort"] * 4 + ["Starving"]
     assert "6 windows in a row closed before training began. WindowTooShort: " in (
         due("2026-11-20T00:00Z").message or ""
@@ -215,11 +214,11 @@ def test_windows_that_end_before_a_start_comes_count_and_those_that_a_person_ski
 def test_a_command_that_entered_is_not_asked_again_and_its_stop_is_its_exit_code(
     request_of: RetrainRequest, opened: datetime.datetime
 ) -> None:
-    asked: list[RetrainRequest] = []
+    requested: list[RetrainRequest] = []
 
     @keeping_to_windows
     def flow(request: RetrainRequest) -> None:
-        asked.append(request)
+        requested.append(request)
         raise RunStopped("stopped.", reason="window closed")
 
     entered = enter(kept(request_of))
@@ -227,14 +226,14 @@ def test_a_command_that_entered_is_not_asked_again_and_its_stop_is_its_exit_code
     assert isinstance(state, State) and (state.type.value, state.name) == ("COMPLETED", "WindowClosed")
     with pytest.raises(RunStopped, match="stopped"):
         raised_if_stopped(state.data)
-    assert asked == [entered]
+    assert requested == [entered]
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_flow_run_outside_its_windows_completes_under_the_reasons_name(
     request_of: RetrainRequest, closed: None, prefect_here: None, project: Path
 ) -> None:
-    from flows.retrain import retrain
+    from headway.flows.retrain import retrain
 
     state = retrain(kept(request_of), return_state=True)
     assert (state.type.value, state.name) == ("COMPLETED", "Skipped")

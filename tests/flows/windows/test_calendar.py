@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts import refs
-from data_contracts.digests import sha256_bytes
-from data_contracts.documents import Link, RunSpec
-from data_contracts.errors import ConfigError
-from data_contracts.publication import Workspace
-from flows.console import plain_console
-from flows.windows.calendar import make_calendar, print_calendar, span
-from flows.windows.estimate import measured_step_s
-from flows.windows.moments import length
-from tasks.current_run import CurrentRun, ref_of
-from training.checkpoint.layout import run_folder
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.digests import sha256_bytes
+from headway.data_contracts.store.documents import Link, RunSpec
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.console.console import plain_console
+from headway.flows.show.calendar import make_calendar, print_calendar, span
+from headway.flows.show.estimate import measured_step_s
+from headway.flows.windows.moments import length
+from headway.tasks.ownership.pipeline_history import PipelineEvent, ref_of
+from headway.training.checkpoint.layout import run_folder
 
 from .clocks import instant
 
@@ -68,7 +68,7 @@ def test_a_source_that_cannot_be_read_costs_the_forecast_and_not_the_calendar(re
     assert calendar.next_run.sentence.startswith("When the next run will be done is not known: ")
 
 
-def keep_steps(workspace: Workspace, pipeline: str, attempt: str, begin_unix_s: float, step_s: float) -> None:
+def keep_steps(workspace: Workspace, pipeline: str, attempt: str, start_unix_s: float, step_s: float) -> None:
     """What ranks leave of an attempt of ten steps, a tenth of their time spent waiting between them."""
     digest = sha256_bytes(pipeline.encode())
     nothing, link = workspace.publish("nothing", b""), Link(kind="manifest", sha256=digest)
@@ -79,7 +79,7 @@ def keep_steps(workspace: Workspace, pipeline: str, attempt: str, begin_unix_s: 
     spool = workspace.local_path(f"{folder}/attempts/{attempt}/ledger/rank-0.jsonl")
     spool.parent.mkdir(parents=True, exist_ok=True)
     steps = [
-        {"event": "step", "step": n, "unix_s": begin_unix_s + n * step_s, "duration_s": 0.9 * step_s} for n in range(10)
+        {"event": "step", "step": n, "unix_s": start_unix_s + n * step_s, "duration_s": 0.9 * step_s} for n in range(10)
     ]
     spool.write_text("".join(json.dumps(step) + "\n" for step in steps))
 
@@ -126,11 +126,13 @@ def test_lengths_and_spans_are_in_units_that_people_use() -> None:
 def test_it_says_which_run_the_next_window_goes_on_with_and_that_it_starves(reopened) -> None:
     now, entry = instant("2026-11-23T12:00Z"), None
     workspace = Workspace(reopened().request.workspace)
-    for cut, said in ((0, ""), (2, "2 windows in a row"), (5, "STARVING: 5 windows in a row")):
-        run = CurrentRun(pipeline="tiny", run="0" * 16, state="cut", windows_cut=cut, starving=cut == 5)
+    for cut, message in ((0, ""), (2, "2 windows in a row"), (5, "STARVING: 5 windows in a row")):
+        run = PipelineEvent(pipeline="tiny", run="0" * 16, state="cut", windows_cut=cut, starving=cut == 5)
         entry = refs.move(workspace, ref_of("tiny"), workspace.publish_document(run), expected=entry, reason="cut")
         calendar = make_calendar(reopened(), now, 2 * DAY)
-        assert calendar.cut.startswith(said) and (shown(calendar)[-1] == (calendar.cut or calendar.next_run.sentence))
+        assert calendar.cut.startswith(message) and (
+            shown(calendar)[-1] == (calendar.cut or calendar.next_run.sentence)
+        )
     assert "finishes it on its own code and data, and then takes the newest" in calendar.cut
 
 

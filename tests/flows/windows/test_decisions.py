@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts import refs
-from data_contracts.errors import ConfigError, IntegrityError
-from data_contracts.publication import Workspace
-from flows.console import plain_console
-from flows.windows.calendar import make_calendar, print_calendar
-from flows.windows.decisions import open_until, skip, unskip
-from flows.windows.gate import Run, Skip, decide
-from flows.windows.overrides import decisions_ref
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.errors import ConfigError, IntegrityError
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.console.console import plain_console
+from headway.flows.show.calendar import make_calendar, print_calendar
+from headway.flows.show.decisions import open_until, skip, unskip
+from headway.flows.windows.gate import Admit, Skip, decide
+from headway.tasks.ownership.pipeline_history import ref_of
 
 from .clocks import instant
 
@@ -38,9 +38,9 @@ def state(pipeline, now: datetime.datetime) -> str:
 
 
 def test_the_next_window_is_skipped_and_no_other(reopened) -> None:
-    said = skip(reopened(), NOON, until="", skip_next=True, why="the cluster moves")
-    assert "2026-11-24 01:00+01:00 to 2026-11-24 05:00+01:00" in said
-    assert "next window opens at 2026-11-25 01:00+01:00" in said
+    message = skip(reopened(), NOON, until="", skip_next=True, why="the cluster moves")
+    assert "2026-11-24 01:00+01:00 to 2026-11-24 05:00+01:00" in message
+    assert "next window opens at 2026-11-25 01:00+01:00" in message
     assert [state(reopened(), TONIGHT + days * DAY) for days in range(3)] == ["Skipped", "run", "run"]
 
 
@@ -52,8 +52,8 @@ def test_windows_are_skipped_until_a_date_on_the_windows_own_clock(reopened) -> 
 
 def test_unskipping_brings_the_windows_back_from_now_on(reopened) -> None:
     skip(reopened(), NOON, until="2026-11-30", skip_next=False, why="the cluster moves")
-    said = unskip(reopened(), NOON + DAY, why="it moved faster")
-    assert "Ended one decision" in said and "2026-11-25 01:00+01:00" in said
+    message = unskip(reopened(), NOON + DAY, why="it moved faster")
+    assert "Ended one decision" in message and "2026-11-25 01:00+01:00" in message
     assert [state(reopened(), TONIGHT + days * DAY) for days in range(3)] == ["Skipped", "run", "run"]
     with pytest.raises(ConfigError, match="nothing is skipped or opened"):
         unskip(reopened(), NOON + DAY, why="again")
@@ -63,19 +63,19 @@ def test_a_window_opened_by_hand_wins_over_a_skip_and_a_blackout(reopened) -> No
     christmas = instant("2026-12-24T12:00Z")
     skip(reopened(), christmas, until="2027-01-02", skip_next=False, why="holidays")
     assert state(reopened(), christmas) == "Skipped"
-    said = open_until(reopened(), christmas, until="2026-12-24T18:00", why="the model is on fire")
-    assert "Open until 2026-12-24 18:00+01:00" in said
+    message = open_until(reopened(), christmas, until="2026-12-24T18:00", why="the model is on fire")
+    assert "Open until 2026-12-24 18:00+01:00" in message
     decision = decide(reopened().timetable, christmas)
-    assert isinstance(decision, Run) and decision.deadline == instant("2026-12-24T16:55Z")
+    assert isinstance(decision, Admit) and decision.deadline == instant("2026-12-24T16:55Z")
     assert state(reopened(), instant("2026-12-24T17:00Z")) == "Skipped"
 
 
 def test_the_record_is_kept_with_who_when_and_why(reopened, project: Path) -> None:
     skip(reopened(), NOON, until="", skip_next=True, why="the cluster moves")
     unskip(reopened(), NOON, why="it does not")
-    entries = refs.history(Workspace(str(project / "workspace")), decisions_ref("tiny"))
+    entries = refs.history(Workspace(str(project / "workspace")), ref_of("tiny"))
     assert [entry.reason for entry in entries] == ["the cluster moves", "it does not"]
-    assert all(entry.detail["who"].startswith(f"{getpass.getuser()}@") and entry.unix_s > 0 for entry in entries)
+    assert all(entry.detail["by"].startswith(f"{getpass.getuser()}@") and entry.unix_s > 0 for entry in entries)
 
 
 def test_the_calendar_shows_what_was_decided_by_whom_and_why(reopened) -> None:
@@ -84,7 +84,7 @@ def test_the_calendar_shows_what_was_decided_by_whom_and_why(reopened) -> None:
     assert [each.opens.isoformat() for each in calendar.openings] == ["2026-11-25T01:00:00+01:00"]
     [decision] = calendar.decisions
     assert (decision.action, decision.why) == ("skip", "the cluster moves")
-    assert decision.who.startswith(getpass.getuser())
+    assert decision.by.startswith(getpass.getuser())
     assert make_calendar(reopened(), NOON + 2 * DAY, DAY).decisions == [], "it is over by then"
 
 
@@ -98,7 +98,7 @@ def test_the_calendar_says_what_no_schedule_starts(reopened) -> None:
 
 
 @pytest.mark.parametrize(
-    ("until", "skip_next", "why", "said"),
+    ("until", "skip_next", "why", "message"),
     [
         ("", False, "why", "Give --next, or --until"),
         ("2026-11-26", True, "why", "Give --next, or --until"),
@@ -110,8 +110,8 @@ def test_the_calendar_says_what_no_schedule_starts(reopened) -> None:
         ("2026-11-26", False, " ", "needs its reason"),
     ],
 )
-def test_a_decision_that_says_too_little_is_refused(reopened, until, skip_next, why, said) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_decision_that_says_too_little_is_refused(reopened, until, skip_next, why, message) -> None:
+    with pytest.raises(ConfigError, match=message):
         skip(reopened(), NOON, until=until, skip_next=skip_next, why=why)
     assert reopened().timetable.overrides == ()
 
@@ -124,7 +124,7 @@ def test_nothing_is_opened_for_longer_than_a_year(reopened) -> None:
 
 def test_a_damaged_record_stops_rather_than_being_guessed(reopened, project: Path) -> None:
     skip(reopened(), NOON, until="", skip_next=True, why="the cluster moves")
-    [entry] = (project / "workspace" / "refs" / "windows" / "tiny").glob("*.json")
+    [entry] = (project / "workspace" / "refs" / "pipelines" / "tiny").glob("*.json")
     value = json.loads(entry.read_bytes()) | {"reason": "another"}
     entry.chmod(0o644)
     entry.write_text(json.dumps(value))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime
 
-from flows.plan import Plan, StagePlan
-from flows.windows.calendar import predict
-from flows.windows.estimate import Estimate, from_plan
-from flows.windows.forecast import Forecast, Work, foresee
-from flows.windows.openings import Timetable
-from flows.windows.spec import WindowsSpec
+from headway.flows.config.windows import WindowsSpec
+from headway.flows.show.calendar import predict
+from headway.flows.show.estimate import Estimate, from_plan
+from headway.flows.show.plan import Plan, StagePlan
+from headway.flows.windows.forecast import Forecast, Work, foresee
+from headway.flows.windows.openings import Timetable
 
 from .clocks import instant, window, windows_spec
 
@@ -69,30 +69,30 @@ def sentence(*work: Work, never_ran: tuple[str, ...] = (), days: int = 2) -> tup
 
 
 def test_the_sentence_says_when_and_in_how_many_windows() -> None:
-    said, fits = sentence(train(1100))
+    message, fits = sentence(train(1100))
     assert fits is True
-    assert said == (
+    assert message == (
         "The next run takes about 18 min, in 2 windows: done at about 2026-11-25 01:08+00:00 (2026-11-25 01:08 in UTC)."
     )
 
 
 def test_the_sentence_says_that_the_windows_given_are_too_few_and_how_many_it_needs() -> None:
-    said, fits = sentence(train(3000))
+    message, fits = sentence(train(3000))
     assert fits is False
-    assert "cannot finish in the windows given (the 2 that open until 2026-11-25 12:00+00:00)" in said
-    assert "it needs 5 windows, and is done at about 2026-11-28 01:10+00:00" in said
+    assert "cannot finish in the windows given (the 2 that open until 2026-11-25 12:00+00:00)" in message
+    assert "it needs 5 windows, and is done at about 2026-11-28 01:10+00:00" in message
 
 
 def test_the_sentence_names_the_stage_that_no_window_holds() -> None:
-    said, fits = sentence(train(100), stage("evaluate", 7200))
-    assert fits is False and "cannot finish in any" in said and "evaluate needs 2 h 00 min in one go" in said
+    message, fits = sentence(train(100), stage("evaluate", 7200))
+    assert fits is False and "cannot finish in any" in message and "evaluate needs 2 h 00 min in one go" in message
 
 
 def test_what_nobody_measured_is_said_not_guessed() -> None:
-    said, fits = sentence(stage("shard", 3), never_ran=("launch", "verify"))
-    assert fits is None and "not known before a first run" in said
-    said, _ = sentence(train(100), never_ran=("evaluate", "register"))
-    assert "besides evaluate, register, which never ran here" in said
+    message, fits = sentence(stage("shard", 3), never_ran=("launch", "verify"))
+    assert fits is None and "not known before a first run" in message
+    message, _ = sentence(train(100), never_ran=("evaluate", "register"))
+    assert "besides evaluate, register, which never ran here" in message
     assert "found" in sentence()[0]
 
 
@@ -115,10 +115,10 @@ def plan(*stages: StagePlan) -> Plan:
 
 def test_training_is_estimated_by_its_remaining_steps_where_one_was_measured() -> None:
     shard = StagePlan(stage="shard", state="found", detail="", expected_s=0.0)
-    going_on = StagePlan(stage="launch", state="resume", detail="", expected_s=None, from_step=400)
+    is_running = StagePlan(stage="launch", state="resume", detail="", expected_s=None, from_step=400)
     verify = StagePlan(stage="verify", state="run", detail="", expected_s=3.0)
     evaluate = StagePlan(stage="evaluate", state="run", detail="", expected_s=None)
-    found = from_plan(plan(shard, going_on, verify, evaluate), 0.5, max_steps=1000)
+    found = from_plan(plan(shard, is_running, verify, evaluate), 0.5, max_steps=1000)
     assert found.work == [train(300.0), stage("verify", 3.0)]
     assert found.never_ran == ["evaluate"]
-    assert from_plan(plan(going_on), None, max_steps=1000).never_ran == ["launch"]
+    assert from_plan(plan(is_running), None, max_steps=1000).never_ran == ["launch"]

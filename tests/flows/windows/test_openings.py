@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flows.windows.openings import Opening, Override, Timetable
-from flows.windows.spec import DAYS, WindowsSpec, minutes_of
+from headway.flows.config.windows import DAYS, WindowsSpec, minutes_of
+from headway.flows.windows.openings import Opening, Override, Timetable
 
 from .clocks import CLOCKS, instant, specs, window, windows_spec
 
@@ -157,7 +157,7 @@ def override(action: str, start: str, end: str) -> Override:
         start=instant(start),
         end=instant(end),
         why="why",
-        who="who",
+        by="by",
         decided_at=instant(start),
     )
 
@@ -178,7 +178,7 @@ def test_of_decisions_about_the_same_moment_the_last_one_counts(data) -> None:
             start=instant(moment) + begin * hour,
             end=instant(moment) + end * hour,
             why="why",
-            who="who",
+            by="by",
             decided_at=instant(moment),
         )
         for action, begin, end in decided

@@ -10,11 +10,11 @@ from prefect.client.schemas.schedules import CronSchedule as ClientCron
 from prefect.client.schemas.schedules import RRuleSchedule as ClientRRule
 from prefect.server.schemas.schedules import CronSchedule, RRuleSchedule
 
-from data_contracts.errors import ConfigError
-from flows.windows.gate import Skip, decide
-from flows.windows.openings import Timetable
-from flows.windows.schedules import AHEAD, MAX_DATES, Schedule, schedules
-from flows.windows.spec import WindowsSpec
+from headway.data_contracts.store.errors import ConfigError
+from headway.flows.config.windows import WindowsSpec
+from headway.flows.windows.gate import Skip, decide
+from headway.flows.windows.openings import Timetable
+from headway.flows.windows.schedules import AHEAD, MAX_DATES, Schedule, schedules
 
 from .clocks import CLOCKS, instant, window, windows_spec
 

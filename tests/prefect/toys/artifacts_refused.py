@@ -6,7 +6,7 @@ import uuid
 
 from prefect import flow
 
-from tasks import artifacts
+from headway.tasks.core import artifacts
 
 
 @flow

@@ -8,7 +8,7 @@ import uuid
 
 from prefect import flow_engine
 
-import flows.retrain  # noqa: F401
+import headway.flows.retrain  # noqa: F401
 
 LEASE_S = 2.0
 
@@ -27,7 +27,7 @@ class Told(logging.Handler):
 
 if __name__ == "__main__":
     told = Told()
-    logging.getLogger("flows.kept_slots").addHandler(told)
+    logging.getLogger("headway.flows.prefect_api.concurrency_lease").addHandler(told)
     with flow_engine.maintain_concurrency_lease(uuid.uuid4(), LEASE_S, raise_on_lease_renewal_failure=True):
         assert told.event.wait(120)
         # Prefect's own would have ended this by then: it waits for a second or two between its three tries.

@@ -9,7 +9,7 @@ import time
 
 from prefect import flow
 
-from tasks.artifacts import ProgressBar
+from headway.tasks.core.artifacts import ProgressBar
 
 
 @flow

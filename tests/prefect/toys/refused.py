@@ -7,9 +7,10 @@ from pathlib import Path
 
 from prefect import flow, task
 
-from data_contracts.errors import DataError
-from flows.failure_card import FailureCard
-from flows.run_log import run_log
+from headway.data_contracts.store.errors import DataError
+from headway.flows.report.failure_card import FailureCard
+from headway.flows.report.run_log import run_log
+from headway.training.launch.base.failure import Failure
 
 
 @task
@@ -34,12 +35,7 @@ def retrain(has_cause: bool) -> None:
             flow_run="f",
             unix_s=1.0,
             stage="snapshot",
-            error="DataError",
-            cause="data",
-            exit_code=3,
-            what="lacks `spend`.",
-            where="a.csv",
-            advice="Mend the file.",
+            failure=Failure.of(DataError("lacks `spend`.", where="a.csv", advice="Mend the file.")),
             next="Nothing.",
             commands={"go on": "headway retrain tiny"},
         )

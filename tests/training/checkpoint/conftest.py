@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 
-from data_contracts.documents import DeviceFingerprint, Link
+from headway.data_contracts.store.documents import DeviceFingerprint, Link
+from headway.training.checkpoint.content import Content
+from headway.training.ranks.distributed import ProcessGroup
 from tests.waiting import DEADLINE_S
-from training.checkpoint.save import Content
-from training.distributed import Gang
 
 RUN = Link(kind="run", sha256="a" * 64)
 FINGERPRINT = DeviceFingerprint(device="cpu", machine="m", cpu_capability="c", torch="t", num_threads=1)
@@ -29,7 +29,7 @@ class Meeting:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ThreadGang(Gang):
+class ThreadGang(ProcessGroup):
     meeting: Meeting
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
@@ -40,15 +40,15 @@ class ThreadGang(Gang):
         return gathered
 
 
-def run_in_gang(world_size: int, work: Callable[[Gang], Any]) -> list[Any]:
+def run_in_gang(world_size: int, work: Callable[[ProcessGroup], Any]) -> list[Any]:
     """What `work` returns, or raises, on each rank. A rank that raises leaves; the others find its chair empty."""
     meeting = Meeting(threading.Barrier(world_size, timeout=DEADLINE_S))
     results: list[Any] = [None] * world_size
 
     def live(rank: int) -> None:
-        gang = ThreadGang(rank=rank, world_size=world_size, device=torch.device("cpu"), meeting=meeting)
+        process_group = ThreadGang(rank=rank, world_size=world_size, device=torch.device("cpu"), meeting=meeting)
         try:
-            results[rank] = work(gang)
+            results[rank] = work(process_group)
         except Exception as error:
             results[rank] = error
 

@@ -19,11 +19,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from training.checkpoint.pieces import pieces_of
-from training.checkpoint.restore import restore_newest
-from training.checkpoint.save import Checkpointer
-from training.distributed import Gang, meet
-from training.launch.process_tree import die_with_parent
+from headway.training.checkpoint.pieces import pieces_of
+from headway.training.checkpoint.restore import restore_newest
+from headway.training.checkpoint.save import Checkpointer
+from headway.training.launch.base.process_tree import die_with_parent
+from headway.training.ranks.distributed import ProcessGroup, init_process_group
 
 WORLD_SIZE = 4
 
@@ -67,23 +67,23 @@ def is_equal_to(piece: torch.Tensor, value: torch.Tensor, whole: torch.Tensor) -
     return torch.equal(piece, local) and (piece.numel() == 0 or bool(torch.isin(piece, whole).all()))
 
 
-def main(folder: Path, gang: Gang) -> None:
+def main(folder: Path, process_group: ProcessGroup) -> None:
     kinds = ["replicated", "fsdp", "hsdp", "tensor", "fsdp+tensor"]
     models = {kind: sharded(kind) for kind in kinds}
-    wholes = state(plain())
+    full_tensors = state(plain())
     for kind, model in models.items():
-        with Checkpointer(folder / kind / "checkpoints", gang) as checkpointer:
+        with Checkpointer(folder / kind / "checkpoints", process_group) as checkpointer:
             checkpointer.save(make_content(1, state(model)))
     for saved in kinds:
         for wanted, model in models.items():
             own = state(model)
-            found = restore_newest(folder / saved, RUN, gang, state=own)
+            found = restore_newest(folder / saved, RUN, process_group, state=own)
             assert found is not None and found.tensors.keys() == own.keys(), (saved, wanted)
             for name, value in own.items():
-                assert is_equal_to(found.tensors[name], value, wholes[name]), (saved, wanted, name)
+                assert is_equal_to(found.tensors[name], value, full_tensors[name]), (saved, wanted, name)
     for kind, model in models.items():
         held = sum(piece.local.numel() for piece in pieces_of(state(model)).values())
-        assert kind == "replicated" or held < sum(whole.numel() for whole in wholes.values()), kind
+        assert kind == "replicated" or held < sum(whole.numel() for whole in full_tensors.values()), kind
 
 
 def run_rank(rank: int, folder: Path) -> NoReturn:
@@ -91,8 +91,8 @@ def run_rank(rank: int, folder: Path) -> NoReturn:
     try:
         die_with_parent()
         os.environ["RANK"] = str(rank)
-        with meet(rank=rank, world_size=WORLD_SIZE) as gang:
-            main(folder, gang)
+        with init_process_group(rank=rank, world_size=WORLD_SIZE) as process_group:
+            main(folder, process_group)
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -10,11 +10,11 @@ import pytest
 import torch
 from blake3 import blake3
 
-from data_contracts.errors import IntegrityError
-from data_contracts.publication import Workspace
-from training.checkpoint import blocks
-from training.checkpoint.file_image import PAGE_BYTES, FileImage, make_header
-from training.checkpoint.read import read_file
+from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.publication import Workspace
+from headway.training.checkpoint import blocks
+from headway.training.checkpoint.file_image import PAGE_BYTES, FileImage, make_header
+from headway.training.checkpoint.read import read_file
 
 
 @pytest.mark.parametrize("num_elements", [0, 1, PAGE_BYTES // 4, 300_000, 300_001])
@@ -48,7 +48,7 @@ def test_any_length_is_written_and_read_back(tmp_path, monkeypatch, num_elements
 
 
 @pytest.mark.parametrize(
-    ("num_bytes", "left_out", "said"),
+    ("num_bytes", "excluded", "message"),
     [
         (None, 1, "blocks in its manifest do not make up its size"),
         (None, -1, "blocks in its manifest do not make up its size"),
@@ -56,15 +56,15 @@ def test_any_length_is_written_and_read_back(tmp_path, monkeypatch, num_elements
     ],
 )
 def test_a_file_that_its_manifest_or_its_header_does_not_describe_to_the_end_is_refused(
-    tmp_path, monkeypatch, num_bytes, left_out, said
+    tmp_path, monkeypatch, num_bytes, excluded, message
 ):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 256)
     image = FileImage(make_header({"w": ("float32", (200,))}))
     image.stage({"w": torch.ones(200)})
     data = bytes(image.view()) + bytes(num_bytes or 0)
     file = blocks.publish_blocks(Workspace(str(tmp_path)), "t.safetensors", memoryview(data))
-    digests = file.blocks[:-1] if left_out > 0 else file.blocks + file.blocks[:1] * -left_out
-    with pytest.raises(IntegrityError, match=said):
+    digests = file.blocks[:-1] if excluded > 0 else file.blocks + file.blocks[:1] * -excluded
+    with pytest.raises(IntegrityError, match=message):
         read_file(tmp_path, file.model_copy(update={"blocks": digests}))
 
 

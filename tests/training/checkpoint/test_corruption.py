@@ -16,20 +16,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_contracts.documents import CheckpointManifest
-from training.checkpoint import blocks
-from training.checkpoint.layout import MANIFEST_NAME, SEAL_NAME, committed_steps, directory_name, seal
-from training.checkpoint.restore import restore_newest
-from training.checkpoint.save import save_checkpoint
-from training.distributed import Gang
-from training.result import tensors_sha256
+from headway.data_contracts.store.documents import CheckpointManifest
+from headway.training.checkpoint import blocks
+from headway.training.checkpoint.layout import MANIFEST_NAME, SEAL_NAME, committed_steps, directory_name, seal
+from headway.training.checkpoint.restore import restore_newest
+from headway.training.checkpoint.save import save_checkpoint
+from headway.training.frozen.result import tensors_sha256
+from headway.training.ranks.distributed import ProcessGroup
 
 
 def digest_of(tensors) -> str:
     return tensors_sha256(sorted(tensors.items()))
 
 
-ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
+ALONE = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
 NUM_MUTATIONS = 1200
 OLD, GOOD, NEWEST, OTHER = 10, 20, 30, 40
 """Steps; the last one is of a twin run, which lies elsewhere."""
@@ -63,10 +63,13 @@ def pristine(tmp_path_factory, in_gang, content) -> Path:
         patch.setattr(blocks, "BLOCK_BYTES", 256)
         for step in (OLD, GOOD, NEWEST):
             in_gang(
-                2, lambda gang, step=step: save_checkpoint(folder / "checkpoints", content(step, state(step)), gang)
+                2,
+                lambda process_group, step=step: save_checkpoint(
+                    folder / "checkpoints", content(step, state(step)), process_group
+                ),
             )
         changed = content(NEWEST, state(OTHER))
-        in_gang(2, lambda gang: save_checkpoint(folder / "twin", changed, gang))
+        in_gang(2, lambda process_group: save_checkpoint(folder / "twin", changed, process_group))
     return folder
 
 
@@ -260,11 +263,11 @@ def test_damage_that_one_rank_sees_is_everybodys_and_put_aside_once(pristine, ru
     manifest = CheckpointManifest.from_bytes((path.parent / MANIFEST_NAME).read_bytes(), where="")
     told = []
 
-    def restore(gang):
+    def restore(process_group):
         # Each wants what it wrote: only rank 1 meets the damage.
-        own = {piece.tensor for piece in manifest.layout if piece.file == manifest.files[gang.rank].name}
+        own = {piece.tensor for piece in manifest.layout if piece.file == manifest.files[process_group.rank].name}
         wanted = {name: value for name, value in state(NEWEST).items() if name in own}
-        return restore_newest(tmp_path, run, gang, state=wanted, on_quarantine=lambda *what: told.append(what))
+        return restore_newest(tmp_path, run, process_group, state=wanted, on_quarantine=lambda *what: told.append(what))
 
     found = in_gang(2, restore)
 

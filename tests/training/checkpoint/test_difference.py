@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from data_contracts.errors import IntegrityError
-from training.checkpoint.difference import tensor_differences
-from training.checkpoint.layout import directory_name
-from training.checkpoint.save import save_checkpoint
-from training.distributed import Gang
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.checkpoint.difference import tensor_differences
+from headway.training.checkpoint.layout import directory_name
+from headway.training.checkpoint.save import save_checkpoint
+from headway.training.ranks.distributed import ProcessGroup
 
-ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
+ALONE = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
 
 
 def saved(folder: Path, content: Any, **changes: torch.Tensor) -> Path:

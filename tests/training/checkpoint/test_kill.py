@@ -12,17 +12,20 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
-from training.checkpoint import blocks
-from training.checkpoint.layout import MANIFEST_NAME, committed_steps
-from training.checkpoint.restore import restore_newest
-from training.checkpoint.retention import discard_expired
-from training.checkpoint.save import Checkpointer
-from training.checkpoint.spec import CheckpointSpec
-from training.distributed import Gang
+from headway.training.checkpoint import blocks
+from headway.training.checkpoint.layout import MANIFEST_NAME, committed_steps
+from headway.training.checkpoint.restore import restore_newest
+from headway.training.checkpoint.retention import discard_expired
+from headway.training.checkpoint.save import Checkpointer
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.ranks.distributed import ProcessGroup
 
-ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
+pytestmark = pytest.mark.process
+
+ALONE = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
 OPERATIONS = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "shutil.rmtree"}
 LAST_STEP = 4
 NUM_KILLS = os.environ.get("HEADWAY_TEST_KILLS", "24")
@@ -36,16 +39,16 @@ def state(step: int) -> dict[str, torch.Tensor]:
 def train(run_dir: Path, run, in_gang, content) -> None:
     """Two ranks go on from the newest good checkpoint to the last step, each with a checkpoint."""
 
-    def live(gang: Gang) -> None:
+    def live(process_group: ProcessGroup) -> None:
         checkpoints = run_dir / "checkpoints"
-        found = restore_newest(run_dir, run, gang)
+        found = restore_newest(run_dir, run, process_group)
         good = set()
 
         def retain(step: int) -> None:
             good.add(step)
             discard_expired(checkpoints, KEEP, known_good=good)
 
-        with Checkpointer(checkpoints, gang, newest=found and found.manifest, retain=retain) as checkpointer:
+        with Checkpointer(checkpoints, process_group, newest=found and found.manifest, retain=retain) as checkpointer:
             for step in range(checkpointer.saved_step + 1, LAST_STEP + 1):
                 checkpointer.save(content(step, state(step)))
 

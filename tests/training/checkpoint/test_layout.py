@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.documents import TensorSlice
-from data_contracts.errors import IntegrityError
-from training.checkpoint.layout import check_layout, checkpoint_path, directory_name, step_of
+from headway.data_contracts.store.documents import TensorSlice
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.checkpoint.layout import check_layout, checkpoint_path, directory_name, step_of
 
 
 def piece(offsets, shape, *, tensor="w", file="a", dtype="float32", global_shape=(4, 6)) -> TensorSlice:

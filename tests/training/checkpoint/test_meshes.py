@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+from headway.training.checkpoint.layout import directory_name
+from headway.training.checkpoint.verify import load_checkpoint
+from headway.training.launch.base.ports import free_port
 from tests.waiting import DEADLINE_S
-from training.checkpoint.layout import directory_name
-from training.checkpoint.verify import load_checkpoint
-from training.launch.ports import free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 
 HERE = Path(__file__).parent
 KINDS = ["replicated", "fsdp", "hsdp", "tensor", "fsdp+tensor"]

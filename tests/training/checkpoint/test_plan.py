@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_contracts.documents import TensorSlice
-from data_contracts.errors import ConfigError, IntegrityError
-from training.checkpoint import plan
-from training.checkpoint.layout import check_layout, file_name
-from training.checkpoint.plan import CUT_BYTES, CUT_SHARE, share_out, size_bytes
+from headway.data_contracts.store.documents import TensorSlice
+from headway.data_contracts.store.errors import ConfigError, IntegrityError
+from headway.training.checkpoint import plan
+from headway.training.checkpoint.layout import check_layout, file_name
+from headway.training.checkpoint.plan import CUT_BYTES, CUT_SHARE, share_out, size_bytes
 
 
 def box(tensor="w", *, offsets=(0, 0), shape=(4, 6), whole=(4, 6), dtype="float32") -> TensorSlice:

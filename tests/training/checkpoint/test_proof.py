@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from data_contracts.documents import Link
-from data_contracts.errors import IntegrityError
-from training.checkpoint.proof import check_proof, fingerprint, proof_loss
-from training.checkpoint.save import Content, save_checkpoint
-from training.distributed import Gang
-from training.recipes.protocol import Losses
+from headway.data_contracts.store.documents import Link
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.checkpoint.content import Content
+from headway.training.checkpoint.proof import check_proof, fingerprint, proof_loss
+from headway.training.checkpoint.save import save_checkpoint
+from headway.training.ranks.distributed import ProcessGroup
+from headway.training.recipes.protocol import Losses
 
 HERE = fingerprint(torch.device("cpu"))
 ELSEWHERE = HERE.model_copy(update={"num_threads": HERE.num_threads + 1})
@@ -33,7 +34,7 @@ def manifest(tmp_path):
             proof_loss=2.5,
             fingerprint=HERE,
         ),
-        Gang(rank=0, world_size=1, device=torch.device("cpu")),
+        ProcessGroup(rank=0, world_size=1, device=torch.device("cpu")),
     )
 
 

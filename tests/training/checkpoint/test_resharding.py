@@ -13,14 +13,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_contracts.errors import IntegrityError
-from training.checkpoint import blocks
-from training.checkpoint.layout import DTYPES, directory_name
-from training.checkpoint.pieces import Piece, pieces_of
-from training.checkpoint.restore import restore_newest
-from training.checkpoint.save import save_checkpoint
-from training.checkpoint.verify import load_checkpoint
-from training.result import tensors_sha256
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.checkpoint import blocks
+from headway.training.checkpoint.layout import DTYPES, directory_name
+from headway.training.checkpoint.pieces import Piece, pieces_of
+from headway.training.checkpoint.restore import restore_newest
+from headway.training.checkpoint.save import save_checkpoint
+from headway.training.checkpoint.verify import load_checkpoint
+from headway.training.frozen.result import tensors_sha256
 
 
 def digest_of(tensors) -> str:
@@ -73,11 +73,17 @@ def test_what_any_mesh_saved_any_other_mesh_and_a_single_process_read_back(in_ga
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK_BYTES", block_bytes)
         checkpoints = Path(folder) / "checkpoints"
-        answers = in_gang(len(saved), lambda gang: save_checkpoint(checkpoints, content(5, saved[gang.rank]), gang))
+        answers = in_gang(
+            len(saved),
+            lambda process_group: save_checkpoint(checkpoints, content(5, saved[process_group.rank]), process_group),
+        )
         assert answers[0].world_size == len(saved), answers
 
         alone = load_checkpoint(checkpoints / directory_name(5))
-        read = in_gang(len(wanted), lambda gang: restore_newest(Path(folder), run, gang, state=wanted[gang.rank]))
+        read = in_gang(
+            len(wanted),
+            lambda process_group: restore_newest(Path(folder), run, process_group, state=wanted[process_group.rank]),
+        )
 
         assert digest_of(alone.tensors) == digest_of(whole)
         for rank, found in enumerate(read):
@@ -86,7 +92,7 @@ def test_what_any_mesh_saved_any_other_mesh_and_a_single_process_read_back(in_ga
 
 def test_every_type_survives_and_plain_safetensors_reads_the_files(in_gang, content, tmp_path):
     state = {name: torch.arange(6).view(2, 3).to(getattr(torch, name)) for name in DTYPES}
-    in_gang(1, lambda gang: save_checkpoint(tmp_path, content(1, state), gang))
+    in_gang(1, lambda process_group: save_checkpoint(tmp_path, content(1, state), process_group))
 
     assert digest_of(load_checkpoint(tmp_path / directory_name(1)).tensors) == digest_of(state)
     (file,) = (tmp_path / directory_name(1)).glob("tensors-*")
@@ -117,7 +123,9 @@ def test_a_rank_reads_the_rows_it_wants_and_not_the_rest(
 ):
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 1024)
     state = {"model.w": torch.randn(512, 64), "optimizer.m": torch.randn(512, 64)}
-    (manifest,) = in_gang(1, lambda gang: save_checkpoint(tmp_path / "checkpoints", content(1, state), gang))
+    (manifest,) = in_gang(
+        1, lambda process_group: save_checkpoint(tmp_path / "checkpoints", content(1, state), process_group)
+    )
     size_bytes = sum(file.size_bytes for file in manifest.files)
     rows = 512 // parts
     wanted = {
@@ -125,7 +133,7 @@ def test_a_rank_reads_the_rows_it_wants_and_not_the_rest(
         for name, value in state.items()
     }
 
-    (found,) = in_gang(1, lambda gang: restore_newest(tmp_path, run, gang, state=wanted))
+    (found,) = in_gang(1, lambda process_group: restore_newest(tmp_path, run, process_group, state=wanted))
 
     assert torch.equal(found.tensors["model.w"], wanted["model.w"].local)
     assert sum(bytes_read) <= size_bytes / parts + 6 * 1024
@@ -140,9 +148,16 @@ def test_a_rank_reads_the_rows_it_wants_and_not_the_rest(
 
 
 def test_a_tensor_of_another_shape_or_type_is_named_and_nothing_is_put_aside(in_gang, content, run, tmp_path):
-    in_gang(1, lambda gang: save_checkpoint(tmp_path / "checkpoints", content(1, {"w": torch.zeros(4, 2)}), gang))
+    in_gang(
+        1,
+        lambda process_group: save_checkpoint(
+            tmp_path / "checkpoints", content(1, {"w": torch.zeros(4, 2)}), process_group
+        ),
+    )
     for wrong in ({"w": torch.zeros(2, 4)}, {"w": torch.zeros(4, 2).half()}, {"v": torch.zeros(1)}):
-        (error,) = in_gang(1, lambda gang, wrong=wrong: restore_newest(tmp_path, run, gang, state=wrong))
+        (error,) = in_gang(
+            1, lambda process_group, wrong=wrong: restore_newest(tmp_path, run, process_group, state=wrong)
+        )
         assert isinstance(error, IntegrityError) and "is wanted as" in str(error)
     assert not (tmp_path / "quarantine").exists()
 

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.training.checkpoint import recycled_files
+from headway.training.checkpoint.layout import MANIFEST_NAME, committed_steps, directory_name
+from headway.training.checkpoint.retention import RetainedCheckpoint, discard_expired, expired, sweep
+from headway.training.checkpoint.save import save_checkpoint
+from headway.training.config.checkpoints import CheckpointSpec
 from tests.training.attempts import begin
 from tests.training.checkpoint.test_save import ALONE
-from training.checkpoint import spares
-from training.checkpoint.layout import MANIFEST_NAME, committed_steps, directory_name
-from training.checkpoint.retention import Kept, discard_expired, expired, sweep
-from training.checkpoint.save import save_checkpoint
-from training.checkpoint.spec import CheckpointSpec
 
 SCORES = st.none() | st.floats(allow_nan=True, allow_infinity=True) | st.integers(0, 3).map(float)
 KEPT = st.dictionaries(st.integers(1, 50), st.tuples(st.booleans(), SCORES), max_size=12).map(
-    lambda found: [Kept(step, *rest) for step, rest in found.items()]
+    lambda found: [RetainedCheckpoint(step, *rest) for step, rest in found.items()]
 )
 SPECS = st.builds(
     CheckpointSpec,
@@ -70,13 +70,16 @@ def test_the_order_in_which_they_are_found_does_not_matter_and_a_second_look_fin
 
 
 def test_of_equally_good_ones_the_newest_is_the_best():
-    kept = [Kept(step, True, 1.0) for step in range(1, 9)]
+    kept = [RetainedCheckpoint(step, True, 1.0) for step in range(1, 9)]
     assert left(kept, CheckpointSpec(keep_last=2, keep_best=3)) == [6, 7, 8]
 
 
 @pytest.mark.parametrize("best_is", ["lowest", "highest"])
 def test_a_score_that_is_no_number_takes_nobodys_place(best_is):
-    kept = [Kept(step, True, score) for step, score in enumerate((math.nan, -math.inf, math.inf, 0.5, None, None), 1)]
+    kept = [
+        RetainedCheckpoint(step, True, score)
+        for step, score in enumerate((math.nan, -math.inf, math.inf, 0.5, None, None), 1)
+    ]
     assert left(kept, CheckpointSpec(keep_last=2, keep_best=1, best_is=best_is)) == [4, 5, 6]
 
 
@@ -107,7 +110,7 @@ def test_a_checkpoint_whose_score_cannot_be_read_is_not_among_the_best(tmp_path,
 
 
 def test_its_files_may_be_written_over_only_once_the_disk_too_knows_no_manifest_of_theirs(tmp_path, monkeypatch, disk):
-    checkpoints, real, kept = tmp_path / "checkpoints", spares.keep, []
+    checkpoints, real, kept = tmp_path / "checkpoints", recycled_files.keep, []
     checkpoints.mkdir()
     for step in (2, 4, 6):
         folder(checkpoints, step)
@@ -116,8 +119,8 @@ def test_its_files_may_be_written_over_only_once_the_disk_too_knows_no_manifest_
         kept.append((disk.names(expired), disk.names(checkpoints)))
         real(checkpoints, expired)
 
-    monkeypatch.setattr(spares, "keep", keep)
-    discard_expired(checkpoints, CheckpointSpec(keep_last=2), known_good={6}, mandate=begin(tmp_path, 1))
+    monkeypatch.setattr(recycled_files, "keep", keep)
+    discard_expired(checkpoints, CheckpointSpec(keep_last=2), known_good={6}, fence=begin(tmp_path, 1))
     assert kept == [({"tensors"}, {directory_name(4), directory_name(6)})]
 
 

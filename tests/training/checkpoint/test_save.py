@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_contracts.errors import EnvironmentProblem, PeerFailed, RunStopped
-from data_contracts.publication import Workspace
+from headway.data_contracts.store.errors import EnvironmentProblem, PeerFailed, RunStopped
+from headway.data_contracts.store.publication import Workspace
+from headway.training.checkpoint import blocks, commit, save
+from headway.training.checkpoint.commit import part_name
+from headway.training.checkpoint.layout import MANIFEST_NAME, SEAL_NAME, committed_steps, directory_name
+from headway.training.checkpoint.save import Checkpointer, save_checkpoint
+from headway.training.checkpoint.verify import load_checkpoint
+from headway.training.ranks.distributed import ProcessGroup
 from tests.waiting import DEADLINE_S
-from training.checkpoint import blocks, commit, save
-from training.checkpoint.commit import part_name
-from training.checkpoint.layout import MANIFEST_NAME, SEAL_NAME, committed_steps, directory_name
-from training.checkpoint.save import Checkpointer, save_checkpoint
-from training.checkpoint.verify import load_checkpoint
-from training.distributed import Gang
 
-ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
+ALONE = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
 
 
-class LostMates(Gang):
+class LostMates(ProcessGroup):
     """Rank 0 of two, whose mate answers but never writes."""
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
@@ -93,7 +93,7 @@ def test_the_next_save_waits_for_the_one_before_and_uses_its_memory_again(tmp_pa
 def test_who_waits_for_the_disk_tells_that_writing_gets_on_and_only_then(
     tmp_path, content, held_back, monkeypatch, gets_on
 ):
-    monkeypatch.setattr(save, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(save, "POLL_EVERY_S", 0.02)
     looks, told, told_by_then = [], threading.Event(), []
     if gets_on:
         held_back.on_part = lambda on_part: on_part()
@@ -135,10 +135,10 @@ def test_each_names_the_one_before_and_the_first_the_one_that_training_went_on_f
 
 
 def test_state_that_has_grown_is_planned_anew_when_one_rank_says_so(tmp_path, content, in_gang):
-    def live(gang):
-        with Checkpointer(tmp_path, gang) as checkpointer:
+    def live(process_group):
+        with Checkpointer(tmp_path, process_group) as checkpointer:
             checkpointer.save(content(1, {"w": torch.zeros(4)}))
-            more = {"late": torch.ones(2)} if gang.rank == 1 else {}
+            more = {"late": torch.ones(2)} if process_group.rank == 1 else {}
             checkpointer.save(content(2, {"w": torch.ones(4), **more}))
 
     assert in_gang(2, live) == [None, None]
@@ -165,7 +165,12 @@ def test_what_a_part_or_a_manifest_speaks_of_is_durable_before_it_has_its_name(
         return real(path, target)
 
     monkeypatch.setattr(Path, "replace", replace)
-    in_gang(2, lambda gang: save_checkpoint(tmp_path, content(1, {"w": torch.zeros(6), "v": torch.ones(6)}), gang))
+    in_gang(
+        2,
+        lambda process_group: save_checkpoint(
+            tmp_path, content(1, {"w": torch.zeros(6), "v": torch.ones(6)}), process_group
+        ),
+    )
     assert too_early == []
     assert spoken_of[MANIFEST_NAME] == {file.name for file in folder.iterdir()} - {MANIFEST_NAME}
     assert len(spoken_of) == 2 and len(spoken_of[MANIFEST_NAME]) == 4
@@ -177,7 +182,7 @@ def test_what_failed_behind_the_steps_is_raised_at_the_next_chance(tmp_path, con
     save_checkpoint(tmp_path, content(1, {"w": torch.zeros(2)}), ALONE)
     with pytest.raises(EnvironmentProblem, match="no space left"), Checkpointer(tmp_path, ALONE) as checkpointer:
         with monkeypatch.context() as patch:
-            patch.setattr("data_contracts.publication.fsync_path", no_space)
+            patch.setattr("headway.data_contracts.store.publication.fsync_path", no_space)
             checkpointer.save(content(2, {"w": torch.zeros(2)}))
             assert checkpointer._in_flight.exception(60) is not None
         if then == "save":
@@ -194,7 +199,9 @@ def test_a_rank_that_cannot_write_is_named_and_no_rank_goes_on(tmp_path, content
         return no_space() if relative.startswith("tensors-00001") else real(store, relative, data, **options)
 
     monkeypatch.setattr(commit, "publish_blocks", publish_blocks)
-    errors = in_gang(3, lambda gang: save_checkpoint(tmp_path, content(1, {"w": torch.zeros(6)}), gang))
+    errors = in_gang(
+        3, lambda process_group: save_checkpoint(tmp_path, content(1, {"w": torch.zeros(6)}), process_group)
+    )
 
     assert [type(error) for error in errors] == [EnvironmentProblem, EnvironmentProblem, PeerFailed]
     assert "rank 1 could not write its part" in str(errors[0])
@@ -227,8 +234,8 @@ def test_leaving_by_an_error_completes_what_was_begun_where_it_can(tmp_path, con
 
 
 def test_a_run_that_was_asked_to_stop_leaves_a_durable_checkpoint(tmp_path, content, in_gang):
-    def live(gang):
-        with Checkpointer(tmp_path, gang) as checkpointer:
+    def live(process_group):
+        with Checkpointer(tmp_path, process_group) as checkpointer:
             checkpointer.save(content(1, {"w": torch.zeros(6)}))
             raise RunStopped("stopped as asked")
 
@@ -246,7 +253,12 @@ def test_the_manifest_is_the_last_file_of_all(tmp_path, content, in_gang, monkey
         return real(store, relative, data, **options)
 
     monkeypatch.setattr(commit.Workspace, "publish", publish)
-    in_gang(2, lambda gang: save_checkpoint(tmp_path, content(1, {"a": torch.zeros(6), "b": torch.zeros(6)}), gang))
+    in_gang(
+        2,
+        lambda process_group: save_checkpoint(
+            tmp_path, content(1, {"a": torch.zeros(6), "b": torch.zeros(6)}), process_group
+        ),
+    )
 
     (before,) = seen
     after = {path.name for path in (tmp_path / directory_name(1)).iterdir()}
@@ -257,7 +269,10 @@ def test_the_manifest_is_the_last_file_of_all(tmp_path, content, in_gang, monkey
 def test_a_step_that_is_trained_again_replaces_its_checkpoint(tmp_path, content, in_gang):
     for value in (1.0, 2.0):
         in_gang(
-            2, lambda gang, value=value: save_checkpoint(tmp_path, content(1, {"w": torch.full((2,), value)}), gang)
+            2,
+            lambda process_group, value=value: save_checkpoint(
+                tmp_path, content(1, {"w": torch.full((2,), value)}), process_group
+            ),
         )
     assert load_checkpoint(tmp_path / directory_name(1)).tensors["w"].tolist() == [2.0, 2.0]
 
@@ -278,11 +293,11 @@ def test_what_expires_goes_when_a_newer_one_is_durable(tmp_path, content):
 
 
 def test_a_large_share_is_written_as_several_files_and_is_the_same_state(tmp_path, content, in_gang, monkeypatch):
-    monkeypatch.setattr("training.checkpoint.plan.FILE_BYTES", 1 << 20)
-    monkeypatch.setattr("training.checkpoint.plan.CUT_BYTES", 1 << 20)
+    monkeypatch.setattr("headway.training.checkpoint.plan.FILE_BYTES", 1 << 20)
+    monkeypatch.setattr("headway.training.checkpoint.plan.CUT_BYTES", 1 << 20)
     state = {"huge": torch.arange(2.0**20).view(1024, 1024), **{f"w{i}": torch.full((250_000,), i) for i in range(3)}}
 
-    manifest, _ = in_gang(2, lambda gang: save_checkpoint(tmp_path, content(1, state), gang))
+    manifest, _ = in_gang(2, lambda process_group: save_checkpoint(tmp_path, content(1, state), process_group))
 
     found = load_checkpoint(tmp_path / directory_name(1))
     assert all(torch.equal(found.tensors[name], value) for name, value in state.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from training.checkpoint.spec import CheckpointSpec, save_is_due
+from headway.training.config.checkpoints import CheckpointSpec, save_is_due
 
 
 def due(spec, step, since_save_s=0.0, saved_step=0):

@@ -8,27 +8,27 @@ import threading
 import pytest
 import torch
 
-from data_contracts.errors import IntegrityError
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.checkpoint import file_image, save
+from headway.training.checkpoint.file_image import FileImage, make_header
+from headway.training.checkpoint.layout import committed_steps, directory_name
+from headway.training.checkpoint.save import Checkpointer
+from headway.training.checkpoint.staging import Staging
+from headway.training.checkpoint.verify import load_checkpoint
+from headway.training.config.optimizer import OptimizerSpec
+from headway.training.config.training_spec import RecipeSpec
+from headway.training.optimizers.elementwise import SGD, AdamW
+from headway.training.ranks.distributed import ProcessGroup
 from tests.waiting import DEADLINE_S
-from training.checkpoint import file_image, save
-from training.checkpoint.file_image import FileImage, make_header
-from training.checkpoint.layout import committed_steps, directory_name
-from training.checkpoint.save import Checkpointer
-from training.checkpoint.staging import Staging
-from training.checkpoint.verify import load_checkpoint
-from training.config import RecipeSpec
-from training.distributed import Gang
-from training.optimizers.elementwise import SGD, AdamW
-from training.optimizers.spec import OptimizerSpec
 
 LATE_COPIES = '''
 """The language model, whose moments are copied only once training waits for their copies."""
 
 import threading
 
-from training.checkpoint.file_image import FileImage
-from training.checkpoint.save import Checkpointer
-from training.recipes.language_model import LanguageModel as Late
+from headway.training.checkpoint.file_image import FileImage
+from headway.training.checkpoint.save import Checkpointer
+from headway.training.recipes.language_model import LanguageModel as Late
 
 copy, finish_staging = FileImage.copy, Checkpointer.finish_staging
 asked = threading.Event()
@@ -50,7 +50,7 @@ def ask(checkpointer):
 FileImage.copy, Checkpointer.finish_staging = copy_once_asked, ask
 '''
 
-ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
+ALONE = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
 CPU = torch.device("cpu")
 
 
@@ -111,7 +111,7 @@ def _change(tensors):
         value.add_(1)
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_every_update_of_a_run_waits_for_the_copies_of_the_save_before(project, tiny_training, tmp_path):
     (tmp_path / "late_recipe.py").write_text(LATE_COPIES)
     recipe = RecipeSpec(name="late_recipe:Late", model=tiny_training.recipe.model)

@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_contracts.errors import Superseded
-from tests.training.attempts import begin
-from tests.training.checkpoint.test_save import ALONE, WITH_LOST_MATE, LostMates
-from training.checkpoint.commit import Commit, Part, part_name
-from training.checkpoint.layout import (
+from headway.data_contracts.store.errors import Superseded
+from headway.training.checkpoint.commit import Commit, Part, part_name
+from headway.training.checkpoint.layout import (
     MANIFEST_NAME,
     PROOF_NAME,
     SEAL_NAME,
     committed_steps,
     directory_name,
 )
-from training.checkpoint.restore import TOKEN_PREFIX, require_shared
-from training.checkpoint.retention import discard_expired, discard_unfinished, sweep
-from training.checkpoint.save import Checkpointer, save_checkpoint
-from training.checkpoint.spec import CheckpointSpec
-from training.guards.roll_back import abandon_after
-from training.launch.mandate import Mandate
-from training.result import publish_result
+from headway.training.checkpoint.restore import TOKEN_PREFIX, require_shared
+from headway.training.checkpoint.retention import discard_expired, discard_unfinished, sweep
+from headway.training.checkpoint.save import Checkpointer, save_checkpoint
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.frozen.result import publish_result
+from headway.training.guards.roll_back import abandon_after
+from headway.training.launch.base.fence import AttemptFence
+from tests.training.attempts import begin
+from tests.training.checkpoint.test_save import ALONE, WITH_LOST_MATE, LostMates
 
 FILES = ("tensors-00000-of-00001.safetensors", PROOF_NAME, SEAL_NAME, MANIFEST_NAME)
 
@@ -35,7 +35,7 @@ def test_a_rename_that_comes_too_late_publishes_nothing_whoever_looked_before(
     tmp_path: Path, content, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The next attempt begins between the last look and the rename."""
-    mandate, real = begin(tmp_path, 1), Path.replace
+    fence, real = begin(tmp_path, 1), Path.replace
 
     def replace(path: Path, target: Path) -> Path:
         if Path(target).name == name:
@@ -46,12 +46,12 @@ def test_a_rename_that_comes_too_late_publishes_nothing_whoever_looked_before(
     checkpoints = tmp_path / "checkpoints"
     with (
         pytest.raises(Superseded, match="attempt 2 has begun"),
-        Checkpointer(checkpoints, ALONE, mandate=mandate) as checkpointer,
+        Checkpointer(checkpoints, ALONE, fence=fence) as checkpointer,
     ):
         checkpointer.save(content(3, {"w": torch.ones(5)}))
         newest = checkpointer.finish()
         assert newest is not None
-        publish_result(tmp_path, newest.run, newest, [], mandate)
+        publish_result(tmp_path, newest.run, newest, [], fence)
 
     published = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert name not in published
@@ -61,7 +61,7 @@ def test_a_rename_that_comes_too_late_publishes_nothing_whoever_looked_before(
 
 
 def test_who_is_superseded_clears_no_place_for_a_checkpoint(tmp_path: Path, content) -> None:
-    with Checkpointer(tmp_path / "checkpoints", ALONE, mandate=begin(tmp_path, 1)) as checkpointer:
+    with Checkpointer(tmp_path / "checkpoints", ALONE, fence=begin(tmp_path, 1)) as checkpointer:
         checkpointer.save(content(3, {"w": torch.ones(5)}))
         checkpointer.finish()
         begin(tmp_path, 2)
@@ -71,9 +71,9 @@ def test_who_is_superseded_clears_no_place_for_a_checkpoint(tmp_path: Path, cont
 
 
 def test_who_is_superseded_begins_no_save_on_any_rank(tmp_path: Path, content) -> None:
-    mandate = begin(tmp_path, 1)
+    fence = begin(tmp_path, 1)
     mate = LostMates(rank=1, world_size=2, device=torch.device("cpu"))
-    checkpointer = Checkpointer(tmp_path / "checkpoints", mate, mandate=mandate)
+    checkpointer = Checkpointer(tmp_path / "checkpoints", mate, fence=fence)
     begin(tmp_path, 2)
     with pytest.raises(Superseded):
         checkpointer.save(content(3, {"w": torch.ones(5)}))
@@ -81,11 +81,11 @@ def test_who_is_superseded_begins_no_save_on_any_rank(tmp_path: Path, content) -
 
 
 def test_who_is_superseded_takes_no_token_by_which_the_next_attempts_ranks_find_each_other(tmp_path: Path) -> None:
-    mandate, token = begin(tmp_path, 1), tmp_path / f"{TOKEN_PREFIX}next"
+    fence, token = begin(tmp_path, 1), tmp_path / f"{TOKEN_PREFIX}next"
     begin(tmp_path, 2)
     token.touch()
     with pytest.raises(Superseded):
-        require_shared(tmp_path, WITH_LOST_MATE, mandate)
+        require_shared(tmp_path, WITH_LOST_MATE, fence)
     assert token.exists()
 
 
@@ -99,7 +99,7 @@ def test_who_is_superseded_takes_no_part_that_the_next_attempts_ranks_have_writt
         world_size=2,
         parent=None,
         abandoned=threading.Event(),
-        mandate=begin(tmp_path, 1),
+        fence=begin(tmp_path, 1),
     )
     begin(tmp_path, 2)
     part = directory / part_name(1)
@@ -109,22 +109,22 @@ def test_who_is_superseded_takes_no_part_that_the_next_attempts_ranks_have_writt
     assert part.exists()
 
 
-def expire(run_dir: Path, mandate: Mandate) -> None:
-    discard_expired(run_dir / "checkpoints", CheckpointSpec(keep_last=2), known_good={9}, mandate=mandate)
+def expire(run_dir: Path, fence: AttemptFence) -> None:
+    discard_expired(run_dir / "checkpoints", CheckpointSpec(keep_last=2), known_good={9}, fence=fence)
 
 
-def save_again(run_dir: Path, mandate: Mandate) -> None:
-    discard_unfinished(run_dir / "checkpoints" / directory_name(12), mandate)
+def save_again(run_dir: Path, fence: AttemptFence) -> None:
+    discard_unfinished(run_dir / "checkpoints" / directory_name(12), fence)
 
 
 CLEARINGS = {
     "what has expired": expire,
     "what an interrupted save left": save_again,
-    "all that interrupted saves left": lambda run_dir, mandate: sweep(run_dir / "checkpoints", mandate),
-    "what is damaged": lambda run_dir, mandate: mandate.put_aside(
+    "all that interrupted saves left": lambda run_dir, fence: sweep(run_dir / "checkpoints", fence),
+    "what is damaged": lambda run_dir, fence: fence.quarantine(
         run_dir / "checkpoints" / directory_name(9), run_dir / "quarantine"
     ),
-    "what is to be done again": lambda run_dir, mandate: abandon_after(run_dir, 3, mandate),
+    "what is to be done again": lambda run_dir, fence: abandon_after(run_dir, 3, fence),
 }
 
 
@@ -138,7 +138,7 @@ def test_a_deletion_that_comes_too_late_takes_nothing_away_whoever_looked_before
         save_checkpoint(checkpoints, content(step, {"w": torch.ones(5)}), ALONE)
     (checkpoints / directory_name(12) / MANIFEST_NAME).unlink()
     as_it_was = sorted(checkpoints.rglob("*"))
-    mandate, real = begin(tmp_path, 1), Path.rename
+    fence, real = begin(tmp_path, 1), Path.rename
 
     def rename(path: Path, target: Path) -> Path:
         if path.parent == checkpoints:
@@ -148,7 +148,7 @@ def test_a_deletion_that_comes_too_late_takes_nothing_away_whoever_looked_before
     with monkeypatch.context() as late:
         late.setattr(Path, "rename", rename)
         with pytest.raises(Superseded, match="attempt 2 has begun"):
-            CLEARINGS[what](tmp_path, mandate)
+            CLEARINGS[what](tmp_path, fence)
     assert sorted(checkpoints.rglob("*")) == as_it_was
     assert not any((tmp_path / "quarantine").glob("*")) and not any((tmp_path / "abandoned").glob("*"))
 

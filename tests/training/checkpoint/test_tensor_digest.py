@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from data_contracts.errors import IntegrityError
-from training.checkpoint.pieces import Piece
-from training.checkpoint.save import save_checkpoint
-from training.checkpoint.tensor_digest import stored_tensors_sha256
-from training.result import tensors_sha256
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.checkpoint.pieces import Piece
+from headway.training.checkpoint.save import save_checkpoint
+from headway.training.checkpoint.tensor_digest import stored_tensors_sha256
+from headway.training.frozen.result import tensors_sha256
 
 WHOLE = {
     "model.columns": torch.arange(48, dtype=torch.float32).reshape(6, 8),
@@ -30,13 +30,16 @@ def of_rank(rank: int) -> dict[str, torch.Tensor | Piece]:
 def test_it_is_the_results_own_however_tensors_are_sliced(tmp_path, in_gang, content):
     for size, state in ((1, lambda _rank: WHOLE), (2, lambda _rank: WHOLE), (2, of_rank)):
         folder = tmp_path / f"{size}-{state.__name__}"
-        save = lambda gang, to=folder, of=state: save_checkpoint(to, content(1, of(gang.rank)), gang)  # noqa: E731
+
+        def save(process_group, to=folder, of=state):
+            return save_checkpoint(to, content(1, of(process_group.rank)), process_group)
+
         manifest = in_gang(size, save)[0]
         assert stored_tensors_sha256(folder / "step-00000001", manifest) == tensors_sha256(sorted(WHOLE.items()))
 
 
 def test_files_that_do_not_hold_what_the_layout_says_are_named(tmp_path, in_gang, content):
-    manifest = in_gang(1, lambda gang: save_checkpoint(tmp_path, content(1, WHOLE), gang))[0]
+    manifest = in_gang(1, lambda process_group: save_checkpoint(tmp_path, content(1, WHOLE), process_group))[0]
     directory = tmp_path / "step-00000001"
     first = manifest.layout[0].model_copy(update={"tensor": "model.none"})
     with pytest.raises(IntegrityError, match=r"does not hold model\.none as the layout says"):

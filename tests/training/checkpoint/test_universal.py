@@ -11,25 +11,23 @@ import pytest
 import torch
 from torch import nn
 
-from data_contracts.errors import IntegrityError
-from training.checkpoint.layout import directory_name
-from training.checkpoint.pieces import Piece
-from training.checkpoint.save import save_checkpoint
-from training.checkpoint.universal import export_model
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.checkpoint.layout import directory_name
+from headway.training.checkpoint.pieces import Piece
+from headway.training.checkpoint.save import save_checkpoint
+from headway.training.checkpoint.universal import export_model
 
 ELSEWHERE = """
 import json, sys
-for name in ("headway", "flows", "tasks", "training", "data_contracts"):
-    sys.modules[name] = None
+sys.modules["headway"] = None
 import torch
 from safetensors.torch import load_file
 config = json.load(open(sys.argv[1] + "/config.json"))
 fields = config["model"]["fields"]
 model = torch.nn.Sequential(torch.nn.Linear(fields["in"], fields["hidden"]), torch.nn.Linear(fields["hidden"], 1))
 model.load_state_dict(load_file(f"{sys.argv[1]}/{config['file']['name']}"))
-assert not any(sys.modules[name] for name in ("training", "data_contracts"))
 try:
-    import training.checkpoint
+    import headway.training.checkpoint
 except ImportError:
     print(json.dumps(model(torch.arange(6.0)).tolist()))
 """
@@ -47,16 +45,17 @@ def checkpoint(tmp_path, in_gang, content, model):
     """Kept by three ranks that cut the first weight by columns and hold the rest together."""
     whole = {f"model.{name}": value.detach() for name, value in model.state_dict().items()}
 
-    def live(gang):
-        columns = slice(2 * gang.rank, 2 * gang.rank + 2)
-        cut = Piece(local=whole["model.0.weight"][:, columns], global_shape=(5, 6), offsets=(0, 2 * gang.rank))
+    def live(process_group):
+        columns = slice(2 * process_group.rank, 2 * process_group.rank + 2)
+        cut = Piece(local=whole["model.0.weight"][:, columns], global_shape=(5, 6), offsets=(0, 2 * process_group.rank))
         state = {**whole, "model.0.weight": cut, "optimizer.mean.0.weight": torch.randn(500)}
-        return save_checkpoint(tmp_path, content(7, state), gang)
+        return save_checkpoint(tmp_path, content(7, state), process_group)
 
     in_gang(3, live)
     return tmp_path / directory_name(7)
 
 
+@pytest.mark.process
 def test_a_process_that_has_no_headway_loads_it_and_computes_the_same(tmp_path, checkpoint, model):
     out = tmp_path / "exported"
     export_model(checkpoint, out, FIELDS)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_contracts.documents import Link
-from data_contracts.errors import EnvironmentProblem
-from training.checkpoint import blocks, restore
-from training.checkpoint.layout import committed_steps, directory_name
-from training.checkpoint.restore import restore_newest
-from training.checkpoint.save import save_checkpoint
-from training.checkpoint.verify import load_checkpoint, verify_checkpoint
-from training.result import is_finished, publish_result
+from headway.data_contracts.store.documents import Link
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.training.checkpoint import blocks, restore
+from headway.training.checkpoint.layout import committed_steps, directory_name
+from headway.training.checkpoint.restore import restore_newest
+from headway.training.checkpoint.save import save_checkpoint
+from headway.training.checkpoint.verify import load_checkpoint, verify_checkpoint
+from headway.training.frozen.result import is_finished, publish_result
 
 STATE = {"model.w": torch.arange(600.0), "optimizer.m": torch.ones(600)}
 
@@ -28,7 +28,12 @@ def run_dir(tmp_path, in_gang, content, monkeypatch) -> Path:
     monkeypatch.setattr(blocks, "BLOCK_BYTES", 256)
     folder: Path = tmp_path / "run"
     for step in (1, 2):
-        in_gang(2, lambda gang, step=step: save_checkpoint(folder / "checkpoints", content(step, STATE), gang))
+        in_gang(
+            2,
+            lambda process_group, step=step: save_checkpoint(
+                folder / "checkpoints", content(step, STATE), process_group
+            ),
+        )
     return folder
 
 
@@ -46,7 +51,9 @@ def nothing_was_moved(run_dir: Path) -> bool:
 
 def restored(in_gang, run, run_dirs, **options):
     """What each rank restores, or raises, that has its own idea of the run's folder."""
-    return in_gang(len(run_dirs), lambda gang: restore_newest(run_dirs[gang.rank], run, gang, **options))
+    return in_gang(
+        len(run_dirs), lambda process_group: restore_newest(run_dirs[process_group.rank], run, process_group, **options)
+    )
 
 
 def test_ranks_that_do_not_share_the_folder_are_named_before_anything_is_read(run_dir, in_gang, run, tmp_path):
@@ -77,7 +84,7 @@ def test_a_rank_that_cannot_see_a_checkpoint_puts_none_aside(
     else:
         shutil.rmtree(newest)
         if lacks != "all":
-            in_gang(1, lambda gang: save_checkpoint(newest.parent, content(2, STATE), gang))
+            in_gang(1, lambda process_group: save_checkpoint(newest.parent, content(2, STATE), process_group))
 
     errors = restored(in_gang, run, [run_dir, other])
 
@@ -97,9 +104,9 @@ def test_wrong_bytes_that_another_rank_reads_as_right_ones_stop_the_run(run_dir,
             buffers[0][0] ^= 1
         return got
 
-    def restore_here(gang):
-        culprit.is_here = gang.rank == bad_rank
-        return restore_newest(run_dir, run, gang)
+    def restore_here(process_group):
+        culprit.is_here = process_group.rank == bad_rank
+        return restore_newest(run_dir, run, process_group)
 
     monkeypatch.setattr(os, "preadv", preadv)
     errors = in_gang(2, restore_here)
@@ -129,7 +136,7 @@ def test_a_checkpoint_that_lacks_a_file_is_not_read_in_part_either(run_dir):
     (there, lost) = sorted(load_checkpoint(directory).manifest.layout, key=lambda piece: piece.file)
     assert load_checkpoint(directory, prefix=there.tensor, rest="skip").tensors.keys() == {there.tensor}
     (directory / lost.file).unlink()
-    with pytest.raises(blocks.NotThere, match=lost.file):
+    with pytest.raises(blocks.BlockMissing, match=lost.file):
         load_checkpoint(directory, prefix=there.tensor, rest="skip")
 
 
@@ -145,13 +152,13 @@ def test_ranks_share_out_the_check_of_a_finished_run_and_agree(run_dir, in_gang,
     publish_result(run_dir, run, manifest, sorted(STATE.items()))
     read_by: dict[int, int] = {}
 
-    def finished(gang):
-        read_by[gang.rank] = 0
+    def finished(process_group):
+        read_by[process_group.rank] = 0
 
         def count():
-            read_by[gang.rank] += 1
+            read_by[process_group.rank] += 1
 
-        return is_finished(run_dir, run, gang, on_part=count)
+        return is_finished(run_dir, run, process_group, on_part=count)
 
     assert in_gang(1, finished) == [True]
     alone = read_by[0]
@@ -159,7 +166,9 @@ def test_ranks_share_out_the_check_of_a_finished_run_and_agree(run_dir, in_gang,
     assert sum(read_by.values()) == alone and max(read_by.values()) < alone
 
     stranger = Link(kind="run", sha256="f" * 64)
-    assert in_gang(1, lambda gang: is_finished(run_dir, stranger, gang)) == [False], "the result is another run's"
+    assert in_gang(1, lambda process_group: is_finished(run_dir, stranger, process_group)) == [False], (
+        "the result is another run's"
+    )
     publish_result(run_dir, run, manifest.model_copy(update={"num_samples": 0}), [])
     assert in_gang(2, finished) == [False] * 2, "good, and not the checkpoint that the result names"
     publish_result(run_dir, run, manifest, sorted(STATE.items()))

@@ -11,17 +11,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_contracts.digests import file_digest
-from data_contracts.documents import CheckpointManifest, DeviceFingerprint, Link
-from data_contracts.errors import ConfigError, EnvironmentProblem, IntegrityError
-from training.checkpoint.layout import committed_steps
-from training.checkpoint.pieces import pieces_of
-from training.checkpoint.restore import restore_newest
-from training.checkpoint.save import Content, save_checkpoint
-from training.checkpoint.verify import load_checkpoint, read_checkpoint, read_manifest, verify_checkpoint
-from training.distributed import Gang
+from headway.data_contracts.store.digests import file_digest
+from headway.data_contracts.store.documents import CheckpointManifest, DeviceFingerprint, Link
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, IntegrityError
+from headway.training.checkpoint import verify
+from headway.training.checkpoint.content import Content
+from headway.training.checkpoint.layout import committed_steps
+from headway.training.checkpoint.pieces import pieces_of
+from headway.training.checkpoint.restore import restore_newest
+from headway.training.checkpoint.save import save_checkpoint
+from headway.training.checkpoint.verify import load_checkpoint, read_checkpoint, read_manifest, verify_checkpoint
+from headway.training.ranks.distributed import ProcessGroup
 
-ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
+ALONE = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
 RUN = Link(kind="run", sha256="a" * 64)
 FINGERPRINT = DeviceFingerprint(device="cpu", machine="m", cpu_capability="c", torch="t", num_threads=1)
 
@@ -185,27 +187,27 @@ def test_a_manifest_that_was_forged_with_its_seal_still_has_to_match_its_files(c
     manifest = CheckpointManifest.from_bytes((directory / "manifest.json").read_bytes(), where="")
     other_type = tuple(piece.model_copy(update={"dtype": "float64"}) for piece in manifest.layout)
     no_proof = manifest.proof.model_copy(update={"file": "other.safetensors"})
-    for changes, said in (
+    for changes, message in (
         ({"layout": other_type}, "does not hold model"),
         ({"proof": no_proof}, "lists no proof batch"),
     ):
         wrong = manifest.model_copy(update=changes)
         (directory / "manifest.json").write_bytes(wrong.to_bytes())
         (directory / "manifest.sha256").write_text(f"{wrong.sha256}\n")
-        with pytest.raises(IntegrityError, match=said):
+        with pytest.raises(IntegrityError, match=message):
             verify_checkpoint(directory)
 
 
 def test_tensors_of_another_shape_or_type_than_a_model_wants_are_named_and_no_checkpoint_is_put_aside(checkpoints):
-    for name, wanted, said in (
+    for name, wanted, message in (
         ("model.weight", torch.zeros(7, 5), r"float32 \[7, 5\], and the checkpoint has float32 \[5, 7\]"),
         ("model.weight", torch.zeros(5, 7).bfloat16(), "as bfloat16"),
         ("model.head", torch.zeros(3), "none of that name"),
     ):
-        with pytest.raises(IntegrityError, match=said):
+        with pytest.raises(IntegrityError, match=message):
             restore_newest(checkpoints.parent, RUN, ALONE, state={name: wanted})
         piece = next(iter(pieces_of({name: wanted}).values())).slice(name)
-        with pytest.raises(IntegrityError, match=said):
+        with pytest.raises(IntegrityError, match=message):
             read_checkpoint(newest(checkpoints), read_manifest(newest(checkpoints)), wanted=[piece])
     assert committed_steps(checkpoints) == [10, 20]
     assert not (checkpoints.parent / "quarantine").exists()
@@ -224,7 +226,7 @@ def test_a_disk_that_gives_no_answer_is_told_and_no_checkpoint_is_put_aside(chec
     def broken(*_arguments):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(*((os, "preadv") if of == "tensors" else (Path, "read_bytes")), broken)
+    monkeypatch.setattr(*((os, "preadv") if of == "tensors" else (verify, "read_regular")), broken)
     with pytest.raises(EnvironmentProblem, match=r"Input/output error.*left where it is"):
         restore_newest(checkpoints.parent, RUN, ALONE)
     assert committed_steps(checkpoints) == [10, 20]
@@ -248,7 +250,7 @@ def test_a_full_disk_is_reported_as_such_and_older_checkpoints_stay_good(checkpo
     def no_space(path, *_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("data_contracts.publication.fsync_path", no_space)
+    monkeypatch.setattr("headway.data_contracts.store.publication.fsync_path", no_space)
     with pytest.raises(EnvironmentProblem, match="no space left"):
         save_checkpoint(checkpoints, content(30), ALONE)
     monkeypatch.undo()

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import safetensors.torch
+import xxhash
 
-from data_contracts.digests import sha256_bytes
-from data_contracts.documents import CheckpointManifest
+from headway.data_contracts.store.digests import sha256_bytes
+from headway.data_contracts.store.documents import CheckpointManifest
 from tests.waiting import DEADLINE_S
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def prove(project, checkpoint: Path, folder: Path) -> int:
         "--out",
         str(folder / "out.json"),
     ]
-    (rank,) = project.start_ranks("training.checkpoint.verify_worker", arguments, folder, world_size=1)
+    (rank,) = project.start_ranks("headway.training.programs.verify_worker", arguments, folder, world_size=1)
     return int(rank.wait(DEADLINE_S))
 
 
@@ -55,7 +56,15 @@ def test_weights_changed_along_with_every_digest_fail_the_proof(project, trained
     data = safetensors.torch.save(tensors)
     path.write_bytes(data)
     files = tuple(
-        file.model_copy(update={"sha256": sha256_bytes(data), "blake3": "", "size_bytes": len(data), "blocks": ()})
+        file.model_copy(
+            update={
+                "sha256": sha256_bytes(data),
+                "blake3": "",
+                "size_bytes": len(data),
+                "block_bytes": len(data),
+                "blocks": (xxhash.xxh3_128_hexdigest(data),),
+            }
+        )
         if file.name == path.name
         else file
         for file in manifest.files

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import pyarrow as pa
 import pytest
 
-from data_contracts.documents import FittedState, Link, ShardManifest
-from data_contracts.publication import Workspace
+from headway.data_contracts.store.documents import FittedState, Link, ShardManifest
+from headway.data_contracts.store.publication import Workspace
+from headway.training.config.shards import BytePairSpec, ShardSpec
+from headway.training.data.shards.sharding import fit, write_shards
+from headway.training.data.shards.splits import NO_ROWS, SourceRows
 from tests.training.data.own_words import Own
-from training.data.sharding import fit, write_shards
-from training.data.spec import BytePairSpec, ShardSpec
-from training.data.splits import NO_ROWS, SourceRows
 
 SNAPSHOT = Link(kind="snapshot", sha256="a" * 64)
 RECEIPT = Link(kind="receipt", sha256="b" * 64)

@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from data_contracts.documents import FittedState, Link, ShardManifest
-from data_contracts.publication import Workspace
-from training.code_archive import encoder_code
-from training.data.encoder_specs import OwnSpec
-from training.data.sharding import fit, write_shards
-from training.data.spec import ShardSpec
-from training.data.splits import NO_ROWS, SourceRows
+from headway.data_contracts.store.documents import FittedState, Link, ShardManifest
+from headway.data_contracts.store.publication import Workspace
+from headway.training.config.encoder_specs import CustomEncoderSpec
+from headway.training.config.shards import ShardSpec
+from headway.training.data.shards.sharding import fit, write_shards
+from headway.training.data.shards.splits import NO_ROWS, SourceRows
+from headway.training.frozen.code_archive import encoder_code
 
 SNAPSHOT, RECEIPT = Link(kind="snapshot", sha256="a" * 64), Link(kind="receipt", sha256="b" * 64)
 GOOD = """\
 import numpy as np
 
-from data_contracts.documents import Frozen, PayloadColumn
-from data_contracts.errors import DataError
-from training.data.own_protocol import Learnt
-from training.data.shapes import OwnShape
+from headway.data_contracts.store.documents import Frozen, PayloadColumn
+from headway.data_contracts.store.errors import DataError
+from headway.training.data.encode.custom_encoder import EncoderState
+from headway.training.config.shapes import CustomShape
 
 from .places import kinds_of
 
@@ -43,12 +43,12 @@ class Words:
         found = set()
         for batch in batches:
             found.update(kinds_of(batch))
-        return Learnt(sorted(found), {"kinds.txt": " ".join(sorted(found)).encode()})
+        return EncoderState(sorted(found), {"kinds.txt": " ".join(sorted(found)).encode()})
 
     def __init__(self, spec, learnt):
         self.spec, self.kinds = spec, learnt.files["kinds.txt"].decode().split()
         column = PayloadColumn(name="letters", dtype="uint8", shape=(spec.buckets,))
-        self.shape = OwnShape(columns=(column,), num_classes=len(self.kinds), facts={"kinds": self.kinds})
+        self.shape = CustomShape(columns=(column,), num_classes=len(self.kinds), facts={"kinds": self.kinds})
 
     def encode(self, batch):
         letters = np.zeros((batch.num_rows, self.spec.buckets), dtype=np.uint8)
@@ -65,9 +65,9 @@ def kinds_of(batch):
 TOKENS = """\
 import numpy as np
 
-from data_contracts.documents import Frozen
-from training.data.own_protocol import Learnt
-from training.data.shapes import TokenShape
+from headway.data_contracts.store.documents import Frozen
+from headway.training.data.encode.custom_encoder import EncoderState
+from headway.training.config.shapes import TokenShape
 
 
 class Letters:
@@ -77,7 +77,7 @@ class Letters:
 
     @classmethod
     def fit(cls, spec, batches):
-        return Learnt()
+        return EncoderState()
 
     def __init__(self, spec, learnt):
         pass
@@ -123,7 +123,7 @@ class Own(NamedTuple):
             (package / f"{name}.py").write_text(text)
 
     def spec(self, name: str = "my_words.encoder:Words", **options: Any) -> ShardSpec:
-        own = OwnSpec(name=name, options=options)
+        own = CustomEncoderSpec(name=name, options=options)
         return ShardSpec(encoder=own, num_groups=4, heldout_fraction=0.3, rows_per_shard=64, split_salt="words")
 
     def code(self, spec: ShardSpec) -> bytes:

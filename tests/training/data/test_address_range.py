@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.data.address_range import HUGE_PAGE_BYTES, MOST_ADDRESSES, AddressRange
+from headway.training.data.load.address_range import HUGE_PAGE_BYTES, MAX_ADDRESSES, AddressRange
 
 
 def files_of(folder: Path, sizes: list[int]) -> list[tuple[Path, int]]:
@@ -42,7 +42,7 @@ def test_widths_give_way_where_addresses_would_run_out(tmp_path: Path) -> None:
     files = files_of(tmp_path, [10, 20, 30])
     mapped = AddressRange(files, widths=[60, 1_000_003, 40])  # the prime alone would take 2 TB a file, with 60 thirty
     assert [start % 120 for start in mapped.starts] == [0, 0, 0]
-    assert mapped.array.size < MOST_ADDRESSES
+    assert mapped.array.size < MAX_ADDRESSES
     assert [mapped.file(number).size for number in range(3)] == [10, 20, 30]
 
 
@@ -54,6 +54,7 @@ def test_records_of_any_width_lie_at_any_step(tmp_path: Path) -> None:
     assert not mapped.records(60, every_bytes=60).flags.writeable
 
 
+@pytest.mark.process
 def test_the_range_is_given_back_with_its_last_array(tmp_path: Path) -> None:
     files = files_of(tmp_path, [5000, 70])
     view = AddressRange(files).array[:10]

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from data_contracts.documents import Link, PayloadColumn, Shard, ShardGroup, ShardManifest
-from data_contracts.publication import Workspace
-from training.data import block_gather
-from training.data.block_gather import BlockGather
-from training.data.loader import ShardReader
-from training.data.order_spec import OrderSpec
-from training.data.parquet_payload import payload_of, write_shard
-from training.data.sample_order import sample_order
+from headway.data_contracts.store.documents import Link, PayloadColumn, Shard, ShardGroup, ShardManifest
+from headway.data_contracts.store.publication import Workspace
+from headway.training.config.order_spec import OrderSpec
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.data.order import block_gather
+from headway.training.data.order.block_gather import BlockGather
+from headway.training.data.order.sample_order import sample_order
+from headway.training.data.shards.parquet_payload import payload_of, write_shard
 
 NOTHING = "0" * 64
 COLUMN = PayloadColumn(name="number", dtype="int64", shape=(1,))

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_contracts.documents import PayloadColumn
-from data_contracts.errors import EnvironmentProblem
-from training.data import bucket_shuffle
-from training.data.bucket_shuffle import BucketShuffle, ShuffledRows, sorting_order
-from training.data.splitmix import U64, shuffled, splitmix64
+from headway.data_contracts.store.documents import PayloadColumn
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.training.data.shards import bucket_shuffle
+from headway.training.data.shards.bucket_shuffle import BucketShuffle, ShuffledRows, sorting_order
+from headway.training.data.splitmix import U64, shuffled, splitmix64
 
 COLUMNS = (PayloadColumn(name="x", dtype="uint8", shape=(3,)), PayloadColumn(name="y", dtype="int32", shape=()))
 ROW_BYTES = 7 + bucket_shuffle.BOOKKEEPING_BYTES
@@ -101,6 +101,7 @@ def test_a_scratch_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
         shuffle(np.arange(1000, dtype=np.uint64), 50, tmp_path / "gone")
 
 
+@pytest.mark.process
 def test_a_file_that_may_grow_no_more_is_named_as_full(tmp_path: Path) -> None:
     """The kernel's own refusal, in a process whose files may have 4 KB."""
     program = (

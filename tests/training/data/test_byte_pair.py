@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
-from data_contracts.errors import IntegrityError
-from training.data import byte_pair
-from training.data.byte_pair import BytePairEncoder, decode_tokens, fit_byte_pair, token_bytes
-from training.data.packing import EOT_ID, PAD_ID
-from training.data.spec import BytePairSpec
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.config.shards import BytePairSpec
+from headway.training.data.encode import byte_pair
+from headway.training.data.encode.byte_pair import BytePairEncoder, decode_tokens, fit_byte_pair, token_bytes
+from headway.training.data.encode.packing import EOT_ID, PAD_ID
 
 SPEC = BytePairSpec(vocab_size=600, sequence_tokens=64)
 TEXT = Path(byte_pair.__file__).read_bytes()

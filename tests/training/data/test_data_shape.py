@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from data_contracts.errors import IntegrityError
-from training.data.data_shape import data_shape
-from training.data.shapes import ImageShape, TabularNumberShape, TabularShape, TokenShape
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.config.shapes import ImageShape, TabularNumberShape, TabularShape, TokenShape
+from headway.training.data.encode.data_shape import data_shape
 
 LABEL = {"column": "y", "values": ["a", "b", "c"]}
 
@@ -42,9 +42,9 @@ def test_statistics_of_another_encoder_are_refused() -> None:
         data_shape({"kind": "tabular", "numeric": ["a"], "label": "y"}, None)
 
 
+@pytest.mark.process
 def test_nothing_heavy_is_imported() -> None:
-    program = (
-        "import sys, training.data.data_shape; print({'torch', 'pyarrow', 'tokenizers', 'pandas'} & {*sys.modules})"
-    )
+    heavy = "{'torch', 'pyarrow', 'tokenizers', 'pandas'}"
+    program = f"import sys, headway.training.data.encode.data_shape; print({heavy} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from training.data.device_copy import DeviceCopy, to_tensors
+from headway.training.data.load.device_copy import DeviceCopy, to_tensors
 
 CPU = torch.device("cpu")
 

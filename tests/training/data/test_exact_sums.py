@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.data.exact_sums import LARGEST, ExactSum, exact_squares
+from headway.training.data.encode.exact_sums import LARGEST, ExactSum, exact_squares
 
 FINITE = st.floats(-(LARGEST**2), LARGEST**2)
 

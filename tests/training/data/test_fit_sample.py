@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from training.data.blocks import SourceBlock
-from training.data.encoder_specs import BytePairSpec
-from training.data.encoders import fit_encoder
-from training.data.fit_sample import FitSample, sample_line
+from headway.training.config.encoder_specs import BytePairSpec
+from headway.training.data.encode.blocks import SourceBlock
+from headway.training.data.encode.encoders import fit_encoder
+from headway.training.data.encode.fit_sample import FitSample, sample_line
 
 DOCUMENTS = {f"{number}.txt": f"document {number} ".encode() * (1 + number % 7) for number in range(200)}
 ALL_BYTES = sum(map(len, DOCUMENTS.values()))
@@ -47,8 +47,8 @@ def test_above_it_as_many_bytes_are_as_asked_and_it_is_on_record() -> None:
     }
     cut = [document for document in documents if document not in DOCUMENTS.values()]
     assert len(cut) <= 1, "the last one alone is cut"
-    said = sample_line({"sample": sample.account})
-    assert said.startswith(f"fitted on {len(documents)} of 200 documents")
+    message = sample_line({"sample": sample.account})
+    assert message.startswith(f"fitted on {len(documents)} of 200 documents")
 
 
 @pytest.mark.parametrize("limit_bytes", [1, 137, 1000, 5000])

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from data_contracts.errors import DataError
-from tasks.pipeline_split import pipeline_split
-from training.data.row_blocks import blocks_of, listed_without_rows
-from training.data.spec import HELDOUT, TRAIN, ShardSpec
-from training.data.splits import NO_ROWS, SourceRows, plan_groups, within_fraction
+from headway.data_contracts.store.errors import DataError
+from headway.tasks.rows.pipeline_split import pipeline_split
+from headway.training.config.shards import HELDOUT, TRAIN, ShardSpec
+from headway.training.data.shards.row_blocks import blocks_of, listed_without_rows
+from headway.training.data.shards.splits import NO_ROWS, SourceRows, plan_groups, within_fraction
 
 PARTS = ["train", "valid", "test", "train", None]
 
@@ -50,10 +50,12 @@ def test_what_no_split_lists_trains_if_only_what_is_held_out_is_listed() -> None
     assert rows_of(by_column(heldout=["test"]), source(PARTS)) == {TRAIN: [0, 1, 3, 4], HELDOUT: [2]}
 
 
-@pytest.mark.parametrize(("values", "said"), [(PARTS[:4], "'valid' in 1 row"), ([*PARTS[:1], None], "null in 1 row")])
-def test_a_value_that_no_split_lists_is_refused_or_left_out_as_asked(values: list[Any], said: str) -> None:
+@pytest.mark.parametrize(
+    ("values", "message"), [(PARTS[:4], "'valid' in 1 row"), ([*PARTS[:1], None], "null in 1 row")]
+)
+def test_a_value_that_no_split_lists_is_refused_or_left_out_as_asked(values: list[Any], message: str) -> None:
     listed = {"train": ["train"], "heldout": ["test"]}
-    with pytest.raises(DataError, match=rf"a\.csv: column 'part' is {said}, which neither split lists.*leave_out"):
+    with pytest.raises(DataError, match=rf"a\.csv: column 'part' is {message}, which neither split lists.*leave_out"):
         rows_of(by_column(**listed), source(values))
     assert rows_of(by_column(**listed, others="leave_out"), source(PARTS)) == {TRAIN: [0, 3], HELDOUT: [2]}
 
@@ -81,7 +83,7 @@ def test_a_number_is_no_text_and_no_truth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("listed", "values", "said"),
+    ("listed", "values", "message"),
     [
         ({"heldout": ["valid", "tset"]}, PARTS, r"no row has 'tset' in column 'part'.*'test' \(1 row\)"),
         ({"train": ["train"], "heldout": ["test", "Valid"], "others": "leave_out"}, PARTS, "'Valid'.*'valid'"),
@@ -91,9 +93,9 @@ def test_a_number_is_no_text_and_no_truth() -> None:
     ],
 )
 def test_a_value_that_no_row_has_is_refused_where_it_looks_misspelt_or_leaves_a_split_empty(
-    listed: dict[str, Any], values: list[Any], said: str
+    listed: dict[str, Any], values: list[Any], message: str
 ) -> None:
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         listed_without_rows([source(values[:2]), source(values[2:])], by_column(**listed))
 
 

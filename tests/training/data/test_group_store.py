@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import EnvironmentProblem
-from data_contracts.publication import Workspace
-from training.data.group_store import EveryByte, GroupRecord, record_path
-from training.data.group_store import find_group as find_with
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.data_contracts.store.publication import Workspace
+from headway.training.data.shards.group_store import GroupRecord, UncachedDigests, record_path
+from headway.training.data.shards.group_store import find_group as find_with
 
 NOBODY = 65534
 
 
 def find_group(workspace: Workspace, key: str) -> GroupRecord | None:
-    return find_with(workspace, key, EveryByte())
+    return find_with(workspace, key, UncachedDigests())
 
 
 def keys(built: Any) -> list[str]:

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data_contracts.errors import DataError
-from training.data.blocks import SourceBlock
-from training.data.encoder_specs import ImageSpec
-from training.data.images import ImageEncoder, ImageFit
+from headway.data_contracts.store.errors import DataError
+from headway.training.config.encoder_specs import ImageEncoderSpec
+from headway.training.data.encode.blocks import SourceBlock
+from headway.training.data.encode.images import ImageEncoder, ImageFit
 
 RANDOM = np.random.default_rng(0)
 PICTURES = RANDOM.integers(0, 17, (40, 6))
@@ -31,11 +31,11 @@ def whole(kind: pa.DataType, pictures: np.ndarray) -> dict[str, Any]:
     return {"image": pa.array(values, kind), "label": LABELS[: len(pictures)]}
 
 
-def spec_of(*pixels: str, max_value: float = 16) -> ImageSpec:
-    return ImageSpec(pixels=pixels, shape=(2, 3), max_value=max_value)
+def spec_of(*pixels: str, max_value: float = 16) -> ImageEncoderSpec:
+    return ImageEncoderSpec(pixels=pixels, shape=(2, 3), max_value=max_value)
 
 
-def encoder(spec: ImageSpec, held: SourceBlock) -> ImageEncoder:
+def encoder(spec: ImageEncoderSpec, held: SourceBlock) -> ImageEncoder:
     fit = ImageFit(spec)
     fit.add(held)
     return ImageEncoder(spec, fit.statistics())

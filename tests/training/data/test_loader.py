@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_contracts.documents import Link, ShardManifest
-from data_contracts.errors import ConfigError, IntegrityError
-from data_contracts.published_files import document_path
-from training.data import parquet_payload
-from training.data.loader import ShardReader
-from training.data.spec import SPLITS, TRAIN
+from headway.data_contracts.store.documents import Link, ShardManifest
+from headway.data_contracts.store.errors import ConfigError, IntegrityError
+from headway.data_contracts.store.published_files import document_path
+from headway.training.config.shards import SPLITS, TRAIN
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.data.shards import parquet_payload
 
 
 def as_arrow_reads(built: Any, split: str) -> dict[str, np.ndarray]:
@@ -45,6 +45,7 @@ def test_rows_are_those_that_arrow_reads_in_manifest_order(shared: Any, split: s
         assert np.array_equal(values, expected[name])
 
 
+@pytest.mark.process
 @given(st.data())
 def test_any_rows_in_any_order_are_gathered(shared: Any, data: st.DataObject) -> None:
     reader = opened(shared)
@@ -224,15 +225,19 @@ def test_a_manifest_is_opened_by_its_link_or_not_at_all(built: Any) -> None:
         ShardReader.open(built.workspace, link, TRAIN)
 
 
+@pytest.mark.process
 def test_a_rank_loads_without_any_parquet_reader_tokenizer_or_torch() -> None:
     code = (
-        "import sys, training.data.loader, training.data.sample_order, training.data.prefetch, training.data.packing, "
-        "training.data.spec; print([name for name in ('pyarrow', 'tokenizers', 'torch', 'prefect', 'mlflow', 'pandas', "
-        "'duckdb') if name in sys.modules])"
+        "import sys, headway.training.data.load.shard_reader, headway.training.data.order.sample_order\n"
+        "import headway.training.data.load.prefetch, headway.training.data.encode.packing\n"
+        "import headway.training.config.shards\n"
+        "print([name for name in ('pyarrow', 'tokenizers', 'torch', 'prefect', 'mlflow', 'pandas', 'duckdb') "
+        "if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
+@pytest.mark.process
 @given(st.data())
 def test_located_rows_are_read_in_parts(shared: Any, data: st.DataObject) -> None:
     reader = opened(shared)

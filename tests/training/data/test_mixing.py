@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.data.mixing import MixedOrder, MixingSchedule
-from training.data.order import ExactOrder
+from headway.training.data.order.exact_order import ExactOrder
+from headway.training.data.order.mixing import MixedOrder, MixingSchedule
 
 WEIGHTS = st.lists(st.integers(1, 40), min_size=1, max_size=6)
 

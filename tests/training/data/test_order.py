@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from training.data.order import BLOCK_ROWS, MAX_POSITION, MAX_ROWS, ExactOrder
+from headway.training.data.order.exact_order import BLOCK_ROWS, MAX_POSITION, MAX_ROWS, ExactOrder
 
 ROWS = st.integers(1, 400)
 SEEDS = st.integers(0, 2**63)

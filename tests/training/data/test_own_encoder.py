@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_contracts.errors import IntegrityError
-from data_contracts.publication import Workspace
+from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.publication import Workspace
+from headway.training.config.shapes import CustomShape, TokenShape
+from headway.training.data.encode.data_shape import data_shape
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.evaluation.measures import CLASSES, TEXT, metric_set_for, target_of
+from headway.training.evaluation.scorers import token_sizes_bytes
 from tests.training.data.own_words import PLACES, TOKENS, Own, documents
-from training.data.data_shape import data_shape
-from training.data.loader import ShardReader
-from training.data.shapes import OwnShape, TokenShape
-from training.measures import CLASSES, TEXT, target_of, yardstick_for
-from training.scorers import token_sizes_bytes
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture
@@ -30,13 +32,13 @@ def test_rows_are_what_the_encoder_makes_of_them_and_its_state_says_what_they_ar
     fitted = own.fit(spec)
     manifest = own.shards(spec, fitted)
     shape = data_shape(manifest.spec["encoder"], fitted.statistics)
-    assert isinstance(shape, OwnShape) and shape.facts == {"kinds": ["fruit", "root"]}
+    assert isinstance(shape, CustomShape) and shape.facts == {"kinds": ["fruit", "root"]}
     assert {column.name: (column.dtype, column.shape) for column in manifest.columns} == {
         "letters": ("uint8", (8,)),
         "label": ("int32", (1,)),
     }
     assert {file.path.rpartition("/")[2] for file in fitted.files} == {"encoder.zip", "kinds.txt"}
-    assert yardstick_for(own.workspace, manifest) is CLASSES
+    assert metric_set_for(own.workspace, manifest) is CLASSES
     encoder = manifest.spec["encoder"]
     assert target_of(encoder, fitted.statistics) == "the class of my_words.encoder:Words"
     named = target_of(encoder, {**fitted.statistics, "target": "kind"})
@@ -110,7 +112,7 @@ def test_tokens_of_an_own_tokenizer_are_packed_and_judged_in_bits_a_byte(own: Ow
     fitted = own.fit(spec)
     manifest = own.shards(spec, fitted)
     assert data_shape(manifest.spec["encoder"], fitted.statistics) == TokenShape(vocab_size=130, context_tokens=8)
-    assert yardstick_for(own.workspace, manifest) is TEXT
+    assert metric_set_for(own.workspace, manifest) is TEXT
     held = [name for each in manifest.groups if each.split == "heldout" for name in each.documents]
     words = [
         word
@@ -128,7 +130,7 @@ def test_tokens_of_an_own_tokenizer_are_packed_and_judged_in_bits_a_byte(own: Ow
 
 def test_what_the_sample_is_too_small_to_teach_is_learnt_from_all_rows(own: Own) -> None:
     own.write(
-        "        return Learnt(sorted",
-        "        if batch.num_rows and len(found) < 2: raise DataError('one kind')\n        return Learnt(sorted",
+        "        return EncoderState(sorted",
+        "        if batch.num_rows and len(found) < 2: raise DataError('one kind')\n        return EncoderState(sorted",
     )
-    assert own.fit(own.spec()).statistics["learnt"] == ["fruit", "root"]
+    assert own.fit(own.spec()).statistics["fitted"] == ["fruit", "root"]

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from data_contracts.errors import ConfigError, DataError
+from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.training.config.encoder_specs import CustomEncoderSpec
+from headway.training.data.encode.host import HostedCode
+from headway.training.data.encode.hosted_encoder import check_custom_encoder
+from headway.training.launch.base.process_tree import ALREADY_DEAD, process_state
 from tests.training.data.own_words import Own, rows
-from training.data.encoder_host import Guest
-from training.data.encoder_specs import OwnSpec
-from training.data.hosted_encoder import check_own_encoder
-from training.launch.process_tree import ALREADY_DEAD, process_state
+
+pytestmark = pytest.mark.process
 
 
 @pytest.mark.parametrize(
@@ -36,13 +38,13 @@ def test_an_encoder_that_is_no_function_of_its_rows_is_refused_before_all_are_re
 
 
 @pytest.fixture
-def guest(own: Own, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Guest]]:
+def guest(own: Own, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], HostedCode]]:
     """The encoder in this process and from an archive, as in its own."""
 
-    def made() -> Guest:
+    def made() -> HostedCode:
         (own.root / "encoder.zip").write_bytes(own.code(own.spec()))
         monkeypatch.syspath_prepend(str(own.root / "encoder.zip"))
-        return Guest("my_words.encoder:Words", {})
+        return HostedCode("my_words.encoder:Words", {})
 
     yield made
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_words"]:
@@ -67,8 +69,8 @@ def guest(own: Own, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Gu
             ["Words is no encoder: it has no method encode", "encoder.py:16"],
         ),
         ("    @classmethod\n", "", ["fit is no classmethod", "encoder.py:19"]),
-        ("return Learnt(", "return (", ["fit returned a tuple, not Learnt", "encoder.py:19"]),
-        ("Learnt(sorted(found)", "Learnt({1.5: found}", ["no JSON value"]),
+        ("return EncoderState(", "return (", ["fit returned a tuple, not EncoderState", "encoder.py:19"]),
+        ("EncoderState(sorted(found)", "EncoderState({1.5: found}", ["no JSON value"]),
         ('"kinds.txt":', '"../kinds.txt":', ["'../kinds.txt', which is no plain name"]),
         ("spec_type = Options", "spec_type = dict", ["its spec_type is no Frozen model"]),
         ("self.kinds.index(kind)", "self.kinds.idx(kind)", ["no attribute 'idx'", "encoder.py:36"]),
@@ -82,7 +84,7 @@ def guest(own: Own, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Gu
     ],
 )
 def test_a_wrong_encoder_is_refused_by_name_and_line(
-    own: Own, guest: Callable[[], Guest], old: str, new: str, words: list[str]
+    own: Own, guest: Callable[[], HostedCode], old: str, new: str, words: list[str]
 ) -> None:
     own.write(old, new)
     with pytest.raises(ConfigError) as told:
@@ -106,9 +108,9 @@ def test_options_that_it_does_not_know_are_refused_with_the_nearest_name(own: Ow
         ({"buckets": "many"}, "shards.encoder.options.buckets: Input should be a valid integer"),
     ):
         spec = own.spec(**options).encoder
-        assert isinstance(spec, OwnSpec)
+        assert isinstance(spec, CustomEncoderSpec)
         with pytest.raises(ConfigError, match="shards") as told:
-            check_own_encoder(spec, own.code(own.spec()))
+            check_custom_encoder(spec, own.code(own.spec()))
         assert words in str(told.value)
 
 
@@ -118,14 +120,14 @@ def test_options_that_it_does_not_know_are_refused_with_the_nearest_name(own: Ow
         ("my_wrods.encoder:Words", "no package 'my_wrods'"),
         ("my_words.encodr:Words", "no module 'my_words.encodr'. Did you mean my_words.encoder?"),
         ("my_words.encoder:Word", "my_words.encoder defines no class 'Word'"),
-        ("training.data.images:ImageEncoder", "the encoder's package 'training' has the name of one of Headway's own"),
+        ("headway.training.data.encode.images:ImageEncoder", "the encoder's package has Headway's own name"),
     ],
 )
 def test_an_encoder_that_is_not_there_is_named(own: Own, name: str, words: str) -> None:
     spec = own.spec(name)
     with pytest.raises(ConfigError) as told:
-        assert isinstance(spec.encoder, OwnSpec)
-        check_own_encoder(spec.encoder, own.code(spec))
+        assert isinstance(spec.encoder, CustomEncoderSpec)
+        check_custom_encoder(spec.encoder, own.code(spec))
     assert words in f"{told.value.what} {told.value.advice}"
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.data.packing import EOT_ID, PAD_ID, Packed, Packer, Tokens, document_of_positions, unpack
+from headway.training.data.encode.packing import EOT_ID, PAD_ID, Packed, Packer, Tokens, document_of_positions, unpack
 
 DOCUMENTS = st.lists(st.lists(st.integers(2, 65535), max_size=40), min_size=1, max_size=12)
 

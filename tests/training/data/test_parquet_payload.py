@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_contracts.documents import PayloadColumn, RowGroup
-from training.data import parquet_payload
-from training.data.parquet_payload import Bytes2D, payload_of, write_shard
-from training.data.spec import Codec
+from headway.data_contracts.store.documents import PayloadColumn, RowGroup
+from headway.training.config.shards import Codec
+from headway.training.data.shards import parquet_payload
+from headway.training.data.shards.parquet_payload import Bytes2D, payload_of, write_shard
 
 COLUMNS = (PayloadColumn(name="x", dtype="uint16", shape=(3,)), PayloadColumn(name="y", dtype="int32", shape=(1,)))
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import EnvironmentProblem
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.training.data.load.prefetch import Prefetcher
 from tests.waiting import DEADLINE_S, wait_until
-from training.data.prefetch import Prefetcher
 
 
 def prefetcher(produce: Callable[[int], Any], *, max_bytes: int = 4, **options: Any) -> Prefetcher[Any]:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.data.row_groups import RowGroupTable
+from headway.training.data.load.row_groups import RowGroupTable
 
 SIZES = st.lists(st.one_of(st.integers(0, 3), st.integers(1, 200)), min_size=1, max_size=80).filter(any)
 

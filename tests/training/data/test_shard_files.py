@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data_contracts.errors import ConfigError, EnvironmentProblem, IntegrityError
-from data_contracts.object_store import Patience
-from data_contracts.publication import Workspace
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, IntegrityError
+from headway.data_contracts.store.object_store import Patience
+from headway.data_contracts.store.publication import Workspace
+from headway.training.config.loader_spec import LoaderSpec
+from headway.training.config.shards import TRAIN
+from headway.training.data.load import shard_files
+from headway.training.data.load.address_range import AddressRange
+from headway.training.data.load.shard_reader import ShardReader
 from tests.waiting import DEADLINE_S
-from training.data import shard_files
-from training.data.address_range import AddressRange
-from training.data.loader import ShardReader
-from training.data.loader_spec import LoaderSpec
-from training.data.spec import TRAIN
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 HASTY = Patience(deadline_s=0.3, first_wait_s=0.01, longest_wait_s=0.02)
@@ -177,10 +177,10 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import faulty_store
-from data_contracts.documents import ShardManifest
-from data_contracts.publication import Workspace
-from training.data.loader_spec import LoaderSpec
-from training.data.shard_files import ShardFiles
+from headway.data_contracts.store.documents import ShardManifest
+from headway.data_contracts.store.publication import Workspace
+from headway.training.config.loader_spec import LoaderSpec
+from headway.training.data.load.shard_files import ShardFiles
 faulty_store.register()
 manifest = ShardManifest.from_bytes(Path(sys.argv[3]).read_bytes(), where="manifest")
 def hold():
@@ -207,16 +207,18 @@ def rank(remote: Workspace, built: Any, caching: LoaderSpec, tmp_path: Path, hol
     )
 
 
+@pytest.mark.process
 def test_ranks_of_a_node_share_the_work_of_fetching(
     remote: Workspace, built: Any, caching: LoaderSpec, tmp_path: Path
 ) -> None:
     ranks = [rank(remote, built, caching, tmp_path, hold_at=0) for _ in range(2)]
-    said = [process.communicate(timeout=DEADLINE_S)[0].split() for process in ranks]
+    message = [process.communicate(timeout=DEADLINE_S)[0].split() for process in ranks]
     shards = [shard for group in built.manifest.groups if group.split == TRAIN for shard in group.shards]
-    assert sum(int(num_reads) for num_reads, _ in said) == len(shards)
-    assert {int(size) for _, size in said} == {sum(shard.file.size_bytes for shard in shards)}
+    assert sum(int(num_reads) for num_reads, _ in message) == len(shards)
+    assert {int(size) for _, size in message} == {sum(shard.file.size_bytes for shard in shards)}
 
 
+@pytest.mark.process
 def test_a_rank_killed_while_it_fetches_leaves_nothing_half_and_holds_up_nobody(
     remote: Workspace, built: Any, caching: LoaderSpec, tmp_path: Path
 ) -> None:

@@ -13,19 +13,19 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from data_contracts.digests import sha256_bytes, sha256_file
-from data_contracts.documents import ShardGroup
-from data_contracts.errors import ConfigError, DataError, IntegrityError
-from data_contracts.publication import Workspace
-from training.data.byte_pair import decode_tokens, token_bytes
-from training.data.encoders import fitted_file
-from training.data.group_writer import row_seed
-from training.data.loader import ShardReader
-from training.data.packing import PAD_ID, unpack
-from training.data.sharding import fit, write_shards
-from training.data.spec import HELDOUT, SPLITS, TRAIN, ShardSpec
-from training.data.splitmix import shuffled
-from training.data.splits import SourceRows, group_of, split_of
+from headway.data_contracts.store.digests import sha256_bytes, sha256_file
+from headway.data_contracts.store.documents import ShardGroup
+from headway.data_contracts.store.errors import ConfigError, DataError, IntegrityError
+from headway.data_contracts.store.publication import Workspace
+from headway.training.config.shards import HELDOUT, SPLITS, TRAIN, ShardSpec
+from headway.training.data.encode.byte_pair import decode_tokens, token_bytes
+from headway.training.data.encode.encoders import fitted_file
+from headway.training.data.encode.packing import PAD_ID, unpack
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.data.shards.group_writer import row_seed
+from headway.training.data.shards.sharding import fit, write_shards
+from headway.training.data.shards.splits import SourceRows, group_of, split_of
+from headway.training.data.splitmix import shuffled
 
 DocumentsOf = Callable[[dict[str, bytes]], list[SourceRows]]
 
@@ -33,12 +33,12 @@ PROGRAM = """
 import functools, hashlib, os, random, signal, sys
 from pathlib import Path
 import pyarrow as pa
-from data_contracts import publication
-from data_contracts.documents import Link
-from data_contracts.publication import Workspace
-from training.data.sharding import fit, write_shards
-from training.data.spec import ShardSpec
-from training.data.splits import NO_ROWS, SourceRows
+from headway.data_contracts.store import publication
+from headway.data_contracts.store.documents import Link
+from headway.data_contracts.store.publication import Workspace
+from headway.training.data.shards.sharding import fit, write_shards
+from headway.training.config.shards import ShardSpec
+from headway.training.data.shards.splits import NO_ROWS, SourceRows
 
 source, root, num_threads, order_seed, spec, fatal, fatal_count = sys.argv[1:]
 
@@ -139,7 +139,7 @@ def test_rows_are_shuffled_inside_their_group(shared: Any) -> None:
     assert 0.3 < np.mean(np.diff(owners) < 0) < 0.7
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_bytes_do_not_depend_on_threads_listing_order_or_hash_seed(
     source: Path, tmp_path: Path, spec: ShardSpec
 ) -> None:
@@ -151,7 +151,7 @@ def test_bytes_do_not_depend_on_threads_listing_order_or_hash_seed(
     assert any(path.startswith("documents/manifest/") for path in trees[0])
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.parametrize(("fatal", "count"), [(".parquet", 3), ("group.json", 1), ("group.json", 4)])
 def test_a_killed_writer_vouches_for_nothing_unfinished_and_the_next_run_completes(
     source: Path, tmp_path: Path, spec: ShardSpec, fatal: str, count: int

@@ -17,16 +17,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.digest_cache import DigestCache
-from data_contracts.digests import sha256_file
-from data_contracts.documents import FittedState, Link, ShardManifest
-from data_contracts.errors import ConfigError, DataError, EnvironmentProblem
-from data_contracts.publication import Workspace
-from training.data import group_writer
-from training.data.loader import ShardReader
-from training.data.sharding import fit, write_shards
-from training.data.spec import HELDOUT, SPLITS, TRAIN, ShardSpec, SkewLimits
-from training.data.splits import NO_ROWS, SourceRows
+from headway.data_contracts.store.digests import sha256_file
+from headway.data_contracts.store.documents import FittedState, Link, ShardManifest
+from headway.data_contracts.store.errors import ConfigError, DataError, EnvironmentProblem
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.training.config.shards import HELDOUT, SPLITS, TRAIN, ShardSpec, SkewLimits
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.data.shards import group_writer
+from headway.training.data.shards.sharding import fit, write_shards
+from headway.training.data.shards.splits import NO_ROWS, SourceRows
 
 LINKS = {"snapshot": Link(kind="snapshot", sha256="a" * 64), "receipt": Link(kind="receipt", sha256="b" * 64)}
 SPEC = ShardSpec.model_validate(
@@ -75,14 +75,14 @@ def read(path: Path, batch_rows: int) -> Iterator[pa.RecordBatch]:
         yield from file.iter_batches(batch_rows)
 
 
-def sources_of(folder: Path, left_out: dict[str, list[int]] | None = None, batch_rows: int = 64) -> list[SourceRows]:
+def sources_of(folder: Path, excluded: dict[str, list[int]] | None = None, batch_rows: int = 64) -> list[SourceRows]:
     return [
         SourceRows(
             path=(relative := path.relative_to(folder).as_posix()),
             sha256=sha256_file(path),
             size_bytes=path.stat().st_size,
             num_rows=pq.read_metadata(path).num_rows,
-            left_out=np.array((left_out or {}).get(relative, NO_ROWS), dtype=np.int64),
+            excluded=np.array((excluded or {}).get(relative, NO_ROWS), dtype=np.int64),
             read=partial(read, path, batch_rows),
         )
         for path in sorted(folder.rglob("*.parquet"))
@@ -321,7 +321,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import test_sharding_tables as tables
-from training.data import bucket_shuffle, group_writer
+from headway.training.data.shards import bucket_shuffle, group_writer
 
 source, root, fatal, budget = Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4], int(sys.argv[5])
 shuffle, count = group_writer.BucketShuffle, [0]
@@ -345,7 +345,7 @@ tables.shard(root, tables.sources_of(source), scratch=scratch, num_threads=1)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.parametrize("fatal", ["spill", "read"])
 def test_a_writer_killed_over_its_spill_leaves_nothing_and_the_next_completes(
     source: Path, tmp_path: Path, fatal: str

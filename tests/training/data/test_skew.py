@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.documents import Shard, ShardGroup, StoredFile
-from data_contracts.errors import ConfigError, DataError
-from training.data.skew import check_skew, refuse_unjudgeable
-from training.data.spec import HELDOUT, TRAIN, SkewLimits
+from headway.data_contracts.store.documents import Shard, ShardGroup, StoredFile
+from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.training.config.shards import HELDOUT, TRAIN, SkewLimits
+from headway.training.data.shards.skew import check_skew, refuse_unjudgeable
 
 
 def group(number: int, *shards: tuple[int, ...], size_bytes: int = 10, split: str = TRAIN) -> ShardGroup:
@@ -61,10 +61,11 @@ def test_a_shard_whose_classes_differ_is_named_with_both_shares() -> None:
     limits = SkewLimits(max_label_difference=0.1, min_rows=10)
     even = group(0, (50, 50), (52, 48))
     check_skew([OTHER, even, group(1, (45, 55))], limits)
-    with pytest.raises(
-        DataError, match=r"g1 of split train, shard 1: class 0 makes up 80\.0% of its 100 rows and 58\.0% of the split"
-    ):
-        check_skew([OTHER, even, group(1, (50, 50), (80, 20))], limits)
+    skewed = [OTHER, even, group(1, (50, 50), (80, 20))]
+    for classes, shown in {(): "0", ("no", "yes"): "no"}.items():
+        told = rf"g1 of split train, shard 1: class {shown} makes up 80\.0% of its 100 rows and 58\.0% of the split"
+        with pytest.raises(DataError, match=told):
+            check_skew(skewed, limits, classes)
 
 
 def test_shares_of_few_rows_are_left_to_chance() -> None:
@@ -72,12 +73,12 @@ def test_shares_of_few_rows_are_left_to_chance() -> None:
     check_skew([OTHER, group(0, (5, 5)), group(1, (10, 0)), group(2, (500, 500))], limits)
 
 
-@pytest.mark.parametrize(("num_classes", "is_judged"), [(0, False), (1, True), (1024, True), (1025, False)])
+@pytest.mark.parametrize(("num_classes", "is_evaluated"), [(0, False), (1, True), (1024, True), (1025, False)])
 def test_labels_that_shards_do_not_count_are_refused_by_name_and_not_passed_over(
-    num_classes: int, is_judged: bool
+    num_classes: int, is_evaluated: bool
 ) -> None:
     refuse_unjudgeable(SkewLimits(max_rows_ratio=2), num_classes)
-    if is_judged:
+    if is_evaluated:
         refuse_unjudgeable(SkewLimits(max_label_difference=0.1), num_classes)
         return
     with pytest.raises(

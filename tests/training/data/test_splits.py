@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from data_contracts.errors import DataError
-from training.data.spec import HELDOUT, TRAIN, ShardSpec
-from training.data.splits import NO_ROWS, SourceRows, group_of, plan_groups, split_of
+from headway.data_contracts.store.errors import DataError
+from headway.training.config.shards import HELDOUT, TRAIN, ShardSpec
+from headway.training.data.shards.splits import NO_ROWS, SourceRows, group_of, plan_groups, split_of
 
 PATHS = [f"folder/file_{number}.py" for number in range(4000)]
 

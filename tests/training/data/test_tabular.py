@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_contracts.errors import DataError
-from training.data.blocks import SourceBlock
-from training.data.categories import Lookup
-from training.data.encoder_specs import TabularSpec
-from training.data.tabular import TabularEncoder, TabularFit
+from headway.data_contracts.store.errors import DataError
+from headway.training.config.encoder_specs import TabularEncoderSpec
+from headway.training.data.encode.blocks import SourceBlock
+from headway.training.data.encode.categories import Lookup
+from headway.training.data.encode.tabular import TabularEncoder, TabularFit
 
-SPEC = TabularSpec(numeric=("a", "b"), categorical=("c", "d"), label="y")
+SPEC = TabularEncoderSpec(numeric=("a", "b"), categorical=("c", "d"), label="y")
 
 
 def block(path: str = "part.parquet", **columns: Any) -> SourceBlock:
@@ -38,7 +38,7 @@ def table(num_rows: int = 60) -> dict[str, pa.Array]:
     }
 
 
-def fitted(spec: TabularSpec, *blocks: SourceBlock) -> Any:
+def fitted(spec: TabularEncoderSpec, *blocks: SourceBlock) -> Any:
     fit = TabularFit(spec)
     for each in blocks:
         fit.add(each)
@@ -69,7 +69,7 @@ def test_statistics_do_not_depend_on_order_or_on_who_counted_what(order: list[in
 
 def test_means_are_rounded_once() -> None:
     values = [1e16, 1.0, -1e16, 0.25]
-    spec = TabularSpec(numeric=("a",))
+    spec = TabularEncoderSpec(numeric=("a",))
     (column,) = fitted(spec, block(a=values))["numeric"]
     assert column["mean"] == 1.25 / 4
     assert column["deviation"] == math.sqrt(2e32 / 4)
@@ -98,7 +98,7 @@ def test_dense_numbers_are_looked_up_by_a_table(first: int, asked: list[int]) ->
 
 
 def test_the_rarest_values_lose_their_number_first_and_ties_go_by_value() -> None:
-    spec = TabularSpec(categorical=("c",), max_categories=2)
+    spec = TabularEncoderSpec(categorical=("c",), max_categories=2)
     assert fitted(spec, block(c=["b", "b", "c", "a", "d"]))["categorical"][0]["values"] == ["a", "b"]
 
 
@@ -173,27 +173,27 @@ def test_a_column_that_cannot_be_fitted_is_told_without_a_word_of_an_earlier_fit
 
 
 def test_a_number_to_predict_that_became_a_text_is_told_with_what_it_was_fitted_as() -> None:
-    spec = TabularSpec(numeric=("a",), label="b", label_kind="number")
+    spec = TabularEncoderSpec(numeric=("a",), label="b", label_kind="number")
     encoder = TabularEncoder(spec, fitted(spec, block(**table())))
     with pytest.raises(DataError, match="'b' is string and was fitted as numbers"):
         encoder.encode(block(**table(3) | {"b": pa.array(["1", "2", "3"])}))
 
 
 def test_missing_numbers_become_the_mean_where_that_is_asked_for() -> None:
-    spec = TabularSpec(numeric=("a",), missing="mean")
+    spec = TabularEncoderSpec(numeric=("a",), missing="mean")
     values = pa.array([1.0, None, float("nan"), 3.0])
     encoded = TabularEncoder(spec, fitted(spec, block(a=values))).encode(block(a=values))["numeric"]
     assert encoded[:, 0].tolist() == [-1.0, 0.0, 0.0, 1.0]
 
 
 def test_a_constant_column_is_shifted_and_not_scaled() -> None:
-    spec = TabularSpec(numeric=("a",))
+    spec = TabularEncoderSpec(numeric=("a",))
     encoder = TabularEncoder(spec, fitted(spec, block(a=[4.0, 4.0])))
     assert encoder.encode(block(a=[4.0, 6.0]))["numeric"][:, 0].tolist() == [0.0, 2.0]
 
 
 def test_a_number_to_predict_keeps_its_scale_and_its_moments_are_known() -> None:
-    spec = TabularSpec(numeric=("a",), label="b", label_kind="number")
+    spec = TabularEncoderSpec(numeric=("a",), label="b", label_kind="number")
     learnt = fitted(spec, block(**table()))
     assert learnt["label"]["mean"] == pytest.approx(statistics.fmean(table()["b"].to_pylist()))
     encoded = TabularEncoder(spec, learnt).encode(block(**table()))["label"]
@@ -206,7 +206,7 @@ def test_one_class_alone_is_nothing_to_predict() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({}, "give numeric or categorical columns"),
         ({"numeric": ("a", "a")}, "there is `a` in `numeric` and in `numeric`"),
@@ -214,7 +214,7 @@ def test_one_class_alone_is_nothing_to_predict() -> None:
     ],
 )
 def test_a_spec_without_columns_is_refused_and_one_named_twice_is_told_with_both_places(
-    fields: dict[str, Any], said: str
+    fields: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=said):
-        TabularSpec(**fields)
+    with pytest.raises(ValueError, match=message):
+        TabularEncoderSpec(**fields)

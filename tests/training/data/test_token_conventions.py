@@ -7,16 +7,16 @@ import pyarrow as pa
 import pytest
 import torch
 
-from training.data.blocks import SourceBlock
-from training.data.byte_pair import MARKERS, BytePairEncoder, fit_byte_pair
-from training.data.device_copy import to_tensors
-from training.data.encoder_specs import BytePairSpec, TokenIdsSpec
-from training.data.own_protocol import OwnFacts
-from training.data.packing import EOT_ID, NUM_MARKERS, PAD_ID, document_of_positions
-from training.data.shapes import TokenShape
-from training.data.token_ids import TokenIdsEncoder
-from training.recipes.language_model import LanguageModel
-from training.recipes.language_model_spec import LanguageModelSpec
+from headway.training.config.encoder_specs import BytePairSpec, TokenIdsSpec
+from headway.training.config.language_model_spec import LanguageModelSpec
+from headway.training.config.shapes import TokenShape
+from headway.training.data.encode.blocks import SourceBlock
+from headway.training.data.encode.byte_pair import MARKERS, BytePairEncoder, fit_byte_pair
+from headway.training.data.encode.custom_encoder import CustomEncoderFacts
+from headway.training.data.encode.packing import EOT_ID, NUM_MARKERS, PAD_ID, document_of_positions
+from headway.training.data.encode.token_ids import TokenIdsEncoder
+from headway.training.data.load.device_copy import to_tensors
+from headway.training.recipes.language_model import LanguageModel
 
 IDS = [[5, 6, 7], [], [8, 9]]
 SEQUENCE = 4
@@ -76,7 +76,7 @@ def test_tokens_are_stored_in_16_bits_where_they_fit_and_come_as_int64(vocab_siz
 
 def test_ids_of_a_source_or_of_an_own_encoder_lie_2_higher_and_the_shape_counts_them() -> None:
     assert NUM_MARKERS == 2 and rows()["tokens"][0, 1] == IDS[0][0] + 2
-    own = OwnFacts(shape=TokenShape(vocab_size=10, context_tokens=SEQUENCE), token_sizes_bytes=(1,) * 10)
+    own = CustomEncoderFacts(shape=TokenShape(vocab_size=10, context_tokens=SEQUENCE), token_sizes_bytes=(1,) * 10)
     marked = own.with_markers()
     assert isinstance(marked.shape, TokenShape) and marked.shape.vocab_size == 12
     assert marked.token_sizes_bytes == (0, 0, *[1] * 10)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_contracts.errors import DataError
-from training.data.blocks import SourceBlock
-from training.data.encoder_specs import TokenIdsSpec
-from training.data.packing import NUM_MARKERS, unpack
-from training.data.token_ids import TokenIdsEncoder
+from headway.data_contracts.store.errors import DataError
+from headway.training.config.encoder_specs import TokenIdsSpec
+from headway.training.data.encode.blocks import SourceBlock
+from headway.training.data.encode.packing import NUM_MARKERS, unpack
+from headway.training.data.encode.token_ids import TokenIdsEncoder
 
 SPEC = TokenIdsSpec(vocab_size=50, sequence_tokens=8)
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.training.data.load.row_groups import RowGroupTable
+from headway.training.data.order.window_order import WindowOrder
 from tests.waiting import DEADLINE_S
-from training.data.row_groups import RowGroupTable
-from training.data.window_order import WindowOrder
 
 SIZES = st.lists(st.integers(1, 30), min_size=1, max_size=12)
 SEEDS = st.integers(0, 2**63)

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from training.config import LossScaleSpec, RecipeSpec, ScheduleSpec, TrainingSpec
-from training.data.shapes import ImageShape, TabularShape, TokenShape
-from training.optimizers.spec import OptimizerSpec, ParameterGroupSpec
-from training.parallel.spec import ParallelSpec
-from training.recipes.classification import Classifier
-from training.recipes.protocol import Recipe, load_recipe
-from training.seeds import derive
+from headway.training.config.optimizer import OptimizerSpec, ParameterGroupSpec
+from headway.training.config.parallel import ParallelSpec
+from headway.training.config.seeds import derive
+from headway.training.config.shapes import ImageShape, TabularShape, TokenShape
+from headway.training.config.training_spec import LossScaleSpec, RecipeSpec, ScheduleSpec, TrainingSpec
+from headway.training.recipes.classification import Classifier
+from headway.training.recipes.load import load_recipe
+from headway.training.recipes.protocol import Recipe
 
 NUM_CLASSES = 5
 

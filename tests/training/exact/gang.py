@@ -20,30 +20,32 @@ import torch._dynamo
 import torch.distributed as dist
 import torch.distributed.fsdp
 
-import training.gradients
+import headway.training.parallel.gradients
+from headway.training.checkpoint.pieces import Piece, pieces_of
+from headway.training.engine.learner import Learner
+from headway.training.ranks.distributed import ProcessGroup, enable_determinism
 from tests.training.exact.cases import CASES, batch
-from training.checkpoint.pieces import Piece, pieces_of
-from training.distributed import Gang, be_deterministic
-from training.learner import Learner
 
-training.gradients.BUCKET_ELEMENTS = 256  # small models shall have many buckets
+headway.training.parallel.gradients.BUCKET_ELEMENTS = 256  # small models shall have many buckets
 
 
-def run_case(name: str, gang: Gang, first: int, last: int, loaded: Path, kept: Path) -> dict[str, object]:
+def run_case(
+    name: str, process_group: ProcessGroup, first: int, last: int, loaded: Path, kept: Path
+) -> dict[str, object]:
     recipe, spec = CASES[name]()
-    learner = Learner(recipe, spec, gang)
+    learner = Learner(recipe, spec, process_group)
     if first:
         scalars = json.loads(loaded.with_suffix(".json").read_text())
-        wholes = safetensors.torch.load_file(loaded)
+        full_tensors = safetensors.torch.load_file(loaded)
         learner.load(
-            {name: own_part(piece, wholes[name]) for name, piece in pieces_of(learner.tensors()).items()}, scalars
+            {name: own_part(piece, full_tensors[name]) for name, piece in pieces_of(learner.tensors()).items()}, scalars
         )
     losses, norms, num_skipped, traffic = [], [], 0, {}
     for step in range(first, last):
         replicas = learner.share.replicas(spec.num_replicas)
         own = learner.backward(step, [batch(recipe, spec, step, replica) for replica in replicas])
         sums = learner.exchange(own, stop=False)
-        taken = gang.traffic.take()
+        taken = process_group.traffic.take()
         traffic = {kind: (each.num_calls, each.sent_bytes, each.busy_s) for kind, each in taken.items()}
         norm = learner.gradient_norm(sums)
         losses.append(sums.nats.hex())
@@ -53,8 +55,8 @@ def run_case(name: str, gang: Gang, first: int, last: int, loaded: Path, kept: P
             num_skipped += 1
         else:
             learner.update(step, sums, norm)
-    tensors = {key: value.detach().clone() for key, value in learner.wholes()}
-    if gang.leads:
+    tensors = {key: value.detach().clone() for key, value in learner.full_tensors()}
+    if process_group.leads:
         safetensors.torch.save_file(tensors, kept)
         kept.with_suffix(".json").write_text(json.dumps(learner.scalars()))
     return {
@@ -81,24 +83,24 @@ def digest(tensors: dict[str, torch.Tensor]) -> str:
 
 def run_rank(folder: Path, number: int, rank: int, job: dict[str, object]) -> None:
     world_size = int(job["world_size"])
-    be_deterministic(1)
+    enable_determinism(1)
     if world_size > 1:
         store = dist.FileStore(str(folder / f"store-{number}"), world_size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    gang = Gang(rank=rank, world_size=world_size, device=torch.device("cpu"))
+    process_group = ProcessGroup(rank=rank, world_size=world_size, device=torch.device("cpu"))
     found = {}
     for name, (first, last) in job["cases"].items():
         try:
             # What is trained whole and in slices has the same state.
             kind = name.removeprefix("whole ").removeprefix("sharded ")
             state = folder / f"{kind}-{job.get('chain', number)}.safetensors"
-            found[name] = run_case(name, gang, first, last, state, state)
+            found[name] = run_case(name, process_group, first, last, state, state)
         except Exception as error:
             found[name] = {"error": f"{type(error).__name__}: {error}"}
             if world_size > 1:
                 raise
     (folder / f"round-{number}-rank-{rank}.json").write_text(json.dumps(found))
-    gang.barrier()
+    process_group.barrier()
 
 
 def main(rounds_path: Path) -> None:

@@ -47,7 +47,7 @@ def rounds(tmp_path_factory) -> dict[str, list[Found]]:
     return dict(zip(jobs, run(tmp_path_factory.mktemp("rounds"), list(jobs.values())), strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.parametrize("case", SAME_BITS)
 def test_weights_moments_losses_norms_and_scales_have_the_same_bits_on_any_number_of_ranks(rounds, case):
     alone = rounds["1"][0][case]
@@ -58,12 +58,12 @@ def test_weights_moments_losses_norms_and_scales_have_the_same_bits_on_any_numbe
                     assert rank[case][what] == alone[what], f"{what} on {size} ranks"
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_different_cases_have_different_bits(rounds):
     assert len({found["digest"] for found in rounds["1"][0].values()}) == len(SAME_BITS)
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.parametrize("case", EVERYWHERE)
 def test_a_run_resumed_at_random_steps_on_other_numbers_of_ranks_ends_with_the_same_bits(rounds, case):
     last = rounds["resumed 3"][0][case]
@@ -73,7 +73,7 @@ def test_a_run_resumed_at_random_steps_on_other_numbers_of_ranks_ends_with_the_s
     assert losses == alone["losses"]
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.parametrize("case", ["batch-norm-fast", "batch-norm-sharded"])
 def test_batch_statistics_of_meshes_are_those_of_all_replicas_too(rounds, case):
     one, other = (rank[case]["buffers"] for rank in rounds["fast"])
@@ -84,7 +84,7 @@ def test_batch_statistics_of_meshes_are_those_of_all_replicas_too(rounds, case):
         assert one[name] == pytest.approx(values, rel=1e-5, abs=1e-7), name
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_steps_that_overflow_in_fp16_are_skipped_by_all_ranks(rounds):
     for case in ("fp16", "fp16-compressed-fp16"):
         for size in ("1", "2", "4"):
@@ -92,7 +92,7 @@ def test_steps_that_overflow_in_fp16_are_skipped_by_all_ranks(rounds):
         assert 0 < rounds["1"][0][case]["num_skipped"] < NUM_STEPS
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.parametrize(("case", "message"), REFUSED.items())
 def test_what_would_depend_on_the_number_of_ranks_is_refused_by_name(rounds, case, message):
     (found,) = rounds["refused"]
@@ -101,7 +101,7 @@ def test_what_would_depend_on_the_number_of_ranks_is_refused_by_name(rounds, cas
     assert found[case]["error"].startswith("ConfigError: ")
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_every_collective_is_counted_and_compression_halves_its_bytes(rounds):
     assert rounds["1"][0]["language-model"]["traffic"] == {}
     for size, kind in (("2", "all_reduce"), ("4", "all_to_all")):
@@ -112,7 +112,7 @@ def test_every_collective_is_counted_and_compression_halves_its_bytes(rounds):
         assert plain["all_gather"][0] > 0, "losses are gathered"
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_a_compiled_model_gives_the_same_bits_on_any_number_of_ranks_and_about_those_of_an_eager_one(tmp_path):
     cases = {"compiled": (0, 2), "perceptron": (0, 2)}
     (alone,), two = run(tmp_path, [{"world_size": size, "cases": cases} for size in (1, 2)])

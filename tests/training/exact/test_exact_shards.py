@@ -10,7 +10,7 @@ import pytest
 from tests.training.exact.cases import SHARDED
 from tests.training.exact.rounds import Found, run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 
 NUM_STEPS = 4
 ON_TWO = ("language-model", "compressed-bf16", "skipping", "fp16")

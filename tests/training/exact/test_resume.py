@@ -7,12 +7,12 @@ import shutil
 
 import pytest
 
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.parallel import ParallelSpec
+from headway.training.config.training_spec import LossScaleSpec
 from tests.waiting import DEADLINE_S
-from training.checkpoint.spec import CheckpointSpec
-from training.config import LossScaleSpec
-from training.parallel.spec import ParallelSpec
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 
 
 @pytest.mark.parametrize("parallel", [ParallelSpec(), ParallelSpec(replicate=1, shard=-1)], ids=["whole", "sharded"])
@@ -54,6 +54,6 @@ def test_a_run_in_fp16_goes_on_with_its_loss_scale_on_another_number_of_ranks(
 
     out, checkpoint = tmp_path / "proof.json", tmp_path / "resumed" / "checkpoints" / "step-00000008"
     arguments = ["--workspace", project.workspace.uri, "--checkpoint", str(checkpoint), "--out", str(out)]
-    (verifier,) = project.start_ranks("training.checkpoint.verify_worker", arguments, tmp_path, world_size=1)
+    (verifier,) = project.start_ranks("headway.training.programs.verify_worker", arguments, tmp_path, world_size=1)
     assert verifier.wait(DEADLINE_S) == 0, project.log(tmp_path)
     assert json.loads(out.read_bytes())["proof_is_exact"], "the proof is that of the fp32 weights"

@@ -9,9 +9,9 @@ import pytest
 POISONED = '''
 """The language model, on whose loss some rows have an effect of their own."""
 
-from training.recipes.language_model import LanguageModel
-from training.recipes.language_model_spec import LanguageModelSpec
-from training.recipes.protocol import Losses
+from headway.training.recipes.language_model import LanguageModel
+from headway.training.config.language_model_spec import LanguageModelSpec
+from headway.training.recipes.protocol import Losses
 
 
 class PoisonedSpec(LanguageModelSpec):

@@ -7,30 +7,30 @@ import random
 
 import pytest
 
-from data_contracts.errors import IntegrityError, TrainingFailed
-from training.guards.guard import Guard, RollBack
-from training.guards.plan import LeftOut
-from training.guards.spec import GuardSpec, NonFinitePolicy, SpikePolicy
-from training.guards.spike import SpikeDetector, robust_z
+from headway.data_contracts.store.errors import IntegrityError, TrainingFailed
+from headway.training.config.guards import GuardSpec, NonFinitePolicy, SpikePolicy
+from headway.training.guards.plan import ExcludedSpan
+from headway.training.guards.spike import SpikeDetector, robust_z
+from headway.training.guards.step_guard import RollBack, StepGuard
 
 NAN, INF = math.nan, math.inf
 
 
-def guard(*, non_finite="stop", spike="note", budget=2, rewind_steps=4) -> tuple[Guard, list]:
+def guard(*, non_finite="stop", spike="note", budget=2, rewind_steps=4) -> tuple[StepGuard, list]:
     alarms: list = []
     spec = GuardSpec(
         non_finite=NonFinitePolicy(action=non_finite, budget=budget),
         spike=SpikePolicy(action=spike, budget=budget, window_steps=8, threshold=6.0),
         rewind_steps=rewind_steps,
     )
-    return Guard(spec, on_alarm=alarms.append), alarms
+    return StepGuard(spec, on_alarm=alarms.append), alarms
 
 
-def warmed(**changes) -> tuple[Guard, list]:
+def warmed(**changes) -> tuple[StepGuard, list]:
     """After eight steps with losses around 2."""
     made, alarms = guard(**changes)
     for step in range(8):
-        assert made.judge(step, 2.0 + 0.05 * (step % 3), 1.0)
+        assert made.check(step, 2.0 + 0.05 * (step % 3), 1.0)
     return made, alarms
 
 
@@ -38,7 +38,7 @@ def warmed(**changes) -> tuple[Guard, list]:
 def test_by_default_a_number_that_is_not_finite_stops_the_run_with_advice(loss, norm):
     made, alarms = guard()
     with pytest.raises(TrainingFailed, match=r"step 1: .*not finite.*learning rates"):
-        made.judge(0, loss, norm)
+        made.check(0, loss, norm)
     what = f"step 1: non-finite, loss {loss:.4g}, gradient norm {norm:.4g}: stop."
     assert alarms == [
         {
@@ -55,13 +55,13 @@ def test_by_default_a_number_that_is_not_finite_stops_the_run_with_advice(loss, 
 
 def test_skipping_leaves_out_one_window_and_tries_the_step_again_until_the_budget_is_spent():
     made, alarms = guard(non_finite="skip")
-    assert made.judge(0, 2.0, 1.0)
-    assert not made.judge(1, NAN, 1.0)
-    assert not made.judge(1, 2.0, INF)
-    assert made.plan.left_out == (LeftOut(1, 2, "non-finite"), LeftOut(2, 3, "non-finite"))
-    assert made.judge(1, 2.0, 1.0)
+    assert made.check(0, 2.0, 1.0)
+    assert not made.check(1, NAN, 1.0)
+    assert not made.check(1, 2.0, INF)
+    assert made.plan.excluded == (ExcludedSpan(1, 2, "non-finite"), ExcludedSpan(2, 3, "non-finite"))
+    assert made.check(1, 2.0, 1.0)
     with pytest.raises(TrainingFailed, match="budget of 2 is spent"):
-        made.judge(2, NAN, 1.0)
+        made.check(2, NAN, 1.0)
     assert [alarm["action"] for alarm in alarms] == ["skip", "skip", "stop"]
     assert [alarm["window"] for alarm in alarms] == [1, 2, 4]
 
@@ -69,53 +69,53 @@ def test_skipping_leaves_out_one_window_and_tries_the_step_again_until_the_budge
 def test_rolling_back_leaves_out_the_newest_windows_and_goes_back_to_before_them():
     made, _ = guard(non_finite="roll_back", rewind_steps=4)
     for step in range(10):
-        made.judge(step, 2.0, 1.0)
+        made.check(step, 2.0, 1.0)
     with pytest.raises(RollBack) as wanted:
-        made.judge(10, NAN, 1.0)
+        made.check(10, NAN, 1.0)
     assert wanted.value.step == 7
-    assert made.plan.left_out == (LeftOut(7, 11, "non-finite"),)
+    assert made.plan.excluded == (ExcludedSpan(7, 11, "non-finite"),)
     assert made.plan.window(7) == 11
 
 
 def test_rolling_back_one_window_is_skipping_it():
     made, _ = guard(non_finite="roll_back", rewind_steps=1)
-    assert not made.judge(0, NAN, 1.0)
+    assert not made.check(0, NAN, 1.0)
     assert made.plan.window(0) == 1
 
 
 def test_rolling_back_never_goes_before_the_first_window():
     made, _ = guard(non_finite="roll_back", rewind_steps=4)
-    made.judge(0, 2.0, 1.0)
+    made.check(0, 2.0, 1.0)
     with pytest.raises(RollBack) as wanted:
-        made.judge(1, NAN, 1.0)
+        made.check(1, NAN, 1.0)
     assert wanted.value.step == 0
-    assert made.plan.left_out == (LeftOut(0, 2, "non-finite"),)
+    assert made.plan.excluded == (ExcludedSpan(0, 2, "non-finite"),)
 
 
 def test_a_loss_far_above_the_recent_ones_is_a_spike_and_a_fall_is_none():
     made, alarms = warmed(spike="skip")
-    assert made.judge(8, 0.1, 1.0)
-    assert made.judge(9, 2.1, 1.0)
-    assert not made.judge(10, 6.0, 1.0)
+    assert made.check(8, 0.1, 1.0)
+    assert made.check(9, 2.1, 1.0)
+    assert not made.check(10, 6.0, 1.0)
     assert [alarm["alarm"] for alarm in alarms] == ["spike"]
 
 
 def test_a_spike_is_only_noted_by_default_and_too_few_losses_make_none():
     made, alarms = guard()
     for step in range(7):
-        assert made.judge(step, 2.0, 1.0)
-    assert made.judge(7, 9.0, 1.0) and not alarms
+        assert made.check(step, 2.0, 1.0)
+    assert made.check(7, 9.0, 1.0) and not alarms
     noting, alarms = warmed()
-    assert noting.judge(8, 9.0, 1.0)
-    assert alarms[0]["action"] == "note" and noting.plan.left_out == ()
+    assert noting.check(8, 9.0, 1.0)
+    assert alarms[0]["action"] == "note" and noting.plan.excluded == ()
 
 
 def test_a_skipped_spike_does_not_become_what_later_losses_are_compared_with():
     made, _ = warmed(spike="skip", budget=3)
     for _ in range(3):
-        assert not made.judge(8, 6.0, 1.0)
+        assert not made.check(8, 6.0, 1.0)
     with pytest.raises(TrainingFailed, match="spike above"):
-        made.judge(8, 6.0, 1.0)
+        made.check(8, 6.0, 1.0)
 
 
 def test_losses_that_hardly_differ_do_not_make_noise_a_spike():
@@ -125,22 +125,22 @@ def test_losses_that_hardly_differ_do_not_make_noise_a_spike():
 
 def test_a_guard_restored_from_a_checkpoint_decides_as_the_one_that_saved():
     saved, _ = warmed(spike="skip")
-    saved.judge(8, 6.0, 1.0)
+    saved.check(8, 6.0, 1.0)
     restored, _ = guard(spike="skip")
     restored.restore(saved.state())
     assert restored.state() == saved.state() and restored.plan == saved.plan
     for loss in (2.1, 6.0, 2.0):
-        assert restored.judge(9, loss, 1.0) == saved.judge(9, loss, 1.0)
+        assert restored.check(9, loss, 1.0) == saved.check(9, loss, 1.0)
     assert restored.state() == saved.state()
 
 
 def test_going_back_to_an_older_checkpoint_keeps_what_was_left_out_since():
     made, _ = guard(non_finite="skip")
-    made.judge(0, 2.0, 1.0)
+    made.check(0, 2.0, 1.0)
     older = made.state()
-    made.judge(1, NAN, 1.0)
+    made.check(1, NAN, 1.0)
     made.restore(older)
-    assert made.plan.leaves_out(1)
+    assert made.plan.excludes(1)
 
 
 def heavy_tailed(num_steps: int, seed: int) -> list[float]:
@@ -158,9 +158,9 @@ def falling(num_steps: int, seed: int) -> list[float]:
     return [1.8 + 6 * math.exp(-step / 150) + draw.gauss(0, 0.08) for step in range(num_steps)]
 
 
-def default_guard() -> tuple[Guard, list]:
+def default_guard() -> tuple[StepGuard, list]:
     alarms: list = []
-    return Guard(GuardSpec(), on_alarm=alarms.append), alarms
+    return StepGuard(GuardSpec(), on_alarm=alarms.append), alarms
 
 
 def spikes_of(losses: list[float]) -> int:
@@ -193,7 +193,7 @@ def test_a_flood_of_noted_alarms_is_a_few_lines_and_none_is_lost():
         is_spike = step >= 100 and step % 12 == 0
         num_spikes += is_spike
         # each higher than what came before it has made usual
-        assert made.judge(step, 2.0 + 0.01 * (step % 5) + is_spike * 3.0 ** (step / 12), 1.0)
+        assert made.check(step, 2.0 + 0.01 * (step % 5) + is_spike * 3.0 ** (step / 12), 1.0)
     made.finish()
     assert [alarm["step"] for alarm in alarms[:3]] == [109, 121, 133]
     assert len(alarms) <= 3 + 2400 // 500 + 1
@@ -205,13 +205,13 @@ def test_a_flood_of_noted_alarms_is_a_few_lines_and_none_is_lost():
 def test_what_follows_from_an_alarm_is_told_each_time():
     made, alarms = guard(spike="skip", budget=6)
     for step in range(8):
-        made.judge(step, 2.0 + 0.05 * (step % 3), 1.0)
+        made.check(step, 2.0 + 0.05 * (step % 3), 1.0)
     for _ in range(6):
-        assert not made.judge(8, 6.0, 1.0)
+        assert not made.check(8, 6.0, 1.0)
     assert [alarm["action"] for alarm in alarms] == ["skip"] * 6
 
 
-@pytest.mark.parametrize("state", ["", "[]", '{"left_out": [[1]], "recent": []}', '{"left_out": []}'])
+@pytest.mark.parametrize("state", ["", "[]", '{"excluded": [[1]], "recent": []}', '{"excluded": []}'])
 def test_a_state_that_is_none_is_refused(state):
     with pytest.raises(IntegrityError, match="guard's state"):
         guard()[0].restore(state)

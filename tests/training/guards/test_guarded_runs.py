@@ -12,23 +12,23 @@ from typing import Any
 
 import pytest
 
-from data_contracts.documents import CheckpointManifest
-from data_contracts.errors import TrainingFailed
+from headway.data_contracts.store.documents import CheckpointManifest
+from headway.data_contracts.store.errors import TrainingFailed
+from headway.training.checkpoint.layout import committed_steps
+from headway.training.checkpoint.verify import read_manifest
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.guards import GuardSpec, NonFinitePolicy, SpikePolicy
+from headway.training.config.shards import TRAIN
+from headway.training.config.training_spec import RecipeSpec, TrainingSpec
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.engine.batches import step_rows
+from headway.training.engine.learner import Learner
+from headway.training.launch.node.rank_process import RankProcess
+from headway.training.programs import session
+from headway.training.programs.session import train_run
 from tests.waiting import DEADLINE_S
-from training import session
-from training.batches import step_rows
-from training.checkpoint.layout import committed_steps
-from training.checkpoint.spec import CheckpointSpec
-from training.checkpoint.verify import read_manifest
-from training.config import RecipeSpec, TrainingSpec
-from training.data.loader import ShardReader
-from training.data.spec import TRAIN
-from training.guards.spec import GuardSpec, NonFinitePolicy, SpikePolicy
-from training.launch.rank import Rank
-from training.learner import Learner
-from training.session import train_run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def train(project, recipe_folder):
         """One rank, in this process."""
         attempt = run_dir / "attempts" / f"{len(list(run_dir.glob('attempts/*'))):03d}"
         attempt.mkdir(parents=True)
-        train_run(Rank(attempt), project.workspace, project.publish_run(training).link, run_dir)
+        train_run(RankProcess(attempt), project.workspace, project.publish_run(training).link, run_dir)
         return result(run_dir)
 
     return run_here
@@ -80,7 +80,7 @@ def whole(train, known, tmp_path):
     def run_once(training: TrainingSpec) -> tuple[str, list[list[Any]]]:
         key = training.model_dump_json()
         if key not in known:
-            known[key] = train(training, tmp_path / "whole")["tensors_sha256"], left_out(tmp_path / "whole")
+            known[key] = train(training, tmp_path / "whole")["tensors_sha256"], excluded(tmp_path / "whole")
         return known[key]
 
     return run_once
@@ -95,8 +95,8 @@ def last_manifest(run_dir: Path) -> CheckpointManifest:
     return read_manifest(run_dir / "checkpoints" / result(run_dir)["checkpoint"])
 
 
-def left_out(run_dir: Path) -> list[list[Any]]:
-    return json.loads(last_manifest(run_dir).scalars["guard"])["left_out"]
+def excluded(run_dir: Path) -> list[list[Any]]:
+    return json.loads(last_manifest(run_dir).scalars["guard"])["excluded"]
 
 
 def events(project, run_dir: Path, name: str) -> list[dict[str, Any]]:
@@ -118,7 +118,7 @@ def test_windows_left_out_are_recorded_and_every_other_one_is_trained_on_once(
     final = {event["step"]: event["window"] for event in events(project, tmp_path, "step")}
     assert [final[step] for step in range(1, 13)] == trained
     first = 6 if guards is SKIP else 4
-    assert left_out(tmp_path) == [[first, 7, "non-finite"]]
+    assert excluded(tmp_path) == [[first, 7, "non-finite"]]
     assert last_manifest(tmp_path).num_samples == 8 * (trained[-1] + 1)
     (alarm,) = events(project, tmp_path, "guard")
     assert (alarm["step"], alarm["window"], alarm["alarm"]) == (7, 6, "non-finite")
@@ -171,7 +171,7 @@ def test_two_ranks_leave_out_the_same_and_end_with_the_same_bits(
 
     assert project.train(project.publish_run(spec), two, world_size=2) == [0, 0], project.log(two)
 
-    assert (result(two)["tensors_sha256"], left_out(two)) == expected
+    assert (result(two)["tensors_sha256"], excluded(two)) == expected
 
 
 class Killed(BaseException):
@@ -180,7 +180,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize(
     ("guards", "at_event"),
-    [(SKIP, name) for name in ("guard", "step.left_out", "step", "checkpoint.begin")]
+    [(SKIP, name) for name in ("guard", "step.excluded", "step", "checkpoint.begin")]
     + [(ROLL_BACK, name) for name in ("guard", "restore.begin", "restore", "step", "checkpoint.begin")],
 )
 def test_killed_after_the_alarm_it_decides_the_same_again(
@@ -196,18 +196,18 @@ def test_killed_after_the_alarm_it_decides_the_same_again(
         if at_event in seen:
             raise Killed
 
-    arm = Rank.__init__
+    arm = RankProcess.__init__
 
-    def armed(rank: Rank, folder: Path) -> None:
+    def armed(rank: RankProcess, folder: Path) -> None:
         arm(rank, folder)
         rank.ledger.listeners.append(kill)
 
-    monkeypatch.setattr(Rank, "__init__", armed)
+    monkeypatch.setattr(RankProcess, "__init__", armed)
     with pytest.raises(Killed):
         train(spec, tmp_path / "killed")
-    monkeypatch.setattr(Rank, "__init__", arm)
+    monkeypatch.setattr(RankProcess, "__init__", arm)
 
-    assert (train(spec, tmp_path / "killed")["tensors_sha256"], left_out(tmp_path / "killed")) == expected
+    assert (train(spec, tmp_path / "killed")["tensors_sha256"], excluded(tmp_path / "killed")) == expected
 
 
 @pytest.mark.parametrize("guards", [SKIP, ROLL_BACK])
@@ -222,14 +222,14 @@ def test_a_run_that_goes_on_after_the_alarm_remembers_what_was_left_out(
     again = train(spec, tmp_path / "run")
 
     assert again["tensors_sha256"] == expected["tensors_sha256"]
-    assert len(left_out(tmp_path / "run")) == 1
+    assert len(excluded(tmp_path / "run")) == 1
     assert [event["step"] for event in events(project, tmp_path / "run", "restore")] == [10]
 
 
 def test_a_spike_is_left_out_too(project, marks, training, train, tmp_path):
     spikes = GuardSpec(spike=SpikePolicy(action="skip", window_steps=8))
     train(training(spikes, terrible=marks(10)), tmp_path)
-    assert left_out(tmp_path) == [[10, 11, "spike"]]
+    assert excluded(tmp_path) == [[10, 11, "spike"]]
 
 
 def test_a_budget_that_is_spent_stops_every_rank_with_the_weights_as_they_were(

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from data_contracts.errors import Superseded
-from tests.training.attempts import begin
-from training.checkpoint.inexactness import inexactness
-from training.checkpoint.verify import read_manifest
-from training.config import RecipeSpec, TrainingSpec
-from training.distributed import Gang
-from training.guards.memory import (
+from headway.data_contracts.store.errors import Superseded
+from headway.training.checkpoint.inexactness import inexactness
+from headway.training.checkpoint.verify import read_manifest
+from headway.training.config.parallel import ParallelSpec
+from headway.training.config.training_spec import RecipeSpec, TrainingSpec
+from headway.training.guards.memory import (
     NOTE_NAME,
     SmallerMicroBatch,
     explaining_out_of_memory,
@@ -25,11 +24,12 @@ from training.guards.memory import (
     what_took_memory,
     with_noted_micro_batch,
 )
-from training.launch.protocol import AttemptFiles
-from training.parallel.spec import ParallelSpec
+from headway.training.launch.base.protocol import AttemptFiles
+from headway.training.ranks.distributed import ProcessGroup
+from tests.training.attempts import begin
 
 CPU = torch.device("cpu")
-ALONE = Gang(rank=0, world_size=1, device=CPU)
+ALONE = ProcessGroup(rank=0, world_size=1, device=CPU)
 FAST = ParallelSpec(mode="fast")
 HUNGRY = '''
 """The language model on a machine where a rank's memory holds one row at a time."""
@@ -38,7 +38,7 @@ import os
 
 import torch
 
-from training.recipes.language_model import LanguageModel
+from headway.training.recipes.language_model import LanguageModel
 
 
 class Hungry(LanguageModel):
@@ -69,7 +69,7 @@ def hungry(tiny_training: TrainingSpec, tmp_path: Path):
     return make
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_one_rank_out_of_memory_halves_every_ranks_micro_batch_in_the_next_attempt(project, hungry, tmp_path):
     run = project.publish_run(hungry(FAST))
 
@@ -77,8 +77,8 @@ def test_one_rank_out_of_memory_halves_every_ranks_micro_batch_in_the_next_attem
 
     assert all(first), "no rank is left waiting"
     marker = AttemptFiles(max(tmp_path.glob("attempts/*"))).read_markers()[1]
-    assert (marker.cause, marker.retryable) == ("oom", True)
-    assert "The next attempt takes 1" in marker.advice
+    assert (marker.failure.cause, marker.failure.retryable) == ("oom", True)
+    assert "The next attempt takes 1" in marker.failure.advice
     report = json.loads((max(tmp_path.glob("attempts/*")) / "memory-1.json").read_bytes())
     assert report["tensors"][0]["bytes"] > 0
 
@@ -100,7 +100,7 @@ def test_one_rank_out_of_memory_halves_every_ranks_micro_batch_in_the_next_attem
     )
 
 
-@pytest.mark.slow
+@pytest.mark.process
 @pytest.mark.parametrize(("hungry_for", "advice"), [("build", "Split the model"), ("proof", "next attempt takes 1")])
 def test_out_of_memory_before_the_first_step_is_explained_too_and_halves_only_what_can_help(
     project, hungry, tmp_path, hungry_for, advice
@@ -109,12 +109,12 @@ def test_out_of_memory_before_the_first_step_is_explained_too_and_halves_only_wh
 
     files = AttemptFiles(max(tmp_path.glob("attempts/*")))
     marker = files.read_markers()[1]
-    assert marker.cause == "oom" and advice in marker.advice
-    assert marker.retryable == (tmp_path / NOTE_NAME).exists() == (hungry_for == "proof")
+    assert marker.failure.cause == "oom" and advice in marker.failure.advice
+    assert marker.failure.retryable == (tmp_path / NOTE_NAME).exists() == (hungry_for == "proof")
     assert json.loads(files.memory(1).read_bytes())["tensors"]
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_in_exact_mode_it_ends_the_run_with_advice(project, hungry, tmp_path):
     run = project.publish_run(hungry(ParallelSpec()))
 
@@ -122,8 +122,8 @@ def test_in_exact_mode_it_ends_the_run_with_advice(project, hungry, tmp_path):
 
     assert codes[1] == 6 and codes[0] != 0
     marker = AttemptFiles(max(tmp_path.glob("attempts/*"))).read_markers()[1]
-    assert (marker.cause, marker.retryable) == ("oom", False)
-    assert "Set training.micro_batch_sequences to 1" in marker.advice
+    assert (marker.failure.cause, marker.failure.retryable) == ("oom", False)
+    assert "Set training.micro_batch_sequences to 1" in marker.failure.advice
     assert not (tmp_path / NOTE_NAME).exists()
 
 
@@ -138,24 +138,24 @@ def test_a_note_halves_again_and_again_down_to_one_row(tiny_training, tmp_path):
 
 
 def test_who_is_superseded_even_just_before_it_would_leave_a_note_leaves_none(tiny_training, tmp_path, monkeypatch):
-    def run_out(mandate):
+    def run_out(fence):
         report = tmp_path / "memory.json"
-        with explaining_out_of_memory(spec, tmp_path, report=report, device=CPU, of_batches=True, mandate=mandate):
+        with explaining_out_of_memory(spec, tmp_path, report=report, device=CPU, of_batches=True, fence=fence):
             raise MemoryError
 
     def replace(path, target):
-        mandates.append(begin(tmp_path, 2))
+        fences.append(begin(tmp_path, 2))
         return real(path, target)
 
     spec = tiny_training.model_copy(update={"parallel": FAST})
-    mandates, real = [begin(tmp_path, 1)], Path.replace
+    fences, real = [begin(tmp_path, 1)], Path.replace
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", replace)
         with pytest.raises(Superseded, match="attempt 2 has begun"):
-            run_out(mandates[0])
+            run_out(fences[0])
     assert not (tmp_path / NOTE_NAME).exists()
     with pytest.raises(SmallerMicroBatch):
-        run_out(mandates[1])
+        run_out(fences[1])
     assert with_noted_micro_batch(spec, tmp_path, ALONE).micro_batch_sequences == 1
 
 

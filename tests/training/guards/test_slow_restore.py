@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import TrainingFailed
-from training.batches import step_rows
-from training.config import RecipeSpec
-from training.data.loader import ShardReader
-from training.data.spec import TRAIN
-from training.guards.spec import GuardSpec, NonFinitePolicy
-from training.launch.spec import Gang, LaunchSpec
-from training.launch.supervisor import supervise
-from training.ledger import Ledger, read_events
+from headway.data_contracts.store.errors import TrainingFailed
+from headway.training.config.guards import GuardSpec, NonFinitePolicy
+from headway.training.config.shards import TRAIN
+from headway.training.config.training_spec import RecipeSpec
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.engine.batches import step_rows
+from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.launch.supervise.supervisor import supervise
+from headway.training.observe.ledger import Ledger, read_events
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DEADLINE_S, SLOW_READS, READ_S = 10.0, 25, 0.7
@@ -27,7 +27,7 @@ import os
 import time
 
 from poisoned_recipe import Poisoned
-from training.checkpoint import blocks
+from headway.training.checkpoint import blocks
 
 blocks.BLOCK_BYTES = 1024
 
@@ -79,7 +79,7 @@ def resume_in_the_middle(project, tiny_training, recipe_folder, tmp_path):
             return steps[-1] if steps else None
 
         gang = Gang(
-            module="training.worker",
+            module="headway.training.programs.worker",
             arguments=("--workspace", project.workspace.uri, "--run-spec", run.sha256, "--run-dir", str(run_dir)),
             nodes=1,
             ranks_per_node=1,
@@ -100,7 +100,7 @@ def test_a_restore_that_is_slower_than_the_deadline_but_gets_on_is_not_ended(res
     restores = [event for event in project.events(run_dir) if event["event"] == "restore"]
     assert [event["step"] for event in restores] == [0, 4]
     assert restores[1]["duration_s"] > SLOW_READS * READ_S > 1.5 * DEADLINE_S
-    assert [event for event in project.events(run_dir) if event["event"] == "pulse" and event["what"] == "restore"]
+    assert [event for event in project.events(run_dir) if event["event"] == "heartbeat" and event["what"] == "restore"]
 
 
 def test_a_restore_that_stands_still_is_ended_and_named(resume_in_the_middle):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from training.guards.stop import LEAST_MARGIN_S, StopConditions
-from training.launch.stop_bound import NO_BOUND, StopBound
+from headway.training.guards.stop import MIN_MARGIN_S, StopConditions
+from headway.training.launch.base.stop_request import NEVER, StopRequest
 
 
 class Clock:
@@ -15,7 +15,7 @@ class Clock:
 
 
 def steps_until_stop(
-    bound: StopBound, clock: Clock, *, step_s: float, save_s: float = 0.0, restore_s: float = 0.0
+    bound: StopRequest, clock: Clock, *, step_s: float, save_s: float = 0.0, restore_s: float = 0.0
 ) -> tuple[int, str | None]:
     stop = StopConditions(lambda: False, bound, clock=clock)
     clock.now_s += restore_s
@@ -31,32 +31,32 @@ def steps_until_stop(
 
 
 def test_nothing_stops_a_run_that_nobody_bounds():
-    assert steps_until_stop(NO_BOUND, Clock(), step_s=1e6) == (0, None)
+    assert steps_until_stop(NEVER, Clock(), step_s=1e6) == (0, None)
 
 
 def test_whoever_asks_is_heard_at_the_next_step():
     asked = []
-    stop = StopConditions(lambda: bool(asked), NO_BOUND)
+    stop = StopConditions(lambda: bool(asked), NEVER)
     assert not stop(1)
     asked.append(1)
-    assert stop(2) and stop.reason == "asked"
+    assert stop(2) and stop.reason == "requested"
 
 
 def test_a_run_ends_at_its_step_and_does_none_when_it_is_there_already():
-    bound = StopBound(at_step=7)
-    assert steps_until_stop(bound, Clock(), step_s=1) == (7, "asked")
+    bound = StopRequest(at_step=7)
+    assert steps_until_stop(bound, Clock(), step_s=1) == (7, "requested")
     stop = StopConditions(lambda: False, bound)
     assert [stop.is_reached(step) for step in (6, 7, 8)] == [False, True, True]
 
 
 def test_before_the_end_there_is_time_for_another_step_and_for_the_checkpoint():
-    clock, bound = Clock(), StopBound(at_unix_s=1100, reason="window closed")
+    clock, bound = Clock(), StopRequest(at_unix_s=1100, reason="window closed")
     _, reason = steps_until_stop(bound, clock, step_s=2, save_s=10)
     assert reason == "window closed"
-    assert 10 + 2 < 1100 - clock.now_s <= 2 * 10 + 2 * 2 + LEAST_MARGIN_S
+    assert 10 + 2 < 1100 - clock.now_s <= 2 * 10 + 2 * 2 + MIN_MARGIN_S
 
 
 def test_a_long_restore_takes_nothing_from_the_time_for_steps():
     clock = Clock()
-    steps_until_stop(StopBound(at_unix_s=1100), clock, step_s=2, restore_s=40)
-    assert 1100 - clock.now_s <= 2 * 2 + LEAST_MARGIN_S
+    steps_until_stop(StopRequest(at_unix_s=1100), clock, step_s=2, restore_s=40)
+    assert 1100 - clock.now_s <= 2 * 2 + MIN_MARGIN_S

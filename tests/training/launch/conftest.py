@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from headway.training.launch.base.gang import Gang, agent_argv, attempt_folder
+from headway.training.launch.base.launcher import Handle
+from headway.training.launch.base.process_tree import processes_with
+from headway.training.launch.base.protocol import TOKEN, AttemptFiles
+from headway.training.launch.hosts import owned
+from headway.training.observe.ledger import Ledger, read_events
+from tests.declared_events import require_declared
 from tests.training.launch.toys.toy_agent import toy_argv
 from tests.waiting import wait_until
-from training.launch import owned
-from training.launch.launcher import Handle
-from training.launch.process_tree import processes_with
-from training.launch.protocol import TOKEN, AttemptFiles
-from training.launch.spec import Gang, agent_argv, attempt_folder
-from training.ledger import Ledger, read_events
 
 TOYS = Path(__file__).parent / "toys"
 
@@ -61,8 +62,9 @@ class ToyRun:
 
 
 @pytest.fixture
-def toy_run(tmp_path: Path) -> ToyRun:
-    return ToyRun(tmp_path)
+def toy_run(tmp_path: Path) -> Iterator[ToyRun]:
+    yield ToyRun(tmp_path)
+    require_declared(tmp_path)
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from headway.training.launch.base import channel as channels
+from headway.training.launch.base.channel import MAX_UNAUTHENTICATED, Channel, Listener, accept, connect
 from tests.waiting import DEADLINE_S, wait_until
-from training.launch import channel as channels
-from training.launch.channel import MOST_UNPROVED, Channel, Listener, accept, connect
 
 KEY = "k" * 64
 
@@ -118,14 +118,14 @@ def test_neither_end_speaks_to_one_without_the_key() -> None:
         pair(other="g" * 64)
     with socket.create_server(("127.0.0.1", 0)) as stranger:
 
-        def claim() -> None:
+        def lease() -> None:
             connection, _ = stranger.accept()
             with connection:
                 connection.sendall(bytes(32))
                 heard = connection.recv(64, socket.MSG_WAITALL)
                 connection.sendall(heard[32:])  # the client's own proof
 
-        thread = threading.Thread(target=claim)
+        thread = threading.Thread(target=lease)
         thread.start()
         with pytest.raises(ConnectionError, match="does not have the key"):
             connect("127.0.0.1", stranger.getsockname()[1], KEY, within_s=0.0, once_s=DEADLINE_S)
@@ -160,7 +160,7 @@ def test_strangers_have_so_many_places_and_the_newest_get_them(listener: Listene
     with contextlib.ExitStack() as held:
         strangers = [
             held.enter_context(socket.create_connection(("127.0.0.1", listener.port), timeout=DEADLINE_S))
-            for _ in range(MOST_UNPROVED + 8)
+            for _ in range(MAX_UNAUTHENTICATED + 8)
         ]
         channel = connect("127.0.0.1", listener.port, KEY, within_s=DEADLINE_S)
         held.enter_context(channel.connection)

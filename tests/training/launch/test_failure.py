@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
-from data_contracts.errors import ContractViolation, HeadwayError, TrainingFailed
-from training.launch.failure import cause_of, describe
+from headway.data_contracts.store.errors import ContractViolation, HeadwayError, TrainingFailed
+from headway.training.launch.base.failure import Failure, cause_of, traceback_of
 
 
 class OutOfMemoryError(RuntimeError):
@@ -37,22 +39,23 @@ def test_the_cause_of_an_error(error: BaseException, cause: str) -> None:
 
 
 def test_a_crash_may_be_retried_and_a_verdict_may_not() -> None:
-    assert describe(ValueError("x"))["retryable"] is True
-    assert describe(TrainingFailed("the loss is not finite."))["retryable"] is False
-    assert describe(MemoryError())["retryable"] is False
+    assert Failure.of(ValueError("x")).retryable is True
+    assert Failure.of(TrainingFailed("the loss is not finite.")).retryable is False
+    assert Failure.of(MemoryError()).retryable is False
 
 
 def test_the_words_of_an_error_survive() -> None:
     error: HeadwayError = ContractViolation("no receipt.", where="manifest", advice="Validate first.")
-    fields = describe(error)
-    assert (fields["what"], fields["where"], fields["advice"]) == ("no receipt.", "manifest", "Validate first.")
-    assert (fields["error"], fields["exit_code"]) == ("ContractViolation", 4)
+    failure = Failure.of(error)
+    assert (failure.what, failure.where, failure.advice) == ("no receipt.", "manifest", "Validate first.")
+    assert (failure.error, failure.exit_code) == ("ContractViolation", 4)
+    assert Failure.from_json({**asdict(failure), "of_a_newer_worker": 1}) == failure
 
 
 def test_a_foreign_error_is_one_line_and_its_traceback_is_kept() -> None:
     try:
         raise ValueError("two\nlines")
     except ValueError as error:
-        fields = describe(error)
-    assert fields["what"] == "ValueError: two lines"
-    assert "raise ValueError" in fields["traceback"]
+        failure, written = Failure.of(error), traceback_of(error)
+    assert failure.what == "ValueError: two lines"
+    assert "raise ValueError" in written

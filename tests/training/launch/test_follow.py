@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import HeadwayError, IntegrityError, RunStopped, TrainingFailed
-from training.launch import follow as following
-from training.launch.failure import describe
-from training.launch.follow import follow_all
-from training.launch.jobs import JobReport, JobState, Scheduler, SchedulerSilent, run_key
-from training.launch.order import DetachedFiles, JobHandle, Order, Outcome
-from training.launch.spec import DetachedSpec, Gang, LaunchSpec
-from training.launch.stop_request import NAME, requested_stop
-from training.ledger import Event, Ledger, read_events
+from headway.data_contracts.store.errors import HeadwayError, IntegrityError, RunStopped, TrainingFailed
+from headway.training.launch.base.failure import NO_FAILURE, Failure
+from headway.training.launch.base.gang import DetachedSpec, Gang, LaunchSpec
+from headway.training.launch.base.stop_request import NAME, requested_stop
+from headway.training.launch.jobs import follow as following
+from headway.training.launch.jobs.follow import follow_all
+from headway.training.launch.jobs.job_request import DetachedFiles, JobHandle, JobOutcome, JobRequest
+from headway.training.launch.jobs.scheduler import JobReport, JobState, Scheduler, SchedulerSilent, run_key
+from headway.training.observe.ledger import Event, Ledger, read_events
 
 SPEC = LaunchSpec(launcher="slurm", stop_grace_s=1.0, detached=DetachedSpec(unreachable_s=1.0))
 
@@ -43,7 +43,7 @@ class Desk(Scheduler):
             raise SchedulerSilent("nobody is at the desk.")
         return self.jobs.get(key)
 
-    def submit(self, order: Order) -> JobHandle:
+    def submit(self, order: JobRequest) -> JobHandle:
         key = self.key(order.to_gang().run_dir)
         job = self.jobs[key] = f"{len(self.jobs) + 1}"
         return JobHandle(launcher=self.name, job=job, key=key, order=order.order, log="")
@@ -62,13 +62,13 @@ class Desk(Scheduler):
 
 def end(run_dir: Path, state: str, error: HeadwayError | None = None) -> None:
     files = DetachedFiles(run_dir)
-    told = {} if error is None else describe(error, "")
-    Outcome.model_validate({"order": Order.load(files).order, "state": state, "error": told}).save(files)
+    failure = NO_FAILURE if error is None else Failure.of(error, "")
+    JobOutcome.model_validate({"order": JobRequest.load(files).order, "state": state, "failure": failure}).save(files)
 
 
 def state_of(run_dir: Path) -> str | None:
     files = DetachedFiles(run_dir)
-    outcome = Outcome.load(files, Order.load(files).order)
+    outcome = JobOutcome.load(files, JobRequest.load(files).order)
     return None if outcome is None else outcome.state
 
 
@@ -247,7 +247,7 @@ def test_what_ends_a_run_ends_no_watching_of_the_others_where_it_is_bearable(
 
     polls = [finish(first, "failed", reason), meet_a_defect_once_the_first_is_told, go_on]
     with pytest.raises(RuntimeError if is_bearable else TrainingFailed):
-        watch(desk, ledger, polls, bearable=lambda error: is_bearable, ended=ends.__setitem__)
+        watch(desk, ledger, polls, tolerable=lambda error: is_bearable, ended=ends.__setitem__)
 
     assert [type(error) for error in ends.values()] == ([TrainingFailed] if is_bearable else [])
     assert state_of(third) is None

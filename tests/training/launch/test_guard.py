@@ -17,11 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import DEADLINE_S
-from training.launch import node_ranks
-from training.launch.node_ranks import NodeRanks
-from training.launch.process_tree import processes_with, sweep
-from training.launch.protocol import (
+from headway.training.launch.base.process_tree import processes_with, sweep
+from headway.training.launch.base.protocol import (
     OWNER_SILENT,
     TOKEN,
     AttemptFiles,
@@ -32,12 +29,34 @@ from training.launch.protocol import (
     RankMarker,
     write_json,
 )
-from training.launch.stand_by import EXIT_STUCK
-from training.ledger import read_events
+from headway.training.launch.node import node_ranks
+from headway.training.launch.node.guard_watchdog import EXIT_STUCK
+from headway.training.launch.node.node_ranks import NodeRanks
+from headway.training.observe.ledger import read_events
+from tests.waiting import DEADLINE_S
+
+pytestmark = pytest.mark.process
 
 OBEDIENT = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done"
 ENDLESS_S = 600.0
 """A grace that no test waits for."""
+NEVER_ANSWERS = """
+import os
+import time
+
+stat = os.stat
+
+
+def never(path, *arguments, **named):
+    if str(path).endswith("rank-4.json") and os.path.lexists(path):
+        os.open(path, os.O_RDONLY)  # the test sees it here
+        time.sleep(1e6)
+    return stat(path, *arguments, **named)
+
+
+os.stat = never
+"""
+"""A guard's `sitecustomize`: who asks for the marker of rank 4 waits for ever, as for a server that is gone."""
 DEAF = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
 
 
@@ -52,7 +71,7 @@ class GuardedAgent:
         self.log = self.files.node_log(0)
         with self.log.open("wb") as log:
             self.guard = subprocess.Popen(
-                [sys.executable, "-m", "training.launch.guard"],
+                [sys.executable, "-m", "headway.training.launch.node.node_guard"],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -276,8 +295,8 @@ def test_an_owner_on_another_host_that_falls_silent_is_taken_for_gone(
     start: Callable[..., GuardedAgent], wait_until: Callable[..., object]
 ) -> None:
     agent = start(f"sleep 6000 & {DEAF}", owner_pid=None, lease_s=1.0, lost_grace_s=0.5)
-    began_s = time.monotonic()
-    while time.monotonic() - began_s < 3.0:
+    started_s = time.monotonic()
+    while time.monotonic() - started_s < 3.0:
         agent.tell(Command.BEAT)
         time.sleep(0.1)
     status = agent.status
@@ -289,8 +308,15 @@ def test_an_owner_on_another_host_that_falls_silent_is_taken_for_gone(
 
 @pytest.mark.parametrize("how", ["lets go", "is silent"])
 def test_nobody_outlives_the_owner_by_a_file_system_that_never_answers(
-    start: Callable[..., GuardedAgent], wait_until: Callable[..., object], how: str
+    start: Callable[..., GuardedAgent],
+    wait_until: Callable[..., object],
+    how: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    (tmp_path / "python").mkdir()
+    (tmp_path / "python" / "sitecustomize.py").write_text(NEVER_ANSWERS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "python"))
     told = {"owner_pid": None, "lease_s": 1.0} if how == "is silent" else {}
     agent = start(f"setsid sleep 6000 & {DEAF}", lost_grace_s=0.3, **told)
     os.mkfifo(agent.files.marker(4))
@@ -312,7 +338,9 @@ def test_nobody_outlives_the_owner_by_a_file_system_that_never_answers(
 
 
 def test_a_guard_without_an_order_starts_nothing(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "training.launch.guard"], input=b'{"plan": {', cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "headway.training.launch.node.node_guard"], input=b'{"plan": {', cwd=tmp_path
+    )
     assert done.returncode == 2
 
 

@@ -11,14 +11,20 @@ from typing import Any
 import pytest
 import yaml
 
-from data_contracts.errors import EnvironmentProblem
-from training.launch import kubernetes_jobs
-from training.launch.jobs import JobState, SchedulerSilent
-from training.launch.kubernetes_jobs import INDEX_LABEL, NEEDED, NEEDED_FOR_SERVICE, Kubernetes, read_job
-from training.launch.kubernetes_spec import KubernetesSpec, Volume
-from training.launch.manifests import Manifest
-from training.launch.order import JobHandle
-from training.launch.spec import LaunchSpec
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.training.config.kubernetes_spec import KubernetesSpec, Volume
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.jobs.job_request import JobHandle
+from headway.training.launch.jobs.scheduler import JobState, SchedulerSilent
+from headway.training.launch.kubernetes import scheduler
+from headway.training.launch.kubernetes.manifests import Manifest
+from headway.training.launch.kubernetes.scheduler import (
+    INDEX_LABEL,
+    NEEDED,
+    NEEDED_FOR_SERVICE,
+    Kubernetes,
+    read_job,
+)
 
 DEPLOYMENTS = Path(__file__).parents[3] / "deployments" / "kubernetes"
 SPEC = LaunchSpec(
@@ -115,7 +121,7 @@ def test_a_server_that_gives_no_answer_says_nothing_about_the_job(nobody: Kubern
         nobody.find("k")
     report = nobody.poll(HANDLE)
     assert report.state is JobState.UNKNOWN and "cannot be reached" in report.reason
-    assert "cannot be reached" in nobody.last_words(HANDLE, 5)[0]
+    assert "cannot be reached" in nobody.log_tail(HANDLE, 5)[0]
 
 
 def test_the_last_words_are_those_of_the_pod_that_failed_by_itself(
@@ -127,13 +133,13 @@ def test_the_last_words_are_those_of_the_pod_that_failed_by_itself(
     logs = {"k-0-1": ["waiting for the other"], "k-1-1": ["ImportError: no CUDA"]}
     server = SimpleNamespace(pods=lambda *_: [sent_away, failed], log=lambda _namespace, name, _lines: logs[name])
     monkeypatch.setattr(nobody, "_api", server)
-    assert nobody.last_words(HANDLE, 5) == ["k-1-1: ImportError: no CUDA"]
+    assert nobody.log_tail(HANDLE, 5) == ["k-1-1: ImportError: no CUDA"]
     logs["k-1-1"] = []
-    assert nobody.last_words(HANDLE, 5) == ["k-0-1: waiting for the other"]
+    assert nobody.log_tail(HANDLE, 5) == ["k-0-1: waiting for the other"]
     sent_away["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": "Preemption"}]
     failed["status"]["phase"] = "Running"
-    said = ["k-0-1: it must go (Preemption)", "k-0-1: waiting for the other"]
-    assert nobody.last_words(HANDLE, 5) == said, "here it is the one that began it"
+    message = ["k-0-1: it must go (Preemption)", "k-0-1: waiting for the other"]
+    assert nobody.log_tail(HANDLE, 5) == message, "here it is the one that began it"
 
 
 class Deleted:
@@ -158,7 +164,7 @@ def test_a_job_that_was_deleted_is_waited_for_as_long_as_its_pods_may_take_to_en
     server = Deleted()
     patient = Kubernetes(SPEC.model_copy(update={"stop_grace_s": stop_grace_s}))
     monkeypatch.setattr(patient, "_api", server)
-    monkeypatch.setattr(kubernetes_jobs, "time", SimpleNamespace(monotonic=lambda: server.now_s, sleep=lambda _s: None))
+    monkeypatch.setattr(scheduler, "time", SimpleNamespace(monotonic=lambda: server.now_s, sleep=lambda _s: None))
     with pytest.raises(EnvironmentProblem, match=f"was deleted, and has not gone in {settle_s} s"):
         patient.find("k")
     assert settle_s <= server.now_s - 1000 <= settle_s + 2

@@ -14,17 +14,19 @@ from pathlib import Path
 
 import pytest
 
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.base.launcher import Handle
+from headway.training.launch.base.ports import EPHEMERAL
+from headway.training.launch.base.process_tree import processes_with
+from headway.training.launch.base.protocol import TOKEN
+from headway.training.launch.diagnosis.outcome import AttemptOutcome
+from headway.training.launch.supervise.supervisor import supervise
 from tests.listening import listening
+from tests.stranger import squatter
 from tests.training.launch.conftest import TOYS, ToyRun
 from tests.waiting import DEADLINE_S, wait_until
-from training.launch.launcher import Handle
-from training.launch.outcome import AttemptOutcome
-from training.launch.process_tree import processes_with
-from training.launch.protocol import TOKEN
-from training.launch.spec import LaunchSpec
-from training.launch.supervisor import supervise
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 
 WATCHING = """
 import os, sys
@@ -124,3 +126,14 @@ def test_nothing_of_a_run_listens_beyond_this_machine_and_another_user_gets_no_p
     assert len(ports) <= 1 + 2 * 4, "rank 0's store, and of each rank gloo's, one for each of its two groups"
     store = toy_run.attempt(1).store
     assert store.stat().st_mode & 0o077 == 0, "the key is the user's alone"
+
+
+def test_who_takes_every_port_that_command_lines_show_keeps_no_gang_from_meeting(toy_run: ToyRun) -> None:
+    (toy_run.folder / "enough").touch()
+    gang, spec = toy_run.gang(module="meeting_worker"), LaunchSpec(max_attempts=1)
+    with squatter():
+        outcome = supervise(spec, gang, ledger=toy_run.ledger, budget_scope="one", poll=toy_run.newest_step)
+    assert outcome.state == "done"
+    place = toy_run.attempt(1).read_store()
+    assert place is not None
+    assert place.port < int(EPHEMERAL.read_text().split()[0]), "the one that was drawn, and no other for want of it"

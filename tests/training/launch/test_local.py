@@ -13,21 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from training.launch.launcher import Handle
-from training.launch.launchers import launcher_for
-from training.launch.mandate import grant
-from training.launch.process_tree import processes_with, send_signal, sweep
-from training.launch.protocol import TOKEN, Command
-from training.launch.spec import Attempt, LaunchSpec
-from training.launch.supervisor import supervise
-from training.ledger import read_events
+from headway.training.launch.base.fence import acquire
+from headway.training.launch.base.gang import Attempt, LaunchSpec
+from headway.training.launch.base.launcher import Handle
+from headway.training.launch.base.process_tree import processes_with, send_signal, sweep
+from headway.training.launch.base.protocol import TOKEN, Command
+from headway.training.launch.supervise.launchers import launcher_for
+from headway.training.launch.supervise.supervisor import supervise
+from headway.training.observe.ledger import read_events
 
 TOYS = Path(__file__).parent / "toys"
 SPEC = LaunchSpec(lost_grace_s=2, peer_grace_s=1)
 PATIENT = LaunchSpec(lost_grace_s=600)
 """For ranks that end in order, however busy the machine."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toy_agents")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("toy_agents")]
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def own(toy_run, wait_until: Callable[..., object]) -> Iterator[Callable[..., su
 
     def both_are_expendable() -> bool:
         spools = [toy_run.attempt(1).rank_spool(rank) for rank in (0, 1)] if toy_run.num_attempts() else []
-        return bool(spools) and all("expendable" in {e["event"] for e in read_events(spool)} for spool in spools)
+        return bool(spools) and all("expendable" in {e.get("what") for e in read_events(spool)} for spool in spools)
 
     def both_are_at_work() -> bool:
         """Toys wait for nobody: one may be far while the other is still starting its children."""
@@ -144,7 +144,7 @@ def attempt_of(toy_run, token: str) -> Attempt:
         folder=toy_run.folder / "attempts" / "001",
         token=token,
         rendezvous_id="t",
-        members=launcher_for(SPEC).muster(toy_run.gang()).members,
+        members=launcher_for(SPEC).probe_hosts(toy_run.gang()).members,
         owner_pid=os.getpid(),
     )
 
@@ -168,7 +168,7 @@ def test_a_second_interrupt_ends_the_patience_and_not_the_cleaning_up(toy_run, w
     launcher = launcher_for(SPEC)
     attempt = attempt_of(toy_run, "token-of-this-test")
     attempt.folder.mkdir(parents=True)
-    grant(toy_run.folder, attempt.folder)
+    acquire(toy_run.folder, attempt.folder)
     handle = launcher.submit(toy_run.gang(), attempt)
     wait_until(lambda: len(toy_run.survivors()) >= 4)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from training.launch.log_times import LogTimes
-from training.launch.logs import MAX_LINE_BYTES, LogLine, RunLogs
-from training.launch.protocol import AttemptFiles, write_json
-from training.launch.run_events import RunEvent, RunEvents
-from training.launch.spec import LaunchSpec, attempt_folder
-from training.launch.supervisor import supervise
+from headway.training.launch.base.gang import LaunchSpec, attempt_folder
+from headway.training.launch.base.log_times import LogTimes
+from headway.training.launch.base.protocol import AttemptFiles, write_json
+from headway.training.launch.diagnosis.logs import MAX_LINE_BYTES, LogLine, RunLogs
+from headway.training.launch.diagnosis.run_events import RunEvent, RunEvents
+from headway.training.launch.supervise.supervisor import supervise
 
 
 class Attempt:
@@ -63,15 +63,15 @@ def test_lines_of_all_ranks_come_by_time(tmp_path, attempt) -> None:
     ]
 
 
-def said(unix_s: float, text: str, rank: str = "") -> bytes:
+def message(unix_s: float, text: str, rank: str = "") -> bytes:
     """A line as torch begins it."""
     return f"{rank}W{datetime.datetime.fromtimestamp(unix_s):%m%d %H:%M:%S.%f} {text}\n".encode()
 
 
 def test_a_line_that_says_its_time_stands_there_with_what_follows_it(tmp_path, attempt) -> None:
     seen_s = datetime.datetime(2026, 11, 22, 16, 41, 14).timestamp()
-    attempt.write(0, said(seen_s - 0.1, "late", rank="[rank0]:["), unix_s=seen_s)
-    attempt.write(1, said(seen_s - 0.5, "early") + b"  its traceback\n", unix_s=seen_s, stream="stderr")
+    attempt.write(0, message(seen_s - 0.1, "late", rank="[rank0]:["), unix_s=seen_s)
+    attempt.write(1, message(seen_s - 0.5, "early") + b"  its traceback\n", unix_s=seen_s, stream="stderr")
     lines = list(RunLogs(tmp_path).read(is_over=True))
     assert [line.text.split()[-1] for line in lines] == ["early", "traceback", "late"]
     assert [seen_s - line.unix_s for line in lines] == pytest.approx([0.5, 0.5, 0.1])
@@ -80,13 +80,13 @@ def test_a_line_that_says_its_time_stands_there_with_what_follows_it(tmp_path, a
 @pytest.mark.parametrize("off_s", [0.5, -3600.0, -5.0], ids=["later", "another time zone", "long before"])
 def test_a_time_that_cannot_be_is_not_believed(tmp_path, attempt, off_s) -> None:
     seen_s = datetime.datetime(2026, 11, 22, 16, 41, 14).timestamp()
-    attempt.write(0, said(seen_s + off_s, "W") + b"W0230 25:61:61.123 no time at all\n", unix_s=seen_s)
+    attempt.write(0, message(seen_s + off_s, "W") + b"W0230 25:61:61.123 no time at all\n", unix_s=seen_s)
     assert [line.unix_s for line in RunLogs(tmp_path).read(is_over=True)] == [seen_s, seen_s]
 
 
 def test_the_order_of_a_file_stays_whatever_its_lines_say(tmp_path, attempt) -> None:
     seen_s = datetime.datetime(2026, 11, 22, 16, 41, 14).timestamp()
-    attempt.write(0, said(seen_s - 0.1, "one") + said(seen_s - 0.3, "two"), unix_s=seen_s)
+    attempt.write(0, message(seen_s - 0.1, "one") + message(seen_s - 0.3, "two"), unix_s=seen_s)
     attempt.write(0, b"three\n", unix_s=seen_s + 1)
     lines = list(RunLogs(tmp_path).read(is_over=True))
     assert [line.text.split()[-1] for line in lines] == ["one", "two", "three"]
@@ -145,7 +145,7 @@ def test_the_index_says_when_a_file_grew_and_only_then(tmp_path, attempt) -> Non
     assert marks[0][0] <= marks[1][0] and marks[1][0] >= round(before_s, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_every_line_of_a_real_gang_comes_with_who_wrote_it_when_over_a_killed_rank_and_its_next_attempt(
     toy_run,
 ) -> None:
@@ -157,7 +157,7 @@ def test_every_line_of_a_real_gang_comes_with_who_wrote_it_when_over_a_killed_ra
         happening.extend(events.read())
         return toy_run.newest_step()
 
-    began_s = time.time()
+    started_s = time.time()
     trouble = json.dumps({"kind": "kill", "rank": 1, "attempt": 1, "step": 3})
     gang = toy_run.gang("--steps", "6", "--in-step", "--trouble", trouble)
     spec = LaunchSpec(backoff_s=0)
@@ -169,14 +169,14 @@ def test_every_line_of_a_real_gang_comes_with_who_wrote_it_when_over_a_killed_ra
 
     spoken = [(line.attempt, line.rank, line.text) for line in whole if line.rank is not None]
     for rank in (0, 1):
-        said = [text for attempt, of, text in spoken if (attempt, of) == (2, rank) and text.startswith("toy")]
-        assert said[-1] == f"toy {rank} at 6", said
+        message = [text for attempt, of, text in spoken if (attempt, of) == (2, rank) and text.startswith("toy")]
+        assert message[-1] == f"toy {rank} at 6", message
     assert (1, 1, "in the middle of a li") in spoken, "what a killed rank had begun to say"
     assert (1, 1, "toy 1 at 4") not in spoken
     markers = {number: toy_run.attempt(number).read_markers() for number in (1, 2)}
     assert all(line.host for line in whole)
     assert all(line.node == markers[line.attempt][line.rank].node for line in whole if line.rank is not None)
-    assert all(began_s - 1 <= line.unix_s <= time.time() for line in whole)
+    assert all(started_s - 1 <= line.unix_s <= time.time() for line in whole)
 
     happened = list(RunEvents(toy_run.folder, toy_run.folder / "ledger").read())
     assert sorted(map(repr, [*happening, *events.read()])) == sorted(map(repr, happened))

@@ -9,12 +9,14 @@ import threading
 
 import pytest
 
-from data_contracts.errors import RunStopped
+from headway.data_contracts.store.errors import RunStopped
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.base.stop_request import request_stop
+from headway.training.launch.node.lone_agent import environment, main
+from headway.training.launch.supervise.supervisor import supervise
 from tests.waiting import wait_until
-from training.launch.lone_agent import environment, main
-from training.launch.spec import LaunchSpec
-from training.launch.stop_request import request_stop
-from training.launch.supervisor import supervise
+
+pytestmark = pytest.mark.process
 
 SPEC = LaunchSpec(nodes=1, backoff_s=0.0)
 
@@ -27,14 +29,15 @@ def run(toy_run, *arguments: str):
 def test_the_rank_finds_what_torchrun_would_tell_it_and_writes_where_its_ranks_do(tmp_path, monkeypatch) -> None:
     (tmp_path / "told.py").write_text("import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:]]))")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PET_RDZV_ENDPOINT", "127.0.0.1:4711")
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        assert main(str(tmp_path / "logs"), "t-4", "4711", "told", "--run", "abc") == 0
+        assert main(str(tmp_path / "logs"), "t-4", "told", "--run", "abc") == 0
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
     told, argv = json.loads((tmp_path / "logs" / "t-4" / "attempt_0" / "0" / "stdout.log").read_text())
-    assert told.items() >= environment("t-4", "4711").items() and argv == ["--run", "abc"]
+    assert told.items() >= environment("t-4", "127.0.0.1:4711").items() and argv == ["--run", "abc"]
     assert (told["RANK"], told["WORLD_SIZE"], told["MASTER_PORT"]) == ("0", "1", "4711")
 
 

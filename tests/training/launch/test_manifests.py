@@ -12,13 +12,13 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from data_contracts.errors import ConfigError
-from data_contracts.strict_yaml import parse_yaml_model
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.types.strict_yaml import parse_yaml_model
+from headway.training.config.kubernetes_spec import KubernetesSpec
+from headway.training.launch.base.gang import Gang, LaunchSpec, for_stepless_work
+from headway.training.launch.base.stop_request import NEVER, StopRequest
+from headway.training.launch.kubernetes.manifests import Manifest, job_policies, manifests
 from tests.kubernetes_objects import VERSIONS, problem
-from training.launch.kubernetes_spec import KubernetesSpec
-from training.launch.manifests import Manifest, job_policies, manifests
-from training.launch.spec import Gang, LaunchSpec, for_quiet_work
-from training.launch.stop_bound import NO_BOUND, StopBound
 
 NOW_S = 1_700_000_000.0
 GOLDENS = Path(__file__).parent / "goldens"
@@ -53,9 +53,9 @@ def spec(text: str = EVERYTHING, **fields: Any) -> LaunchSpec:
     return LaunchSpec(launcher="kubernetes", kubernetes=KubernetesSpec(**yaml.safe_load(text)), **fields)
 
 
-def gang(stop: StopBound = NO_BOUND, run_dir: str = "/shared/runs of $(HOME)/0123456789abcdef") -> Gang:
+def gang(stop: StopRequest = NEVER, run_dir: str = "/shared/runs of $(HOME)/0123456789abcdef") -> Gang:
     return Gang(
-        module="training.worker",
+        module="headway.training.programs.worker",
         arguments=("--steps", "3"),
         nodes=4,
         ranks_per_node=8,
@@ -65,7 +65,7 @@ def gang(stop: StopBound = NO_BOUND, run_dir: str = "/shared/runs of $(HOME)/012
     )
 
 
-def rendered(form: str, stop: StopBound = NO_BOUND) -> list[Manifest]:
+def rendered(form: str, stop: StopRequest = NEVER) -> list[Manifest]:
     text = EVERYTHING + (JOB_ALONE if form == "indexed-job" else "training_runtime: headway\n")
     return manifests(spec(text), gang(stop), KEY, ORDER, NOW_S, ("gpu-node-7", "gpu-node-3"))
 
@@ -73,7 +73,7 @@ def rendered(form: str, stop: StopBound = NO_BOUND) -> list[Manifest]:
 @pytest.mark.parametrize("form", ["indexed-job", "train-job"])
 def test_the_objects_of_a_run_are_what_its_spec_says(form: str) -> None:
     golden = list(yaml.safe_load_all((GOLDENS / f"{form}.yaml").read_text()))
-    assert rendered(form, StopBound(at_unix_s=NOW_S + 1700)) == golden
+    assert rendered(form, StopRequest(at_unix_s=NOW_S + 1700)) == golden
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -206,11 +206,11 @@ def test_a_name_that_no_node_can_have_keeps_no_job_from_being_taken() -> None:
     """Under another launcher the run may have left out a host by what ssh calls it."""
     plain = spec("image: i\nvolumes: [{claim: shared, mount_path: /shared}]\n")
 
-    def said(*without: str) -> str:
+    def message(*without: str) -> str:
         return json.dumps(manifests(plain, gang(), KEY, ORDER, NOW_S, without))
 
-    assert "affinity" not in said() and said("user@c", "GPU_3", "a..b") == said()
-    assert said("user@c", "gpu-7.rack.example") == said("gpu-7.rack.example") != said()
+    assert "affinity" not in message() and message("user@c", "GPU_3", "a..b") == message()
+    assert message("user@c", "gpu-7.rack.example") == message("gpu-7.rack.example") != message()
 
 
 @pytest.mark.parametrize("form", ["indexed-job", "train-job"])
@@ -218,9 +218,9 @@ def test_no_value_of_a_secret_and_no_variable_of_the_flow_is_in_an_object(
     form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "a-word-that-nobody-else-says")
-    said = json.dumps(rendered(form))
-    assert "nobody-else" not in said
-    assert '{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}' in said
+    message = json.dumps(rendered(form))
+    assert "nobody-else" not in message
+    assert '{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}' in message
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_no_value_of_a_secret_and_no_variable_of_the_flow_is_in_an_object(
 )
 @pytest.mark.parametrize("form", ["indexed-job", "train-job"])
 def test_the_job_ends_with_the_runs_bound(form: str, bound_s: float, deadline_s: int | None) -> None:
-    job, *_ = rendered(form, StopBound(at_unix_s=NOW_S + bound_s))
+    job, *_ = rendered(form, StopRequest(at_unix_s=NOW_S + bound_s))
     assert job["spec"].get("activeDeadlineSeconds") == deadline_s
 
 
@@ -270,7 +270,7 @@ def test_the_launcher_and_its_branch_need_each_other() -> None:
         LaunchSpec(launcher="kubernetes")
     with pytest.raises(ValidationError, match="launcher is 'local'"):
         LaunchSpec(kubernetes=spec().kubernetes)
-    quiet = for_quiet_work(spec())
+    quiet = for_stepless_work(spec())
     assert (quiet.launcher, quiet.kubernetes) == ("local", None)
 
 

@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from training.launch import supervisor
-from training.launch.hosts import Host, Member, Muster
-from training.launch.links import PATIENCE_S as LINK_PATIENCE_S
-from training.launch.membership import Membership
-from training.launch.owned import OwnedLauncher
-from training.launch.ports import LOOPBACK
-from training.launch.retry_budget import AttemptRecord, AttemptRecords
-from training.launch.spec import Gang, LaunchSpec
-from training.launch.stragglers import Straggler
+from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.launch.base.host_probe import Host, HostProbe, Member
+from headway.training.launch.base.ports import LOOPBACK
+from headway.training.launch.base.retry_budget import AttemptRecord, AttemptRecords
+from headway.training.launch.diagnosis.stragglers import Straggler
+from headway.training.launch.hosts.links import PATIENCE_S as LINK_PATIENCE_S
+from headway.training.launch.hosts.membership import Membership
+from headway.training.launch.hosts.owned import OwnedLauncher
+from headway.training.launch.supervise import supervisor
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toy_agents")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("toy_agents")]
 
 SLOW = ("--slow-on", "b", "--steps", "1", "--step-s", "0.02", "--slow-by-s")
-HALF_S, MOST_S = 0.5, 5.0
+HALF_S, MAX_DURATION_S = 0.5, 5.0
 """Of a step without which the others would be done in half a second."""
 
 
@@ -30,7 +30,7 @@ class Pretended:
     """Hosts that are all this machine, and notes where guards were started."""
 
     name = "pretended"
-    is_here = False
+    is_local = False
     has_environment = False
     python = sys.executable
 
@@ -42,13 +42,13 @@ class Pretended:
     def hosts(self, nodes: int) -> tuple[Host, ...]:
         return tuple(Host(name=name, address=LOOPBACK) for name in self._names)
 
-    def is_gathered(self, nodes: int, fewest: int) -> bool:
+    def is_gathered(self, nodes: int, min_nodes: int) -> bool:
         return True
 
     def command(self, host: Host, argv: Sequence[str]) -> tuple[str, ...]:
         if host.name in self.unreachable:
             return ("false",)
-        if "training.launch.guard" in argv:
+        if "headway.training.launch.node.node_guard" in argv:
             self.guards.append(host.name)
         return ("env", f"TOY_HOST={host.name}", *argv)
 
@@ -97,7 +97,7 @@ class Unpunctual(Pretended):
 
     def command(self, host: Host, argv: Sequence[str]) -> tuple[str, ...]:
         command = super().command(host, argv)
-        if "training.launch.links" not in argv:
+        if "headway.training.launch.hosts.links" not in argv:
             return command
         self.num_looks += 1
         is_late = host.name == self._late and self.num_looks <= len(self._names)
@@ -109,7 +109,7 @@ def test_hosts_that_began_to_look_too_far_apart_look_once_more_before_a_run_is_r
     spec = LaunchSpec(nodes=2)
     launcher = OwnedLauncher(spec, transport)
     gang = toy_run.gang()
-    launcher.preflight(gang, launcher.muster(gang))
+    launcher.preflight(gang, launcher.probe_hosts(gang))
     assert transport.num_looks == 4
 
 
@@ -120,12 +120,14 @@ def records(folder: Path) -> list[AttemptRecord]:
 def test_a_slow_host_makes_room_for_one_that_stands_by_and_no_attempt_is_spent(toy_run, run) -> None:
     assert run(Pretended("abc"), attempts=2) == ["a", "b", "a", "c"]
     first, second = records(toy_run.folder)
-    assert (first.state, first.left_out, second.state, second.left_out) == ("stopped", "b", "done", "")
-    assert first.what.startswith("rank 1 on b is slow: forward takes it 0.7 s, the others 0.2 s; they wait 0.5 s of")
-    assert first.what.endswith("The run goes on without b.")
+    assert (first.state, first.excluded, second.state, second.excluded) == ("stopped", "b", "done", "")
+    assert first.failure.what.startswith(
+        "rank 1 on b is slow: forward takes it 0.7 s, the others 0.2 s; they wait 0.5 s of"
+    )
+    assert first.failure.what.endswith("The run goes on without b.")
     kept = int((toy_run.folder / "checkpoint-0.txt").read_text())
     assert kept >= 40, "what was done is kept"
-    (told,) = toy_run.events("host.left_out")
+    (told,) = toy_run.events("host.excluded")
     assert told["host"] == "b"
 
 
@@ -136,12 +138,12 @@ def test_whoever_asked_only_for_a_report_has_one(toy_run, run) -> None:
 
 
 def test_a_gang_never_shrinks_below_what_it_needs(toy_run, run) -> None:
-    assert run(Pretended("ab"), slow_by_s=MOST_S) == ["a", "b"]
+    assert run(Pretended("ab"), slow_by_s=MAX_DURATION_S) == ["a", "b"]
     assert len(toy_run.events("rank.slow")) == 1
 
 
 def test_a_gang_shrinks_where_fewer_hosts_are_faster(toy_run, run) -> None:
-    assert run(Pretended("ab"), min_nodes=1, slow_by_s=MOST_S, attempts=2) == ["a", "b", "a"]
+    assert run(Pretended("ab"), min_nodes=1, slow_by_s=MAX_DURATION_S, attempts=2) == ["a", "b", "a"]
 
 
 def test_a_gang_shrinks_to_as_many_hosts_as_it_needs(toy_run, run) -> None:
@@ -159,7 +161,7 @@ def test_a_host_that_was_left_out_is_better_than_none_and_is_not_left_out_again(
     transport.guards.clear()
     transport.unreachable = "c"
     assert run(transport, attempts=3, reports=2) == ["a", "b"], "by a later owner"
-    assert [record.left_out for record in records(toy_run.folder)] == ["b", "", ""]
+    assert [record.excluded for record in records(toy_run.folder)] == ["b", "", ""]
 
 
 def test_where_a_scheduler_has_room_the_run_goes_on_in_another_job_of_full_size(toy_run) -> None:
@@ -170,12 +172,12 @@ def test_where_a_scheduler_has_room_the_run_goes_on_in_another_job_of_full_size(
         return True
 
     own = AttemptRecords(toy_run.folder)
-    own.end(AttemptRecord(attempt=1, scope="one", state="stopped", left_out="d"))
+    own.end(AttemptRecord(attempt=1, scope="one", state="stopped", excluded="d"))
     membership = Membership(spec, gang, OwnedLauncher(spec, Pretended("ab"), has_room), toy_run.ledger, own)
     members = tuple(Member(name=name, address=LOOPBACK, interface="lo", port=1) for name in "ab")
     slow = Straggler(rank=1, part="data", excess_s=0.5, step_s=1.0, own_s=0.6, others_s=0.1, score=9.0)
-    assert membership.goes_without(Muster(members=members, missing={Host(name="c"): "gone"}), slow, "b")
-    assert membership.goes_elsewhere
+    assert membership.exclude_slow(HostProbe(members=members, unreachable={Host(name="c"): "gone"}), slow, "b")
+    assert membership.is_rescheduled
     assert asked == [set("abcd")], "and none of those is offered again"
 
 
@@ -187,12 +189,12 @@ def test_all_pods_of_a_slow_machine_go_together_and_only_where_enough_stand_on_o
     members = tuple(
         Member(name=name, address=LOOPBACK, machine=machine, interface="lo", port=1) for name, machine in stands.items()
     )
-    found = Muster(members=members, missing={}, spares=(Host(name="d", machine="m-1"),))
+    found = HostProbe(members=members, unreachable={}, spare_hosts=(Host(name="d", machine="m-1"),))
     slow = Straggler(rank=1, part="data", excess_s=0.9, step_s=1.0, own_s=0.95, others_s=0.05, score=9.0)
-    assert not membership.goes_without(found, slow, "m-1"), "one of at least two would be left"
-    assert membership.goes_without(found, slow, "m-2")
-    own.end(AttemptRecord(attempt=1, scope="one", state="stopped", left_out="m-2"))
-    assert not membership.goes_without(found, slow, "m-2"), "whichever pod stands there by now"
+    assert not membership.exclude_slow(found, slow, "m-1"), "one of at least two would be left"
+    assert membership.exclude_slow(found, slow, "m-2")
+    own.end(AttemptRecord(attempt=1, scope="one", state="stopped", excluded="m-2"))
+    assert not membership.exclude_slow(found, slow, "m-2"), "whichever pod stands there by now"
 
 
 def test_no_host_is_left_out_twice_though_there_were_others(toy_run) -> None:
@@ -201,9 +203,9 @@ def test_no_host_is_left_out_twice_though_there_were_others(toy_run) -> None:
     own = AttemptRecords(toy_run.folder)
     membership = Membership(spec, gang, OwnedLauncher(spec, Pretended("abc")), toy_run.ledger, own)
     members = tuple(Member(name=name, address=LOOPBACK, interface="lo", port=1) for name in "ab")
-    found = Muster(members=members, missing={}, spares=(Host(name="c"),))
+    found = HostProbe(members=members, unreachable={}, spare_hosts=(Host(name="c"),))
     slow = Straggler(rank=1, part="data", excess_s=0.5, step_s=1.0, own_s=0.6, others_s=0.1, score=9.0)
-    assert membership.goes_without(found, slow, "b")
-    own.end(AttemptRecord(attempt=1, scope="one", state="stopped", left_out="b"))
-    assert not membership.goes_without(found, slow, "b")
-    assert membership.goes_without(found, slow, "a")
+    assert membership.exclude_slow(found, slow, "b")
+    own.end(AttemptRecord(attempt=1, scope="one", state="stopped", excluded="b"))
+    assert not membership.exclude_slow(found, slow, "b")
+    assert membership.exclude_slow(found, slow, "a")

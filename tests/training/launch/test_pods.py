@@ -17,15 +17,16 @@ from pathlib import Path
 
 import pytest
 
+from headway.training.launch.base.host_probe import Host
+from headway.training.launch.base.protocol import JOB, MACHINE, POD, POD_ADDRESS
+from headway.training.launch.hosts.probe import HEADWAY_HOME
+from headway.training.launch.jobs.job_request import DetachedFiles
+from headway.training.launch.kubernetes.manifests import EXIT_LEAVING
+from headway.training.launch.kubernetes.pod_start import PodStart
+from headway.training.launch.kubernetes.pods import LOST, PodPlace, Pods, places_of, read_place
 from tests.waiting import DEADLINE_S, wait_until
-from training.launch.hosts import HEADWAY_HOME, Host
-from training.launch.manifests import EXIT_LEAVING
-from training.launch.order import DetachedFiles
-from training.launch.pod_start import PodStart
-from training.launch.pods import LOST, PodPlace, Pods, places_of, read_place
-from training.launch.protocol import JOB, MACHINE, POD, POD_ADDRESS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 Start = Callable[[str, int], subprocess.Popen[bytes]]
 MACHINE_NAME = "gpu-node-7"
 
@@ -46,7 +47,9 @@ def start(run_dir: Path) -> Iterator[Start]:
         secrets = {"HF_TOKEN": "of the pod's own", "PREFECT_API_KEY": "no rank's business"}
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": HEADWAY_HOME, **given, **secrets}
         pods.append(
-            subprocess.Popen([sys.executable, "-m", "training.launch.pod", str(run_dir)], env=environment, cwd="/")
+            subprocess.Popen(
+                [sys.executable, "-m", "headway.training.launch.kubernetes.pod", str(run_dir)], env=environment, cwd="/"
+            )
         )
         wait_until(lambda: read_place(DetachedFiles(run_dir).pods / f"{name}.json") is not None, what=name)
         return pods[-1]
@@ -147,8 +150,8 @@ def test_a_strangers_words_end_the_connection_and_harm_nothing(
     assert ask(run_dir, Host(name="pod-b"), "true").returncode == 0
     pod.terminate()
     assert pod.wait(DEADLINE_S) == EXIT_LEAVING
-    said = capfd.readouterr()
-    assert said.err == "" and len(said.out.splitlines()) == 2, "that it is there, and that it was told to end"
+    message = capfd.readouterr()
+    assert message.err == "" and len(message.out.splitlines()) == 2, "that it is there, and that it was told to end"
 
 
 @contextlib.contextmanager
@@ -278,13 +281,13 @@ def test_the_end_of_the_client_ends_the_stdin_and_the_end_of_the_pod_the_client(
 def test_a_pod_that_is_told_to_end_says_so_waits_for_what_it_has_and_is_made_anew(run_dir: Path, start: Start) -> None:
     pod = start("pod-b", 1)
     here = PodStart(run_dir, {JOB: "job-1", POD: "pod-a"})
-    assert not here.somebody_leaves()
+    assert not here.is_draining()
     command = transport(run_dir).command(Host(name="pod-b"), ("sh", "-c", f"touch '{run_dir}/up'; cat"))
     client = subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, "PYTHONPATH": HEADWAY_HOME})
     wait_until((run_dir / "up").exists, what="the process in the pod")
     pod.terminate()
-    wait_until(here.somebody_leaves, what="its word")
-    assert not here.somebody_leaves(), "told once"
+    wait_until(here.is_draining, what="its word")
+    assert not here.is_draining(), "told once"
     assert not transport(run_dir).is_gathered(1, 1)
     with pytest.raises(subprocess.TimeoutExpired):
         pod.wait(1)
@@ -309,7 +312,7 @@ def test_pods_are_waited_for_until_there_are_enough_and_for_the_rest_no_longer_t
     run_dir: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
-    monkeypatch.setattr("training.launch.pods.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("headway.training.launch.kubernetes.pods.time.monotonic", lambda: now_s)
     pods = transport(run_dir, gather_s=60.0)
     assert not pods.is_gathered(2, 1)
     now_s = 2000.0

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from training.launch import ports
-from training.launch.ports import EPHEMERAL, LOOPBACK, LOWEST, free_port
+from headway.training.launch.base import ports
+from headway.training.launch.base.ports import EPHEMERAL, LOOPBACK, LOWEST, free_port
 
 
 def test_a_port_is_none_that_a_connection_may_get_before_it_is_used() -> None:

@@ -15,23 +15,27 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import EnvironmentProblem
-from training.launch import host_facts, links
-from training.launch.channel import Listener
-from training.launch.host_facts import PATIENCE_S, HostFacts, look
-from training.launch.links import Link, measure
-from training.launch.ports import LOOPBACK
-from training.launch.preflight import PreflightSpec, Seen, find_faults, require_no_fault
-from training.launch.retry_budget import AttemptRecords
-from training.launch.spec import LaunchSpec
-from training.launch.supervisor import supervise
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.training.launch.base import host_facts
+from headway.training.launch.base.channel import Listener
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.base.host_facts import PATIENCE_S, HostFacts, collect_host_facts
+from headway.training.launch.base.ports import LOOPBACK
+from headway.training.launch.base.preflight_spec import PreflightSpec
+from headway.training.launch.base.retry_budget import AttemptRecords
+from headway.training.launch.hosts import links
+from headway.training.launch.hosts.links import NetworkLink, measure
+from headway.training.launch.hosts.preflight import ObservedHost, find_faults, require_no_fault
+from headway.training.launch.supervise.supervisor import supervise
 
 GOOD = HostFacts(versions={"Python": "3.11.7", "torch": "2.13.0"}, unix_s=1000.0, free_bytes=10**12)
-FAST = Link(latency_s=1e-4, bytes_per_s=1e9)
+FAST = NetworkLink(latency_s=1e-4, bytes_per_s=1e9)
 
 
-def faults(facts: HostFacts = GOOD, link: Link | str = FAST, environ: dict[str, str] | None = None, **asked: object):
-    seen = Seen(host="b", facts=facts, asked_unix_s=999.5, answered_unix_s=1000.5)
+def faults(
+    facts: HostFacts = GOOD, link: NetworkLink | str = FAST, environ: dict[str, str] | None = None, **asked: object
+):
+    seen = ObservedHost(host="b", facts=facts, request_unix_s=999.5, response_unix_s=1000.5)
     spec = PreflightSpec.model_validate(asked)
     return find_faults(spec, here=GOOD, seen=[seen], links={("a", "b"): link}, environ=environ or {}, ranks_per_node=1)
 
@@ -57,8 +61,8 @@ def test_hosts_that_are_as_the_launching_one_have_no_fault() -> None:
         (faults(replace(GOOD, free_bytes=10**9), min_free_bytes=2 * 10**9), "b: 1.0 GB are free"),
         (faults(replace(GOOD, resolve_s=PATIENCE_S)), "b: its name service takes over 2.0 s"),
         (faults(replace(GOOD, gpu_problem="GPU 3 has 1 uncorrected memory errors")), "b: GPU 3 has 1"),
-        (faults(link=Link(latency_s=0.2, bytes_per_s=1e9)), "a to b: 200.0 ms"),
-        (faults(link=Link(latency_s=1e-4, bytes_per_s=1e5)), "a to b: 0.10 MB/s"),
+        (faults(link=NetworkLink(latency_s=0.2, bytes_per_s=1e9)), "a to b: 200.0 ms"),
+        (faults(link=NetworkLink(latency_s=1e-4, bytes_per_s=1e5)), "a to b: 0.10 MB/s"),
         (faults(link="timed out"), "a to b: timed out"),
     ],
 )
@@ -73,7 +77,7 @@ def test_hosts_whose_ranks_would_take_gpus_among_hosts_whose_would_not_are_named
     def found(*numbers: int, problem: str = "", ranks: int = 4) -> list[str]:
         facts = [replace(GOOD, num_gpus=number) for number in numbers]
         facts[0] = replace(facts[0], gpu_problem=problem)
-        seen = [Seen(f"host-{number}", each, 999.5, 1000.5) for number, each in enumerate(facts)]
+        seen = [ObservedHost(f"host-{number}", each, 999.5, 1000.5) for number, each in enumerate(facts)]
         return find_faults(PreflightSpec(), here=GOOD, seen=seen, links={}, environ={}, ranks_per_node=ranks)
 
     assert found(8, 8, 8) == found(0, 0) == found(8, 4) == found(3, 0, 1) == []
@@ -92,7 +96,7 @@ def test_all_faults_come_in_one_message_that_says_what_to_do() -> None:
 
 
 def test_this_machine_says_what_it_is_in_a_moment_and_leaves_nothing_behind(tmp_path: Path) -> None:
-    found = look(tmp_path, LOOPBACK)
+    found = collect_host_facts(tmp_path, LOOPBACK)
     assert found.versions["torch"].startswith("2.") and found.versions["Python"].startswith("3.")
     assert abs(found.unix_s - time.time()) < 60 and found.free_bytes > 0
     assert (found.storage_problem, list(tmp_path.iterdir())) == ("", [])
@@ -104,7 +108,7 @@ def test_storage_that_overwrites_what_it_should_create_is_found(
     """Some network file systems do; two owners of a run would follow."""
     real = os.open
     monkeypatch.setattr(host_facts.os, "open", lambda path, flags, *mode: real(path, flags & ~os.O_EXCL, *mode))
-    assert "exclusively" in look(tmp_path, LOOPBACK).storage_problem
+    assert "exclusively" in collect_host_facts(tmp_path, LOOPBACK).storage_problem
 
 
 def test_storage_that_cannot_be_written_is_found(tmp_path: Path) -> None:
@@ -113,21 +117,21 @@ def test_storage_that_cannot_be_written_is_found(tmp_path: Path) -> None:
     assert "cannot be written" in host_facts._storage_problem(file)
     if os.getuid():
         tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
-        assert "cannot be written" in look(tmp_path, LOOPBACK).storage_problem
+        assert "cannot be written" in collect_host_facts(tmp_path, LOOPBACK).storage_problem
 
 
 @pytest.mark.parametrize("elsewhere", ["checkpoints", "attempts"])
 def test_checkpoints_that_cannot_be_renamed_into_place_are_found(new_disk, tmp_path: Path, elsewhere: str) -> None:
     for name in ("attempts", "checkpoints"):
         new_disk(64 << 10, tmp_path / name) if name == elsewhere else (tmp_path / name).mkdir()
-    assert "must lie in one file system" in look(tmp_path, LOOPBACK).storage_problem
+    assert "must lie in one file system" in collect_host_facts(tmp_path, LOOPBACK).storage_problem
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_run_of_one_file_system_that_has_checkpoints_has_no_fault(tmp_path: Path) -> None:
     for name in ("attempts", "checkpoints"):
         (tmp_path / name).mkdir()
-    assert look(tmp_path, LOOPBACK).storage_problem == ""
+    assert collect_host_facts(tmp_path, LOOPBACK).storage_problem == ""
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
@@ -136,11 +140,12 @@ def test_a_name_service_that_does_not_answer_is_not_waited_for(tmp_path: Path, m
     monkeypatch.setattr(host_facts, "PATIENCE_S", 0.05)
     monkeypatch.setattr(socket, "gethostbyaddr", lambda _: hangs.wait())
     try:
-        assert look(tmp_path, LOOPBACK).resolve_s == 0.05
+        assert collect_host_facts(tmp_path, LOOPBACK).resolve_s == 0.05
     finally:
         hangs.set()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("script", "told"),
     [
@@ -159,13 +164,13 @@ def test_what_is_wrong_with_gpus_is_said(
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(host_facts, "PATIENCE_S", 1.0)
-    found = look(tmp_path, LOOPBACK)
+    found = collect_host_facts(tmp_path, LOOPBACK)
     assert found.gpu_problem == told if not told else told in found.gpu_problem
     assert found.num_gpus == script.count("'0, ") + script.count("'1, ")
 
 
 def test_a_link_is_measured_and_one_that_nobody_answers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    neighbour = Listener(LOOPBACK, 0, "key", links.answer)
+    neighbour = Listener(LOOPBACK, 0, "key", links.serve_probe)
     neighbour.start()
     link = measure(LOOPBACK, neighbour.port, "key")
     neighbour.close()
@@ -177,26 +182,29 @@ def test_a_link_is_measured_and_one_that_nobody_answers_is_told(monkeypatch: pyt
             measure(LOOPBACK, taken.getsockname()[1], "key")
 
 
+@pytest.mark.process
 def test_a_host_whose_neighbours_stay_away_says_so_alone_and_its_end_is_in_order(tmp_path: Path) -> None:
     """What a thread writes while Python ends would abort it, and be its last line."""
     (tmp_path / "key").write_text("key")
     told = (str(tmp_path / "key"), LOOPBACK, "0", LOOPBACK, "1")
-    impatient = f"from training.launch import links; links.PATIENCE_S = 0.3; links.main(*{told})"
+    impatient = f"from headway.training.launch.hosts import links; links.PATIENCE_S = 0.3; links.main(*{told})"
     ended = subprocess.run([sys.executable, "-c", impatient], capture_output=True, text=True, check=True)
     assert "refused" in json.loads(ended.stdout)["problem"] and ended.stderr == ""
 
 
+@pytest.mark.process
 def test_what_preflight_refuses_starts_no_rank_and_is_not_tried_again(toy_run) -> None:
     spec = LaunchSpec(preflight=PreflightSpec(environment=("NO_SUCH_SECRET",), min_free_bytes=1 << 62))
     with pytest.raises(EnvironmentProblem, match=r"NO_SUCH_SECRET is not set.*; .* GB are free for checkpoints, not"):
         supervise(spec, toy_run.gang(), ledger=toy_run.ledger, budget_scope="one", poll=toy_run.newest_step)
     assert toy_run.num_attempts() == 1
     folder = toy_run.attempt(1).folder
-    assert list(folder.iterdir()) == [folder / "mandate"] and list((folder / "mandate").iterdir()) == []
+    assert list(folder.iterdir()) == [folder / "fence"] and list((folder / "fence").iterdir()) == []
     (record,) = AttemptRecords(toy_run.folder).all()
-    assert (record.state, record.cause, record.retryable) == ("failed", "environment", False)
+    assert (record.state, record.failure.cause, record.failure.retryable) == ("failed", "environment", False)
 
 
+@pytest.mark.process
 def test_hosts_that_preflight_let_through_are_not_looked_at_again(toy_run) -> None:
     gang = toy_run.gang("--trouble", json.dumps({"kind": "kill", "attempt": 1, "step": 1}), nodes=1)
     spec = LaunchSpec(nodes=1, backoff_s=0.0)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from training.launch import process_tree
-from training.launch.process_tree import (
+from headway.training.launch.base import process_tree
+from headway.training.launch.base.process_tree import (
     cpu_s,
     descendants,
     is_child,
@@ -20,6 +20,8 @@ from training.launch.process_tree import (
     send_signal,
     sweep,
 )
+
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture

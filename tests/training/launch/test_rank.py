@@ -12,17 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import RunStopped
+from headway.data_contracts.store.errors import RunStopped
+from headway.training.launch.base.process_tree import ALREADY_DEAD, process_state
+from headway.training.launch.base.protocol import AttemptFiles, RankMarker
+from headway.training.launch.node.rank_process import RankProcess
+from headway.training.observe.ledger import read_events
 from tests.waiting import DEADLINE_S
-from training.launch.process_tree import ALREADY_DEAD, process_state
-from training.launch.protocol import AttemptFiles, RankMarker
-from training.launch.rank import Rank
-from training.ledger import read_events
+
+pytestmark = pytest.mark.process
 
 TOYS = Path(__file__).parent / "toys"
 BLOCKED = """
 import contextlib, threading, sys, pathlib
-from training.launch.rank import arm
+from headway.training.launch.node.rank_process import arm
 rank = arm(pathlib.Path(sys.argv[1]))
 with rank.outcome(), (rank.expendable() if "expendable" in sys.argv else contextlib.nullcontext()):
     print("armed", flush=True)
@@ -90,8 +92,13 @@ def test_a_disk_that_fills_up_ends_no_rank_and_how_it_ended_is_told_all_the_same
 def test_what_a_full_disk_makes_fail_is_told_as_a_full_disk(small_disk: Path) -> None:
     toy(small_disk, "--trouble", FULL, "--last-words", "unexpected pos 64 vs 0")
     told = marker(small_disk / "by-hand")
-    assert (told.state, told.cause, told.exit_code, told.retryable) == ("failed", "environment", 8, False)
-    assert told.what.startswith("no space left") and told.where == str(small_disk / "by-hand")
+    assert (told.state, told.failure.cause, told.failure.exit_code, told.failure.retryable) == (
+        "failed",
+        "environment",
+        8,
+        False,
+    )
+    assert told.failure.what.startswith("no space left") and told.failure.where == str(small_disk / "by-hand")
 
 
 def test_it_writes_where_the_supervisor_said_and_under_its_own_rank(tmp_path: Path) -> None:
@@ -118,7 +125,7 @@ def test_every_end_is_written_down_with_its_cause(
 ) -> None:
     ended = toy(tmp_path, "--trouble", json.dumps({"kind": trouble, "step": 3}))
     last_word = marker(tmp_path / "by-hand")
-    assert (ended.returncode, last_word.state, last_word.cause) == (code, state, cause)
+    assert (ended.returncode, last_word.state, last_word.failure.cause) == (code, state, cause)
 
 
 def test_an_error_of_ours_is_one_line_on_stderr_and_a_foreign_one_keeps_its_traceback(tmp_path: Path) -> None:
@@ -132,7 +139,7 @@ def test_a_blocked_rank_ends_itself_when_its_grace_is_over(tmp_path: Path, block
     blocked.send_signal(signal.SIGTERM)
     assert blocked.wait(DEADLINE_S) == 143
     assert marker(tmp_path).state == "failed"
-    assert "within 0.5 s of SIGTERM" in marker(tmp_path).what
+    assert "within 0.5 s of SIGTERM" in marker(tmp_path).failure.what
 
 
 def test_a_rank_with_nothing_to_keep_ends_in_good_order_at_once_even_while_blocked(tmp_path: Path) -> None:
@@ -145,15 +152,15 @@ def test_a_rank_with_nothing_to_keep_ends_in_good_order_at_once_even_while_block
         assert process.stdout is not None and process.stdout.readline() == "armed\n"
         process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 75
-    assert (marker(tmp_path).state, marker(tmp_path).cause) == ("stopped", "stopped")
+    assert (marker(tmp_path).state, marker(tmp_path).failure.cause) == ("stopped", "stopped")
     assert "rank.stopped" in [event["event"] for event in read_events(AttemptFiles(tmp_path).rank_spool(0))]
 
 
 def test_what_is_worth_keeping_amid_the_rest_hears_of_a_stop_and_the_rest_ends_there(tmp_path: Path) -> None:
-    rank = Rank(tmp_path)
+    rank = RankProcess(tmp_path)
     with pytest.raises(RunStopped), rank.expendable():
         with rank.worth_keeping():
-            rank.hear_sigterm(signal.SIGTERM, None)
+            rank.on_sigterm(signal.SIGTERM, None)
             rank.leave_if_expendable()
             assert rank.stop_requested
         with rank.expendable():
@@ -193,9 +200,9 @@ def test_a_rank_whose_agent_is_gone_before_it_is_armed_does_not_start(tmp_path: 
 
 def test_arming_imports_nothing_heavy(tmp_path: Path) -> None:
     code = (
-        "import sys; before = set(sys.modules); import training.launch.rank;"
+        "import sys; before = set(sys.modules); import headway.training.launch.node.rank_process;"
         "print(sorted({name.partition('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names)))"
     )
     # Isolated from the editable install's own finder, which site has imported before.
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out.strip() == "['data_contracts', 'training']"
+    assert out.strip() == "['headway']"

@@ -1,21 +1,25 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_contracts.errors import EnvironmentProblem
-from training.launch.retry_budget import RECORDS_NAME, AttemptRecord, AttemptRecords, GiveUp, Retry, decide
-from training.launch.spec import LaunchSpec
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.training.launch.base.failure import Failure
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.base.retry_budget import RECORDS_NAME, AttemptRecord, AttemptRecords, GiveUp, Retry, decide
 
 SPEC = LaunchSpec(max_attempts=5, max_cycles_without_progress=3, backoff_s=1, max_backoff_s=3)
 
 
-def attempts(*steps: int | None, **last: object) -> list[AttemptRecord]:
+def attempts(
+    *steps: int | None, cause: str = "infrastructure", retryable: bool = True, **last: object
+) -> list[AttemptRecord]:
     records = [AttemptRecord(attempt=number, scope="one", step=step) for number, step in enumerate(steps, 1)]
-    return [*records[:-1], AttemptRecord(attempt=len(steps), scope="one", step=steps[-1], **last)]
+    return [*records[:-1], replace(records[-1], failure=Failure(cause=cause, retryable=retryable), **last)]
 
 
 def test_a_lost_rank_after_progress_is_retried_at_once() -> None:
@@ -31,7 +35,8 @@ def test_what_would_fail_again_is_never_retried(cause: str) -> None:
 
 
 def test_an_attempt_that_noted_a_smaller_micro_batch_is_followed_by_another_free_of_charge() -> None:
-    halving = [AttemptRecord(attempt=n, scope="one", cause="oom", retryable=True) for n in range(1, 8)]
+    oom = Failure(cause="oom", retryable=True)
+    halving = [AttemptRecord(attempt=n, scope="one", failure=oom) for n in range(1, 8)]
     assert decide(halving, SPEC) == Retry(0.0)
     assert isinstance(decide([*halving, *attempts(None, cause="oom", retryable=False)], SPEC), GiveUp)
 
@@ -91,7 +96,7 @@ def test_a_later_owner_draws_on_the_same_budget_and_one_that_died_is_counted(tmp
 
     later = AttemptRecords(tmp_path)
 
-    assert [(record.attempt, record.step, record.what) for record in later.in_scope("one")] == [
+    assert [(record.attempt, record.step, record.failure.what) for record in later.in_scope("one")] == [
         (1, 7, "its owner was lost."),
         (2, None, "its owner was lost."),
     ]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from training.launch.order import DetachedFiles
-from training.launch.protocol import AttemptFiles, write_json
-from training.launch.retry_budget import RECORDS_NAME
-from training.launch.run_events import RunEvents
-from training.launch.spec import attempt_folder
-from training.ledger import Ledger
+from headway.training.launch.base.gang import attempt_folder
+from headway.training.launch.base.protocol import AttemptFiles, write_json
+from headway.training.launch.base.retry_budget import RECORDS_NAME
+from headway.training.launch.diagnosis.run_events import RunEvents
+from headway.training.launch.jobs.job_request import DetachedFiles
+from headway.training.observe.ledger import Ledger
 
 
 @pytest.fixture
@@ -79,13 +79,13 @@ def test_what_a_flow_says_of_other_runs_and_of_other_gangs_is_not_taken_for_this
         record(flow_spool(run_dir), "attempt.begin", 3.0, attempt=1, folder=str(folder))
         record(flow_spool(run_dir), "attempt.stop", 3.0, attempt=1, reason=what)
 
-    def said(attempt: int | None) -> list[tuple[str, str]]:
+    def message(attempt: int | None) -> list[tuple[str, str]]:
         told = RunEvents(run_dir, ledgers(run_dir), attempt=attempt).read()
         return [(each.gang, each.event["reason"]) for each in told if "reason" in each.event]
 
-    assert said(None) == [("train", "ours"), ("evaluate/abc", "scored")]
-    assert said(1) == [("train", "ours")]
-    assert said(2) == []
+    assert message(None) == [("train", "ours"), ("evaluate/abc", "scored")]
+    assert message(1) == [("train", "ours")]
+    assert message(2) == []
 
 
 def test_what_a_job_wrote_is_read_once_though_a_flow_took_it_over(run_dir) -> None:
@@ -126,7 +126,7 @@ def test_every_rank_comes_with_its_process_and_host_and_with_how_it_failed(run_d
     record(files.rank_spool(3), "rank.armed", 2.0)
     (up,) = events.read()
     assert (up.unix_s, up.event["pid"], up.event["host"]) == (2.0, 13, "there")
-    mark(files, 3, node=1, state="failed", unix_s=9.0, what="no more memory.")
+    mark(files, 3, node=1, state="failed", unix_s=9.0, failure={"what": "no more memory."})
     (failed,) = events.read()
     assert (failed.unix_s, failed.event["event"], failed.event["what"]) == (9.0, "rank.failed", "no more memory.")
     assert list(events.read()) == []

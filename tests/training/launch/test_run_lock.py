@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import EnvironmentProblem
-from training.launch.protocol import DETACHED
-from training.launch.run_lock import holder_of, owning
+from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.training.launch.base.protocol import DETACHED
+from headway.training.launch.base.run_lock import holder_of, owning
 
 HOLD = """
 import sys, pathlib
-from training.launch.run_lock import owning
+from headway.training.launch.base.run_lock import owning
 with owning(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -40,6 +40,7 @@ def test_a_run_is_held_by_whoever_watches_the_job_that_trains_it(tmp_path: Path)
     assert holder_of(tmp_path) is None
 
 
+@pytest.mark.process
 def test_a_killed_owner_leaves_no_lock(tmp_path: Path) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -56,6 +57,7 @@ def test_a_killed_owner_leaves_no_lock(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.process
 def test_a_child_does_not_hold_its_parents_lock(tmp_path: Path) -> None:
     with owning(tmp_path):
         child = subprocess.Popen(["sleep", "600"], close_fds=False)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from headway.training.config.training_spec import RecipeSpec
+from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.launch.supervise.supervisor import supervise
+from headway.training.observe.ledger import Ledger, read_events
 from tests.training.conftest import TINY, TinyProject
-from training.config import RecipeSpec
-from training.launch.spec import Gang, LaunchSpec
-from training.launch.supervisor import supervise
-from training.ledger import Ledger, read_events
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SLOW = '''
@@ -21,7 +21,7 @@ SLOW = '''
 import os
 import time
 
-from training.recipes.language_model import LanguageModel
+from headway.training.recipes.language_model import LanguageModel
 
 
 class Slow(LanguageModel):
@@ -40,7 +40,7 @@ def test_the_rank_that_the_others_wait_for_is_named_with_the_part_and_what_it_co
     recipe = RecipeSpec(name="slow_recipe:Slow", model=dict(TINY.recipe.model))
     run, run_dir = project.publish_run(TINY.model_copy(update={"recipe": recipe, "max_steps": 110})), tmp_path / "run"
     gang = Gang(
-        module="training.worker",
+        module="headway.training.programs.worker",
         arguments=("--workspace", project.workspace.uri, "--run-spec", run.sha256, "--run-dir", str(run_dir)),
         nodes=2,
         ranks_per_node=1,

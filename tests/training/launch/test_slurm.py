@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from data_contracts.errors import ContractViolation, EnvironmentProblem, HeadwayError, RunStopped
-from training.launch.failure import describe, rebuilt
-from training.launch.jobs import JobState, SchedulerSilent
-from training.launch.lease import Lease, LeaseWatch
-from training.launch.order import DetachedFiles, JobHandle, Order, Outcome
-from training.launch.slurm import Slurm, has_room_beside
-from training.launch.slurm_commands import read_job
-from training.launch.slurm_script import batch_script
-from training.launch.slurm_spec import SlurmSpec
-from training.launch.spec import Gang, LaunchSpec, for_quiet_work
-from training.launch.srun import parse_hosts
-from training.launch.stop_bound import NO_BOUND, StopBound
+from headway.data_contracts.store.errors import ContractViolation, EnvironmentProblem, HeadwayError, RunStopped
+from headway.training.config.slurm_spec import SlurmSpec
+from headway.training.launch.base.failure import Failure
+from headway.training.launch.base.gang import Gang, LaunchSpec, for_stepless_work
+from headway.training.launch.base.lease import WatcherLease, WatcherLeaseMonitor
+from headway.training.launch.base.stop_request import NEVER, StopRequest
+from headway.training.launch.jobs.job_request import DetachedFiles, JobHandle, JobOutcome, JobRequest
+from headway.training.launch.jobs.scheduler import JobState, SchedulerSilent
+from headway.training.launch.slurm.batch_script import batch_script
+from headway.training.launch.slurm.commands import read_job
+from headway.training.launch.slurm.scheduler import Slurm, has_capacity_beside
+from headway.training.launch.slurm.srun import parse_hosts
 
 NOW_S = 1_700_000_000.0
 SCRIPT = """\
@@ -41,7 +41,7 @@ SCRIPT = """\
 #SBATCH --gpus-per-node=8
 #SBATCH --constraint=ib&nvme
 export PYTHONPATH=/opt/headway PYTHONSAFEPATH=1
-exec /opt/python -m training.launch.detached '/runs of 100%/0123456789abcdef'
+exec /opt/python -P -m headway.training.launch.supervise.detached '/runs of 100%/0123456789abcdef'
 """
 SPEC = LaunchSpec(
     launcher="slurm",
@@ -51,9 +51,9 @@ SPEC = LaunchSpec(
 )
 
 
-def gang(stop: StopBound = NO_BOUND, run_dir: Path = Path("/runs of 100%/0123456789abcdef")) -> Gang:
+def gang(stop: StopRequest = NEVER, run_dir: Path = Path("/runs of 100%/0123456789abcdef")) -> Gang:
     return Gang(
-        module="training.worker",
+        module="headway.training.programs.worker",
         arguments=("--steps", "3"),
         nodes=4,
         ranks_per_node=8,
@@ -67,9 +67,9 @@ def gang(stop: StopBound = NO_BOUND, run_dir: Path = Path("/runs of 100%/0123456
 
 
 def test_the_job_of_a_run_is_what_its_spec_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.launch.slurm_script.HEADWAY_HOME", "/opt/headway")
-    monkeypatch.setattr("training.launch.slurm_script.sys.executable", "/opt/python")
-    bound = StopBound(at_unix_s=NOW_S + 1700, reason="window closed")
+    monkeypatch.setattr("headway.training.launch.slurm.batch_script.HEADWAY_HOME", "/opt/headway")
+    monkeypatch.setattr("headway.training.launch.slurm.batch_script.sys.executable", "/opt/python")
+    bound = StopRequest(at_unix_s=NOW_S + 1700, reason="window closed")
     assert batch_script(SPEC, gang(bound), "headway-0123456789abcdef-0a1b", NOW_S) == SCRIPT
 
 
@@ -94,7 +94,7 @@ def test_a_job_does_without_the_machines_that_are_left_out_and_those_that_the_pi
 )
 def test_a_job_may_run_until_its_run_must_end(bound_s: float, limit_s: int | None, minutes: str | None) -> None:
     spec = SPEC.model_copy(update={"slurm": SlurmSpec(time_limit_s=limit_s)})
-    lines = batch_script(spec, gang(StopBound(at_unix_s=NOW_S + bound_s)), "key", NOW_S).splitlines()
+    lines = batch_script(spec, gang(StopRequest(at_unix_s=NOW_S + bound_s)), "key", NOW_S).splitlines()
     told = [line.partition("=")[2] for line in lines if line.startswith("#SBATCH --time=")]
     assert told == ([] if minutes is None else [minutes])
 
@@ -123,7 +123,7 @@ def test_what_is_said_of_slurm_to_another_launcher_is_refused() -> None:
 
 
 def test_quiet_work_of_a_detached_run_is_done_beside_the_flow() -> None:
-    assert not for_quiet_work(SPEC).is_detached
+    assert not for_stepless_work(SPEC).is_detached
 
 
 @pytest.mark.parametrize(
@@ -167,20 +167,23 @@ def say(folder: Path, monkeypatch: pytest.MonkeyPatch, **scripts: str) -> None:
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
 
 
+@pytest.mark.process
 def test_what_sbatch_says_instead_of_a_job_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say(tmp_path, monkeypatch, squeue="exit 0", sbatch="echo 'Mind the maintenance.'")
-    order = Order.of("x", SPEC, gang(run_dir=tmp_path), "one")
+    order = JobRequest.of("x", SPEC, gang(run_dir=tmp_path), "one")
     with pytest.raises(EnvironmentProblem, match=r"sbatch named no job; it said 'Mind the maintenance\.'"):
         Slurm().submit(order)
     say(tmp_path, monkeypatch, sbatch="echo 'Mind the maintenance.'; echo '42;cluster'")
     assert Slurm().submit(order).job == "42"
 
 
+@pytest.mark.process
 def test_a_job_that_lives_is_not_submitted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say(tmp_path, monkeypatch, squeue="echo '41 COMPLETING'; echo '43 PENDING'", sbatch="echo 44")
-    assert Slurm().submit(Order.of("x", SPEC, gang(run_dir=tmp_path), "one")).job == "43"
+    assert Slurm().submit(JobRequest.of("x", SPEC, gang(run_dir=tmp_path), "one")).job == "43"
 
 
+@pytest.mark.process
 def test_machines_that_are_left_out_are_better_than_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say(
         tmp_path,
@@ -188,9 +191,10 @@ def test_machines_that_are_left_out_are_better_than_no_job(tmp_path: Path, monke
         squeue="exit 0",
         sbatch="grep -q exclude && { echo 'not available' >&2; exit 1; }; echo 7",
     )
-    assert Slurm().submit(Order.of("x", SPEC, gang(run_dir=tmp_path), "one", {"n2"})).job == "7"
+    assert Slurm().submit(JobRequest.of("x", SPEC, gang(run_dir=tmp_path), "one", {"n2"})).job == "7"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("later_s", "waiting", "has_room"),
     [
@@ -212,10 +216,11 @@ def test_there_is_room_beside_a_job_where_slurm_would_start_a_node_now(
         sbatch=f"cat > '{tmp_path}/script'; " + (f"echo '{words}' >&2" if later_s else failed),
         squeue=f"echo {waiting}",
     )
-    assert has_room_beside(SPEC, gang(), {"n2", "n1"}) is has_room
+    assert has_capacity_beside(SPEC, gang(), {"n2", "n1"}) is has_room
     assert {"#SBATCH --nodes=1", "#SBATCH --exclude=n1,n2"} <= set((tmp_path / "script").read_text().splitlines())
 
 
+@pytest.mark.process
 def test_no_answer_says_nothing_about_the_job_and_its_absence_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +231,7 @@ def test_no_answer_says_nothing_about_the_job_and_its_absence_does(
     assert Slurm().poll(handle).state is JobState.FORGOTTEN
 
 
+@pytest.mark.process
 def test_a_command_that_is_not_there_or_knows_no_cluster_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +248,7 @@ def test_a_command_that_is_not_there_or_knows_no_cluster_is_not_waited_for(
         Slurm().find("key")
 
 
+@pytest.mark.process
 def test_a_job_inherits_what_ranks_may_see_and_no_options_by_the_back_door(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,7 +256,7 @@ def test_a_job_inherits_what_ranks_may_see_and_no_options_by_the_back_door(
     given = {"AWS_PROFILE": "team", "SLURM_CONF": "/etc/x", "SBATCH_PARTITION": "other", "SLURM_JOB_ID": "9"}
     for name, value in (given | {"PREFECT_API_KEY": "secret", "MLFLOW_TRACKING_TOKEN": "secret"}).items():
         monkeypatch.setenv(name, value)
-    Slurm().submit(Order.of("x", SPEC, gang(run_dir=tmp_path), "one"))
+    Slurm().submit(JobRequest.of("x", SPEC, gang(run_dir=tmp_path), "one"))
     seen = {line.partition("=")[0] for line in (tmp_path / "seen").read_text().splitlines()}
     assert {"AWS_PROFILE", "SLURM_CONF"} <= seen
     assert not seen & {"SBATCH_PARTITION", "SLURM_JOB_ID", "PREFECT_API_KEY", "MLFLOW_TRACKING_TOKEN"}
@@ -261,12 +268,12 @@ def test_two_runs_of_one_name_in_two_workspaces_have_two_jobs(tmp_path: Path) ->
     assert len(keys) == 2 and all(key.startswith("headway-0123456789abcdef-") for key in keys)
 
 
-@pytest.mark.parametrize("stop", [NO_BOUND, StopBound(at_unix_s=NOW_S, at_step=7, reason="window closed")])
-def test_an_order_is_read_as_it_was_written(tmp_path: Path, stop: StopBound) -> None:
+@pytest.mark.parametrize("stop", [NEVER, StopRequest(at_unix_s=NOW_S, at_step=7, reason="window closed")])
+def test_an_order_is_read_as_it_was_written(tmp_path: Path, stop: StopRequest) -> None:
     files = DetachedFiles(tmp_path)
     files.folder.mkdir()
-    Order.of("x", SPEC, gang(stop), "one").save(files)
-    read = Order.load(files)
+    JobRequest.of("x", SPEC, gang(stop), "one").save(files)
+    read = JobRequest.load(files)
     assert (read.order, read.spec, read.to_gang(), read.budget_scope) == ("x", SPEC, gang(stop), "one")
 
 
@@ -280,9 +287,9 @@ def test_an_order_is_read_as_it_was_written(tmp_path: Path, stop: StopBound) -> 
 def test_an_error_comes_out_of_the_job_as_it_was(tmp_path: Path, error: HeadwayError) -> None:
     files = DetachedFiles(tmp_path)
     files.folder.mkdir()
-    Outcome.of_error("x", "7", error, str(tmp_path)).save(files)
-    assert Outcome.load(files, "y") is None, "another order's"
-    left = Outcome.load(files, "x")
+    JobOutcome.of_error("x", "7", error, str(tmp_path)).save(files)
+    assert JobOutcome.load(files, "y") is None, "another order's"
+    left = JobOutcome.load(files, "x")
     assert left is not None
     told = left.to_error("job.log")
     assert type(told) is type(error) and str(told) == str(error)
@@ -290,8 +297,8 @@ def test_an_error_comes_out_of_the_job_as_it_was(tmp_path: Path, error: HeadwayE
 
 
 def test_a_defect_in_the_job_is_told_as_one() -> None:
-    assert rebuilt(describe(KeyError("x"))) is None
-    outcome = Outcome.of_error("x", "7", KeyError("x"), ".")
+    assert Failure.of(KeyError("x")).to_error() is None
+    outcome = JobOutcome.of_error("x", "7", KeyError("x"), ".")
     assert outcome.state == "failed" and "KeyError" in str(outcome.to_error("job.log"))
 
 
@@ -299,8 +306,8 @@ def test_a_lease_is_over_when_there_was_no_news_of_it_for_long_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_s = 1000.0
-    monkeypatch.setattr("training.launch.lease.time.monotonic", lambda: now_s)
-    lease, watch = Lease(tmp_path / "lease.json", 60.0), LeaseWatch(tmp_path / "lease.json", 60.0)
+    monkeypatch.setattr("headway.training.launch.base.lease.time.monotonic", lambda: now_s)
+    lease, watch = WatcherLease(tmp_path / "lease.json", 60.0), WatcherLeaseMonitor(tmp_path / "lease.json", 60.0)
     for now_s in (1050.0, 1100.0, 1150.0):  # noqa: B007
         lease.renew()
         assert not watch.is_over()

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from headway.training.launch.base.stop_request import StopRequest
+from headway.training.launch.jobs.job_request import JobHandle, JobRequest
+from headway.training.launch.jobs.scheduler import ArrayScheduler, JobState
+from headway.training.launch.slurm.job_array import SlurmArrays, array_script, holds, line_of
+from headway.training.launch.slurm.job_start import job_of
+from headway.training.launch.slurm.scheduler import Slurm
 from tests.training.launch.test_slurm import NOW_S, SPEC, gang, say
-from training.launch.jobs import ArrayScheduler, JobState
-from training.launch.order import JobHandle, Order
-from training.launch.slurm import Slurm
-from training.launch.slurm_array import SlurmArrays, array_script, holds, line_of
-from training.launch.slurm_start import job_of
-from training.launch.stop_bound import StopBound
 
 GOLDEN = Path(__file__).parent / "goldens" / "slurm-array.sh"
 SHOWN = """\
@@ -25,14 +25,15 @@ JobId=13 ArrayJobId=12 ArrayTaskId=0 JobName=headway-trials-x JobState=TIMEOUT R
 
 
 def test_the_array_of_several_runs_is_what_their_spec_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.launch.slurm_script.HEADWAY_HOME", "/opt/headway")
-    monkeypatch.setattr("training.launch.slurm_script.sys.executable", "/opt/python")
-    bound = StopBound(at_unix_s=NOW_S + 1700, reason="window closed")
+    monkeypatch.setattr("headway.training.launch.slurm.batch_script.HEADWAY_HOME", "/opt/headway")
+    monkeypatch.setattr("headway.training.launch.slurm.batch_script.sys.executable", "/opt/python")
+    bound = StopRequest(at_unix_s=NOW_S + 1700, reason="window closed")
     folders = ("/runs of 100%/0", "/runs of 100%/1", "/it's here/2")
     gangs = [gang(bound, Path(folder)) for folder in folders]
     assert array_script(SPEC, gangs, "headway-trials-0a1b", 2, NOW_S) == GOLDEN.read_text()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_an_element_runs_its_own_run_and_writes_in_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int
@@ -40,18 +41,19 @@ def test_an_element_runs_its_own_run_and_writes_in_its_folder(
     python = tmp_path / "python"
     python.write_text('#!/bin/sh\necho "told $*"\n')
     python.chmod(0o755)
-    monkeypatch.setattr("training.launch.slurm_script.sys.executable", str(python))
+    monkeypatch.setattr("headway.training.launch.slurm.batch_script.sys.executable", str(python))
     gangs = [gang(run_dir=tmp_path / name) for name in ("a'b", "c d", "$HOME")]
     for each in gangs:
         (each.run_dir / "detached").mkdir(parents=True)
     script = array_script(SPEC, gangs, "headway-trials-x", 2, NOW_S)
     environment = {"SLURM_ARRAY_TASK_ID": str(index), "SLURM_ARRAY_JOB_ID": "12", "SLURM_JOB_ID": "99"}
     subprocess.run(["/bin/sh"], input=script, text=True, env=environment, check=True)
-    said = (gangs[index].run_dir / "detached" / f"job-12_{index}.log").read_text()
-    assert said == f"told -m training.launch.detached {gangs[index].run_dir}\n"
+    message = (gangs[index].run_dir / "detached" / f"job-12_{index}.log").read_text()
+    assert message == f"told -P -m headway.training.launch.supervise.detached {gangs[index].run_dir}\n"
     assert job_of(environment) == f"12_{index}" and job_of({"SLURM_JOB_ID": "99"}) == "99"
 
 
+@pytest.mark.process
 def test_an_element_is_found_by_its_arrays_name_and_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = "echo '12_0 RUNNING'; echo '12_1 PENDING'; echo '12_10 PENDING'; echo '12_12 PENDING'"
     say(tmp_path, monkeypatch, squeue=f"echo \"$*\" >> '{tmp_path}/asked'; {listed}")
@@ -63,13 +65,14 @@ def test_an_element_is_found_by_its_arrays_name_and_its_index(tmp_path: Path, mo
     assert slurm.find("headway-0123456789abcdef-x") == "9", "a job of one run"
 
 
+@pytest.mark.process
 def test_the_same_runs_are_one_array_however_often_they_are_submitted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = f"cat '{tmp_path}/queue' 2>/dev/null; exit 0"
     batch = f"cat > '{tmp_path}/script'; echo \"42_[0-1] PENDING\" > '{tmp_path}/queue'; echo x >> '{tmp_path}/times'"
     say(tmp_path, monkeypatch, squeue=queue, sbatch=f"{batch}; echo 42")
-    orders = [Order.of(name, SPEC, gang(run_dir=tmp_path / name), "one") for name in "ab"]
+    orders = [JobRequest.of(name, SPEC, gang(run_dir=tmp_path / name), "one") for name in "ab"]
     first = SlurmArrays().submit_array(orders, 2)
     (tmp_path / "queue").write_text("42_0 RUNNING\n42_1 PENDING\n")
     assert SlurmArrays().submit_array(orders, 2) == first
@@ -81,6 +84,7 @@ def test_the_same_runs_are_one_array_however_often_they_are_submitted(
     assert SlurmArrays().array_keys([tmp_path / "b", tmp_path / "a"])[0] != first[0].key, "an index is a run"
 
 
+@pytest.mark.process
 def test_what_slurm_shows_of_an_element_is_asked_once_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shown").write_text(SHOWN)
     say(tmp_path, monkeypatch, scontrol=f"echo \"$*\" >> '{tmp_path}/asked'; cat '{tmp_path}/shown'")
@@ -101,6 +105,7 @@ def test_what_slurm_shows_of_an_element_is_asked_once_for_all(tmp_path: Path, mo
     assert (tmp_path / "asked").read_text() == asked * 2, "once more for all who ask from the same moment on"
 
 
+@pytest.mark.process
 def test_no_answer_about_an_array_is_none_about_each_element(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say(tmp_path, monkeypatch, scontrol="echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1")
     handle = JobHandle(launcher="slurm", job="12_0", key="k", order="x", log="")

@@ -6,20 +6,22 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from training.launch.hosts import Member
-from training.launch.spec import (
+from headway.training.launch.base.gang import (
+    LONE_AGENT,
     TORCHRUN_AGENT,
     Attempt,
     Gang,
     LaunchSpec,
-    for_quiet_work,
+    agent_argv,
+    for_stepless_work,
     rank_environment,
     rank_python_path,
     torchrun_argv,
 )
+from headway.training.launch.base.host_probe import Member
 
 GANG = Gang(
-    module="training.worker",
+    module="headway.training.programs.worker",
     arguments=("--run", "abc"),
     nodes=2,
     ranks_per_node=3,
@@ -36,10 +38,18 @@ ATTEMPT = Attempt(
 
 def test_an_attempt_is_one_fresh_gang_with_its_own_rendezvous_on_loopback() -> None:
     argv = torchrun_argv(GANG, ATTEMPT, node=1, python="python")
-    assert argv[:2] == ("python", str(TORCHRUN_AGENT))
+    assert argv[:3] == ("python", "-P", str(TORCHRUN_AGENT))
     assert {"--nnodes=2", "--nproc-per-node=3", "--max-restarts=0", "--rdzv-backend=fixed"} <= set(argv)
-    assert {"--rdzv-endpoint=127.0.0.1:4711", "--rdzv-id=t-4", "--local-addr=127.0.0.1"} <= set(argv)
-    assert argv[-4:] == ("-m", "training.worker", "--run", "abc")
+    assert {"--rdzv-id=t-4", "--local-addr=127.0.0.1"} <= set(argv)
+    assert "4711" not in " ".join(argv), "which everybody can read, and take the port"
+    told = rank_environment(GANG, ATTEMPT, LaunchSpec(), 1, {}, is_local=True)
+    assert told["PET_RDZV_ENDPOINT"] == "127.0.0.1:4711"
+    assert argv[-4:] == ("-m", "headway.training.programs.worker", "--run", "abc")
+
+
+def test_the_agent_of_one_rank_has_no_port_on_its_command_line_either() -> None:
+    argv = agent_argv(replace(GANG, nodes=1, ranks_per_node=1), replace(ATTEMPT, members=(HERE,)), 0, "python")
+    assert argv[2] == str(LONE_AGENT) and "4711" not in " ".join(argv)
 
 
 def test_each_agent_is_told_which_node_it_is() -> None:
@@ -56,7 +66,7 @@ def test_ranks_see_no_key_of_tracker_or_orchestrator_and_no_place_in_an_outer_ga
         "TORCHELASTIC_RUN_ID": "outer",
         "HEADWAY_RUN_TOKEN": "outer",
     }
-    environment = rank_environment(GANG, ATTEMPT, LaunchSpec(), 1, outer, is_here=True)
+    environment = rank_environment(GANG, ATTEMPT, LaunchSpec(), 1, outer, is_local=True)
     assert environment["PATH"] == "/bin"
     assert "secret" not in environment.values()
     assert not {"RANK", "TORCHELASTIC_RUN_ID"} & environment.keys()
@@ -64,7 +74,7 @@ def test_ranks_see_no_key_of_tracker_or_orchestrator_and_no_place_in_an_outer_ga
 
 
 def test_ranks_get_their_threads_their_place_and_listen_on_loopback_alone() -> None:
-    environment = rank_environment(GANG, ATTEMPT, LaunchSpec(), 1, {}, is_here=True)
+    environment = rank_environment(GANG, ATTEMPT, LaunchSpec(), 1, {}, is_local=True)
     assert environment["OMP_NUM_THREADS"] == "2"
     assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == ("lo", "lo")
     assert environment["PYTHONSAFEPATH"] == "1"
@@ -84,7 +94,7 @@ def test_an_unknown_key_is_refused() -> None:
 
 def test_a_gang_without_steps_is_launched_as_any_other() -> None:
     spec = LaunchSpec(progress_deadline_s=7, max_attempts=2)
-    assert for_quiet_work(spec).model_dump(exclude={"busy_deadline_s"}) == spec.model_dump()
+    assert for_stepless_work(spec).model_dump(exclude={"busy_deadline_s"}) == spec.model_dump()
 
 
 ELSEWHERE = (
@@ -94,16 +104,17 @@ ELSEWHERE = (
 
 
 def test_on_other_hosts_the_first_ones_own_address_has_the_rendezvous() -> None:
-    argv = torchrun_argv(GANG, replace(ATTEMPT, members=ELSEWHERE), node=1, python="python")
-    assert {"--rdzv-endpoint=10.0.0.1:4711", "--local-addr=10.0.0.2"} <= set(argv)
+    attempt = replace(ATTEMPT, members=ELSEWHERE)
+    assert "--local-addr=10.0.0.2" in torchrun_argv(GANG, attempt, node=1, python="python")
     six = replace(ATTEMPT, members=(replace(ELSEWHERE[0], address="fd00::1"),))
-    assert "--rdzv-endpoint=[fd00::1]:4711" in torchrun_argv(GANG, six, node=0, python="python")
+    told = [rank_environment(GANG, each, LaunchSpec(), 0, {}, is_local=False) for each in (attempt, six)]
+    assert [each["PET_RDZV_ENDPOINT"] for each in told] == ["10.0.0.1:4711", "[fd00::1]:4711"]
 
 
 def test_on_another_host_what_describes_a_machine_or_a_login_is_its_own() -> None:
     owners = {"HOME": "/root", "SSH_AUTH_SOCK": "/s", "CUDA_VISIBLE_DEVICES": "3", "HF_TOKEN": "secret"}
     attempt = replace(ATTEMPT, members=ELSEWHERE)
-    environment = rank_environment(GANG, attempt, LaunchSpec(), 1, owners, is_here=False)
+    environment = rank_environment(GANG, attempt, LaunchSpec(), 1, owners, is_local=False)
     assert not {"HOME", "SSH_AUTH_SOCK", "CUDA_VISIBLE_DEVICES"} & environment.keys()
     assert environment["HF_TOKEN"] == "secret"
     assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == ("ib0", "ib0")
@@ -111,12 +122,12 @@ def test_on_another_host_what_describes_a_machine_or_a_login_is_its_own() -> Non
 
 def test_ranks_count_those_that_share_their_machine() -> None:
     spec = LaunchSpec(nodes=2, ranks_per_node=3)
-    here = rank_environment(GANG, ATTEMPT, spec, 1, {}, is_here=True)
-    elsewhere = rank_environment(GANG, replace(ATTEMPT, members=ELSEWHERE), spec, 1, {}, is_here=False)
+    here = rank_environment(GANG, ATTEMPT, spec, 1, {}, is_local=True)
+    elsewhere = rank_environment(GANG, replace(ATTEMPT, members=ELSEWHERE), spec, 1, {}, is_local=False)
     assert (here["HEADWAY_RANKS_HERE"], elsewhere["HEADWAY_RANKS_HERE"]) == ("6", "3")
 
 
 def test_a_gang_shrinks_to_a_number_of_nodes_that_can_share_its_work() -> None:
     gang = replace(GANG, nodes=4, possible_nodes=frozenset({1, 2, 4}))
-    assert [gang.most_nodes(num_hosts) for num_hosts in range(6)] == [0, 1, 2, 2, 4, 4]
-    assert replace(gang, possible_nodes=None).most_nodes(3) == 3
+    assert [gang.max_nodes(num_hosts) for num_hosts in range(6)] == [0, 1, 2, 2, 4, 4]
+    assert replace(gang, possible_nodes=None).max_nodes(3) == 3

@@ -7,9 +7,10 @@ import shlex
 import pytest
 from pydantic import ValidationError
 
-from training.launch.hosts import Host
-from training.launch.spec import LaunchSpec
-from training.launch.ssh import Ssh, SshSpec
+from headway.training.config.ssh_spec import SshSpec
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.base.host_probe import Host
+from headway.training.launch.hosts.ssh import Ssh
 
 GOLDEN = (
     "ssh -T -o ConnectTimeout=3 -o ServerAliveInterval=2 -o ServerAliveCountMax=3 -o LogLevel=ERROR -o Port=2222 "

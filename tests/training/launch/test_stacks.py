@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from training.launch.stacks import are_whole, innermost_frame, waits_for_peers
+from headway.training.launch.base.stacks import are_whole, innermost_frame, waits_for_peers
 
 STACKS = """\
 Thread 0x00007f01 (most recent call first):
-  File "/code/training/launch/rank.py", line 140 in _stand_watch
+  File "/code/training/launch/node/rank_process.py", line 140 in _stand_watch
   File "/usr/lib/python3.11/threading.py", line 982 in run
 
 Current thread 0x00007f02 (most recent call first):
   File "/site-packages/torch/distributed/distributed_c10d.py", line 2900 in all_reduce
-  File "/code/training/loop.py", line 57 in train
+  File "/code/training/engine/loop.py", line 57 in train
 """
-NO_PEERS = {"rehearsal.py", "first_step.py", "encoder_process.py", "staging.py"}
+NO_PEERS = {"rehearsal.py", "first_step.py", "process.py", "staging.py"}
 """Whose waits are for threads and processes of their own."""
-LOOP = '  File "/run/code.zip/training/loop.py", line 57 in train\n  File "<string>", line 1 in <module>\n'
+LOOP = '  File "/run/code.zip/training/engine/loop.py", line 57 in train\n  File "<string>", line 1 in <module>\n'
 
 
 def main_thread(*frames: str) -> str:
@@ -40,7 +40,9 @@ def test_the_frame_named_is_the_main_threads() -> None:
 
 
 def test_stacks_are_whole_when_the_bottom_of_the_main_thread_is_written() -> None:
-    whole = f'{STACKS}  File "/code/training/worker.py", line 9 in main\n  File "<string>", line 1 in <module>\n'
+    whole = (
+        f'{STACKS}  File "/code/training/programs/worker.py", line 9 in main\n  File "<string>", line 1 in <module>\n'
+    )
     assert are_whole(whole)
     assert not any(are_whole(whole[:size]) for size in range(len(STACKS)))
     assert not are_whole("")
@@ -51,14 +53,14 @@ def test_stacks_are_whole_when_the_bottom_of_the_main_thread_is_written() -> Non
     [
         "/site-packages/torch/distributed/distributed_c10d.py all_reduce",
         "/site-packages/torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py foreach_reduce",
-        "/run/code.zip/training/communication.py finish",
-        "/run/code.zip/training/communication.py gather",
+        "/run/code.zip/training/ranks/communication.py finish",
+        "/run/code.zip/training/ranks/communication.py gather",
         "/run/code.zip/training/parallel/exact_shards.py __call__",
         "/run/code.zip/training/parallel/replica_sum.py finish",
         "/run/code.zip/training/parallel/stage_link.py _receive",
-        "/run/code.zip/training/traffic.py ends_with",
-        "/run/code.zip/training/exact_replicas.py exchange",
-        "/run/code.zip/training/parallel/mesh_arrangement.py _gather",
+        "/run/code.zip/training/observe/traffic.py ends_with",
+        "/run/code.zip/training/parallel/exact_replicas.py exchange",
+        "/run/code.zip/training/parallel/mesh_strategy.py _gather",
         "/site-packages/torch/distributed/_functional_collectives.py wait_tensor",
     ],
 )
@@ -74,8 +76,8 @@ def test_a_rank_waits_where_the_engine_meets_its_peers(innermost: str) -> None:
     "innermost",
     [
         "/home/me/communication.py finish",
-        "/run/code.zip/training/learner.py update",
-        "/run/code.zip/training/exact_replicas.py backward",
+        "/run/code.zip/training/engine/learner.py update",
+        "/run/code.zip/training/parallel/exact_replicas.py backward",
         "/site-packages/torch/distributed/tensor/_dispatch.py wrap",
     ],
 )
@@ -103,8 +105,8 @@ def test_a_rank_that_waits_for_its_own_writing_waits_for_peers_when_that_does() 
 def test_the_places_where_a_rank_waits_are_there() -> None:
     """Else a change of names would let every rank be called late."""
     training = Path(__file__).parents[3] / "training"
-    assert "def exchange(" in (training / "exact_replicas.py").read_text()
-    assert "def _gather(" in (training / "parallel" / "mesh_arrangement.py").read_text()
+    assert "def exchange(" in (training / "parallel" / "exact_replicas.py").read_text()
+    assert "def _gather(" in (training / "parallel" / "mesh_strategy.py").read_text()
     assert "def _end_of(" in (training / "checkpoint" / "save.py").read_text()
     assert "def _parts_of_others(" in (training / "checkpoint" / "commit.py").read_text()
     engine = [path for path in training.rglob("*.py") if "launch" not in path.parts]

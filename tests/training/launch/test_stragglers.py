@@ -13,7 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from training.launch.stragglers import LONG, SHORT, SHORT_SCORE, WORK, Straggler, StragglerWatch, find_straggler
+from headway.training.launch.diagnosis.stragglers import (
+    LONG,
+    SHORT,
+    SHORT_SCORE,
+    WORK,
+    Straggler,
+    StragglerDetector,
+    find_straggler,
+)
 
 TRACES = Path(__file__).parent / "traces"
 PARTS = ("data", "forward", "backward", "sync", "optimizer")
@@ -57,9 +65,9 @@ def slow_down(steps: list[Step], slow: int, part: str, by_s: float) -> None:
             step[rank]["sync"] += by_s - hidden_s
 
 
-def first_found(steps: list[Step], watch: StragglerWatch | None = None) -> tuple[int, Straggler] | None:
+def first_found(steps: list[Step], watch: StragglerDetector | None = None) -> tuple[int, Straggler] | None:
     """After how many steps who is named."""
-    watch = watch or StragglerWatch(len(steps[0]))
+    watch = watch or StragglerDetector(len(steps[0]))
     for number, step in enumerate(steps, 1):
         for rank, parts in step.items():
             event = {"event": "step", "step": number} | {f"{part}_s": seconds for part, seconds in parts.items()}
@@ -117,10 +125,10 @@ def test_a_rank_that_works_longer_while_nobody_waits_for_it_is_not_slow() -> Non
     steps = [even(2) for _ in range(SHORT)]
     for step in steps:
         step[1]["forward"] += 1.0
-    assert find_straggler(steps, least_score=SHORT_SCORE) is None, "its clock differs"
+    assert find_straggler(steps, min_score=SHORT_SCORE) is None, "its clock differs"
     for step in steps:
         step[0]["sync"] += 1.0
-    found = find_straggler(steps, least_score=SHORT_SCORE)
+    found = find_straggler(steps, min_score=SHORT_SCORE)
     assert found is not None and found.rank == 1
 
 
@@ -131,14 +139,14 @@ def test_a_stage_that_has_more_to_do_than_another_is_not_slow_but_a_rank_among_t
             step[rank]["sync"] += 2.0
         for rank in (2, 3):
             step[rank]["forward"] += 2.0
-    assert find_straggler(steps, least_score=SHORT_SCORE, num_stages=2) is None
+    assert find_straggler(steps, min_score=SHORT_SCORE, num_stages=2) is None
     for step in steps:
         step[3]["backward"] += 1.0
         for rank in (0, 1, 2):
             step[rank]["sync"] += 1.0
-    found = find_straggler(steps, least_score=SHORT_SCORE, num_stages=2)
+    found = find_straggler(steps, min_score=SHORT_SCORE, num_stages=2)
     assert found is not None and (found.rank, found.part) == (3, "backward")
-    assert find_straggler(steps[:1], least_score=SHORT_SCORE, num_stages=4) is None, "each stands alone"
+    assert find_straggler(steps[:1], min_score=SHORT_SCORE, num_stages=4) is None, "each stands alone"
 
 
 def test_ranks_that_differ_by_nature_have_none_among_them_that_is_slow() -> None:
@@ -147,13 +155,13 @@ def test_ranks_that_differ_by_nature_have_none_among_them_that_is_slow() -> None
         for rank, parts in step.items():
             parts["forward"] += 0.2 * rank
             parts["sync"] += 0.2 * (7 - rank)
-    assert find_straggler(steps, least_score=SHORT_SCORE) is None
+    assert find_straggler(steps, min_score=SHORT_SCORE) is None
 
 
 def test_one_bad_moment_is_not_a_slow_rank_and_nobody_is_named_twice() -> None:
     steps = [even(2) for _ in range(10 * SHORT)]
     slow_down(steps[:SHORT], 0, "data", 5.0)
-    watch = StragglerWatch(2)
+    watch = StragglerDetector(2)
     assert first_found(steps, watch) is None
     slow = [even(2) for _ in range(10 * SHORT)]
     slow_down(slow, 0, "data", 5.0)
@@ -162,5 +170,5 @@ def test_one_bad_moment_is_not_a_slow_rank_and_nobody_is_named_twice() -> None:
 
 
 def test_what_toys_and_older_workers_write_down_is_passed_over() -> None:
-    watch = StragglerWatch(2)
+    watch = StragglerDetector(2)
     assert all(watch.take(rank, {"event": "step", "step": step}) is None for step in range(99) for rank in (0, 1))

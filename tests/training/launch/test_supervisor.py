@@ -12,26 +12,31 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import ContractViolation, EnvironmentProblem, RanksLost, RunStopped, TrainingFailed
+from headway.data_contracts.store.errors import (
+    ContractViolation,
+    EnvironmentProblem,
+    RanksLost,
+    RunStopped,
+    TrainingFailed,
+)
+from headway.training.launch.base.failure import Failure
+from headway.training.launch.base.gang import Gang, LaunchSpec, for_stepless_work
+from headway.training.launch.base.process_tree import process_state
+from headway.training.launch.base.retry_budget import AttemptRecords
+from headway.training.launch.base.run_lock import owning
+from headway.training.launch.base.stacks import innermost_frame
+from headway.training.launch.base.stop_request import StopRequest, request_stop, requested_stop
+from headway.training.launch.supervise.supervisor import as_error, supervise
+from headway.training.observe.ledger import read_events
 from tests.waiting import wait_until
-from training.launch.outcome import AttemptOutcome
-from training.launch.process_tree import process_state
-from training.launch.retry_budget import AttemptRecords
-from training.launch.run_lock import owning
-from training.launch.spec import Gang, LaunchSpec, for_quiet_work
-from training.launch.stacks import innermost_frame
-from training.launch.stop_bound import StopBound
-from training.launch.stop_request import request_stop, requested_stop
-from training.launch.supervisor import failure, supervise
-from training.ledger import read_events
 
 SPEC = LaunchSpec(stop_grace_s=600, peer_grace_s=1, backoff_s=0)
 SOON_S = 60.0
 """Long before the whole grace, even on a busy machine."""
 PATIENT = SPEC.model_copy(update={"stop_grace_s": 600.0, "peer_grace_s": 600.0, "max_attempts": 1})
-FAR = StopBound(at_unix_s=time.time() + 1e6, reason="window closed")
+FAR = StopRequest(at_unix_s=time.time() + 1e6, reason="window closed")
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("toy_agents")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("toy_agents")]
 
 
 def run(toy_run, gang: Gang, spec: LaunchSpec = SPEC, act: Callable[[int], None] = lambda step: None):
@@ -145,12 +150,18 @@ def test_a_rank_that_never_comes_up_is_quoted(toy_run) -> None:
 
 
 def test_who_is_woken_by_lost_ranks_is_told_where_to_look(tmp_path: Path) -> None:
-    lost = AttemptOutcome(
-        state="failed", cause="infrastructure", what="rank 1 was killed.", rank=1, host="n7", retryable=True
-    )
-    error = failure(lost, "all 5 attempts are spent.", tmp_path)
+    lost = Failure(cause="infrastructure", what="rank 1 was killed.", rank=1, host="n7", retryable=True)
+    error = as_error(lost, "all 5 attempts are spent.", tmp_path)
     assert isinstance(error, RanksLost) and error.advice.startswith("all 5 attempts are spent.")
     assert "`dmesg` on n7" in error.advice and "`headway doctor PIPELINE`" in error.advice
+
+
+def test_who_is_woken_by_ranks_that_did_not_reach_each_other_is_sent_to_the_network(tmp_path: Path) -> None:
+    words = "ConnectionError: the store of rank 0 at 10.0.0.1, port 4711: timed out"
+    lost = Failure(cause="infrastructure", error="ConnectionError", what=words, rank=1, host="n7", retryable=True)
+    error = as_error(lost, "all 5 attempts are spent.", tmp_path)
+    assert isinstance(error, RanksLost) and words in error.what
+    assert "the network between the hosts, first on n7" in error.advice and "memory" not in error.advice
 
 
 def test_a_later_owner_does_not_start_when_the_budget_is_spent(toy_run) -> None:
@@ -206,7 +217,7 @@ def test_a_hang_among_short_steps_is_noticed_long_before_the_configured_deadline
 
 
 def test_a_hang_in_work_without_steps_is_noticed_and_named(toy_run) -> None:
-    spec = for_quiet_work(SPEC.model_copy(update={"progress_deadline_s": 4, "max_attempts": 1}))
+    spec = for_stepless_work(SPEC.model_copy(update={"progress_deadline_s": 4, "max_attempts": 1}))
     with pytest.raises(TrainingFailed, match=r"no sign of life within 4 s.*in hang_here \(toy_worker.py"):
         supervise(
             spec,
@@ -219,7 +230,7 @@ def test_a_hang_in_work_without_steps_is_noticed_and_named(toy_run) -> None:
 
 
 def test_work_without_steps_goes_on_while_its_ranks_say_something_or_compute(toy_run) -> None:
-    spec = for_quiet_work(SPEC.model_copy(update={"progress_deadline_s": 8.0, "max_attempts": 1}))
+    spec = for_stepless_work(SPEC.model_copy(update={"progress_deadline_s": 8.0, "max_attempts": 1}))
     gang = toy_run.gang(*trouble("compute", seconds=9), "--steps", "5", nodes=1)
     outcome = supervise(spec, gang, ledger=toy_run.ledger, budget_scope="one", poll=lambda: None)
     assert outcome.state == "done"
@@ -246,7 +257,7 @@ def test_a_request_to_stop_keeps_checkpoints_and_the_next_run_goes_on_from_them(
 @pytest.fixture
 def end_the_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Moves the clock by which the supervisor knows the time behind `FAR`; ranks keep theirs."""
-    return lambda: monkeypatch.setattr("training.launch.stop_bound.time.time", lambda: FAR.at_unix_s)
+    return lambda: monkeypatch.setattr("headway.training.launch.base.stop_request.time.time", lambda: FAR.at_unix_s)
 
 
 def test_at_the_end_of_the_time_checkpoints_are_kept_no_retry_is_spent_and_the_next_run_goes_on(
@@ -264,13 +275,14 @@ def test_at_the_end_of_the_time_checkpoints_are_kept_no_retry_is_spent_and_the_n
     (told,) = toy_run.events("run.stopped")
     assert told["reason"] == "window closed" and told["continued_by"] == "headway retrain toys"
     (record,) = AttemptRecords(toy_run.folder).all()
-    assert (record.state, record.reason, record.continued_by) == ("stopped", "window closed", "headway retrain toys")
+    assert (record.state, record.failure.reason) == ("stopped", "window closed")
+    assert record.continued_by == "headway retrain toys"
     steps = str(toy_run.newest_step() + 3)
     assert run(toy_run, toy_run.gang("--steps", steps), SPEC.model_copy(update={"max_attempts": 1})).state == "done"
 
 
 def test_when_the_time_is_over_nothing_is_started(toy_run) -> None:
-    gang = replace(toy_run.gang(), stop=StopBound(at_unix_s=time.time(), reason="budget spent"))
+    gang = replace(toy_run.gang(), stop=StopRequest(at_unix_s=time.time(), reason="budget spent"))
     with pytest.raises(RunStopped, match=r"budget spent .*: no attempt was started"):
         run(toy_run, gang)
     assert toy_run.num_attempts() == 0
@@ -319,7 +331,7 @@ def test_whoever_is_terminated_while_there_is_nothing_to_keep_ends_all_in_order(
 def all_are_expendable(toy_run) -> bool:
     files = toy_run.attempt(1)
     return files.read_status(1) is not None and all(
-        "expendable" in {event["event"] for event in read_events(files.rank_spool(rank))} for rank in (0, 1)
+        "expendable" in {event.get("what") for event in read_events(files.rank_spool(rank))} for rank in (0, 1)
     )
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import TrainingFailed
+from headway.data_contracts.store.errors import TrainingFailed
+from headway.training.frozen.code_archive import pack, rank_sources
+from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.launch.base.protocol import AttemptFiles
+from headway.training.launch.supervise.supervisor import supervise
 from tests.waiting import DEADLINE_S
-from training.code_archive import pack, rank_sources
-from training.launch.protocol import AttemptFiles
-from training.launch.spec import Gang, LaunchSpec
-from training.launch.supervisor import supervise
 
 TOYS = Path(__file__).parent / "toys"
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 
 
 def test_peers_blocked_in_a_collective_are_freed_and_the_next_attempt_finishes(toy_run) -> None:
@@ -69,7 +69,7 @@ def test_ranks_run_from_the_archive_whatever_training_folder_lies_about(toy_run,
 
     supervise(LaunchSpec(), gang, ledger=toy_run.ledger, budget_scope="one", poll=lambda: None)
 
-    origins = toy_run.attempt(1).read_markers()[0].what.split()
+    origins = toy_run.attempt(1).read_markers()[0].log.split()
     assert all(origin.startswith(str(archive)) for origin in origins)
 
 

@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 
+from headway.training.launch.base.gang import TORCHRUN_AGENT
 from tests.waiting import DEADLINE_S
-from training.launch.spec import TORCHRUN_AGENT
+
+pytestmark = pytest.mark.process
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 WITH_GPUS = """
 import json, sys, torch
-from training.launch import torchrun_agent
+from headway.training.launch.node import torchrun_agent
 asked = []
 torch.cuda._is_compiled = lambda: True
 torch._C._cuda_getDeviceCount = lambda: asked.append(True) or 2
@@ -70,8 +72,8 @@ def told_by_ranks(folder: Path, *launcher: str) -> tuple[int, list[dict[str, Any
     assert process.wait(DEADLINE_S) == 0
     errors = [path.read_text() for path in logs.glob("*/attempt_0/*/stderr.log")]
     assert errors == ["a word of trouble\n"] * 2
-    said = [json.loads(path.read_text()) for path in logs.glob("*/attempt_0/*/stdout.log")]
-    return process.pid, sorted(said, key=lambda facts: facts["environment"]["RANK"])
+    message = [json.loads(path.read_text()) for path in logs.glob("*/attempt_0/*/stdout.log")]
+    return process.pid, sorted(message, key=lambda facts: facts["environment"]["RANK"])
 
 
 def test_a_rank_finds_what_torchrun_would_give_it_with_torch_imported_already(tmp_path: Path) -> None:
@@ -87,7 +89,9 @@ def test_a_rank_finds_what_torchrun_would_give_it_with_torch_imported_already(tm
     of_one_gang = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "PYTHONPATH"}
     for facts in ours + theirs:
         assert facts["environment"].keys() >= of_one_gang
-        facts["environment"] = {name: said for name, said in facts["environment"].items() if name not in of_one_gang}
+        facts["environment"] = {
+            name: message for name, message in facts["environment"].items() if name not in of_one_gang
+        }
         facts["file"], facts["path"] = Path(facts["file"]).name, facts["path"][1:]
     assert ours == theirs
     assert ours[0]["argv"] == ["--word", "abc"] and ours[0]["sockets"] == [] and ours[0]["leads"]
@@ -108,7 +112,7 @@ def test_an_agent_leaves_cuda_to_its_ranks(tmp_path: Path) -> None:
 SIGNALLED = """
 import os, signal, sys
 from pathlib import Path
-from training.launch.torchrun_agent import ForkingHandler
+from headway.training.launch.node.torchrun_agent import ForkingHandler
 Path("rank_module.py").write_text("Path('began').touch()")
 signal.signal(signal.SIGTERM, lambda number, frame: Path("heard").touch())
 os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -136,7 +140,7 @@ ENDS = {
 AGENT = """
 import json, socket, subprocess, sys
 from pathlib import Path
-from training.launch.torchrun_agent import ForkingHandler
+from headway.training.launch.node.torchrun_agent import ForkingHandler
 
 def start(number, body):
     module, command = f"rank_{number}", ("-u", "-m", f"rank_{number}")
@@ -184,9 +188,9 @@ def test_a_rank_ends_with_the_code_and_the_words_that_it_would_have_alone(
     ended: tuple[Path, dict[str, Any]], how: str
 ) -> None:
     (folder, seen), number = ended, list(ENDS).index(how)
-    _, code, said = ENDS[how]
+    _, code, message = ENDS[how]
     assert seen["codes"][number] == [code, code, code]
-    assert said in (folder / f"{number}.err").read_text()
+    assert message in (folder / f"{number}.err").read_text()
 
 
 def test_a_peer_hears_of_an_agents_end_though_its_rank_lives_on(ended: tuple[Path, dict[str, Any]]) -> None:

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from torch import nn
 
-from data_contracts.errors import ConfigError
-from training.optimizers.groups import freeze, parameter_groups
-from training.optimizers.spec import OptimizerSpec, ParameterGroupSpec
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.optimizer import OptimizerSpec, ParameterGroupSpec
+from headway.training.optimizers.groups import freeze, parameter_groups
 
 
 def model() -> nn.Module:
@@ -86,8 +86,8 @@ def test_a_group_says_what_is_out_of_the_ordinary():
     spec = OptimizerSpec(
         kind="adamw", weight_decay=0.1, groups=(ParameterGroupSpec(parameters=("head.weight",), lr_multiplier=10),)
     )
-    said = [str(group) for group in parameter_groups(model(), recipe(), spec)]
-    assert "adamw: 1 tensors, 8 parameters, lr x 10, decay 0.1" in said
+    message = [str(group) for group in parameter_groups(model(), recipe(), spec)]
+    assert "adamw: 1 tensors, 8 parameters, lr x 10, decay 0.1" in message
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from training.optimizers.schedule import lr_factor
-from training.optimizers.spec import OptimizerSpec, ScheduleSpec, learning_rate_line
+from headway.training.config.optimizer import OptimizerSpec, ScheduleSpec, learning_rate_line
+from headway.training.optimizers.schedule import lr_factor
 
 
 def factors(**schedule) -> list[float]:
@@ -67,6 +67,8 @@ def test_learning_rates_grow_with_the_global_batch_as_asked_and_a_person_is_told
 def test_without_scaling_the_batch_changes_no_learning_rate():
     assert OptimizerSpec().lr_scale(10**6) == 1.0
     assert "muon" in learning_rate_line(OptimizerSpec(), ScheduleSpec(), global_batch=64, max_steps=100)
+    line = learning_rate_line(OptimizerSpec(), ScheduleSpec(), global_batch=64, max_steps=100, has_matrices=False)
+    assert "muon" not in line and line.startswith("all (adamw) 0.02;")
 
 
 @pytest.mark.parametrize(
@@ -89,11 +91,12 @@ def test_a_spec_survives_being_written_down():
     assert OptimizerSpec.model_validate(spec.model_dump(mode="json")) == spec
 
 
+@pytest.mark.process
 def test_the_specs_cost_no_torch():
     import subprocess
     import sys
 
-    code = "import sys, training.config; assert 'torch' not in sys.modules"
+    code = "import sys, headway.training.config.training_spec; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from training.arrangement import WholeModel
-from training.config import TrainingSpec
-from training.optimizers.scheduled import ScheduledOptimizer
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.optimizers.scheduled import ScheduledOptimizer
+from headway.training.parallel.strategy import UnshardedModel
 
 RECIPE = SimpleNamespace(hidden_matrices=lambda model: ("a", "b"))
 
@@ -22,7 +22,7 @@ def model() -> nn.Module:
     return made
 
 
-class Whole(WholeModel):
+class Whole(UnshardedModel):
     def __init__(self, model: nn.Module) -> None:
         self.model = model
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from training.optimizers.elementwise import SGD, AdamW
-from training.optimizers.muon import Muon, orthogonalise
-from training.optimizers.spec import OptimizerSpec
+from headway.training.config.optimizer import OptimizerSpec
+from headway.training.optimizers.elementwise import SGD, AdamW
+from headway.training.optimizers.muon import Muon, orthogonalise
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 SHAPES = ((33, 17), (64,), (5, 3, 3), (1,))
@@ -142,9 +142,9 @@ NO_COMPILER = """
 import sys
 import torch
 from torch import nn
-from training.optimizers.elementwise import SGD, AdamW
-from training.optimizers.muon import Muon
-from training.optimizers.spec import OptimizerSpec
+from headway.training.optimizers.elementwise import SGD, AdamW
+from headway.training.optimizers.muon import Muon
+from headway.training.config.optimizer import OptimizerSpec
 
 for implementation in ("fused", "foreach"):
     parameter = nn.Parameter(torch.ones(3, 3))
@@ -155,7 +155,7 @@ assert "torch._dynamo" not in sys.modules
 """
 
 
-@pytest.mark.slow
+@pytest.mark.process
 def test_no_rule_imports_the_compiler():
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     subprocess.run([sys.executable, "-c", NO_COMPILER], env=environment, check=True)

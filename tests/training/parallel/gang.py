@@ -29,20 +29,21 @@ import torch.distributed.tensor.parallel
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from data_contracts.documents import Link
-from data_contracts.errors import ConfigError
+from headway.data_contracts.store.documents import Link
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.checkpoint.content import Content
+from headway.training.checkpoint.file_image import FileImage
+from headway.training.checkpoint.proof import fingerprint
+from headway.training.checkpoint.restore import restore_newest
+from headway.training.checkpoint.save import Checkpointer
+from headway.training.config.shapes import DataShape, ImageShape, TabularShape, TokenShape
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.engine.learner import Learner, Sums
+from headway.training.frozen.result import tensors_sha256
+from headway.training.launch.base.process_tree import die_with_parent
+from headway.training.ranks.distributed import ProcessGroup, enable_determinism
+from headway.training.recipes.load import load_recipe
 from tests.waiting import DEADLINE_S
-from training.checkpoint.file_image import FileImage
-from training.checkpoint.proof import fingerprint
-from training.checkpoint.restore import restore_newest
-from training.checkpoint.save import Checkpointer, Content
-from training.config import TrainingSpec
-from training.data.shapes import DataShape, ImageShape, TabularShape, TokenShape
-from training.distributed import Gang, be_deterministic
-from training.launch.process_tree import die_with_parent
-from training.learner import Learner, Sums
-from training.recipes.protocol import load_recipe
-from training.result import tensors_sha256
 
 SHAPES: dict[str, DataShape] = {
     "language-model": TokenShape(vocab_size=64, context_tokens=16),
@@ -79,7 +80,7 @@ def rows(shape: DataShape, step: int, count: int) -> dict[str, torch.Tensor]:
     }
 
 
-def save(folder: Path, step: int, learner: Learner, gang: Gang, beside: Callable[[], object]) -> None:
+def save(folder: Path, step: int, learner: Learner, process_group: ProcessGroup, beside: Callable[[], object]) -> None:
     """Keep a checkpoint, whose moments are copied once `beside` is done: passes of another step."""
     folder.mkdir(exist_ok=True)
     is_done, real = threading.Event(), FileImage.copy
@@ -99,16 +100,16 @@ def save(folder: Path, step: int, learner: Learner, gang: Gang, beside: Callable
         scalars=learner.scalars(),
         proof_batch={"tokens": torch.zeros(1)},
         proof_loss=0.0,
-        fingerprint=fingerprint(gang.device),
+        fingerprint=fingerprint(process_group.device),
     )
-    with Checkpointer(folder / "checkpoints", gang) as checkpointer:
+    with Checkpointer(folder / "checkpoints", process_group) as checkpointer:
         checkpointer.save(content)
         beside()
         is_done.set()
 
 
-def restore(folder: Path, learner: Learner, gang: Gang) -> int:
-    verified = restore_newest(folder, RUN, gang, state=learner.tensors())
+def restore(folder: Path, learner: Learner, process_group: ProcessGroup) -> int:
+    verified = restore_newest(folder, RUN, process_group, state=learner.tensors())
     assert verified is not None
     learner.load(verified.tensors, verified.manifest.scalars)
     return verified.manifest.step
@@ -152,31 +153,31 @@ def collectives(step: Callable[[], object]) -> dict[str, int]:
 
 
 def cost(
-    step: Callable[[], object], learner: Learner, gang: Gang, waited_in_passes_s: Sequence[float]
+    step: Callable[[], object], learner: Learner, process_group: ProcessGroup, waited_in_passes_s: Sequence[float]
 ) -> dict[str, Any]:
     """What this rank's collectives cost in a step, and which parts of it were forward passes and waiting.
 
     Args:
         waited_in_passes_s: of each step, the one to be measured included when it is over.
     """
-    gang.traffic.take()
+    process_group.traffic.take()
     step()
     return {
         "local_waited_in_passes_s": waited_in_passes_s[-1],
-        "local_traffic": {kind: dataclasses.asdict(each) for kind, each in gang.traffic.take().items()},
+        "local_traffic": {kind: dataclasses.asdict(each) for kind, each in process_group.traffic.take().items()},
         "local_parts_s": learner.parts_s(),
     }
 
 
-def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
+def train(case: dict[str, Any], process_group: ProcessGroup) -> dict[str, Any]:
     spec = TrainingSpec.model_validate(case["training"])
     shape = SHAPES[spec.recipe.name]
     recipe = load_recipe(spec.recipe.name, spec.recipe.model, shape)
-    learner = Learner(recipe, spec, gang)
-    first = tensors_sha256((name, value) for name, value in learner.wholes() if name.startswith("model."))
+    learner = Learner(recipe, spec, process_group)
+    first = tensors_sha256((name, value) for name, value in learner.full_tensors() if name.startswith("model."))
     share = learner.share
     losses, norms, waited_in_passes_s = [], [], []
-    done = restore(Path(case["load_from"]), learner, gang) if "load_from" in case else 0
+    done = restore(Path(case["load_from"]), learner, process_group) if "load_from" in case else 0
 
     def passes(step: int) -> Sums:
         batch = rows(shape, step, spec.global_batch_sequences)
@@ -184,9 +185,9 @@ def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
         parts = {name: value.split(spec.micro_batch_sequences) for name, value in own.items()}
         count = spec.num_replicas // share.count
         micro_batches = [{name: part[index] for name, part in parts.items()} for index in range(count)]
-        before_s = gang.traffic.stood_still_s
+        before_s = process_group.traffic.stood_still_s
         sums = learner.backward(step, micro_batches)
-        waited_in_passes_s.append(gang.traffic.stood_still_s - before_s)
+        waited_in_passes_s.append(process_group.traffic.stood_still_s - before_s)
         return learner.exchange(sums, stop=False)
 
     def one_step(step: int) -> None:
@@ -200,18 +201,18 @@ def train(case: dict[str, Any], gang: Gang) -> dict[str, Any]:
         if step == done:
             learner.proof_loss(rows(shape, 98, 3))  # as a checkpoint does, of fewer rows than a micro-batch
     proof = learner.proof_loss(rows(shape, 99, 4))
-    state = tensors_sha256(learner.wholes())
+    state = tensors_sha256(learner.full_tensors())
     if "save_to" in case:
-        save(Path(case["save_to"]), done + case.get("steps", STEPS), learner, gang, beside=lambda: passes(97))
+        save(Path(case["save_to"]), done + case.get("steps", STEPS), learner, process_group, beside=lambda: passes(97))
     return {
         "losses": losses,
         "norms": norms,
         "proof": proof,
         "first": first,
         "state": state,
-        "local_parameters": sum(value.numel() for value in learner._arrangement.parameters.values()),
+        "local_parameters": sum(value.numel() for value in learner._strategy.parameters.values()),
         "num_parameters": learner.num_parameters,
-        **(cost(lambda: one_step(99), learner, gang, waited_in_passes_s) if case.get("measure") else {}),
+        **(cost(lambda: one_step(99), learner, process_group, waited_in_passes_s) if case.get("measure") else {}),
         **({"local_collectives": collectives(lambda: one_step(99))} if case.get("count_collectives") else {}),
     }
 
@@ -223,7 +224,7 @@ def answer(case: dict[str, Any], rank: int, store_file: str) -> dict[str, Any]:
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
     try:
         with at_most(case.get("more_bytes")):
-            return train(case, Gang(rank=rank, world_size=world_size, device=torch.device("cpu")))
+            return train(case, ProcessGroup(rank=rank, world_size=world_size, device=torch.device("cpu")))
     except (MemoryError, RuntimeError) as error:
         if world_size > 1 or "memory" not in str(error):
             raise
@@ -239,10 +240,10 @@ def run_rank(case: dict[str, Any], rank: int, store_file: str, answers: int) -> 
     code = 1
     try:
         die_with_parent()
-        be_deterministic(1)
-        said = answer(case, rank, store_file)
+        enable_determinism(1)
+        message = answer(case, rank, store_file)
         with open(answers, "w") as out:
-            json.dump(said, out)
+            json.dump(message, out)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -260,13 +261,13 @@ def run(case: dict[str, Any], store_file: str) -> list[dict[str, Any] | None]:
             run_rank(case, rank, store_file, answers)
         os.close(answers)
         ranks.append((process, os.fdopen(reading)))
-    said = []
+    message = []
     for process, answers in ranks:
         with answers:
             text = answers.read()
         os.waitpid(process, 0)
-        said.append(json.loads(text or "null"))
-    return said
+        message.append(json.loads(text or "null"))
+    return message
 
 
 def main(folder: str) -> None:

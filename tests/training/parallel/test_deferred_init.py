@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from data_contracts.errors import ConfigError
-from training.config import TrainingSpec
-from training.data.shapes import ImageShape, TabularShape, TokenShape
-from training.parallel.deferred_init import DeferredModel
-from training.parallel.lay_out import undrawn
-from training.parallel.spec import ParallelSpec
-from training.recipes.protocol import load_recipe
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.parallel import ParallelSpec
+from headway.training.config.shapes import ImageShape, TabularShape, TokenShape
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.parallel.deferred_init import DeferredModel
+from headway.training.parallel.parallelize import uninitialised
+from headway.training.recipes.load import load_recipe
 
 RECIPES = {
     "language-model": (
@@ -127,7 +127,7 @@ def test_what_a_recipe_draws_by_numpy_or_random_is_the_same_on_every_rank():
     def rank() -> torch.Tensor:
         np.random.seed()
         random.seed()
-        (_, weight), *_ = undrawn(Drawn(), TrainingSpec(parallel=ParallelSpec(mode="fast")))[1]()
+        (_, weight), *_ = uninitialised(Drawn(), TrainingSpec(parallel=ParallelSpec(mode="fast")))[1]()
         return weight
 
     assert torch.equal(rank(), rank())

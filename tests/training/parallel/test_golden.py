@@ -13,6 +13,7 @@ import pytest
 GOLDEN = json.loads(Path(__file__).with_name("golden.json").read_text())
 
 
+@pytest.mark.process
 def test_one_process_reaches_the_losses_written_down(train):
     assert train(1)["losses"] == pytest.approx(GOLDEN["losses"], rel=1e-5)
 

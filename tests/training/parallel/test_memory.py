@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 
 LARGE = {"name": "language-model", "model": {"width": 512, "depth": 4, "heads": 4, "hidden": 1024}}
 NUM_PARAMETERS = 4 * (4 * 512 * 512 + 3 * 512 * 1024)

@@ -27,6 +27,11 @@ def test_four_replicas_follow_one_process(train):
 FAST = {"mode": "fast"}
 
 
+def at_length(*values):
+    """Of what other values of `make test` prove in a shorter time, each a gang of its own."""
+    return pytest.param(*values, marks=pytest.mark.soak)
+
+
 def test_ddp_and_fsdp2_are_bit_for_bit_equal_where_sums_have_one_order(train):
     replicated = train(2)
     sharded = train(2, parallel={**FAST, "shard": 2})
@@ -57,7 +62,7 @@ def test_muon_orthogonalises_whole_matrices_of_which_ranks_hold_slices(train):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"sequence_parallel": False}, {"loss_parallel": False}, {"recompute": True}],
+    [{}, {"sequence_parallel": False}, {"loss_parallel": False}, at_length({"recompute": True})],
     ids=str,
 )
 def test_two_tensor_parallel_ranks_follow_one_process(train, options):
@@ -67,7 +72,9 @@ def test_two_tensor_parallel_ranks_follow_one_process(train, options):
 TIED = {"name": "language-model", "model": {"width": 32, "depth": 2, "heads": 4, "hidden": 48, "tied_embeddings": True}}
 
 
-@pytest.mark.parametrize("mesh", [{"tensor": 4}, {"replicate": 2, "tensor": 2}, {"shard": 2, "tensor": 2}], ids=str)
+@pytest.mark.parametrize(
+    "mesh", [at_length({"tensor": 4}), {"replicate": 2, "tensor": 2}, {"shard": 2, "tensor": 2}], ids=str
+)
 def test_tensor_parallel_meshes_follow_one_process(train, mesh):
     close(train(4, parallel={**FAST, **mesh}), train(1))
 
@@ -92,7 +99,6 @@ def test_a_tied_matrix_stays_one_however_it_is_split(train, mesh):
     close(tied, train(1, recipe=TIED))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["image-classifier", "tabular-classifier"])
 @pytest.mark.parametrize("mesh", [{}, {"shard": 2}], ids=["ddp", "fsdp2"])
 def test_recipes_without_blocks_train_on_replicated_and_sharded_meshes_too(train, name, mesh):
@@ -100,9 +106,17 @@ def test_recipes_without_blocks_train_on_replicated_and_sharded_meshes_too(train
     close(train(2, recipe=recipe, parallel={**FAST, **mesh}), train(1, recipe=recipe))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-@pytest.mark.parametrize("mesh", [{}, {"shard": 2}, {"tensor": 2}, {"pipeline": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("mesh", "precision"),
+    [
+        *(({}, precision) for precision in ("bf16", "fp16")),
+        *(({"shard": 2}, precision) for precision in ("bf16", "fp16")),
+        *(({"pipeline": 2}, precision) for precision in ("bf16", "fp16")),
+        ({"tensor": 2}, "bf16"),
+        at_length({"tensor": 2}, "fp16"),
+    ],
+    ids=str,
+)
 def test_half_precision_on_every_mesh_is_that_of_one_process(train, mesh, precision):
     half = train(2, precision=precision, parallel={**FAST, **mesh})
     assert half["losses"] == pytest.approx(train(1, precision=precision)["losses"], rel=2e-3)
@@ -118,7 +132,6 @@ def test_compressed_gradients_travel_in_half_the_bytes_and_train_alike(train, me
     assert compressed["losses"] != plain["losses"]
 
 
-@pytest.mark.slow
 def test_compiled_blocks_follow_eager_ones(train):
     """By hand also on DDP, tensor parallel, and a pipeline that recomputes: minutes of compiler time."""
     one_block = {"name": "language-model", "model": {"width": 32, "depth": 1, "heads": 4, "hidden": 48}}

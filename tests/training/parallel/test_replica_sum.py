@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from training.communication import Collectives
-from training.distributed import Gang
-from training.parallel import replica_sum
-from training.parallel.mesh import make_mesh
-from training.parallel.replica_sum import ReplicaSum
-from training.parallel.slices import LocalParameter
-from training.parallel.spec import MeshShape
+from headway.training.config.parallel import MeshShape
+from headway.training.parallel import replica_sum
+from headway.training.parallel.mesh import make_mesh
+from headway.training.parallel.replica_sum import ReplicaSum
+from headway.training.parallel.slices import LocalParameter
+from headway.training.ranks.communication import Collectives
+from headway.training.ranks.distributed import ProcessGroup
 
-ALONE = Gang(rank=0, world_size=1, device=torch.device("cpu"))
+ALONE = ProcessGroup(rank=0, world_size=1, device=torch.device("cpu"))
 
 
 def summing(*parameters: nn.Parameter) -> tuple[list[LocalParameter], ReplicaSum]:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from data_contracts.errors import ConfigError
-from flows.pipeline_spec import load_pipeline
-from training.config import RecipeSpec, TrainingSpec, batch_line, replicas_per_rank
-from training.data.encoder_specs import BytePairSpec, EncoderSpec, ImageSpec
-from training.parallel.check import require_trainable
-from training.parallel.schedule import Pass, passes
-from training.parallel.spec import MeshShape, ParallelSpec, mesh_shape
+from headway.data_contracts.store.errors import ConfigError
+from headway.flows.config.pipeline_spec import load_pipeline
+from headway.training.config.encoder_specs import BytePairSpec, EncoderSpec, ImageEncoderSpec
+from headway.training.config.parallel import MeshShape, ParallelSpec, mesh_shape
+from headway.training.config.schedule import Pass, passes
+from headway.training.config.training_spec import RecipeSpec, TrainingSpec, batch_line, replicas_per_rank
+from headway.training.frozen.mesh_check import require_trainable
 
 ODD = BytePairSpec(vocab_size=301, sequence_tokens=31)
 
@@ -176,12 +176,12 @@ def test_a_recipe_that_does_not_read_what_the_encoder_makes_is_refused_with_thos
         require(training)
     too_deep = spec().model_copy(update={"recipe": RecipeSpec(name="image-classifier", model={"stages": 4})})
     with pytest.raises(ConfigError, match=r"images of 8 x 8 cannot be halved 4 times: 8 < 2\^4\. Use at most 3"):
-        require(too_deep, ImageSpec(pixels=("picture",), shape=(8, 8)))
+        require(too_deep, ImageEncoderSpec(pixels=("picture",), shape=(8, 8)))
 
 
 def test_a_recipe_without_a_plan_is_refused_where_one_is_needed_and_welcome_elsewhere():
     training = spec().model_copy(update={"recipe": RecipeSpec(name="image-classifier")})
-    pictures = ImageSpec(pixels=("picture",), shape=(8, 8))
+    pictures = ImageEncoderSpec(pixels=("picture",), shape=(8, 8))
     require(training.model_copy(update={"parallel": fast(shard=2)}), pictures)
     with pytest.raises(ConfigError, match=r"image-classifier brings no tensor_plan, .*replicate and shard"):
         require(training.model_copy(update={"parallel": fast(tensor=2)}), pictures)

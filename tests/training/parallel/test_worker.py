@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from headway.training.config.parallel import ParallelSpec
+from headway.training.launch.base.stop_request import StopRequest
 from tests.waiting import DEADLINE_S
-from training.launch.stop_bound import StopBound
-from training.parallel.spec import ParallelSpec
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.process
 
 
 def run_on(project, tiny_training, *, precision="fp32", **parallel):
@@ -24,7 +24,7 @@ def losses(project, run_dir) -> list[float]:
 
 def test_a_sharded_run_goes_on_with_more_ranks_and_says_that_its_bits_are_others(project, tiny_training, tmp_path):
     run = run_on(project, tiny_training, replicate=1, shard=-1)
-    assert project.train(run, tmp_path, world_size=2, **StopBound(at_step=3).environment()) == [75, 75], project.log(
+    assert project.train(run, tmp_path, world_size=2, **StopRequest(at_step=3).environment()) == [75, 75], project.log(
         tmp_path
     )
 
@@ -45,7 +45,7 @@ def test_one_process_proves_a_checkpoint_that_a_mesh_wrote(project, tiny_trainin
     out, checkpoint = tmp_path / "proof", tmp_path / "checkpoints" / "step-00000006"
     out.mkdir()
     arguments = ["--workspace", project.workspace.uri, "--checkpoint", str(checkpoint), "--out", str(out / "out.json")]
-    (rank,) = project.start_ranks("training.checkpoint.verify_worker", arguments, out, world_size=1)
+    (rank,) = project.start_ranks("headway.training.programs.verify_worker", arguments, out, world_size=1)
 
     assert rank.wait(DEADLINE_S) == 0, project.log(out)
     proof = json.loads((out / "out.json").read_bytes())

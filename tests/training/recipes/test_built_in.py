@@ -6,9 +6,9 @@ import importlib
 
 import pytest
 
-from training.data.shapes import DataShape, ImageShape, TabularNumberShape, TabularShape, TokenShape
-from training.recipes.built_in import BUILT_IN
-from training.recipes.protocol import load_recipe
+from headway.training.config.shapes import DataShape, ImageShape, TabularNumberShape, TabularShape, TokenShape
+from headway.training.recipes.built_in import BUILT_IN
+from headway.training.recipes.load import load_recipe
 
 SHAPES: tuple[DataShape, ...] = (
     TokenShape(vocab_size=300, context_tokens=16),

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from data_contracts.errors import ConfigError
-from training.recipes.check import check_recipe
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.frozen.recipe_check import check_recipe, may_name_matrices
 
 SOURCE = """
 raise SystemExit("a check must not run this")
@@ -40,7 +40,7 @@ def search_path(tmp_path):
         ("language-model", {"width": 20, "heads": 3}, "width 20 is not a multiple of 2 x heads = 6"),
         ("language-model", {"depth": 0}, r"recipe\.model\.depth"),
         ("my_recipes.owm:Own", {}, r"no module 'my_recipes\.owm'\. Did you mean my_recipes\.own"),
-        ("my_recipes.own:Onw", {}, "defines no 'Onw'. Did you mean Own"),
+        ("my_recipes.own:Onw", {}, r"own\.py\) defines no 'Onw'\. Did you mean Own"),
         ("my_recipes.bad:Own", {}, "cannot be read"),
         ("my_recipe:Own", {}, "no package 'my_recipe'"),
     ],
@@ -55,6 +55,22 @@ def test_a_users_own_class_is_found_by_reading(search_path, place):
     check_recipe(f"my_recipes.{place}", {"any": 1}, search_path)
 
 
+@pytest.mark.parametrize(
+    ("body", "may"),
+    [
+        ("def hidden_matrices(self, model): return ()", False),
+        ("def hidden_matrices(self, model): return ('a',)", True),
+        ("def hidden_matrices(self, model): return tuple(model.names)", True),
+        ("def build(self): return ()", True),
+    ],
+)
+def test_whether_a_users_own_recipe_may_name_matrices_is_read_from_its_class(tmp_path, body, may):
+    (tmp_path / "mine.py").write_text(f"class Mine:\n    {body}\n")
+    assert may_name_matrices("mine:Mine", (str(tmp_path),)) is may
+    assert may_name_matrices("language-model", ())
+
+
+@pytest.mark.process
 def test_checking_needs_no_torch():
-    code = "import sys, training.recipes.check; assert 'torch' not in sys.modules"
+    code = "import sys, headway.training.frozen.recipe_check; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

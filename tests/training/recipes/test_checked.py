@@ -12,19 +12,21 @@ import pytest
 import torch
 from torch import nn
 
-from data_contracts.errors import ConfigError, DataError
-from training.data.shapes import ImageShape
-from training.recipes.checked import require_finite_first_loss
-from training.recipes.protocol import Losses, Recipe, load_recipe
+from headway.data_contracts.store.documents import PayloadColumn
+from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.training.config.shapes import CustomShape, DataShape, ImageShape
+from headway.training.recipes.checked import require_finite_first_loss
+from headway.training.recipes.load import load_recipe
+from headway.training.recipes.protocol import Losses, Recipe
 
 SHAPE = ImageShape(channels=1, height=4, width=4, num_classes=3)
 BATCH = {"image": torch.ones(5, 1, 4, 4, dtype=torch.int64), "label": torch.zeros(5, 1, dtype=torch.int64)}
 GOOD = """\
 import torch
 from torch import nn
-from data_contracts.documents import Frozen
-from training.data.shapes import ImageShape
-from training.recipes.protocol import Losses
+from headway.data_contracts.store.documents import Frozen
+from headway.training.config.shapes import ImageShape, CustomShape
+from headway.training.recipes.protocol import Losses
 
 class Spec(Frozen):
     width: int = 4
@@ -55,7 +57,7 @@ Write = Callable[..., Recipe]
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """The recipe from a package in an archive, as ranks import it, with one piece of its text replaced."""
 
-    def made(old: str = "", new: str = "") -> Recipe:
+    def made(old: str = "", new: str = "", shape: DataShape = SHAPE) -> Recipe:
         assert old in GOOD
         with zipfile.ZipFile(tmp_path / "code.zip", "w") as archive:
             archive.writestr("checked_recipes/__init__.py", "")
@@ -63,7 +65,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         monkeypatch.syspath_prepend(str(tmp_path / "code.zip"))
         for name in [name for name in sys.modules if name.startswith("checked_recipes")]:
             monkeypatch.delitem(sys.modules, name)
-        return load_recipe("checked_recipes.mine:Mine", {"width": 5}, SHAPE)
+        return load_recipe("checked_recipes.mine:Mine", {"width": 5}, shape)
 
     return made
 
@@ -82,6 +84,13 @@ def test_a_good_recipe_goes_through_and_keeps_what_is_its_own(load: Write) -> No
     use(recipe)
     assert recipe.spec.width == 5  # type: ignore[attr-defined]
     assert isinstance(recipe.losses(recipe.build(), BATCH), Losses)
+
+
+def test_a_recipe_of_numbers_is_asked_for_squared_errors_alone(load: Write) -> None:
+    shape = CustomShape(columns=(PayloadColumn(name="image", dtype="uint8", shape=(1, 4, 4)),))
+    recipe = load("shape_type = Spec, ImageShape", "shape_type = Spec, CustomShape", shape=shape)
+    with pytest.raises(ConfigError, match="a mapping with `squared_error`"):
+        recipe.measures(recipe.build(), BATCH)
 
 
 def test_a_good_recipe_may_be_asked_by_the_last_stage_of_a_pipeline_which_has_no_model_to_give(load: Write) -> None:
@@ -110,6 +119,7 @@ def test_a_good_recipe_may_be_asked_by_the_last_stage_of_a_pipeline_which_has_no
         ("dtype=torch.bool", "dtype=torch.float", 16, r"valid as float32 \[5, 1\], not as bool \[5, 1\]"),
         ('reduction="none")', 'reduction="none").detach()', 16, "do not depend"),
         ('{"nats": self.losses(model, batch).nats', '{"loss": 1', 20, "measures returned a dict, not a mapping with"),
+        (', "correct": torch.ones(len(batch["label"]), 1)', "", 20, "a mapping with `nats` and `correct`"),
         ('"correct": torch.ones(len(batch["label"]), 1)', '"correct": 0.5', 20, "correct as a float, not as a tensor"),
         ("        return ()", '        return ("1.bias",)', 22, r"names 1\.bias, which has 1 dimensions"),
         ("return torch.zeros(2, 1, 4, 4)", "return [0]", 24, "example_input returned a list"),

@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from data_contracts.errors import ConfigError
-from training.data.shapes import ImageShape, TabularShape, TokenShape
-from training.recipes.protocol import Recipe, load_recipe
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.shapes import ImageShape, TabularShape, TokenShape
+from headway.training.recipes.load import load_recipe
+from headway.training.recipes.protocol import Recipe
 
 IMAGES = ImageShape(channels=1, height=8, width=8, num_classes=4)
 RECORDS = TabularShape(num_numeric=3, cardinalities=(5, 2), num_classes=4)

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from data_contracts.digests import canonical_json
-from training.data.loader import ShardReader
-from training.data.shapes import DataShape, ImageShape, TabularNumberShape, TabularShape
-from training.data.spec import HELDOUT
-from training.evaluation import merge, part_name, prediction, scorer_of
-from training.recipes.built_in import BUILT_IN
-from training.recipes.protocol import load_recipe
-from training.run_documents import data_shape
-from training.scorers import BLOCK_ROWS, RowScorer, score_all
+from headway.data_contracts.store.digests import canonical_json
+from headway.training.config.shapes import DataShape, ImageShape, TabularNumberShape, TabularShape
+from headway.training.config.shards import HELDOUT
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.engine.run_documents import data_shape
+from headway.training.evaluation.scorers import BLOCK_ROWS, RowScorer, score_all
+from headway.training.programs.evaluation import merge, part_name, prediction, scorer_of
+from headway.training.recipes.built_in import BUILT_IN
+from headway.training.recipes.load import load_recipe
 
 NUM_ROWS = 2 * BLOCK_ROWS + 5
 WORLDS = (1, 2, 3, 4, 7)

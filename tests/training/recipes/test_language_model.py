@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from training.data.shapes import TokenShape
-from training.recipes.language_model import LanguageModel, rotate
-from training.recipes.language_model_spec import LanguageModelSpec
+from headway.training.config.language_model_spec import LanguageModelSpec
+from headway.training.config.shapes import TokenShape
+from headway.training.recipes.language_model import LanguageModel, rotate
 
 SHAPE = TokenShape(vocab_size=64, context_tokens=32)
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.errors import ConfigError
-from training.data.shapes import TokenShape
-from training.recipes.language_model import LanguageModel
-from training.recipes.protocol import load_recipe
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.shapes import TokenShape
+from headway.training.recipes.language_model import LanguageModel
+from headway.training.recipes.load import load_recipe
 
 SHAPE = TokenShape(vocab_size=300, context_tokens=16)
 
 
 def test_a_built_in_recipe_and_a_users_own_load_alike():
     assert isinstance(load_recipe("language-model", {"width": 32}, SHAPE), LanguageModel)
-    own = load_recipe("training.recipes.language_model:LanguageModel", {"width": 32}, SHAPE)
+    own = load_recipe("headway.training.recipes.language_model:LanguageModel", {"width": 32}, SHAPE)
     assert own.spec.width == 32
 
 
-@pytest.mark.parametrize("name", ["langage-model", "no.such.module:Recipe", "training.config:Nothing", ""])
+@pytest.mark.parametrize(
+    "name", ["langage-model", "no.such.module:Recipe", "headway.training.config.training_spec:Nothing", ""]
+)
 def test_an_unknown_recipe_is_refused_with_the_known_ones(name):
     with pytest.raises(ConfigError, match=r"language-model, .*or package\.module:Class"):
         load_recipe(name, {}, SHAPE)

@@ -8,13 +8,13 @@ import pytest
 import torch
 import yaml
 
+from headway.training.config.shapes import ImageShape
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.engine.learner import Learner
+from headway.training.ranks.distributed import ProcessGroup
+from headway.training.recipes.checked import CheckedRecipe
+from headway.training.recipes.load import load_recipe
 from tests.readme import block
-from training.config import TrainingSpec
-from training.data.shapes import ImageShape
-from training.distributed import Gang
-from training.learner import Learner
-from training.recipes.checked import CheckedRecipe
-from training.recipes.protocol import load_recipe
 
 
 def test_the_recipe_in_the_readme_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,7 @@ def test_the_recipe_in_the_readme_trains(tmp_path: Path, monkeypatch: pytest.Mon
     assert isinstance(recipe, CheckedRecipe)
     batches = {"global_batch_sequences": 8, "micro_batch_sequences": 4}
     spec = TrainingSpec.model_validate({**batches, "schedule": {"warmup_steps": 0}})
-    learner = Learner(recipe, spec, Gang(rank=0, world_size=1, device=torch.device("cpu")))
+    learner = Learner(recipe, spec, ProcessGroup(rank=0, world_size=1, device=torch.device("cpu")))
     batch = {"image": torch.arange(64).view(4, 1, 4, 4), "label": torch.tensor([[0], [1], [2], [0]])}
     before = learner.proof_loss(batch)
     for step in range(3):

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from data_contracts.errors import ConfigError
-from training.data.shapes import TabularNumberShape, TabularShape
-from training.recipes.protocol import Recipe, load_recipe
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.shapes import TabularNumberShape, TabularShape
+from headway.training.recipes.load import load_recipe
+from headway.training.recipes.protocol import Recipe
 
 SHAPE = TabularNumberShape(num_numeric=3, cardinalities=(5,), mean=150.0, deviation=70.0)
 

@@ -21,4 +21,4 @@ case "$SLURM_ARRAY_TASK_ID" in
 2) run='/it'"'"'s here/2' ;;
 esac
 exec >>"$run/detached/job-${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID.log" 2>&1
-exec /opt/python -m training.launch.detached "$run"
+exec /opt/python -P -m headway.training.launch.supervise.detached "$run"

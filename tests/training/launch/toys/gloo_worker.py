@@ -10,7 +10,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from training.launch.rank import Rank, arm
+from headway.training.launch.node.rank_process import RankProcess, arm
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
         train(rank, arguments)
 
 
-def train(rank: Rank, arguments: argparse.Namespace) -> None:
+def train(rank: RankProcess, arguments: argparse.Namespace) -> None:
     import torch
     import torch.distributed as dist
 

@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from training.launch.rank import Rank, arm
+from headway.training.launch.node.rank_process import RankProcess, arm
 
 
 def main() -> None:
@@ -18,12 +18,12 @@ def main() -> None:
         train(rank, arguments.run_dir)
 
 
-def train(rank: Rank, run_dir: Path) -> None:
+def train(rank: RankProcess, run_dir: Path) -> None:
     import torch
 
-    from training.distributed import meet
+    from headway.training.ranks.distributed import init_process_group
 
-    with meet(rank=rank.rank, world_size=rank.world_size) as gang:
+    with init_process_group(rank=rank.rank, world_size=rank.world_size) as gang:
         step, is_over = 0, torch.zeros(1, 1)
         while not gang.gather(is_over).any():
             step += 1

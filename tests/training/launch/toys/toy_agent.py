@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from training.launch.spec import Attempt, Gang
+    from headway.training.launch.base.gang import Attempt, Gang
 
 
 def toy_argv(gang: Gang, attempt: Attempt, node: int, python: str) -> tuple[str, ...]:

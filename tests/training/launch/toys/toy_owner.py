@@ -8,15 +8,15 @@ from pathlib import Path
 
 from toy_agent import toy_argv
 
-import training.launch.owned
-from training.launch.spec import Gang, LaunchSpec
-from training.launch.supervisor import supervise
-from training.ledger import Ledger
+import headway.training.launch.hosts.owned
+from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.launch.supervise.supervisor import supervise
+from headway.training.observe.ledger import Ledger
 
 
 def main(run_dir: str, spec: str, agents: str, *arguments: str) -> None:
     if agents == "toys":
-        training.launch.owned.agent_argv = toy_argv
+        headway.training.launch.hosts.owned.agent_argv = toy_argv
     gang = Gang(
         module="toy_worker",
         arguments=("--run-dir", run_dir, *arguments),

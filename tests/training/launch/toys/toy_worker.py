@@ -17,9 +17,9 @@ import sys
 import time
 from pathlib import Path
 
-from data_contracts.errors import ContractViolation, RunStopped, TrainingFailed
-from training.launch.protocol import read_json, write_json
-from training.launch.rank import Rank, arm
+from headway.data_contracts.store.errors import ContractViolation, RunStopped, TrainingFailed
+from headway.training.launch.base.protocol import read_json, write_json
+from headway.training.launch.node.rank_process import RankProcess, arm
 
 
 def main() -> None:
@@ -44,12 +44,12 @@ def main() -> None:
     with rank.outcome():
         if arguments.expendable:
             with rank.expendable():
-                rank.ledger.event("expendable")
+                rank.ledger.event("heartbeat", what="expendable", num_done=0)
                 hang_here()
         count(rank, arguments)
 
 
-def count(rank: Rank, arguments: argparse.Namespace) -> None:
+def count(rank: RankProcess, arguments: argparse.Namespace) -> None:
     checkpoint = arguments.run_dir / f"checkpoint-{rank.rank}.txt"
     if arguments.children:
         subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -65,7 +65,7 @@ def count(rank: Rank, arguments: argparse.Namespace) -> None:
         print(f"toy {rank.rank} at {step}", flush=True)
         if arguments.in_step:
             wait_for_peers(rank, step)
-        if (rank.stop_requested or rank.stop_bound.at_step == step) and not arguments.deaf:
+        if (rank.stop_requested or rank.stop_at.at_step == step) and not arguments.deaf:
             checkpoint.write_text(str(step))
             raise RunStopped(f"stopped at step {step}.")
         misbehave(rank, arguments.trouble, step)
@@ -75,11 +75,11 @@ def count(rank: Rank, arguments: argparse.Namespace) -> None:
         raise RuntimeError(arguments.last_words)
 
 
-def tell_peers(rank: Rank, step: int) -> None:
+def tell_peers(rank: RankProcess, step: int) -> None:
     write_json(rank.attempt_dir / f"done-{rank.rank}", {"step": step})
 
 
-def wait_for_peers(rank: Rank, step: int) -> None:
+def wait_for_peers(rank: RankProcess, step: int) -> None:
     """As an all-reduce would, but that a rank in it still hears of a stop, and one that is ahead waits for nobody."""
     tell_peers(rank, step)
     done = [rank.attempt_dir / f"done-{peer}" for peer in range(rank.world_size)]
@@ -97,7 +97,7 @@ def parts_of_a_step(slow_on: str, slow_by_s: float) -> dict[str, float]:
     return {"data_s": 0.1, "forward_s": forward_s, "backward_s": 0.2, "sync_s": waited_s, "optimizer_s": 0.0}
 
 
-def misbehave(rank: Rank, trouble: dict[str, object], step: int) -> None:
+def misbehave(rank: RankProcess, trouble: dict[str, object], step: int) -> None:
     if trouble.get("rank", 0) != rank.rank or trouble.get("attempt", rank.attempt) != rank.attempt:
         return
     if trouble.get("step") != step:

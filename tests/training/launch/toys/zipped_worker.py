@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import training.launch.rank
-from data_contracts import errors
+import headway.training.launch.node.rank_process
+from headway.data_contracts.store import errors
 
 if __name__ == "__main__":
-    rank = training.launch.rank.arm(Path(sys.argv[-1]))
+    rank = headway.training.launch.node.rank_process.arm(Path(sys.argv[-1]))
     with rank.outcome():
-        rank.mark("running", what=f"{training.launch.rank.__file__} {errors.__file__} {__file__}")
+        rank.mark("running", log=f"{headway.training.launch.node.rank_process.__file__} {errors.__file__} {__file__}")

@@ -1,0 +1,247 @@
+"""Label leaks: one input column that alone tells the label. A model of it looks perfect, and is worth nothing where
+that column is known only afterwards. Whole set, out of core, and no value of the data in what is said of it.
+
+Two verdicts: what tells the label (nearly) without an error is hardly ever honest, and its model is not promoted; what
+tells it but for a few errors may be a leak with noise or a very good input, which only a person knows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from headway.data_contracts.rules.contract import LABEL_LEAK, LIKELY_LEAK
+from headway.data_contracts.scans.rows_database import ROWS, identifier
+from headway.data_contracts.store.documents import ExpectationVerdict
+from headway.data_contracts.types.type_families import Family, family
+
+DESCRIPTION = "No input column alone tells the label"
+LIKELY_DESCRIPTION = "No input column alone nearly tells the label"
+MIN_ERRORS = 20
+"""Fewer rows that differ from the commonest class, and chance may tell them apart."""
+MAX_ERRORS_LEFT = 0.005
+"""Share of the errors of always saying the commonest class that one column leaves: below it, it tells the label."""
+MAX_LIKELY_ERRORS_LEFT = 0.1
+"""Up to here it nearly does: a leak with one wrong row in a hundred leaves so much of a class that has a tenth of the
+rows. An honest input that is right in 94 % of the rows of two equal classes leaves 0.12."""
+MIN_ROWS_PER_VALUE = 20
+"""With fewer, the column names rows, and says of each its label whatever that means."""
+MIN_R_SQUARED = 0.9999
+MIN_LIKELY_R_SQUARED = 0.97
+"""A leak of which one row in a hundred has another row's number keeps about 0.98."""
+MAX_CLASSES = 1000
+FIRST_ROWS = 20_000
+"""Of which ranks are compared before those of all rows are."""
+MAX_SORTED_ROWS = 2_000_000
+"""Of more, to sort each column would take longer than the contract's own checks."""
+NUMBERS: tuple[Family, ...] = ("bool", "integer", "float", "decimal")
+ORDERED: tuple[Family, ...] = ("integer", "float", "decimal")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Label:
+    """What a pipeline predicts, and from what."""
+
+    column: str
+    is_class: bool
+    inputs: tuple[str, ...]
+
+
+Left = dict[str, float]
+"""By input, what it leaves of a label: a share of the errors, or of the variance."""
+
+
+def evaluate_label(
+    connection: duckdb.DuckDBPyConnection, label: Label, types: dict[str, str]
+) -> tuple[ExpectationVerdict, ...]:
+    """A warning where an input alone tells the label, and one where it nearly does; promotion is decided elsewhere.
+
+    Args:
+        types: of the rows' columns, by name; what is not there is not judged.
+    """
+    inputs = [name for name in label.inputs if name in types]
+    try:
+        if label.column not in types or not inputs:
+            left: Left = {}
+        elif label.is_class:
+            left = _left_of_a_class(connection, label.column, inputs, types)
+        else:
+            left = _left_of_a_number(connection, label.column, inputs, types)
+    except duckdb.Error as error:
+        return (_verdict(LABEL_LEAK, DESCRIPTION, passed=False, observed=f"could not be judged ({_name(error)})"),)
+    certain, likely = (
+        (MAX_ERRORS_LEFT, MAX_LIKELY_ERRORS_LEFT)
+        if label.is_class
+        else (_unexplained(MIN_R_SQUARED), _unexplained(MIN_LIKELY_R_SQUARED))
+    )
+    telling = [name for name, share in left.items() if share <= certain]
+    nearly = [name for name, share in left.items() if certain < share <= likely]
+    return (
+        _verdict(LABEL_LEAK, DESCRIPTION, passed=not telling, observed=_sentence(telling, label.column, len(inputs))),
+        _verdict(
+            LIKELY_LEAK,
+            LIKELY_DESCRIPTION,
+            passed=not nearly,
+            observed=_sentence(nearly, label.column, len(inputs), how="nearly "),
+        ),
+    )
+
+
+def _name(error: duckdb.Error) -> str:
+    return type(error).__name__
+
+
+def _sentence(found: Sequence[str], label: str, num_inputs: int, *, how: str = "") -> str:
+    if not found:
+        return f"none of {num_inputs:,}"
+    names = ", ".join(f"`{name}`" for name in found)
+    return f"{names} alone {how}{'tells' if len(found) == 1 else 'tell'} `{label}`"
+
+
+def _verdict(rule_id: str, description: str, *, passed: bool, observed: str) -> ExpectationVerdict:
+    return ExpectationVerdict(
+        rule_id=rule_id, description=description, severity="warning", passed=passed, observed=observed
+    )
+
+
+def _left_of_a_class(
+    connection: duckdb.DuckDBPyConnection, label: str, inputs: Sequence[str], types: dict[str, str]
+) -> Left:
+    named = identifier(label)
+    of_class = connection.execute(
+        f"SELECT count(*) FROM {ROWS} WHERE {named} IS NOT NULL GROUP BY {named} LIMIT {MAX_CLASSES + 1}"
+    ).fetchall()
+    sizes = [int(size) for (size,) in of_class]
+    errors = sum(sizes) - max(sizes, default=0)
+    if errors < MIN_ERRORS or len(sizes) > MAX_CLASSES:
+        return {}
+    left: Left = {}
+    for name in inputs:
+        left[name] = _errors_left(connection, name, label, sum(sizes)) / errors
+        if left[name] > MAX_ERRORS_LEFT and family(types[name]) in ORDERED:
+            left[name] = min(left[name], _left_by_thresholds(connection, name, label, types[name], errors))
+    return left
+
+
+def _errors_left(connection: duckdb.DuckDBPyConnection, name: str, label: str, num_rows: int) -> float:
+    """Rows that are wrong when each value of the column says the commonest class of its rows; null is a value."""
+    column, named = identifier(name), identifier(label)
+    # A sketch, for it decides alone whether to count: exact counts of every value of a key would fill the disk.
+    (num_values,) = connection.execute(f"SELECT approx_count_distinct({column}) FROM {ROWS}").fetchone() or (0,)
+    if num_values * MIN_ROWS_PER_VALUE > num_rows:
+        return float("inf")
+    counted = f"SELECT {column} AS v, count(*) AS k FROM {ROWS} WHERE {named} IS NOT NULL GROUP BY {column}, {named}"
+    sql = f"SELECT sum(n - most) FROM (SELECT sum(k) AS n, max(k) AS most FROM ({counted}) GROUP BY v)"
+    (left,) = connection.execute(sql).fetchone() or (None,)
+    return float("inf") if left is None else float(left)
+
+
+def _left_by_thresholds(
+    connection: duckdb.DuckDBPyConnection, name: str, label: str, type_name: str, errors: int
+) -> float:
+    """The least share that is looked at with which the column's values of no two classes overlap; else infinity.
+
+    So great a share of each class, the least and the greatest of it, may lie elsewhere, and that of the errors may have
+    no value. Of more rows than are sorted in passing none may lie elsewhere.
+    """
+    column, named = identifier(name), identifier(label)
+    is_value = f"isfinite({column})" if family(type_name) == "float" else f"{column} IS NOT NULL"
+    count = f"SELECT count_if(NOT coalesce({is_value}, FALSE)), count(*) FROM {ROWS} WHERE {named} IS NOT NULL"
+    num_missing, num_rows = connection.execute(count).fetchone() or (0, 0)
+    shares = [share for share in (MAX_ERRORS_LEFT, MAX_LIKELY_ERRORS_LEFT) if num_missing <= share * errors]
+    if not shares or num_missing == num_rows:
+        return float("inf")
+    values = f"SELECT {column} AS v, {named} AS y FROM {ROWS} WHERE {named} IS NOT NULL AND {is_value}"
+    if num_rows > MAX_SORTED_ROWS:
+        spans = connection.execute(f"SELECT min(v), max(v) FROM ({values}) GROUP BY y ORDER BY 1").fetchall()
+        return shares[0] if _lie_apart(spans) else float("inf")
+    ranked = (
+        "SELECT v, y, row_number() OVER (PARTITION BY y ORDER BY v) - 1 AS below, "
+        "row_number() OVER (PARTITION BY y ORDER BY v DESC) - 1 AS above, "
+        f"count(*) OVER (PARTITION BY y) AS n FROM ({values})"
+    )
+    ends = ", ".join(
+        f"min(v) FILTER (below >= floor({share / 2} * n)), max(v) FILTER (above >= floor({share / 2} * n))"
+        for share in shares
+    )
+    rows = connection.execute(f"SELECT {ends} FROM ({ranked}) GROUP BY y").fetchall()
+    for place, share in enumerate(shares):
+        if _lie_apart(sorted(row[2 * place : 2 * place + 2] for row in rows)):
+            return share
+    return float("inf")
+
+
+def _lie_apart(spans: Sequence[tuple[Any, ...]]) -> bool:
+    return all(before[1] < after[0] for before, after in itertools.pairwise(spans))
+
+
+def _left_of_a_number(
+    connection: duckdb.DuckDBPyConnection, label: str, inputs: Sequence[str], types: dict[str, str]
+) -> Left:
+    left: Left = {}
+    for name in inputs:
+        left[name] = _off_any_curve(connection, name, label) if family(types[name]) in NUMBERS else float("inf")
+        if left[name] > _unexplained(MIN_R_SQUARED):
+            left[name] = min(left[name], _within_values(connection, name, label))
+    return left
+
+
+def _off_any_curve(connection: duckdb.DuckDBPyConnection, name: str, label: str) -> float:
+    """What is left of the label as a line of the column, or as what goes up or down with it whatever the curve."""
+    rows = f"SELECT {identifier(label)}::DOUBLE AS y, {identifier(name)}::DOUBLE AS x FROM {ROWS}"
+    finite = "isfinite(y) AND isfinite(x)"
+    row = connection.execute(
+        f"SELECT corr(y, x) FILTER ({finite}), count(*) FILTER ({finite}), count(y) FROM ({rows})"
+    ).fetchone()
+    r, num_pairs, num_labels = row or (None, 0, 0)
+    if num_pairs < MIN_ERRORS or num_pairs * 2 <= num_labels:
+        return float("inf")
+    of_line = _unexplained_by(r)
+    if of_line <= _unexplained(MIN_R_SQUARED) or num_pairs > MAX_SORTED_ROWS:
+        return of_line
+    of_curve = 0.0
+    # Sorting costs: a curve that all rows keep to, the first of them do.
+    for most in (FIRST_ROWS, MAX_SORTED_ROWS):
+        of_curve = max(of_curve, _unexplained_by(_rank_correlation(connection, f"{rows} LIMIT {most}", finite)))
+        if of_curve >= of_line or of_curve > _unexplained(MIN_LIKELY_R_SQUARED):
+            return of_line
+    return of_curve
+
+
+def _unexplained(r_squared: float) -> float:
+    # Rounded: sums of floats depend on the order in which threads add them up, and a receipt must not.
+    return round(1 - r_squared, 6)
+
+
+def _unexplained_by(r: float | None) -> float:
+    return float("inf") if r is None else _unexplained(r * r)
+
+
+def _rank_correlation(connection: duckdb.DuckDBPyConnection, rows: str, finite: str) -> float | None:
+    """Spearman's; equal values share the middle of their ranks."""
+    pairs = f"SELECT y, x FROM ({rows}) WHERE {finite}"
+    middle = "rank() OVER (ORDER BY {0}) - rank() OVER (ORDER BY {0} DESC) AS {0}"
+    row = connection.execute(
+        f"SELECT corr(y, x) FROM (SELECT {middle.format('y')}, {middle.format('x')} FROM ({pairs}))"
+    ).fetchone()
+    return None if row is None else row[0]
+
+
+def _within_values(connection: duckdb.DuckDBPyConnection, name: str, label: str) -> float:
+    """What is left of the label among rows that have one value of the column; null is a value."""
+    column, y = identifier(name), f"{identifier(label)}::DOUBLE"
+    (num_values, num_rows) = connection.execute(
+        f"SELECT approx_count_distinct({column}), count(*) FROM {ROWS} WHERE isfinite({y})"
+    ).fetchone() or (0, 0)
+    if num_rows < MIN_ERRORS or num_values * MIN_ROWS_PER_VALUE > num_rows:
+        return float("inf")
+    of_value = f"SELECT count(*) AS n, var_pop({y}) AS v FROM {ROWS} WHERE isfinite({y}) GROUP BY {column}"
+    row = connection.execute(
+        f"SELECT (SELECT sum(n * v) / sum(n) FROM ({of_value})), (SELECT var_pop({y}) FROM {ROWS} WHERE isfinite({y}))"
+    ).fetchone()
+    within, over_all = row or (None, None)
+    return float("inf") if within is None or not over_all else round(within / over_all, 6)

@@ -1,0 +1,433 @@
+"""The documents that stages hand on: small, frozen, canonical JSON, named by their own SHA-256.
+
+A document never holds wall time, a host name or an absolute path: equal inputs must give equal bytes. All of them in
+one file, long as it is: whoever reads the chain from snapshot to registration should not have to turn pages.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from headway.data_contracts.store.digests import Algorithm, canonical_json, sha256_bytes
+from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.strict_json import parse_json
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Blake3 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Xxh128 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+Severity = Literal["critical", "warning", "info"]
+Json = Any
+"""A JSON value: a document stores a branch of configuration as it was, without knowing its model."""
+
+
+class Frozen(BaseModel):
+    """An immutable record: unknown keys and numbers that are not finite are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Link(Frozen):
+    """The name of a document: its kind and the SHA-256 of its canonical bytes."""
+
+    kind: str
+    sha256: Sha256
+
+    @property
+    def short(self) -> str:
+        return f"{self.kind} {self.sha256[:12]}"
+
+
+class DigestedFile(Frozen):
+    """A file's size, and the one digest that proves it."""
+
+    size_bytes: int
+    sha256: Sha256 = Field(default="", exclude_if=operator.not_)
+    blake3: Blake3 = Field(default="", exclude_if=operator.not_)
+    """In place of SHA-256, of the files of a checkpoint."""
+
+    @model_validator(mode="after")
+    def _one_digest(self) -> Self:
+        if bool(self.sha256) == bool(self.blake3):
+            raise ValueError("either sha256 or blake3 proves a file")
+        return self
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return "blake3" if self.blake3 else "sha256"
+
+    @property
+    def digest(self) -> str:
+        return self.blake3 or self.sha256
+
+
+class StoredFile(DigestedFile):
+    """A file in the workspace, by relative POSIX path."""
+
+    path: str
+
+
+class Document(Frozen):
+    kind: ClassVar[str]
+    format_version: int = 1
+
+    def to_bytes(self) -> bytes:
+        return canonical_json(self.model_dump(mode="json"))
+
+    @property
+    def sha256(self) -> str:
+        return sha256_bytes(self.to_bytes())
+
+    @property
+    def link(self) -> Link:
+        return Link(kind=self.kind, sha256=self.sha256)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, where: str) -> Self:
+        """Parse, strictly.
+
+        Raises:
+            IntegrityError: not strict JSON, not this kind of document, or a newer format.
+        """
+        try:
+            value = parse_json(data)
+            newest = cls.model_fields["format_version"].default
+            if isinstance(value, dict) and value.get("format_version", 0) > newest:
+                raise IntegrityError(
+                    f"format_version {value['format_version']} is newer than this Headway reads ({newest}).",
+                    where=where,
+                    advice="Upgrade Headway.",
+                )
+            return cls.model_validate(value)
+        except (ValueError, TypeError, RecursionError, ValidationError) as error:
+            raise IntegrityError(f"not a readable {cls.kind} document.", where=where) from error
+
+
+class SourceFile(Frozen):
+    """One source file, relative to the base URI, which stays outside: data may move without being new."""
+
+    path: str
+    size_bytes: int
+    sha256: Sha256
+    num_rows: int = 1
+    """Rows the file yields: one of a text file. A row's name is its file's path and its number there, from 0."""
+    num_unparsable: int = Field(default=0, exclude_if=operator.not_)
+    """Of these, rows of a text table that cannot be read as their columns' types, null where they cannot."""
+
+
+class Snapshot(Document):
+    kind = "snapshot"
+    format: str
+    """How rows come out of files, such as `text-files`."""
+    options: dict[str, Json] = Field(default_factory=dict)
+    """What else decides which rows come out of the same bytes, such as a CSV file's delimiter."""
+    columns: dict[str, str]
+    """Column name to type (`types/column_types.py`) of the rows that the source yields, in no order."""
+    num_rows: int
+    files: tuple[SourceFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+class ExpectationVerdict(Frozen):
+    rule_id: str
+    description: str
+    severity: Severity
+    passed: bool
+    observed: str
+    """Counts and bounds only: a receipt never echoes a value of the data."""
+
+
+class Distribution(Frozen):
+    """How a column's values fall into bins, beside the last accepted snapshot's in the same bins."""
+
+    column: str
+    of: str
+    """`values`, or `lengths` of texts, binaries or lists."""
+    edges: tuple[float, ...] = ()
+    """Of numbers: upper bounds, inclusive, of all bins but the last."""
+    categories: tuple[str, ...] = ()
+    """Of categories that the contract names: one bin each, and one more for any other."""
+    num_hashed: int = 0
+    """Of categories without names: so many bins, chosen by a value's MD5."""
+    num_requested: int
+    """Bins that the contract asked for; equal values may leave fewer."""
+    counts: tuple[int, ...]
+    num_nulls: int
+    num_nans: int
+    baseline_counts: tuple[int, ...] | None = None
+    baseline_num_nulls: int | None = None
+    baseline_num_nans: int | None = None
+
+
+class FreshnessObservation(Frozen):
+    """The newest moment in a column, for the gate to compare with its clock."""
+
+    rule_id: str
+    description: str
+    severity: Severity
+    unix_s: float | None
+    """None: there is none, or it could not be found out."""
+    max_age_s: float
+    max_ahead_s: float
+
+
+class ContractReceipt(Document):
+    kind = "receipt"
+    contract: StoredFile
+    """The contract's own text, kept in the workspace."""
+    suite: StoredFile | None = Field(default=None, exclude_if=operator.not_)
+    """The text of the suite that it names, which it promises as well; None: it names none."""
+    contract_name: str
+    contract_version: str
+    snapshot: Link
+    passed: bool
+    num_rows: int
+    """Rows that remain after quarantine."""
+    num_quarantined: int
+    quarantine: StoredFile | None
+    """A Parquet file of the rows left out: path (string), row (int64), rule_ids (list of string). None: no row is."""
+    verdicts: tuple[ExpectationVerdict, ...]
+    metrics: dict[str, float]
+    baseline: Link | None = None
+    """The receipt of the accepted snapshot that this one was compared with; None: nothing asks for one, or none is."""
+    distributions: tuple[Distribution, ...] = ()
+    freshness: tuple[FreshnessObservation, ...] = ()
+
+    def verdict(self, rule_id: str) -> ExpectationVerdict | None:
+        """None: nobody judged it."""
+        return next((each for each in self.verdicts if each.rule_id == rule_id), None)
+
+
+class FittedState(Document):
+    """What an encoder learnt from data: fitted once, versioned, refitted only by decision."""
+
+    kind = "fitted"
+    encoder: str
+    spec: Json
+    snapshot: Link
+    receipt: Link
+    files: tuple[StoredFile, ...]
+    libraries: dict[str, str]
+    statistics: Json = None
+    """What was learnt and is small enough to lie here: means, categories, classes."""
+
+
+class PayloadColumn(Frozen):
+    """A FIXED_LEN_BYTE_ARRAY column: `dtype` values of `shape` a row."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class ColumnChunk(Frozen):
+    column: str
+    offset_bytes: int
+    """Where the row group's payload starts in the file; in a compressed shard, where its page starts."""
+    crc32: int
+    """Of the payload, uncompressed."""
+
+
+class RowGroup(Frozen):
+    num_rows: int
+    chunks: tuple[ColumnChunk, ...]
+
+
+class Shard(Frozen):
+    file: StoredFile
+    num_rows: int
+    row_groups: tuple[RowGroup, ...]
+    codec: str = "none"
+    """`none`: hot, payloads lie bare at their offsets; `lz4` or `zstd`: cold, pages must be decoded."""
+    label_counts: tuple[int, ...] = ()
+    """Rows of each class, where there are classes to predict."""
+
+
+class ShardGroup(Frozen):
+    """The shards of one group and split: a pure function of the group's files, the spec and the fitted state."""
+
+    group: int
+    split: str
+    num_rows: int
+    num_samples: int
+    """Rows of the source."""
+    documents: tuple[str, ...]
+    """Paths of the source files in packing order."""
+    shards: tuple[Shard, ...]
+    name: str = ""
+    """For a person: the folder or file behind the group's number."""
+    samples_by_document: tuple[int, ...] = ()
+    """Rows of each source file that fell into this group and split; a row's `document` column counts them through."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(shard.file.size_bytes for shard in self.shards)
+
+
+class ShardManifest(Document):
+    kind = "manifest"
+    snapshot: Link
+    receipt: Link
+    fitted: Link
+    spec: Json
+    columns: tuple[PayloadColumn, ...]
+    groups: tuple[ShardGroup, ...]
+    content_sha256: Sha256
+    """Digest over payload bytes and columns alone: comparable across writer versions."""
+    libraries: dict[str, str]
+
+    def num_rows(self, split: str) -> int:
+        return sum(group.num_rows for group in self.groups if group.split == split)
+
+
+class RunSpec(Document):
+    """Everything that decides the weights; its digest is the run's key."""
+
+    kind = "run"
+    pipeline: str
+    config: Json
+    manifest: Link
+    receipt: Link
+    fitted: Link
+    code: StoredFile
+    environment: StoredFile
+    start: Link | None = None
+    """The checkpoint whose weights it starts from; None: fresh ones."""
+
+
+class TensorSlice(Frozen):
+    """A piece of a tensor: where it lies in the global tensor, and in which file."""
+
+    tensor: str
+    file: str
+    dtype: str
+    global_shape: tuple[int, ...]
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+class CheckpointFile(DigestedFile):
+    """A file beside the checkpoint's manifest, by bare name.
+
+    Its blocks have digests of their own, so that a part of a file can be verified without the rest. The digest of the
+    whole is what the chain of proof goes by.
+    """
+
+    name: str
+    block_bytes: int = Field(gt=0)
+    """Length of every block but the last."""
+    blocks: tuple[Xxh128, ...]
+    """XXH3-128 of each block, in order."""
+
+
+class ProofBatch(Frozen):
+    """A small batch and the loss the model had on it when it was saved."""
+
+    file: str
+    loss_hex: str
+    """`float.hex()` of the loss, so that equality is exact."""
+
+
+class DeviceFingerprint(Frozen):
+    """What must agree for bits to agree."""
+
+    device: str
+    machine: str
+    cpu_capability: str
+    torch: str
+    num_threads: int
+    mesh: str = Field(default="", exclude_if=operator.not_)
+    """How ranks share the arithmetic, where bits depend on it; empty where they don't."""
+
+
+class CheckpointManifest(Document):
+    kind = "checkpoint"
+    run: Link
+    step: int
+    num_samples: int
+    """Samples of the plan consumed so far: with the run's seed, the whole state of the sampler."""
+    world_size: int
+    parent: Sha256 | None
+    files: tuple[CheckpointFile, ...]
+    layout: tuple[TensorSlice, ...]
+    scalars: dict[str, float | int | str]
+    proof: ProofBatch
+    fingerprint: DeviceFingerprint
+
+
+class Interval(Frozen):
+    """A figure with its bootstrap interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class ChampionComparison(Frozen):
+    """Challenger minus champion on the same examples, paired."""
+
+    champion: Link
+    metric: str
+    champion_value: float
+    difference: Interval
+    slices: dict[str, Interval] = Field(default_factory=dict, exclude_if=operator.not_)
+    """The same by slice; its intervals are widened so that all of them together hold at the report's confidence."""
+
+
+class Incomparable(Frozen):
+    """A champion that no figure compares with, and why."""
+
+    champion: Link
+    reason: str
+    """What is in the way; names of files, columns and rows, never a value."""
+
+
+class EvaluationReport(Document):
+    kind = "evaluation"
+    checkpoint: Link
+    manifest: Link
+    split: str
+    examples_sha256: Sha256
+    num_examples: int
+    num_ranking_examples: int = Field(default=0, exclude_if=operator.not_)
+    """Further examples of the split, which rank trials, or ever did, and judge nothing."""
+    metric: str
+    greater_is_better: bool
+    metrics: dict[str, Interval]
+    slices: dict[str, Interval]
+    slice_sizes: dict[str, int] = Field(default_factory=dict)
+    """Examples in each slice."""
+    baselines: dict[str, float]
+    """Figures a person compares with, same examples and unit, such as `xz -9` and a bigram model."""
+    gate_baseline: str
+    baseline_difference: Interval
+    """This model minus the gate's baseline, paired on the same examples."""
+    comparison: ChampionComparison | None
+    incomparable: Incomparable | None = Field(default=None, exclude_if=operator.not_)
+    """In place of a comparison, where there is a champion and none can be made."""
+    libraries: dict[str, str] = Field(default_factory=dict)
+    inexact: str = Field(default="", exclude_if=operator.not_)
+    """Why the weights are not to the bit those of an undisturbed run; empty: they are."""
+
+    @property
+    def compared_with(self) -> Link | None:
+        """The champion of that moment; None: there was none."""
+        against = self.comparison or self.incomparable
+        return None if against is None else against.champion
+
+
+class Registration(Document):
+    """A registered model version and everything it stands on."""
+
+    kind = "registration"
+    model: str
+    run: Link
+    checkpoint: Link
+    evaluation: Link
+    artifacts: tuple[StoredFile, ...]
+    """The registered model's own files, as handed to the registry."""

@@ -1,0 +1,71 @@
+"""Files that others write, opened to be read: what is none, a pipe say, keeps nobody waiting. Standard library only."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+
+
+class NotRegular(FileNotFoundError):
+    """Something lies there, and it is no file; for whoever reads what may be missing, it is."""
+
+    def __init__(self, path: Path, mode: int) -> None:
+        self.what = "a folder" if stat.S_ISDIR(mode) else "a pipe" if stat.S_ISFIFO(mode) else "a device"
+        super().__init__(errno.ENOENT, f"{self.what}, not a file", str(path))
+
+
+def open_unbuffered(path: Path) -> io.FileIO:
+    """Errors as of `open_regular`."""
+    _require_regular(path, path.stat())
+    # Without waiting, should it have become a pipe since; then it is looked at once more.
+    stream = io.FileIO(str(path), "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+    try:
+        _require_regular(path, os.fstat(stream.fileno()))
+    except NotRegular:
+        stream.close()
+        raise
+    return stream
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """A file to be read.
+
+    Raises:
+        OSError: it is missing, or may not be read; `NotRegular`, too.
+    """
+    return io.BufferedReader(open_unbuffered(path))
+
+
+def read_regular(path: Path, max_bytes: int | None = None) -> bytes:
+    """The whole file, at most so long: what is longer is an error, for holes make a file of any length.
+
+    Raises:
+        OSError: as of `open_regular`, or it is longer.
+    """
+    with open_unbuffered(path) as stream:
+        if max_bytes is not None and os.fstat(stream.fileno()).st_size > max_bytes:
+            raise OSError(errno.EFBIG, f"longer than {max_bytes:,} bytes, and nothing of its kind is", str(path))
+        return stream.readall()
+
+
+def open_lock(path: Path) -> int:
+    """A descriptor to be locked, of a file that is made if it is missing; no child inherits it, and with it the lock.
+
+    Raises:
+        OSError: it cannot be written; `NotRegular`, too.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+    try:
+        _require_regular(path, os.fstat(descriptor))
+    except NotRegular:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _require_regular(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise NotRegular(path, status.st_mode)

@@ -1,0 +1,102 @@
+"""Stages: a key of every input names the document a stage made, so that work is found instead of done again.
+
+`stages/<stage>/<key>.json` holds the link of the document and the files it stands on. A hit is only a hit
+when those still carry their digests; otherwise the stage runs again and heals what was damaged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from headway.data_contracts.store.digests import canonical_json, sha256_of
+from headway.data_contracts.store.documents import Frozen, Json, Link, StoredFile
+from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.published_files import FileDigests, document_path, require_digest
+
+
+class StageRecord(Frozen):
+    format_version: int = 1
+    stage: str
+    key: str
+    inputs: Json
+    """What the key was made of, readable, so that `why did it run again` has an answer."""
+    document: Link
+    files: tuple[StoredFile, ...]
+    provenance: dict[str, str | float]
+    """Wall time, duration, commit: facts about the making that are no part of the key."""
+
+
+def stage_key(stage: str, inputs: Mapping[str, Any]) -> str:
+    return sha256_of({"stage": stage, **inputs})
+
+
+def record_path(stage: str, key: str) -> str:
+    return f"stages/{stage}/{key}.json"
+
+
+def find(workspace: Workspace, stage: str, key: str, digests: FileDigests) -> StageRecord | None:
+    """The record under this key, its document and files proved intact; None when it was never made.
+
+    Raises:
+        IntegrityError: it was made, and what it names is damaged or gone.
+    """
+    record = recorded(workspace, stage, key)
+    if record is None:
+        return None
+    check_document(workspace, record.document, digests)
+    for file in record.files:
+        check_file(workspace, file, digests)
+    return record
+
+
+def recorded(workspace: Workspace, stage: str, key: str) -> StageRecord | None:
+    """What was written down under this key, whatever became of the files.
+
+    Raises:
+        IntegrityError: the record itself is damaged.
+    """
+    where = record_path(stage, key)
+    data = workspace.read_if_there(where)
+    if data is None:
+        return None
+    try:
+        return StageRecord.model_validate(json.loads(data))
+    except ValueError as error:
+        raise IntegrityError("not a readable stage record.", where=where) from error
+
+
+def check_document(workspace: Workspace, link: Link, digests: FileDigests) -> None:
+    where = document_path(link)
+    if (actual := workspace.digest(where, digests)) != link.sha256:
+        raise IntegrityError(f"sha256 is {actual[:12]}, its name says {link.sha256[:12]}.", where=where)
+
+
+def check_file(workspace: Workspace, file: StoredFile, digests: FileDigests) -> None:
+    """Compare digests, reading only what changed since it was last read."""
+    require_digest(file, workspace.digest(file.path, digests, file.algorithm))
+
+
+def record(
+    workspace: Workspace,
+    stage: str,
+    inputs: Mapping[str, Any],
+    document: Link,
+    *,
+    files: tuple[StoredFile, ...] = (),
+    provenance: Mapping[str, str | float] | None = None,
+) -> StageRecord:
+    """Write down what the stage made, last of all."""
+    key = stage_key(stage, inputs)
+    made = StageRecord(
+        stage=stage,
+        key=key,
+        inputs=dict(inputs),
+        document=document,
+        files=files,
+        provenance=dict(provenance or {}),
+    )
+    workspace.publish(record_path(stage, key), canonical_json(made.model_dump(mode="json")))
+    return made

@@ -1,0 +1,4 @@
+"""Files of rows: CSV, JSON and Parquet as batches with types. Text tables are parsed in a process of their own.
+
+`source_spec.py` names the formats, and `formats.py` reads them.
+"""

@@ -1,0 +1,178 @@
+"""CSV files as rows, a block at a time: the columns of a whole file, and batches in columns that are known."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.tables.decompressed import opened
+from headway.data_contracts.tables.schema import check_names
+from headway.data_contracts.tables.source_errors import UnparsableRow, reading_table
+from headway.data_contracts.tables.source_spec import CsvOptions
+from headway.data_contracts.types.column_types import arrow_type
+from headway.data_contracts.types.text_types import TypeGuess
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROW, _COLUMN = re.compile(r"Row #(\d+)"), re.compile(r"CSV column #(\d+)")
+_KIND = re.compile(r"conversion error to ([^:]+):")
+
+
+def csv_columns(path: Path, where: str, options: CsvOptions, declared: Mapping[str, str]) -> dict[str, str]:
+    """Names and types of a file's columns: as declared, or the narrowest type that every value of the file has.
+
+    Raises:
+        DataError: not CSV; a column without a value, whose type must be declared.
+    """
+    guesses = {name: TypeGuess(name) for name in csv_names(path, where, options) if name not in declared}
+    if guesses:
+        for batch in csv_batches(path, where, options, dict.fromkeys(guesses, "string")):
+            for name, guess in guesses.items():
+                guess.see(batch.column(name))
+    names = csv_names(path, where, options)
+    return {name: declared[name] if name in declared else guesses[name].type_name(where) for name in names}
+
+
+def csv_names(path: Path, where: str, options: CsvOptions) -> list[str]:
+    """The columns' names, as the header or the options say.
+
+    Raises:
+        DataError: no header, or names that rows cannot have.
+    """
+    # Only the header is asked for here: a row with more or fewer values has its own time.
+    with _opened(path, where, options, {}, lambda _: "skip") as reader:
+        try:
+            names: list[str] = reader.schema.names
+        except UnicodeDecodeError:
+            raise DataError("the header is not UTF-8.", where=where, advice="Write the file in UTF-8.") from None
+    check_names(where, names)
+    return names
+
+
+def csv_batches(path: Path, where: str, options: CsvOptions, columns: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    """All rows of a file in its order; of its columns those in `columns`, in these types.
+
+    Raises:
+        DataError: a row with more or fewer values, a value that is not of its column's type, or bytes that are no
+            UTF-8: named, and never quoted.
+    """
+    types = {name: arrow_type(kind) for name, kind in columns.items()}
+    with _opened(path, where, options, types) as reader:
+        while True:
+            try:
+                batch = reader.read_next_batch()
+            except StopIteration:
+                return
+            yield batch.select(list(types))
+
+
+def csv_texts(
+    path: Path, where: str, options: CsvOptions, names: Collection[str], on_irregular: Callable[[int], object]
+) -> Iterator[pa.RecordBatch]:
+    """The same rows with their values as bytes, whatever they are; rows with more or fewer values are left out.
+
+    Args:
+        names: columns of the file.
+        on_irregular: told the number of each row that is left out, from 0, before the batch that follows it.
+    """
+    import pyarrow as pa
+
+    first_row = row_number(options, 0)
+
+    def skip(row: Any) -> str:
+        on_irregular(row.number - first_row)
+        return "skip"
+
+    with _opened(path, where, options, dict.fromkeys(names, pa.binary()), skip) as reader:
+        yield from reader
+
+
+def row_number(options: CsvOptions, row: int) -> int:
+    """What a row of this number, from 0, is called in messages: counted from 1, with all that stands before it."""
+    return row + 1 + options.has_header + options.skip_rows
+
+
+@contextlib.contextmanager
+def _opened(
+    path: Path,
+    where: str,
+    options: CsvOptions,
+    types: Mapping[str, pa.DataType],
+    on_irregular: Callable[[Any], str] | None = None,
+) -> Iterator[Any]:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    irregular: list[Any] = []
+
+    def keep(row: Any) -> str:
+        irregular.append(row)
+        return "error"
+
+    # What is in the file's end may be inferred from the types of its start: without types, only names are asked for.
+    convert = csv.ConvertOptions(
+        column_types=dict(types),
+        null_values=list(options.nulls),
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        include_columns=list(types),
+    )
+    parse = csv.ParseOptions(
+        delimiter=options.delimiter,
+        quote_char=options.quote,
+        newlines_in_values=True,
+        invalid_row_handler=on_irregular or keep,
+    )
+    read = csv.ReadOptions(
+        # One thread, so that an error knows its row.
+        use_threads=False,
+        block_size=options.max_row_bytes,  # text parsed at a time; a row must fit in
+        skip_rows=options.skip_rows,
+        column_names=list(options.column_names) or None,
+        autogenerate_column_names=not options.has_header and not options.column_names,
+    )
+    try:
+        with reading_table(where), opened(path, where) as stream:
+            yield csv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
+    except pa.ArrowException as error:
+        raise _refused(where, str(error), irregular, list(types), options.max_row_bytes) from None
+
+
+def _refused(where: str, message: str, irregular: list[Any], names: list[str], max_row_bytes: int) -> DataError:
+    """What Arrow says without the value it quotes."""
+    row = _ROW.search(message)
+    # The row's line, unless a value before it spans several.
+    place = f"{where}, row {int(row[1]):,} of all, header included" if row else where
+    if irregular:
+        expected, found = irregular[0].expected_columns, irregular[0].actual_columns
+        return UnparsableRow(
+            f"the row has {found:,} values, not {expected:,}.",
+            where=place,
+            advice="Correct it, or check source.csv: delimiter, quote, skip_rows.",
+        )
+    if column := _COLUMN.search(message):
+        kind = _KIND.search(message)
+        name = names[int(column[1])] if int(column[1]) < len(names) else f"number {column[1]}"
+        detail = f"a value is no {kind[1]}" if kind else "a value cannot be read"
+        if "invalid UTF8" in message:
+            detail = "a value is not UTF-8"
+        return UnparsableRow(
+            f"column `{name}`: {detail}.",
+            where=place,
+            advice="Look at it there (no message quotes a value: it may be personal). Correct it, or declare another "
+            "type in `source.column_types`; nulls are spelt as in `source.csv.nulls`.",
+        )
+    if "straddl" in message:
+        return DataError(
+            f"a row is longer than {max_row_bytes:,} bytes, or a quote is never closed.",
+            where=where,
+            advice="Close the quote, or raise source.csv.max_row_bytes.",
+        )
+    if "Empty CSV" in message:
+        return DataError("the file is empty: not even a header.", where=where, advice="Exclude it, or write it again.")
+    return DataError("not readable as CSV.", where=place, advice="Correct it, or check source.csv.")

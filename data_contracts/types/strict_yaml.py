@@ -1,0 +1,366 @@
+"""YAML that people write, read strictly: every problem at once, each with its line, its key and the nearest name.
+
+What costs more than it says is refused before it costs anything: the size of a file, its depth, the values that its
+aliases and merges stand for, the digits of a number.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from headway.data_contracts.store.errors import ConfigError
+
+M = TypeVar("M", bound=BaseModel)
+Location = tuple[int | str, ...]
+MAX_SHOWN_CHARS = 60
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 64
+MAX_VALUES = 100_000
+"""With whatever aliases stand for written out."""
+MAX_PROBLEMS = 50
+MAX_CHECKED = 1_000
+MAX_DIGITS = 40
+"""Of an integer; decimals of 128 bits have 38."""
+CORRECT = "Correct the YAML there."
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is written twice, where plain YAML keeps the last one silently, and numbers that are none."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self._depth == MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, f"nested more than {MAX_DEPTH} levels deep", self.get_mark())
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        if len(node.value) > MAX_DIGITS:
+            raise _at(node, f"a number of {len(node.value):,} digits")
+        return super().construct_yaml_int(node)
+
+    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
+        value = super().construct_yaml_float(node)
+        if not math.isfinite(value):
+            raise _at(node, f"{_shown(node.value)} is no finite number")
+        return value
+
+    def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
+        try:
+            # JSON escapes a character beyond 16 bits as two halves, which YAML leaves apart; no half can be written.
+            return super().construct_yaml_str(node).encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            raise _at(node, "half a character (a surrogate without its other half)") from None
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep=deep)
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            # What PyYAML makes of `2026-02-30`, `!!int x`, `!!bool 7`, `!!timestamp x`.
+            kind = node.tag.rpartition(":")[2]
+            raise _at(node, f"not readable as YAML ({kind}: {_shown(str(error))})") from error
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: dict[Any, int] = {}
+        for key_node, _ in node.value:
+            key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+            line = key_node.start_mark.line + 1
+            if key in seen and key != "<<":
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key `{key}` is given twice (first in line {seen[key]})", key_node.start_mark
+                )
+            seen[key] = line
+        return super().construct_mapping(node, deep=deep)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
+_Loader.add_constructor("tag:yaml.org,2002:str", _Loader.construct_yaml_str)
+
+
+def _at(node: yaml.Node, problem: str) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+def read_text(path: Path) -> str:
+    """A file's text, for `parse_yaml_model`.
+
+    Raises:
+        OSError, UnicodeDecodeError: it cannot be read, or is no UTF-8.
+        ConfigError: it is larger than any that a person writes.
+    """
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise _too_large(str(path))
+    return data.decode()
+
+
+def _too_large(where: str) -> ConfigError:
+    return ConfigError(
+        f"larger than {MAX_BYTES >> 20} MiB.", where=where, advice="Is it the right file? Keep data out of it."
+    )
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Parse text into plain values.
+
+    Raises:
+        ConfigError: not YAML, a key given twice, or more than a person writes.
+    """
+    return _parsed(text, where)[0]
+
+
+def _parsed(text: str, where: str) -> tuple[Any, yaml.Node | None]:
+    if len(text) > MAX_BYTES:
+        raise _too_large(where)
+    loader = None
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        if root is None:
+            return None, None
+        _require_few_values(root)
+        return loader.construct_document(root), root
+    except yaml.YAMLError as error:
+        raise _syntax_error(error, where) from error
+    except (RecursionError, ValueError, TypeError, ArithmeticError) as error:
+        reason = f"{type(error).__name__}: {_shown(str(error))}"
+        raise ConfigError(f"not readable as YAML ({reason}).", where=where, advice=CORRECT) from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _require_few_values(root: yaml.Node) -> None:
+    """Each node is looked at once, and counts as often as it stands for a value; merged keys count as well."""
+    num_values: dict[int, int] = {}
+    inside: set[int] = set()
+
+    def count(node: yaml.Node) -> int:
+        if isinstance(node, yaml.ScalarNode):
+            return 1
+        if id(node) in inside:
+            raise _at(node, "an alias contains itself")
+        if (known := num_values.get(id(node))) is None:
+            inside.add(id(node))
+            is_list = isinstance(node, yaml.SequenceNode)
+            inner = node.value if is_list else [each for pair in node.value for each in pair]
+            known = num_values[id(node)] = 1 + sum(map(count, inner))
+            inside.discard(id(node))
+        if known > MAX_VALUES:
+            raise _at(node, f"more than {MAX_VALUES:,} values, with what aliases stand for")
+        return known
+
+    count(root)
+
+
+def parse_yaml_model(model_type: type[M], text: str, where: str) -> M:
+    """Parse text into a model.
+
+    Args:
+        where: the file's name, for messages.
+
+    Raises:
+        ConfigError: not YAML, a key given twice, or values the model refuses: all of them in one message.
+    """
+    value, root = _parsed(text, where)
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"must be a mapping of keys to values, not {'empty' if value is None else type(value).__name__}.",
+            where=where,
+            advice=f"Its keys are: {', '.join(sorted(_keys(model_type)))}.",
+        )
+    try:
+        model = model_type.model_validate(value)
+    except ValidationError as error:
+        raise _model_error(model_type, error, root, where) from error
+    if problems := list(_not_numbers(model_type, value, ())):
+        raise _all_of(((_place(location, root), problem) for location, problem in problems), where)
+    return model
+
+
+def _not_numbers(model_type: type[BaseModel], value: Any, location: Location) -> Iterator[tuple[Location, str]]:
+    """Numbers that only Python takes for what was meant, such as `true` for 1, and integers that are too large."""
+    if isinstance(value, dict | list):
+        for part, each in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(part, int | str):
+                yield from _not_numbers(model_type, each, (*location, part))
+    elif isinstance(value, bool):
+        kinds = set(annotations_at(model_type, location))
+        if kinds & {int, float} and bool not in kinds and Any not in kinds:
+            yield location, f"a number is wanted, given {str(value).lower()}."
+    elif isinstance(value, int) and abs(value) > largest_integer(model_type):
+        yield location, f"a number beyond {largest_integer(model_type):,}."
+
+
+def largest_integer(model_type: type[BaseModel]) -> int:
+    """What counts something, or seeds something, stays below what a float tells apart; a contract's bounds need not."""
+    return int(getattr(model_type, "LARGEST_INTEGER", 1 << 53))
+
+
+def _syntax_error(error: yaml.YAMLError, where: str) -> ConfigError:
+    mark = getattr(error, "problem_mark", None)
+    line = "" if mark is None else f":{mark.line + 1}"
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    context = getattr(error, "context", None)
+    return ConfigError(f"{problem}{f' ({context})' if context else ''}.", where=f"{where}{line}", advice=CORRECT)
+
+
+def _model_error(
+    model_type: type[BaseModel], error: ValidationError, root: yaml.Node | None, where: str
+) -> ConfigError:
+    details = error.errors(include_url=False)[:MAX_CHECKED]  # a list of wrong values has one for each
+    return _all_of((_problem(model_type, detail, root) for detail in details), where)
+
+
+def refused_values(text: str, problems: Iterable[tuple[Location, str]], where: str) -> ConfigError:
+    """What other files say against values that the model took, in the words of `parse_yaml_model`.
+
+    Args:
+        text: the file's, which was parsed into a model.
+        problems: the location of each value, and a sentence of what is wrong with it; one at least.
+        where: the file's name, for messages.
+    """
+    root = yaml.compose(text, Loader=_Loader)
+    return _all_of(((_place(location, root), problem) for location, problem in problems), where)
+
+
+def _all_of(problems: Iterable[tuple[str, str]], where: str) -> ConfigError:
+    by_place: dict[str, dict[str, None]] = {}
+    for place, problem in problems:
+        by_place.setdefault(place, {})[problem] = None  # the members of a union complain one by one
+    message = [f"{place}: {' '.join(found)}" for place, found in by_place.items()]
+    if len(message) == 1:
+        return ConfigError(message[0], where=where)
+    listed = message[:MAX_PROBLEMS]
+    if len(message) > MAX_PROBLEMS:
+        listed.append(f"and {len(message) - MAX_PROBLEMS:,} more.")
+    return ConfigError(f"{len(message):,} problems:\n" + "\n".join(f"  - {each}" for each in listed), where=where)
+
+
+def _place(location: Location, root: yaml.Node | None) -> str:
+    key, line = _written(location, root)
+    return f"{key} (line {line})" if key else f"line {line}"
+
+
+def _problem(model_type: type[BaseModel], detail: ErrorDetails, root: yaml.Node | None) -> tuple[str, str]:
+    """Where, by key and line, and what."""
+    location = detail["loc"]
+    place = _place(location, root)
+    last = str(location[-1]) if location else ""
+    if detail["type"] == "extra_forbidden":
+        return place, f"unknown key `{last}`.{nearest(last, keys_at(model_type, location[:-1]))}"
+    if detail["type"] == "missing":
+        return place, f"`{last}` is missing."
+    message = str(detail["msg"]).removeprefix("Value error, ").removesuffix(".")
+    given = detail["input"]
+    shown = "" if isinstance(given, BaseModel | dict) else f", given {_shown(repr(given))}"
+    context = detail.get("ctx") or {}
+    expected = str(context.get("expected") or context.get("expected_tags") or "")
+    choices = set(expected.replace(" or ", ", ").replace("'", "").split(", ")) if expected else set()
+    hint = nearest(str(context.get("tag", given)), choices)
+    # A message that ends by asking has said what was given.
+    return place, f"{message}{hint}" if message.endswith("?") else f"{message}{shown}.{hint}"
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 3] + "..."
+
+
+LONGEST_NAME = 200
+
+
+def nearest(name: str, known: set[str]) -> str:
+    """What may have been meant, as a sentence that follows another; empty where nobody knows."""
+    # A long text is no misspelt name, and to compare it takes time that grows with its length.
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5) if len(name) <= LONGEST_NAME else []
+    if close and close[0] != name:
+        return f" Did you mean `{close[0]}`?"
+    return f" Known here: {', '.join(sorted(known))}." if known and len(known) <= 30 else ""
+
+
+def _written(location: Location, root: yaml.Node | None) -> tuple[str, int]:
+    """The dotted key as the file has it, and its line. What the file does not have is left out: a missing key, and
+    pydantic's own labels of a union's members."""
+    dotted, node, line = "", root, 1 if root is None else root.start_mark.line + 1
+    for part in location:
+        child = _child(node, part)
+        if child is not None:
+            node, line = child
+            dotted += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return dotted.removeprefix("."), line
+
+
+def _child(node: yaml.Node | None, part: int | str) -> tuple[yaml.Node, int] | None:
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        return node.value[part], node.value[part].start_mark.line + 1
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value == str(part):
+                return value, key.start_mark.line + 1
+    return None
+
+
+def keys_at(model_type: type[BaseModel], location: Location) -> set[str]:
+    """The keys that could stand at a location; through a union, those of every member it may be."""
+    return {key for each in annotations_at(model_type, location) for model in _models(each) for key in _keys(model)}
+
+
+def annotations_at(model_type: type[BaseModel], location: Location) -> list[Any]:
+    """The types that a value at a location may have; of a union, its members."""
+    annotations: list[Any] = [model_type]
+    for part in location:
+        stepped = [inner for each in annotations for inner in _step(each, part)]
+        annotations = stepped or annotations
+    return [member for each in annotations for member in _members(each)]
+
+
+def _step(annotation: Any, part: int | str) -> Iterator[Any]:
+    for member in _members(annotation):
+        if isinstance(member, type) and issubclass(member, BaseModel):
+            for name, field in member.model_fields.items():
+                if part in (name, field.alias):
+                    yield field.annotation
+        else:
+            origin, arguments = typing.get_origin(member), typing.get_args(member)
+            if origin is dict and isinstance(part, str):
+                yield arguments[1]
+            elif origin in (list, tuple) and isinstance(part, int) and arguments:
+                yield arguments[0]
+
+
+def _members(annotation: Any) -> Iterator[Any]:
+    """A union's members; the annotation itself when it is none."""
+    if typing.get_origin(annotation) is typing.Annotated:
+        yield from _members(typing.get_args(annotation)[0])
+    elif typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        for each in typing.get_args(annotation):
+            yield from _members(each)
+    else:
+        yield annotation
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    for member in _members(annotation):
+        if isinstance(member, type) and issubclass(member, BaseModel):
+            yield member
+
+
+def _keys(model_type: type[BaseModel]) -> set[str]:
+    return {field.alias or name for name, field in model_type.model_fields.items()}

@@ -1,0 +1,57 @@
+"""The type of a column of texts: the narrowest that all of its values have, asked batch by batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headway.data_contracts.store.errors import DataError
+from headway.data_contracts.types.column_types import arrow_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CANDIDATES = ("int64", "double", "bool", "date32[day]", "timestamp[us]", "timestamp[us, tz=UTC]")
+"""From narrow to wide; a column that is none of these is a string."""
+CODES = r"^[+-]?0[0-9]|^[+-]?[0-9]{19,}$"
+"""Digits that are no number: a leading zero (a post code), or more than an int64 holds."""
+
+
+class TypeGuess:
+    """Watches the texts of one column."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._left = list(CANDIDATES)
+        self._has_value = False
+
+    def see(self, texts: pa.Array) -> None:
+        values = texts.drop_null()
+        self._has_value = self._has_value or len(values) > 0
+        self._left = [kind for kind in self._left if _are(values, kind)]
+
+    def type_name(self, where: str) -> str:
+        """Raises `DataError`: no value was seen."""
+        return guessed(self._name, self._left[0] if self._left else "string", where, is_known=self._has_value)
+
+
+def guessed(name: str, kind: str, where: str, *, is_known: bool) -> str:
+    if not is_known:
+        raise DataError(
+            f"column `{name}` holds no value, so its type is not known.",
+            where=where,
+            advice=f"Declare it: `source.column_types: {{{name}: string}}`, or what it is.",
+        )
+    return kind
+
+
+def _are(values: pa.Array, kind: str) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if kind in ("int64", "double") and pc.any(pc.match_substring_regex(values, CODES)).as_py():
+        return False
+    try:
+        values.cast(arrow_type(kind))
+    except pa.ArrowException:
+        return False
+    return True

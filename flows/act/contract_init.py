@@ -1,0 +1,184 @@
+"""`headway contract init`: a contract and a pipeline file, drafted from the data themselves."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+from rich.console import Console
+from rich.text import Text
+
+from headway.data_contracts.drafting.contract_draft import draft_contract
+from headway.data_contracts.drafting.profile import TableProfile, profile_rows
+from headway.data_contracts.scans.rows_database import RowsDatabase, out_of_memory
+from headway.data_contracts.sources.inference import GuessedSource, guess_source
+from headway.data_contracts.sources.reading import rows_files, take_snapshot
+from headway.data_contracts.store.documents import Snapshot
+from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.data_contracts.store.plain_text import one_line
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.data_contracts.types.report_text import count
+from headway.flows.act.pipeline_draft import draft_pipeline, excluded_line
+from headway.flows.console.console import plain_console
+
+MAX_COLUMNS = 4096
+"""Each is profiled, and a person is to read what was drafted of it."""
+
+
+class ContractDraft(NamedTuple):
+    contract: Path
+    pipeline: Path
+    profile: TableProfile
+    source: GuessedSource
+
+
+def draft(data: str, *, out: str, name: str, base: Path, project: Path | None = None) -> ContractDraft:
+    """Profile data and write both files, which must not exist.
+
+    Args:
+        data: a folder, a file or a URI.
+        out: the contract's file; `NAME.contract.yaml` if empty. The pipeline file lies beside it.
+        name: of contract and pipeline; made from the data's only file, or else from `data`, if empty.
+        base: the folder relative paths start from.
+        project: data within this folder are named relative to the pipeline file; the file's own folder if left out.
+
+    Raises:
+        ConfigError: a file exists, or the name is none.
+        DataError: no files, no rows, or unreadable ones.
+    """
+    if name:
+        require_name(name, where=f"--name {name!r}")
+    found = guess_source(data, base=base)
+    name = name or slug(found.only_file or data)
+    contract = base / (out or f"{name}.contract.yaml")
+    pipeline = contract.with_name(f"{contract.name.removesuffix('.yaml').removesuffix('.contract')}.pipeline.yaml")
+    for path in (contract, pipeline):
+        if path.exists():
+            raise _exists(path)
+    snapshot, profile = _profile(found, base)
+    seen = _describe_source(data, snapshot)
+    is_text = not found.spec.is_table
+    is_partitioned = any("=" in folder for file in snapshot.files for folder in file.path.split("/")[:-1])
+    beside = _beside(found, base, pipeline.parent.resolve(), (project or pipeline.parent).resolve())
+    pipeline_text = draft_pipeline(
+        beside, profile, name=name, seen=seen, contract=contract, is_partitioned=is_partitioned
+    )
+    write_new(contract, draft_contract(profile, name=name, source=seen, is_text=is_text, now_unix_s=time.time()))
+    write_new(pipeline, pipeline_text)
+    return ContractDraft(contract, pipeline, profile, found)
+
+
+def _profile(found: GuessedSource, base: Path) -> tuple[Snapshot, TableProfile]:
+    with tempfile.TemporaryDirectory(prefix="headway-init-") as folder:
+        scratch = Path(folder).resolve()
+        digests = DigestCache(scratch / "digests.json")
+        snapshot = take_snapshot(found.spec, base=base, cache=digests)
+        if not snapshot.num_rows:
+            raise DataError(
+                "there are no rows.", where=found.spec.uri, advice="A contract needs data to be drafted from."
+            )
+        if len(snapshot.columns) > MAX_COLUMNS:
+            raise DataError(
+                f"it has {len(snapshot.columns):,} columns, and a contract is drafted for {MAX_COLUMNS:,} at most.",
+                where=found.spec.uri,
+                advice="Write columns that are alike as one list; or write contract and pipeline file by hand.",
+            )
+        with rows_files(found.spec, snapshot, scratch, base=base, digests=digests) as rows:
+            (scratch / "database").mkdir()
+            database = RowsDatabase(folder=scratch / "database", rows=rows)
+            try:
+                with database.connect() as connection:
+                    database.create_views(connection)
+                    return snapshot, profile_rows(connection, rows.columns, database.select)
+            except duckdb.OutOfMemoryException as error:
+                raise out_of_memory(database.memory_limit) from error
+            except duckdb.Error as error:
+                # Each file can be read; its words are not shown, for they may quote the data.
+                raise DataError(
+                    f"the rows cannot be profiled ({type(error).__name__}).",
+                    where=found.spec.uri,
+                    advice="Look for values that no type should hold, such as a date in the year 1,000,000.",
+                ) from error
+
+
+def _beside(found: GuessedSource, base: Path, folder: Path, project: Path) -> GuessedSource:
+    """The same source, called from the pipeline file's folder: relative within the project, absolute elsewhere."""
+    uri = found.spec.uri
+    if ":" in uri.partition("/")[0]:
+        return found
+    place = (base / Path(uri).expanduser()).resolve()
+    short = os.path.relpath(place, folder) if place.is_relative_to(project) else str(place)
+    return found._replace(spec=found.spec.model_copy(update={"uri": short}))
+
+
+def slug(data: str) -> str:
+    """A name for contract and pipeline: the last part of a path or URI in lower case and dashes."""
+    last = data.rstrip("/").rpartition("/")[2].rpartition(":")[2]
+    found = re.sub(r"[^a-z0-9]+", "-", last.partition(".")[0].lower()).strip("-")
+    return found or "data"
+
+
+def require_name(name: str, where: str) -> None:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]*", name):
+        raise ConfigError(
+            "is no name: lower case letters, digits and dashes.", where=where, advice=f"Try {slug(name)!r}."
+        )
+
+
+def _describe_source(data: str, snapshot: Snapshot) -> str:
+    files = count(len(snapshot.files), "file")
+    rows = "" if snapshot.format == "text-files" else f"{count(snapshot.num_rows, 'row')} in "
+    return f"{data}: {rows}{files}, {snapshot.size_bytes / 1e6:,.1f} MB ({snapshot.format})"
+
+
+def write_new(path: Path, text: str) -> None:
+    """Raises `ConfigError` where the file exists, or cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError as error:
+        raise _exists(path) from error
+    except OSError as error:
+        raise ConfigError(f"cannot be written ({error.strerror}).", where=str(path)) from error
+
+
+def _exists(path: Path) -> ConfigError:
+    return ConfigError(
+        "exists already, and is not overwritten.", where=str(path), advice="Give another --out or --name."
+    )
+
+
+def print_drafted(drafted: ContractDraft, console: Console | None = None) -> None:
+    """What was written, what it rests on, what to do next."""
+    console = console or plain_console()
+    print_profiled(drafted, console)
+    contract, pipeline = (shlex.quote(_shown(path)) for path in (drafted.contract, drafted.pipeline))
+    console.print(f"\nwrote  {contract}   {num_decisions(drafted)} things to decide, marked DECIDE")
+    console.print(f"       {pipeline}")
+    console.print(f"next   headway contract check {pipeline}")
+    console.print(f"       headway plan {pipeline}")
+
+
+def num_decisions(drafted: ContractDraft) -> int:
+    return drafted.contract.read_text(encoding="utf-8").count("DECIDE")
+
+
+def print_profiled(drafted: ContractDraft, console: Console) -> None:
+    profile = drafted.profile
+    suspected = [column.name for column in profile.columns if column.suspicions]
+    console.print(f"{count(profile.num_rows, 'row')}, {count(len(profile.columns), 'column')}")
+    if drafted.source.num_excluded:
+        console.print(Text(one_line(excluded_line(drafted.source)), style="yellow"))
+    if suspected:
+        console.print(Text(one_line(f"may hold personal data: {', '.join(suspected)}"), style="yellow"))
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,54 @@
+"""`headway export`: a registered model as files for the world outside, every byte checked."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from headway.data_contracts.store.documents import Registration
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, IntegrityError
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.registry import model_refs
+from headway.tasks.registry.model_export import ARTIFACTS
+from headway.training.graph_check.safe_graph import require_safe_graph
+from headway.training.programs.export import GRAPH, WEIGHTS
+
+COPIED = (f"{WEIGHTS}/", f"{ARTIFACTS}/{GRAPH}", "lineage.json")
+"""Of a registered model's files; the others are MLflow's own."""
+
+
+def export_model(model_uri: str, workspace_uri: str, out: Path) -> list[Path]:
+    """Copy weights, configuration, graph and lineage to a new folder, which appears whole or not at all.
+
+    Raises:
+        ConfigError: no such model, or the folder is there.
+        IntegrityError: a file is gone or altered; or the version was registered before weights were kept with it; or
+            loading its graph could run code.
+        EnvironmentProblem: the folder cannot be written.
+    """
+    workspace = Workspace.existing(workspace_uri)
+    _, _, link = model_refs.resolve(workspace, model_uri)
+    registration = workspace.load(link, Registration)
+    if out.exists():
+        raise ConfigError("is there already.", where=str(out), advice="Name a folder that --out may make.")
+    files = {"/".join(file.path.split("/")[3:]): file for file in registration.artifacts}
+    chosen = {name: file for name, file in files.items() if name.startswith(COPIED)}
+    if not any(name.startswith(f"{WEIGHTS}/") for name in chosen):
+        raise IntegrityError(
+            "no weights were registered with it.",
+            where=model_uri,
+            advice="Retrain to register a version that has them; its graph is in MLflow.",
+        )
+    partial = out.with_name(f".{out.name}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        for name, file in chosen.items():
+            workspace.copy_out(file, partial / name.removeprefix(f"{WEIGHTS}/").removeprefix(f"{ARTIFACTS}/"))
+        if (graph := chosen.get(f"{ARTIFACTS}/{GRAPH}")) is not None:
+            require_safe_graph(partial / GRAPH, graph.path)
+        partial.rename(out)
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot be written ({error.strerror}).", where=str(out)) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return sorted(path for path in out.iterdir())

@@ -1,0 +1,119 @@
+"""A pipeline file drafted beside a contract: valid, small enough to run at once, with what to decide in comments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.data_contracts.drafting.columns import Line, scalar
+from headway.data_contracts.drafting.contract_draft import formatted
+from headway.data_contracts.drafting.profile import ColumnProfile, TableProfile
+from headway.data_contracts.sources.inference import GuessedSource
+from headway.data_contracts.tables.source_spec import CsvOptions
+from headway.flows.act.encoder_draft import draft_encoder, likely_label, recipe_for
+
+ENOUGH_HELDOUT_ROWS = 200
+MOST_TWENTIETHS = 6
+
+
+def draft_pipeline(
+    found: GuessedSource, profile: TableProfile, *, name: str, seen: str, contract: Path, is_partitioned: bool
+) -> str:
+    """The text of a pipeline file that lies beside its contract.
+
+    Args:
+        seen: what was profiled, in words.
+        is_partitioned: whether folders such as `day=1` part the files.
+    """
+    is_text = not found.spec.is_table
+    encoder = draft_encoder(profile, is_text=is_text)
+    lines = [
+        ("", f"Drafted from {seen}. `headway plan` says what a retrain would do; `headway retrain` does it."),
+        (f"pipeline: {name}", ""),
+        ("", ""),
+        *_source(found, profile),
+        ("", ""),
+        (f"contract: {scalar(contract.name)}", "what the data must be; read it before the first retrain"),
+        ("", ""),
+        *_shards(encoder, profile, is_text=is_text, is_partitioned=is_partitioned),
+        ("", ""),
+        *_training(encoder),
+        ("", ""),
+        ("registry:", ""),
+        (f"  model: {name}", "the name in MLflow's registry"),
+    ]
+    return formatted(lines)
+
+
+def excluded_line(found: GuessedSource) -> str:
+    number = found.num_excluded
+    return f"{number:,} {'file of another kind is' if number == 1 else 'files of other kinds are'} left out"
+
+
+def _source(found: GuessedSource, profile: TableProfile) -> Iterator[Line]:
+    spec = found.spec
+    suffix = excluded_line(found) if found.num_excluded else ""
+    yield "source:", ""
+    yield f"  format: {spec.format}", ""
+    yield f"  uri: {scalar(spec.uri)}", ""
+    yield f"  include: {scalar(list(spec.include))}", suffix
+    if spec.exclude:
+        yield f"  exclude: {scalar(list(spec.exclude))}", ""
+    if spec.csv != CsvOptions():
+        yield f"  csv: {scalar(spec.csv.model_dump(exclude_defaults=True))}", ""
+    if spec.format in ("csv", "json-lines"):
+        yield "  column_types:", "read from the values of the first file, and pinned: files carry none"
+        for column in profile.columns:
+            yield f"    {scalar(column.name)}: {scalar(column.type)}", ""
+
+
+def _shards(
+    encoder: Mapping[str, Any], profile: TableProfile, *, is_text: bool, is_partitioned: bool
+) -> Iterator[Line]:
+    yield "shards:", ""
+    yield "  encoder:", "DECIDE: which columns the model reads" if not is_text else ""
+    for name, value in encoder.items():
+        yield f"    {name}: {scalar(value)}", ""
+    if encoder["kind"] == "tabular" and "label" not in encoder:
+        likely = likely_label(profile, encoder.get("categorical", ()))
+        perhaps = f" (`{likely}`, perhaps)" if likely else ""
+        yield (
+            "    ",
+            f"DECIDE: `label: COLUMN`, the column to predict{perhaps}; none is called label, target, class or y.",
+        )
+        yield "    ", "Take it out of `numeric` or `categorical`: a column goes to one place."
+    if is_partitioned:
+        yield "  group_by: folder", "a new partition costs its own size alone"
+    yield from _split(profile, is_text=is_text)
+    fraction = heldout_fraction(profile.num_rows)
+    yield f"  heldout_fraction: {fraction}", "kept from training, by hash: what is held out once stays held out"
+
+
+def heldout_fraction(num_rows: int) -> float:
+    """As few rows as judge a model with some certainty, in steps of a twentieth; of a small table a third at most."""
+    twentieths = -(-20 * ENOUGH_HELDOUT_ROWS // max(1, num_rows))
+    return min(max(twentieths, 1), MOST_TWENTIETHS) / 20
+
+
+def _split(profile: TableProfile, *, is_text: bool) -> Iterator[Line]:
+    if is_text:
+        return
+    key = next((column.name for column in profile.columns if _may_split(column)), None)
+    if key is not None:
+        yield "  split_by: key", ""
+        yield f"  split_key: {scalar(key)}", "DECIDE: or what rows share that belong together, such as a customer"
+    else:
+        yield "  split_by: row", "DECIDE: `key` with a split_key, if rows that belong together share one"
+
+
+def _may_split(column: ColumnProfile) -> bool:
+    """Whether the column tells rows apart and every row has a value that sharding can split by."""
+    is_whole = column.is_unique and not column.num_nulls
+    return is_whole and column.family in ("integer", "string") and not column.suspicions
+
+
+def _training(encoder: Mapping[str, Any]) -> Iterator[Line]:
+    yield "training:", ""
+    yield f"  recipe: {{name: {recipe_for(encoder)}}}", "DECIDE: or package.module:Class of your own"
+    yield "  max_steps: 1000", "DECIDE: enough to see it learn, not enough to serve"

@@ -1,0 +1,353 @@
+"""The command `headway`. Heavy imports happen inside the commands that need them."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+import typer.core
+import typer.exceptions
+
+from headway.data_contracts.store import object_store
+from headway.data_contracts.store.errors import (
+    EXIT_DEFECT,
+    EXIT_HUNG_UP,
+    EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
+    ConfigError,
+    EnvironmentProblem,
+    HeadwayError,
+)
+from headway.data_contracts.store.places import as_unusable
+from headway.data_contracts.store.published_files import opened
+from headway.flows.cli.ci import ci
+from headway.flows.cli.clean import clean
+from headway.flows.cli.contract import app as contract_app
+from headway.flows.cli.contract import init_project
+from headway.flows.cli.deploy import deploy
+from headway.flows.cli.promotion import history, promote, refuse, retire, rollback
+from headway.flows.cli.rehearse import rehearse
+from headway.flows.cli.retrain import resume, retrain
+from headway.flows.cli.runs import hold, logs, profile, release, status, stop
+from headway.flows.cli.trials import trials
+from headway.flows.cli.triggers import triggers
+from headway.flows.cli.windows import app as windows_app
+from headway.flows.config.request import RetrainRequest
+from headway.flows.console.command_signals import HungUp, Terminated, terminate
+from headway.flows.console.environment import default_workspace, prepare
+from headway.flows.console.options import AsJson, ModelUri, Pipeline, WorkspaceUri
+from headway.flows.console.output import print_json, print_line, print_lines
+from headway.flows.console.wait_option import WaitCommand
+from headway.flows.show.installed_files import check_files
+
+if TYPE_CHECKING:
+    from typer._click import Context, HelpFormatter
+
+EXIT_CODES = """\
+Exit codes: 0 done · 2 configuration · 3 data · 4 contract · 5 integrity · 6 training · 7 refused by its policy ·
+8 environment · 9 registry, or another was first to move the champion · 10 trained again, other bits ·
+70 a defect of Headway · 75 stopped on request, the same command continues · 77 windows closed, or a person holds the
+pipeline: nothing was done · 129 terminal closed · 130 Ctrl-C · 143 SIGTERM
+"""
+PANELS = {
+    "Prepare": ("init", "contract", "doctor", "plan", "rehearse"),
+    "Retrain": ("retrain", "trials", "stop", "resume"),
+    "Look": ("status", "logs", "history", "windows", "triggers", "shards", "profile", "ui"),
+    "Decide": (
+        *("promote", "refuse", "rollback", "retire", "hold", "release"),
+        *("skip-window", "unskip-window", "open-window"),
+    ),
+    "Prove": ("verify", "reproduce", "export"),
+    "Set up": ("deploy", "ci", "clean"),
+}
+"""Every command, in the order in which one comes to need them."""
+
+
+class PanelGroup(typer.core.TyperGroup):
+    """Lists commands by `PANELS`. Typer's own panels are drawn by Rich, whose import would slow the help down."""
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        column = max(map(len, self.commands))
+        for panel, names in PANELS.items():
+            helps = {name: self.commands[name].get_short_help_str(formatter.width - column - 6) for name in names}
+            with formatter.section(panel):
+                formatter.write_dl([(f"{name:<{column}}", message) for name, message in helps.items()])
+
+
+app = typer.Typer(
+    cls=PanelGroup,
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+app.add_typer(contract_app, name="contract")
+app.add_typer(windows_app)
+
+
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
+        from importlib.metadata import version
+
+        print_line(f"headway {version('headway')}")
+        raise typer.Exit
+
+
+@app.callback()
+def headway(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Retrain models from raw files to a registered version that can be proved."""
+
+
+@app.command()
+def plan(
+    pipeline: Pipeline,
+    workspace: WorkspaceUri = "",
+    rehearse: Annotated[
+        bool, typer.Option(help="Measure a few steps where no earlier run tells what they take?")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a retrain would run, find, read and take. Nothing is spent."""
+    from headway.flows.show.plan import make_plan, print_plan
+
+    request = RetrainRequest(pipeline=pipeline, workspace=workspace or default_workspace())
+    made = make_plan(request, may_rehearse=rehearse)
+    if as_json:
+        print_json(made)
+    else:
+        print_plan(made)
+
+
+@app.command()
+def doctor(
+    pipeline: Annotated[
+        str,
+        typer.Argument(
+            help="A pipeline file, or the name of one in deployments/, to look at as well: its contract and recipe, "
+            "its registry, and its hosts, or whether its scheduler would take the job."
+        ),
+    ] = "",
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """Check this installation, and where a pipeline would train. Nothing is trained.
+
+    It looks at installed packages and their files, whether two ranks on this machine reach each other, the workspace,
+    and Prefect. Each has a line: `ok`, `note`, or `FAULT`. Exit code 8: something would fail.
+    """
+    from headway.flows.show.doctor import doctor as look
+
+    look(workspace or default_workspace(), pipeline, as_json=as_json)
+
+
+@app.command()
+def shards(pipeline: Pipeline, workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
+    """Show the newest shards of a pipeline. Groups, splits, rows and bytes are those of its manifest."""
+    from headway.flows.show.shards import print_shards, read_shards
+
+    found = read_shards(pipeline, workspace or default_workspace())
+    if as_json:
+        print_json(found)
+    else:
+        print_shards(found)
+
+
+@app.command()
+def verify(
+    model_uri: ModelUri,
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """Re-hash everything a version stands on, offline. The first broken link is named."""
+    from headway.flows.show.verify import verify_model
+
+    sys.exit(verify_model(model_uri, workspace or default_workspace(), as_json=as_json))
+
+
+@app.command()
+def reproduce(
+    model_uri: ModelUri,
+    again: Annotated[bool, typer.Option("--again", help="From the first step, whatever an earlier one left.")] = False,
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """Train a version again and compare the bits. Nothing kept is touched. Exit code 10: other bits."""
+    from headway.flows.act.reproduce import reproduce_model
+
+    signal.signal(signal.SIGTERM, terminate)
+    reproduce_model(model_uri, workspace or default_workspace(), again=again, as_json=as_json)
+
+
+@app.command()
+def export(
+    model_uri: ModelUri,
+    out: Annotated[Path, typer.Option(help="A folder that is not there yet.")],
+    workspace: WorkspaceUri = "",
+) -> None:
+    """Copy a verified model out of the registry. Weights, description and graph need no Headway."""
+    from headway.flows.act.export import export_model
+
+    for path in export_model(model_uri, workspace or default_workspace(), out):
+        print_line(str(path))
+
+
+@app.command()
+def ui(
+    workspace: WorkspaceUri = "",
+    prefect_port: Annotated[int, typer.Option(help="Port of the Prefect UI.")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(help="Port of the MLflow UI.")] = 5000,
+) -> None:
+    """Start the Prefect and MLflow UIs on loopback. Ctrl-C ends them. It says how to log in.
+
+    Should one of the two end, it says how, and the other goes on; the exit code is 8 then.
+    """
+    from headway.flows.prefect_api.serve import serve
+
+    serve(workspace or default_workspace(), prefect_port, mlflow_port)
+
+
+app.command(name="init")(init_project)
+app.command(cls=WaitCommand)(retrain)
+app.command(cls=WaitCommand)(resume)
+COMMANDS = (
+    *(
+        rehearse,
+        status,
+        logs,
+        stop,
+        hold,
+        release,
+        profile,
+        history,
+        promote,
+        refuse,
+        rollback,
+        retire,
+        triggers,
+        trials,
+    ),
+    *(ci, deploy, clean),
+)
+for command in COMMANDS:
+    app.command()(command)
+
+
+class Warnings(logging.Handler):
+    """A line each on stderr, as everything else that the command says there."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(OSError, ValueError):  # whoever warns goes on, whether it can be shown or not
+            over_the_step = "\r\x1b[K" if sys.stderr.isatty() else ""
+            sys.stderr.write(over_the_step)
+            print_line(f"headway: {' '.join(record.getMessage().split())}", sys.stderr)
+
+
+def log_warnings() -> None:
+    """Show what this code warns of, such as a store that is tried again: of all other logs Prefect shows none here."""
+    for package in ("headway.data_contracts", "headway.tasks"):
+        logging.getLogger(package).handlers = [Warnings(logging.WARNING)]
+
+
+def run() -> int:
+    """Run the command line; every error becomes one message and its exit code."""
+    prepare()
+    log_warnings()
+    object_store.answers.person_waits = True
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character is no reason to fail
+    try:
+        _require_text(sys.argv[1:])
+        # Typer keeps Ctrl-C to itself and returns its exit code.
+        if app(standalone_mode=False) == EXIT_INTERRUPTED:
+            raise KeyboardInterrupt
+    except HeadwayError as error:
+        print_lines(f"headway: {error}", sys.stderr)
+        return error.exit_code
+    except typer.Exit as error:
+        return int(error.exit_code)
+    except typer.Abort:
+        return EXIT_INTERRUPTED
+    except KeyboardInterrupt:
+        print_line(
+            "headway: interrupted; finished stages and checkpoints are kept, the same command continues.",
+            sys.stderr,
+        )
+        return EXIT_INTERRUPTED
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else EXIT_DEFECT
+    except BaseException as error:
+        return _unexpected(error)
+    return 0
+
+
+def _require_text(arguments: list[str]) -> None:
+    """What people say is kept in documents and in MLflow, which take UTF-8: told before anything is done.
+
+    Raises:
+        ConfigError: an argument is none.
+    """
+    for number, argument in enumerate(arguments, start=1):
+        try:
+            argument.encode()
+        except UnicodeEncodeError as error:
+            advice = "Is the terminal's character set another, or the file's name an old one?"
+            raise ConfigError("not UTF-8.", where=f"argument {number}, {argument}", advice=advice) from error
+
+
+def _unexpected(error: BaseException) -> int:
+    if isinstance(error, typer.exceptions.TyperException):
+        shown = io.StringIO()
+        error.show(shown)  # type: ignore[attr-defined]
+        print_lines(shown.getvalue().rstrip(), sys.stderr)
+        return ConfigError.exit_code
+    if isinstance(error, Terminated) or type(error).__name__ == "TerminationSignal":
+        print_line(
+            "headway: terminated; finished stages and checkpoints are kept, the same command continues.",
+            sys.stderr,
+        )
+        return EXIT_TERMINATED
+    if isinstance(error, HungUp):
+        print_line(
+            "headway: the terminal was closed; finished stages and checkpoints are kept, the same command continues.",
+            sys.stderr,
+        )
+        return EXIT_HUNG_UP
+    if (problem := as_unusable(error, opened)) is not None:
+        print_lines(f"headway: {problem}", sys.stderr)
+        return problem.exit_code
+    if isinstance(error, ImportError | SyntaxError):
+        try:
+            check_files()
+        except EnvironmentProblem as damage:
+            print_lines(f"headway: {damage}", sys.stderr)
+            return damage.exit_code
+    try:
+        descriptor, name = tempfile.mkstemp(prefix="headway-defect-", suffix=".txt")
+        with os.fdopen(descriptor, "w") as file:
+            traceback.print_exception(error, file=file)
+        where = f"in {name}"
+    except OSError:
+        traceback.print_exception(error)
+        where = "above"
+    print_line(
+        f"headway: a defect of Headway's own ({type(error).__name__}: {error}). The traceback is {where}; "
+        "please report it.",
+        sys.stderr,
+    )
+    return EXIT_DEFECT

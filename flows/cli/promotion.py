@@ -1,0 +1,95 @@
+"""The champion and its history. Heavy imports happen inside the commands that need them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headway.flows.console.environment import default_workspace
+from headway.flows.console.options import AsJson, WorkspaceUri
+from headway.flows.console.output import only_shown, print_json
+
+Model = Annotated[str, typer.Argument(help="Name of a registered model.")]
+Why = Annotated[str, typer.Option("--why", help="Kept in the history.")]
+
+
+def history(model: Model, workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
+    """Show who became champion, when and why. Also who stayed challenger, waits, or was refused."""
+    from headway.flows.show.champion_history import print_history, read_history
+
+    found = read_history(workspace or default_workspace(), model)
+    if as_json:
+        print_json(found)
+    else:
+        print_history(found)
+
+
+def promote(
+    model: Model,
+    version: Annotated[str, typer.Argument(help="The version's number.")],
+    why: Why,
+    override: Annotated[
+        str, typer.Option(help="Besides --why: promote it against the policy, for this reason; recorded.")
+    ] = "",
+    pipeline: Annotated[
+        str, typer.Option(help="The pipeline whose policy counts; by default the one it was last judged by.")
+    ] = "",
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """Verify a version and make it champion. Exit code 7: the policy says no."""
+    from headway.flows.act.champion_moves import print_move
+    from headway.flows.act.champion_moves import promote as run_promote
+
+    made = run_promote(workspace or default_workspace(), model, version, why=why, override=override, pipeline=pipeline)
+    with only_shown("the result"):
+        print_json(made) if as_json else print_move(made)
+
+
+def refuse(
+    model: Model,
+    version: Annotated[str, typer.Argument(help="The version's number.")],
+    why: Why,
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """Refuse a version that waits or would win. No retrain makes it champion; `promote` undoes it."""
+    from headway.flows.act.champion_moves import print_refusal
+    from headway.flows.act.champion_moves import refuse as run_refuse
+
+    made = run_refuse(workspace or default_workspace(), model, version, why=why)
+    with only_shown("the result"):
+        print_json(made) if as_json else print_refusal(made)
+
+
+def retire(
+    model: Model,
+    version: Annotated[str, typer.Argument(help="The version's number.")],
+    why: Why,
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """Give a version up for ever. `clean` may remove what it stands on. Never the champion or the one before."""
+    from headway.flows.act.champion_moves import print_refusal
+    from headway.flows.act.champion_moves import retire as run_retire
+
+    made = run_retire(workspace or default_workspace(), model, version, why=why)
+    with only_shown("the result"):
+        print_json(made) if as_json else print_refusal(made, "retired")
+
+
+def rollback(
+    model: Model,
+    why: Why,
+    to: Annotated[str, typer.Option(help="An earlier champion's version; by default the one before today's.")] = "",
+    workspace: WorkspaceUri = "",
+    as_json: AsJson = False,
+) -> None:
+    """Verify an earlier champion and bring it back. Exit code 5: it is damaged, and the champion stays."""
+    from headway.flows.act.champion_moves import print_move
+    from headway.flows.act.champion_moves import rollback as run_rollback
+
+    made = run_rollback(workspace or default_workspace(), model, why=why, to=to)
+    with only_shown("the result"):
+        print_json(made) if as_json else print_move(made)

@@ -1,0 +1,77 @@
+"""`headway trials`. Heavy imports happen when the request is known to be good."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headway.flows.cli.windows import InWindow
+from headway.flows.config.request import TrialsRequest
+from headway.flows.console.environment import default_workspace
+from headway.flows.console.options import AsJson, Pipeline, Promote, Register, StopAfter, StopAt, WorkspaceUri
+from headway.flows.console.output import print_json
+from headway.flows.console.stop_options import stop_fields
+from headway.training.observe.process_ends import process_start_unix_s
+
+
+def trials(
+    pipeline: Pipeline,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the settings, and train nothing.")] = False,
+    workspace: WorkspaceUri = "",
+    promote: Promote = True,
+    register: Register = True,
+    note: Annotated[str, typer.Option(help="Why; kept in the ledger.")] = "",
+    stop_at: StopAt = "",
+    stop_after: StopAfter = "",
+    in_window: InWindow = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train each setting of `trials`, and continue the best."""
+    started_unix_s = process_start_unix_s()
+    request = TrialsRequest(
+        pipeline=pipeline,
+        workspace=workspace or default_workspace(),
+        may_promote=promote,
+        may_register=register,
+        note=note,
+        in_window=in_window,
+        **stop_fields(stop_at, stop_after, started_unix_s),
+    )
+    from headway.flows.config.preflight import check_request
+    from headway.flows.trials.wanted import wanted_trials
+
+    # A user's mistake should cost a moment, not the start of a server.
+    spec, _, _ = check_request(request)
+    wanted, _ = wanted_trials(spec)
+    if dry_run:
+        from headway.flows.console.console import plain_console
+        from headway.flows.trials.report import print_wanted
+
+        if as_json:
+            print_json([{"trial": each.number, "settings": each.settings} for each in wanted])
+        else:
+            print_wanted(wanted, plain_console())
+        return
+    _run(request, started_unix_s, as_json=as_json)
+
+
+def _run(request: TrialsRequest, started_unix_s: float, *, as_json: bool) -> None:
+    from headway.flows.windows.admission import enter
+
+    request = enter(request)  # no server either where windows are closed
+    from headway.flows.console.console import plain_console
+    from headway.flows.report.terminal import JsonLines
+    from headway.flows.run.watched_flow import watched_flow
+    from headway.flows.search import trials as trials_flow
+    from headway.flows.trials.report import TrialsSummary, print_ranking
+    from headway.tasks.core.stopped import raised_if_stopped
+
+    with watched_flow(started_unix_s, as_json=as_json) as view:
+        made = raised_if_stopped(trials_flow(request))
+        assert isinstance(made, TrialsSummary)  # the gate is not asked again
+        if isinstance(view, JsonLines):
+            view({"event": "trials", **made.model_dump(mode="json")})
+        else:
+            print_ranking(made, plain_console())
+            view.summary(made.best)

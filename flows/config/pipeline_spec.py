@@ -1,0 +1,180 @@
+"""A pipeline file says everything about one model. Each layer owns its branch; here they are joined."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from headway.data_contracts.rules.contract import load_contract
+from headway.data_contracts.sources.reading import SourceSpec
+from headway.data_contracts.store.documents import Frozen
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.installation import HOME
+from headway.data_contracts.types.strict_yaml import parse_yaml_model, read_text, refused_values
+from headway.flows.config.triggers import TriggersSpec
+from headway.flows.config.windows import WindowsSpec
+from headway.tasks.core.trials_spec import TrialsSpec
+from headway.tasks.registry.promotion_spec import PromotionSpec
+from headway.tasks.stages.evaluate import EvaluationSpec
+from headway.tasks.stages.register import RegistrySpec
+from headway.training.config.shards import ShardSpec
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.frozen.mesh_check import require_trainable
+from headway.training.frozen.recipe_check import own_methods
+from headway.training.launch.base.gang import LaunchSpec
+
+NAME_PATTERN = r"^[a-z0-9][a-z0-9-]*$"
+
+
+class PipelineSpec(Frozen):
+    pipeline: str = Field(pattern=NAME_PATTERN, description="Name of the pipeline: lower case and dashes.")
+    source: SourceSpec = Field(description="Where the data lie.")
+    contract: str = Field(description="The data contract's file, relative to this file.")
+    shards: ShardSpec = Field(default_factory=ShardSpec, description="How files become shards.")
+    training: TrainingSpec = Field(default_factory=TrainingSpec, description="What is trained, and how.")
+    launch: LaunchSpec = Field(default_factory=LaunchSpec, description="Where it runs; changes no bit of the model.")
+    evaluation: EvaluationSpec = Field(default_factory=EvaluationSpec, description="How it is judged.")
+    promotion: PromotionSpec = Field(default_factory=PromotionSpec, description="What it takes to become champion.")
+    registry: RegistrySpec = Field(description="Where it is registered.")
+    trials: TrialsSpec | None = Field(default=None, description="What `headway trials` tries out; empty: nothing.")
+    occupies: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")], Annotated[int, Field(ge=1)]] = Field(
+        default_factory=dict,
+        description="What its ranks occupy, such as `{gpus: 4}`, of the `limits` of the profile it is deployed by.",
+    )
+    windows: WindowsSpec | None = Field(default=None, description="When scheduled retrains may train; empty: always.")
+    triggers: TriggersSpec | None = Field(default=None, description="What else makes a retrain due; empty: nothing.")
+
+    @property
+    def priority(self) -> int:
+        """Among those who wait for the same devices."""
+        return 0 if self.windows is None else self.windows.priority
+
+    @model_validator(mode="after")
+    def _cuts_out_its_shadow(self) -> Self:
+        named = "" if self.promotion.shadow is None else self.promotion.shadow.slice
+        if " = " in named and not any(named.startswith(by.prefix) for by in self.evaluation.slices):
+            raise ValueError(
+                f"promotion.shadow.slice names {named!r}, and evaluation.slices does not cut by "
+                f"{named.partition(' = ')[0]!r}: no report would have it"
+            )
+        return self
+
+
+NO_PIPELINES = ("prefect.yaml", "profiles.yaml")
+"""In `deployments/`, beside the pipeline files."""
+
+
+OF_A_CONTRACT, OF_A_PIPELINE = ".contract.yaml", ".pipeline.yaml"
+"""As `headway contract init` calls what it drafts, which may lie there as it is."""
+
+
+def pipeline_files(folder: Path) -> list[Path]:
+    """Those of a project, by name."""
+    found = sorted((folder / "deployments").glob("*.yaml"))
+    return [path for path in found if path.name not in NO_PIPELINES and not path.name.endswith(OF_A_CONTRACT)]
+
+
+def pipeline_name(path: Path) -> str:
+    """By which people and deployments call a file of `deployments/`."""
+    return path.name.removesuffix(OF_A_PIPELINE).removesuffix(".yaml")
+
+
+SHIPPED = HOME / "headway"
+"""Pipelines that come with Headway, which need no project."""
+
+
+def find_pipeline_file(name: str, folder: Path) -> Path:
+    """A path, or the bare name of a draft or of a file in `deployments/`; else of one that comes with Headway.
+
+    Raises:
+        ConfigError: no such file, or it may not be looked at; names what there is.
+    """
+    deployments = folder / "deployments"
+    drafted = folder / f"{name}{OF_A_PIPELINE}"
+    of_the_project = (folder / name, drafted, deployments / f"{name}.yaml", deployments / f"{name}{OF_A_PIPELINE}")
+    for candidate in (*of_the_project, SHIPPED / "deployments" / f"{name}.yaml"):
+        try:
+            if candidate.is_file():
+                return candidate.resolve()
+        except OSError as error:  # no right to its folder, or a name that is too long
+            raise ConfigError("the pipeline file cannot be read.", where=str(candidate), advice=str(error)) from error
+    drafts = sorted(folder.glob(f"*{OF_A_PIPELINE}"))
+    known = [pipeline_name(path) for path in (*drafts, *pipeline_files(folder))]
+    shipped = [pipeline_name(path) for path in pipeline_files(SHIPPED)]
+    raise ConfigError(
+        "no such pipeline file.",
+        where=str(folder / name),
+        advice=f"Give the path of one, or a name: {', '.join(known) or 'there is none here'}. "
+        f"With Headway come {', '.join(shipped)}. Yours are looked for in HEADWAY_PROJECT, or the current folder.",
+    )
+
+
+def in_file(error: ConfigError, path: Path) -> ConfigError:
+    """The same of a pipeline file, by line where it is its recipe: `headway deploy` reads many files."""
+    keys = error.where.split(".")
+    if keys[0] != "recipe":
+        return ConfigError(error.what, where=f"{path}: {error.where}", advice=error.advice)
+    problem = " ".join(filter(None, (error.what, error.advice.strip())))
+    return refused_values(path.read_text(encoding="utf-8"), [(("training", *keys), problem)], str(path))
+
+
+def _refuse_contract(path: Path) -> None:
+    try:
+        load_contract(path)
+    except ConfigError:
+        return
+    advice = "Give the pipeline file, whose `contract:` names it."
+    raise ConfigError("is a contract, not a pipeline file.", where=str(path), advice=advice)
+
+
+def load_pipeline(path: Path) -> PipelineSpec:
+    """Read and check a pipeline file, before anything is spent.
+
+    Raises:
+        ConfigError: unreadable, malformed, an unknown key (the nearest one is named), or impossible arithmetic.
+    """
+    try:
+        text = read_text(path)
+    except UnicodeDecodeError as error:
+        raise ConfigError("is not a text file.", where=str(path), advice="Give a pipeline file.") from error
+    except OSError as error:
+        raise ConfigError("the pipeline file cannot be read.", where=str(path), advice=str(error)) from error
+    try:
+        spec = parse_yaml_model(PipelineSpec, text, where=str(path))
+    except ConfigError:
+        _refuse_contract(path)
+        raise
+    world_size = spec.launch.nodes * spec.launch.ranks_per_node
+    methods = own_methods(spec.training.recipe.name, (str(path.parent),))
+    try:
+        require_trainable(spec.training, spec.shards.encoder, world_size, methods)
+    except ConfigError as error:
+        raise in_file(error, path) from error
+    if not (path.parent / spec.contract).is_file():
+        raise ConfigError(
+            "the contract's file does not exist.",
+            where=f"{path}: contract",
+            advice=f"Looked for {(path.parent / spec.contract).resolve()}.",
+        )
+    if spec.trials is not None:
+        _check_trials(spec, spec.trials, path, world_size)
+    return spec
+
+
+def _check_trials(spec: PipelineSpec, trials: TrialsSpec, path: Path, world_size: int) -> None:
+    where = f"{path}: "
+    try:
+        if not spec.evaluation.ranking_share:
+            raise ConfigError(
+                "trials are ranked on held-out examples that judge nothing else, and none are set apart.",
+                where="evaluation.ranking_share",
+                advice="Say which share, such as `evaluation: {ranking_share: 0.5}`.",
+            )
+        for trial in trials.trials(spec.training):
+            where = f"{path}: {trial.name} ({trial}): "
+            methods = own_methods(trial.training.recipe.name, (str(path.parent),))
+            require_trainable(trial.training, spec.shards.encoder, world_size, methods)
+    except ConfigError as error:
+        raise ConfigError(error.what, where=f"{where}{error.where}", advice=error.advice) from error

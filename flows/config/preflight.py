@@ -1,0 +1,103 @@
+"""What can be refused before anything is spent: pipeline file, contract, recipe, encoder and workspace."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from headway.data_contracts.rules.contract import Contract
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.suites.parsing import read_suite
+from headway.flows.config.first_step import check_first_step
+from headway.flows.config.named_columns import require_named_columns
+from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, in_file, load_pipeline
+from headway.flows.config.request import RetrainRequest, TrainingRequest
+from headway.flows.console.environment import project_folder
+from headway.tasks.registry import model_refs
+from headway.tasks.stages.validate import read_contract
+from headway.training.config.encoder_specs import CustomEncoderSpec
+from headway.training.data.encode.hosted_encoder import check_custom_encoder
+from headway.training.frozen.code_archive import encoder_code
+from headway.training.frozen.recipe_check import check_recipe
+
+TRACKING_SCHEMES = frozenset(
+    {"http", "https", "file", "sqlite", "postgresql", "mysql", "mssql", "databricks", "databricks-uc"}
+)
+"""What MLflow itself takes; a database may name its driver, as in `postgresql+psycopg2`."""
+
+
+def check_request(request: TrainingRequest, *, only_looks: bool = False) -> tuple[PipelineSpec, Path, Workspace]:
+    """The pipeline, its file and its workspace, all found good.
+
+    Args:
+        only_looks: whether a workspace that is not there yet stays so, where it could be made.
+
+    Raises:
+        ConfigError: pipeline file, contract, recipe, encoder, model to start from, or tracking URI.
+        EnvironmentProblem: the workspace cannot be written.
+        RunStopped: the time to stop is over already.
+    """
+    _ = request.stop
+    path = find_pipeline_file(request.pipeline, project_folder())
+    pipeline = load_pipeline(path)
+    # A run that goes on keeps its own data and code, whatever the contract lists by now.
+    is_resume = isinstance(request, RetrainRequest) and bool(request.run)
+    contract = check_contract(pipeline, path, is_resume=is_resume)
+    check_pipeline_recipe(pipeline, path)
+    check_encoder(pipeline, path)
+    check_tracking_uri(pipeline.registry.tracking_uri)
+    if not is_resume:
+        check_first_step(pipeline, path, contract, Workspace(request.workspace))
+    workspace = Workspace(request.workspace)
+    if not (only_looks and workspace.can_be_created()):
+        workspace = Workspace.create(request.workspace)
+    if pipeline.training.start_from is not None:
+        model_refs.resolve(workspace, pipeline.training.start_from.model)
+    return pipeline, path, workspace
+
+
+def check_contract(pipeline: PipelineSpec, path: Path, *, is_resume: bool = False) -> Contract:
+    """The contract that the pipeline file at `path` names.
+
+    Args:
+        is_resume: whether it is for a run whose data have passed one.
+
+    Raises:
+        ConfigError: the contract, its SQL or the suite that it names cannot be understood, or the pipeline names
+            columns that it does not list.
+    """
+    contract_file = path.parent / pipeline.contract
+    contract, _ = read_contract(contract_file)
+    read_suite(contract_file, contract)
+    if not is_resume:
+        require_named_columns(pipeline, contract, path, is_data_only=False)
+    return contract
+
+
+def check_pipeline_recipe(pipeline: PipelineSpec, path: Path) -> None:
+    """Raises `ConfigError`: no such recipe, module or class, or fields that it refuses; by the pipeline file's line."""
+    recipe = pipeline.training.recipe
+    try:
+        check_recipe(recipe.name, recipe.model, (str(path.parent),))
+    except ConfigError as error:
+        raise in_file(error, path) from error
+
+
+def check_encoder(pipeline: PipelineSpec, path: Path) -> None:
+    """Raises `ConfigError`: an encoder of the user's own cannot be imported, is none, or refuses its options."""
+    if isinstance(encoder := pipeline.shards.encoder, CustomEncoderSpec):
+        check_custom_encoder(encoder, encoder_code(encoder, (str(path.parent),)) or b"")
+
+
+def check_tracking_uri(uri: str) -> None:
+    """Raises `ConfigError` for a scheme that neither MLflow nor an installed plugin takes; no scheme is a path."""
+    scheme = urlsplit(uri).scheme
+    plugins = {plugin.name for plugin in entry_points(group="mlflow.tracking_store")}
+    if scheme and scheme.partition("+")[0] not in TRACKING_SCHEMES | plugins:
+        raise ConfigError(
+            f"MLflow takes no tracking URI with scheme {scheme!r}.",
+            where="registry.tracking_uri",
+            advice=f"Use one of {', '.join(sorted(TRACKING_SCHEMES))}, or leave it empty for a SQLite database.",
+        )

@@ -1,0 +1,164 @@
+"""`deployments/profiles.yaml`: where `headway deploy PROFILE` deploys to, and in what manner. It holds no secrets."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, StringConstraints, field_validator
+
+from headway.data_contracts.store.credentials import credential_in_value, is_secret_name
+from headway.data_contracts.store.documents import Frozen, Json
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.types.strict_yaml import parse_yaml_model, read_text
+
+PROFILES = "profiles.yaml"
+MIN_HEARTBEAT_S = 30
+"""Prefect sends none more often."""
+HEARTBEATS_MISSED = 3
+"""A run that is silent for so many is a zombie: one lost on the way, or a late one, is not enough."""
+
+PLAIN = r"^[^/%&<>?#\[\]\\]+$"
+"""Names that Prefect takes, and that a place of its API and a line in a terminal can hold as they are."""
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]*$")]
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+class PoolSpec(Frozen):
+    """The work pool that workers serve. One that exists and that Headway did not make is used as it is."""
+
+    name: str = Field(pattern=PLAIN, description="Workers start with `prefect worker start --pool NAME`.")
+    limit: int | None = Field(default=None, ge=1, description="Flow runs at once in the whole pool; empty: any number.")
+
+
+class HousekeepingSpec(Frozen):
+    """A deployment that tidies the workspace once a day, or says what tidying would do."""
+
+    at: str = Field(default="06:30", pattern=r"^([01]\d|2[0-3]):[0-5]\d$", description="When, in UTC.")
+    apply: bool = Field(default=False, description="Take away what nothing needs; off: only say what would go.")
+    keep_last: int = Field(default=3, ge=0, description="Finished runs of each pipeline that stay however old.")
+    older_than_days: int = Field(default=30, ge=1, description="What was written or used since stays.")
+
+
+class DeploymentProfile(Frozen):
+    """One place and manner of deploying."""
+
+    pool: PoolSpec = Field(description="The process work pool.")
+    suffix: str = Field(
+        default="",
+        pattern=r"^(-[a-z0-9-]+)?$",
+        description="Behind each deployment's name, such as `-dev`: profiles that share a server differ in it.",
+    )
+    tags: tuple[str, ...] = Field(default=(), description="Of every deployment, besides Headway's own.")
+    schedules_active: bool = Field(default=True, description="Do schedules start runs? Off: they are there, and rest.")
+    env: dict[str, str | None] = Field(
+        default_factory=dict,
+        description="Environment of every run. HEADWAY_PROJECT is the folder you deploy from unless it stands here; "
+        "null leaves a variable to the worker's own environment.",
+    )
+    heartbeat_s: int = Field(
+        default=180,
+        ge=MIN_HEARTBEAT_S,
+        description="Seconds between a run's signs of life. One that gives none for three times as long is Crashed.",
+    )
+    limits: dict[Name, int] = Field(default_factory=dict, description="Global concurrency limits: name to slots.")
+    variables: dict[str, Json] = Field(default_factory=dict, description="Prefect variables: name to JSON value.")
+    housekeeping: HousekeepingSpec | None = Field(
+        default=None, description="What is tidied every day; empty: nothing is."
+    )
+    notify: str = Field(
+        default="",
+        pattern=r"^([a-z0-9-]+/[a-z0-9-]+)?$",
+        description="A notification block of the server, type/name, such as slack-webhook/ops; empty: events alone.",
+    )
+
+    @field_validator("limits")
+    @classmethod
+    def _some_slots(cls, limits: dict[str, int]) -> dict[str, int]:
+        if none := [name for name, slots in limits.items() if slots < 1]:
+            raise ValueError(f"{', '.join(none)} would let nobody through; give at least 1")
+        return limits
+
+    @field_validator("variables")
+    @classmethod
+    def _prefect_names(cls, variables: dict[str, Json]) -> dict[str, Json]:
+        if odd := [name for name in variables if not re.fullmatch(r"[a-z0-9_]+", name)]:
+            raise ValueError(f"{', '.join(odd)}: Prefect's names are of lower case, digits and underscores")
+        for name, value in variables.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                # YAML has dates and .nan besides.
+                raise ValueError(f"{name} is no JSON value; put it in quotes: {error}") from error
+        return variables
+
+    @field_validator("env")
+    @classmethod
+    def _names_of_an_environment(cls, env: dict[str, str | None]) -> dict[str, str | None]:
+        if odd := [name for name in env if not _ENV_NAME.fullmatch(name)]:
+            raise ValueError(f"{', '.join(map(repr, odd))}: a variable's name is of letters, digits and underscores")
+        return env
+
+    @field_validator("env", "variables")
+    @classmethod
+    def _no_secrets(cls, values: dict[str, Json]) -> dict[str, Json]:
+        # Anybody who sees the server's pages reads these.
+        found = [(name, *each) for name, value in values.items() for each in _within(name, value)]
+        if named := dict.fromkeys(name for name, inner, value in found if value is not None and is_secret_name(inner)):
+            raise ValueError(f"{', '.join(named)} reads like a secret; set it in the workers' environment instead")
+        for name, _, value in found:
+            if held := credential_in_value(str(value)):
+                what = "a URL with credentials" if "://" in str(value) else held
+                raise ValueError(f"{name} holds {what}; set it in the workers' environment")
+        return values
+
+
+def _within(name: str, value: Json) -> Iterator[tuple[str, Json]]:
+    """A value and all that lies in it, by the nearest name; the names of a mapping are values too."""
+    if isinstance(value, dict):
+        for inner, each in value.items():
+            yield "", inner
+            yield from _within(inner, each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _within(name, each)
+    yield name, "" if isinstance(value, dict | list) else value
+
+
+class Profiles(Frozen):
+    project: Name = Field(description="Marks what is made on a server; no two projects on one server share it.")
+    profiles: dict[Name, DeploymentProfile] = Field(
+        min_length=1, description="By name, such as dev, staging, production."
+    )
+
+
+def load_profile(folder: Path, name: str) -> tuple[str, DeploymentProfile]:
+    """The project's name and one of its profiles.
+
+    Args:
+        folder: the project's, the one with `deployments/`.
+
+    Raises:
+        ConfigError: no such file, not readable, malformed, or no such profile in it; names those there are.
+    """
+    path = folder / "deployments" / PROFILES
+    try:
+        text = read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            "the profiles cannot be read.",
+            where=str(path),
+            advice=f"{error}. It is looked for in HEADWAY_PROJECT, or the current folder; a short one reads "
+            "`project: my-team` and `profiles: {production: {pool: {name: headway}}}`.",
+        ) from error
+    found = parse_yaml_model(Profiles, text, where=str(path))
+    if name not in found.profiles:
+        raise ConfigError(f"no profile is called {name!r}.", where=str(path), advice=f"There are: {_names(found)}.")
+    return found.project, found.profiles[name]
+
+
+def _names(found: Profiles) -> str:
+    return ", ".join(sorted(found.profiles))

@@ -1,0 +1,50 @@
+"""What commands print, without Rich, whose import a quick command does not pay for: lines, and JSON for programs.
+
+A test keeps `print` out of every other module of flows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from pydantic import BaseModel
+
+from headway.data_contracts.store import plain_text
+
+
+def print_line(text: str, stream: TextIO | None = None) -> None:
+    """Text that stays on its line; said at once.
+
+    Args:
+        stream: stdout by default.
+    """
+    print(plain_text.line(text), file=stream or sys.stdout, flush=True)
+
+
+def print_lines(text: str, stream: TextIO | None = None) -> None:
+    """Text of several lines, such as an error's message."""
+    print(plain_text.lines(text), file=stream or sys.stdout, flush=True)
+
+
+@contextlib.contextmanager
+def only_shown(what: str) -> Iterator[None]:
+    """Around what shows what was done: a failure of it is told, and changes neither what was done nor the exit code.
+
+    A closed pipe has nobody to be told.
+    """
+    try:
+        yield
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            message = f"{what} could not be shown ({type(error).__name__}: {error}); what it is about was done."
+            print_line(f"headway: {message}", sys.stderr)
+
+
+def print_json(value: BaseModel | Any, stream: TextIO | None = None) -> None:
+    """One line, ASCII alone: every other character is an escape of JSON's."""
+    shown = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
+    print(json.dumps(shown, default=str), file=stream or sys.stdout, flush=True)

@@ -1,0 +1,44 @@
+"""`--wait`, whose value may be left out."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+import typer.core
+
+if TYPE_CHECKING:
+    from typer._click import Context
+
+NAME = "--wait"
+LONGEST = "3650d"
+"""What `--wait` alone means: until the other has ended."""
+LENGTH = re.compile(r"(\d+[dhms])+")
+
+Wait = Annotated[
+    str,
+    typer.Option(
+        NAME,
+        metavar="[=LENGTH]",
+        help="Where another process works on the run: wait until it has ended, for so long at most (90s, 2h).",
+    ),
+]
+
+
+class WaitCommand(typer.core.TyperCommand):
+    """A command with that option."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_a_length(args))
+
+
+def with_a_length(arguments: list[str]) -> list[str]:
+    """The same arguments, with the longest wait where none is given."""
+    if NAME not in arguments:
+        return arguments
+    at = arguments.index(NAME)
+    following = arguments[at + 1 : at + 2]
+    if following and LENGTH.fullmatch(following[0]):
+        return arguments
+    return [*arguments[:at], f"{NAME}={LONGEST}", *arguments[at + 1 :]]

@@ -1,0 +1,204 @@
+"""What a retrain came to: the model, its figure beside the champion's, where to look, where the time went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from prefect import State
+from prefect.states import Completed
+from pydantic import BaseModel
+
+from headway.data_contracts.store import plain_text, refs
+from headway.data_contracts.store.documents import EvaluationReport, Link
+from headway.flows.config.pipeline_spec import PipelineSpec
+from headway.flows.console.commands import command_name, workspace_option
+from headway.flows.report.time_account import TimeAccount, account
+from headway.tasks.core.artifacts import artifact_key, show_markdown, show_table
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.pages import contract_page, evaluation_page
+from headway.tasks.registry import model_refs
+from headway.tasks.registry.champion import RegistrationOutcome
+from headway.tasks.registry.model_card import card_path
+from headway.tasks.registry.track import SUMMARY
+from headway.training.observe.ledger import Event, SpoolTail, read_events
+from headway.training.observe.step_summary import StepSummary
+
+AWAITING_APPROVAL = "AwaitingApproval"
+"""Name of the state that a retrain completes in when a person is to decide about its model."""
+
+
+class RetrainSummary(BaseModel):
+    pipeline: str
+    workspace: str
+    model: str
+    version: str
+    """Empty: it was not registered."""
+    is_champion: bool
+    champion_version: str | None
+    champion_since: str | None
+    """ISO 8601, in UTC; None while there is no champion."""
+    promoted: bool
+    reason: str
+    metric: str
+    value: float
+    low: float
+    high: float
+    other_metrics: dict[str, float]
+    """Figures of the same examples that decide nothing."""
+    champion_value: float | None
+    baselines: dict[str, float]
+    registration: str
+    stages_found: list[str]
+    stages_run: list[str]
+    reports: dict[str, str]
+    logs: str
+    wall_s: float
+    time_s: dict[str, float]
+    unattributed_ratio: float
+    note: str = ""
+    """Why it was asked for."""
+    inexact: str = ""
+    """Why the weights are not to the bit those of an undisturbed run; empty: they are."""
+    waits: bool = False
+    """Everything speaks for it, and a person is still to approve of it."""
+    evaluation: str = ""
+    """Digest of the report that it was judged by."""
+    steps: StepSummary | None = None
+    """Of rank 0, where this flow run trained."""
+
+
+def summarise(
+    context: RunContext, pipeline: PipelineSpec, receipt: Link, evaluation: Link, outcome: RegistrationOutcome
+) -> RetrainSummary:
+    """Derive the summary from documents and ledger, and show it in the Prefect UI."""
+    workspace = context.workspace
+    report = workspace.load(evaluation, EvaluationReport)
+    spool = workspace.local_path(f"ledger/{context.budget_scope}/flow.jsonl")
+    events = read_events(spool)
+    spent = spent_time(events)
+    stages = [event for event in events if str(event["event"]).startswith("stage.") and "duration_s" in event]
+    found = {str(event["event"]).removeprefix("stage."): bool(event["found"]) for event in stages if "found" in event}
+    own = report.metrics[report.metric]
+    champion = refs.current(workspace, model_refs.alias_ref(pipeline.registry.model, "champion"))
+    card = card_path(pipeline.registry.model, outcome.registration)
+    summary = RetrainSummary(
+        pipeline=context.pipeline,
+        workspace=workspace.uri,
+        model=pipeline.registry.model,
+        version=outcome.version,
+        is_champion=outcome.is_champion,
+        champion_version=None
+        if champion is None
+        else model_refs.version_of(workspace, pipeline.registry.model, champion.target),
+        champion_since=None if champion is None else champion.moved_at,
+        promoted=outcome.promoted,
+        reason=outcome.reason,
+        metric=report.metric,
+        value=own.value,
+        low=own.low,
+        high=own.high,
+        other_metrics={name: each.value for name, each in report.metrics.items() if name != report.metric},
+        champion_value=report.comparison.champion_value if report.comparison is not None else None,
+        baselines=report.baselines,
+        registration=outcome.registration.sha256,
+        waits=outcome.waits,
+        evaluation=evaluation.sha256,
+        stages_found=[name for name, was_found in found.items() if was_found],
+        stages_run=[name for name, was_found in found.items() if not was_found],
+        reports={
+            "contract": workspace.uri_of(contract_page(receipt)),
+            "evaluation": workspace.uri_of(evaluation_page(evaluation)),
+            **({"card": workspace.uri_of(card)} if workspace.exists(card) else {}),
+        },
+        logs=str(spool.parent),
+        wall_s=spent.wall_s,
+        time_s={name: round(seconds, 3) for name, seconds in spent.parts_s.items()},
+        unattributed_ratio=spent.unattributed_ratio,
+        note=next(str(event["note"]) for event in events if event["event"] == "flow.begin"),
+        inexact=report.inexact,
+        steps=_steps(events),
+    )
+    workspace.publish_json(f"ledger/{context.budget_scope}/summary.json", summary.model_dump(mode="json"))
+    rows = [
+        {"part": name, "seconds": round(seconds, 2), "share": f"{100 * seconds / spent.wall_s:.1f} %"}
+        for name, seconds in spent.parts_s.items()
+    ]
+    show_table(artifact_key(context.pipeline, "time"), rows, "Where the time went")
+    show_markdown(
+        artifact_key(context.pipeline, "summary"),
+        lambda: markdown(summary),
+        "Version, figures, what was made",
+    )
+    return summary
+
+
+def _steps(events: list[Event]) -> StepSummary | None:
+    summaries = [event for event in events if event["event"] == SUMMARY]
+    return StepSummary(**{name: summaries[-1][name] for name in StepSummary.model_fields}) if summaries else None
+
+
+def spent_time(flow_events: list[Event]) -> TimeAccount:
+    """The account of a flow run so far, its ranks' records included."""
+    started = next(float(event["started_unix_s"]) for event in flow_events if event["event"] == "flow.begin")
+    return account(chain(flow_events, rank_events(flow_events)), started, time.time())
+
+
+def rank_events(flow_events: list[Event]) -> Iterator[Event]:
+    """Records of rank 0 of every attempt that this flow run supervised."""
+    for event in flow_events:
+        if event["event"] == "attempt" and "folder" in event:
+            yield from SpoolTail(Path(event["folder"]) / "ledger" / "rank-0.jsonl").stream()
+
+
+def title(summary: RetrainSummary) -> str:
+    return f"{summary.model} version {summary.version}" if summary.version else f"{summary.model}, not registered"
+
+
+def proof_command(summary: RetrainSummary) -> str:
+    return f"{command_name()} verify models:/{summary.model}/{summary.version}{workspace_option(summary.workspace)}"
+
+
+def champion_outcome(summary: RetrainSummary) -> str:
+    """What the new version is, and since when there is the champion that there is."""
+    since = f"champion since {(summary.champion_since or '')[:10]}"
+    if summary.is_champion:
+        return since
+    if not summary.version:
+        return "no version, and no alias moved"
+    other, own = summary.champion_version, "waits for approval" if summary.waits else "challenger"
+    return own if other is None else f"{own}; version {other} is {since}"
+
+
+def as_state(summary: RetrainSummary) -> RetrainSummary | State[RetrainSummary]:
+    """What a flow returns: where a person has to decide, a state whose name says so. Nothing runs while it waits."""
+    if not summary.waits:
+        return summary
+    return Completed(name=AWAITING_APPROVAL, message=f"{title(summary)} {summary.reason}", data=summary)
+
+
+def inexact_line(summary: RetrainSummary) -> str:
+    """For a person; empty where there is nothing to say."""
+    return f"not to the bit an undisturbed run: {summary.inexact}" if summary.inexact else ""
+
+
+def markdown(summary: RetrainSummary) -> str:
+    beside = {**summary.other_metrics, **summary.baselines}
+    steps = "" if summary.steps is None else f"{plain_text.markdown(summary.steps.line())}\n\n"
+    figures = plain_text.markdown(", ".join(f"{name} {value:.4f}" for name, value in beside.items()))
+    head = plain_text.markdown(f"{title(summary)}: {champion_outcome(summary)}")
+    metric = plain_text.markdown(summary.metric)
+    asked = f"Asked for by: {plain_text.markdown(summary.note)}\n\n" if summary.note else ""
+    inexact = f"{plain_text.markdown(line)}\n\n" if (line := inexact_line(summary)) else ""
+    return (
+        f"## {head}\n\n"
+        f"{metric} **{summary.value:.4f}** [{summary.low:.4f}, {summary.high:.4f}] ({figures})\n\n"
+        f"{plain_text.markdown(summary.reason)}\n\n"
+        f"{asked}"
+        f"{inexact}"
+        f"found: {plain_text.markdown(', '.join(summary.stages_found)) or 'nothing'}; "
+        f"made: {plain_text.markdown(', '.join(summary.stages_run)) or 'nothing'}\n\n"
+        f"{steps}" + (f"Prove it: {plain_text.code(proof_command(summary))}\n" if summary.version else "")
+    )

@@ -1,0 +1,222 @@
+"""What a person sees while a retrain runs: a line a stage, a line a step, then the summary.
+
+On a terminal the newest step stays on one line; elsewhere plain lines, one every few seconds; with
+`--json` nothing but JSON lines.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, TextIO
+
+from rich.table import Table
+from rich.text import Text
+
+from headway.data_contracts.store import plain_text
+from headway.flows.console.console import headed, plain_console
+from headway.flows.console.output import print_json
+from headway.flows.console.tables import print_table
+from headway.training.observe.ledger import Event
+
+if TYPE_CHECKING:
+    from headway.flows.report.summary import RetrainSummary
+
+PLAIN_STEP_EVERY_S = 5.0
+STAGE_WIDTH = 10
+
+NOTICES = {
+    "batch": "batch",
+    "learning_rate": "rates",
+    "trial": "trial",
+    "recipe.untried": "untried",
+    "shard.excluded": "split",
+    "shard.without_rows": "split",
+    "fit.sample": "fit",
+    "length": "length",
+    "start_from": "start",
+    "reproduce.begin": "reproduce",
+    "reproduce.disk": "disk",
+    "reproduce.changed": "changed",
+    "stage.damaged": "damaged",
+    "evaluate.no_xz": "xz -9",
+    "alias.moved": "alias",
+    "validate.accepted_unreadable": "contract",
+    "validate.label_leak": "leak",
+    "rank.lost": "rank",
+    "ranks.stopped": "ranks",
+    "rank.slow": "slow",
+    "host.excluded": "excluded",
+    "attempt.failed": "attempt",
+    "attempt.tight_deadline": "deadline",
+    "job.state": "job",
+    "job.found": "job",
+    "job.told": "job",
+    "job.requeue": "job",
+    "job.again": "job",
+    "job.unknown": "job",
+    "attempt.retry": "retry",
+    "guard": "guard",
+    "checkpoint.quarantined": "quarantine",
+    "checkpoint.damaged": "damaged",
+    "restore.inexact": "inexact",
+    "run.inexact": "inexact",
+    "run.carried_on": "carry on",
+    "run.not_continued": "new run",
+    "run.went_back": "go back",
+    "run.leased_remotely": "leased",
+    "run.waiting": "waiting",
+    "run.lost": "lost",
+    "run.interrupted": "kept",
+    "pipeline.starving": "starving",
+    "checkpoints.unpublished": "unpublished",
+}
+STOPPED = frozenset({"RunStopped", "KeyboardInterrupt", "Terminated", "TerminationSignal"})
+"""How a span ends that somebody asked to end."""
+
+
+def step_line(event: Event, rate_per_s: float, remaining_s: float) -> str:
+    """One step, fixed columns, units."""
+    what = "ex/s" if event.get("targets") == "examples" else "tok/s"
+    name, step, last = event.get("trial", "step"), int(event["step"]), int(event.get("max_steps", 0))
+    return (
+        f"{name:<{STAGE_WIDTH}} {step:>5}/{last:<6} loss {event['loss']:.4f}   lr {event['lr']:.1e}   "
+        f"{what:<5} {rate_per_s:>9,.0f}   sync {100 * event['sync_s'] / max(event['duration_s'], 1e-9):>3.0f} %   "
+        f"ETA {remaining_s:>4.0f} s"
+    )
+
+
+def stage_line(event: Event) -> str:
+    name = str(event["event"]).removeprefix("stage.")
+    if (outcome := event.get("outcome")) != "ok":
+        state = "stopped" if outcome in STOPPED else "FAILED"
+        return f"{name:<{STAGE_WIDTH}} {state:<7} {event['duration_s']:>7.2f} s"
+    state = "found" if event.get("found") else "made"
+    return f"{name:<{STAGE_WIDTH}} {state:<6} {event['duration_s']:>8.2f} s   {event.get('shown', '')}".rstrip()
+
+
+def notice_line(event: Event) -> str:
+    """What a person is told of an event that is no step; empty for most, and for an attempt at a first step."""
+    name = str(event["event"])
+    if name.startswith("stage.") and "duration_s" in event:
+        return stage_line(event)
+    if name == "restore" and event.get("outcome") == "ok" and (event.get("step") or event.get("quarantined")):
+        step = event["step"]
+        what = f"goes on from the checkpoint of step {step:,}" if step else "no good checkpoint is left: begins anew"
+        return f"{event.get('trial', name):<{STAGE_WIDTH}} {what}"
+    return (
+        f"{NOTICES[name]:<{STAGE_WIDTH}} {event.get('message') or event.get('what') or ''}" if name in NOTICES else ""
+    )
+
+
+class Rate:
+    """Targets (tokens or examples) a second and seconds to go, smoothed over the recent steps."""
+
+    def __init__(self) -> None:
+        self._per_s = 0.0
+        self._step_s = 0.0
+
+    def update(self, event: Event) -> tuple[float, float]:
+        duration_s = max(float(event["duration_s"]), 1e-9)
+        weight = 0.1 if self._step_s else 1.0
+        self._step_s += weight * (duration_s - self._step_s)
+        self._per_s += weight * (event["tokens"] / duration_s - self._per_s)
+        return self._per_s, (int(event.get("max_steps", 0)) - int(event["step"])) * self._step_s
+
+
+class Terminal:
+    """A ledger listener that prints for people."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout  # what it is now, not when this module was imported
+        self._live, self._rates = self._stream.isatty(), defaultdict[str, Rate](Rate)
+        self._printed_s, self._open_line = 0.0, False
+
+    def __call__(self, event: Event) -> None:
+        name = str(event["event"])
+        if name == "step":
+            self._step(event)
+        elif name == "flow.card":
+            self._card(event)
+        elif line := notice_line(event):
+            self._line(line)
+
+    def _step(self, event: Event) -> None:
+        line = step_line(event, *self._rates[event.get("trial", "")].update(event))
+        if self._live:
+            self._stream.write(f"\r\x1b[K{plain_text.one_line(line)}")
+            self._stream.flush()
+            self._open_line = True
+        elif time.monotonic() - self._printed_s >= PLAIN_STEP_EVERY_S or event["step"] == event.get("max_steps"):
+            self._line(line)
+            self._printed_s = time.monotonic()
+
+    def _card(self, event: Event) -> None:
+        from headway.flows.report.failure_card import FailureCard, print_card
+
+        self._line("")
+        print_card(FailureCard.model_validate({**event}), plain_console(self._stream))
+
+    def _line(self, text: str) -> None:
+        if self._open_line:
+            self._stream.write("\n")
+            self._open_line = False
+        self._stream.write(plain_text.lines(text) + "\n")
+        self._stream.flush()
+
+    def summary(self, summary: RetrainSummary) -> None:
+        from headway.flows.report.summary import champion_outcome, inexact_line, proof_command, title
+
+        console = plain_console(self._stream)
+        console.print()
+        console.print(headed(title(summary), f": {champion_outcome(summary)}"))
+        console.print(f"  {summary.reason}")
+        console.print(f"  {comparison_line(summary)}")
+        if summary.note:
+            console.print(f"  asked for  {summary.note}")
+        if line := inexact_line(summary):
+            console.print(f"  {line}")
+        console.print(f"  reports    {summary.reports['evaluation']}")
+        console.print(f"             {summary.reports['contract']}")
+        if "card" in summary.reports:
+            console.print(f"  card       {summary.reports['card']}")
+        console.print(f"  ledger     {summary.logs}")
+        if summary.version:
+            console.print(f"  prove it   {proof_command(summary)}")
+        print_table(console, time_table(summary))
+
+
+def comparison_line(summary: RetrainSummary) -> str:
+    figures = [f"{summary.metric} {summary.value:.4f} [{summary.low:.4f}, {summary.high:.4f}]"]
+    if summary.champion_value is not None:
+        figures.append(f"champion {summary.champion_value:.4f}")
+    beside = {**summary.other_metrics, **summary.baselines}
+    return "   ".join([*figures, *(f"{name} {value:.4f}" for name, value in beside.items())])
+
+
+def time_table(summary: RetrainSummary) -> Table:
+    table = Table(box=None, padding=(0, 2), show_header=False)
+    shown = {name: seconds for name, seconds in summary.time_s.items() if seconds >= 0.005 * summary.wall_s}
+    rest = summary.wall_s - sum(shown.values())
+    for name, seconds in shown.items():
+        table.add_row(name, f"{seconds:.1f} s", f"{100 * seconds / summary.wall_s:.1f} %")
+    if rest > 0.05:
+        table.add_row("the rest, each under 0.5 %", f"{rest:.1f} s", f"{100 * rest / summary.wall_s:.1f} %")
+    table.add_row(
+        Text("wall", style="bold"), f"{summary.wall_s:.1f} s", f"unattributed {100 * summary.unattributed_ratio:.2f} %"
+    )
+    return table
+
+
+class JsonLines:
+    """A ledger listener for machines: every event as it happens, the summary last."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+
+    def __call__(self, event: Event) -> None:
+        print_json(event, self._stream)
+
+    def summary(self, summary: RetrainSummary) -> None:
+        self({"event": "summary", **summary.model_dump(mode="json")})

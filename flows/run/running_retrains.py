@@ -1,0 +1,255 @@
+"""Retrains that run on this machine: their stage, attempt, steps, and which of their processes are stopped or silent.
+
+Read from what they write down anyway, and from the kernel: a stopped process can say nothing itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from headway.data_contracts.store.places import all_named, entries
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.regular_files import open_regular
+from headway.tasks.core.run_progress import read_progress
+from headway.tasks.core.stage_records import STAGES
+from headway.training.launch.base.launcher import Handle
+from headway.training.launch.base.process_tree import ALREADY_DEAD, process_state, processes_with
+from headway.training.launch.base.protocol import TOKEN, AttemptFiles, read_json
+from headway.training.launch.base.retry_budget import AttemptRecords
+from headway.training.observe.ledger import Event, SpoolTail, read_events
+
+SILENT_S = 60.0
+"""After which a rank or guard without a sign of life is named; ranks of long steps get ten of these."""
+GUARD_SILENT_S = 30.0
+"""A guard reports twice a second."""
+STOPPED = "Tt"
+"""The kernel's letters of a process that a signal, or a debugger, has stopped."""
+
+
+class RankStatus(BaseModel):
+    rank: int
+    pid: int
+    state: str
+    last_sign_unix_s: float
+    """When it wrote down anything last."""
+
+
+class ProcessProblem(BaseModel):
+    """A process of a run that does not get on."""
+
+    role: str
+    """`flow`, `guard`, `agent`, `rank N`, or `process` for what one of them started."""
+    pid: int
+    state: str
+    """`stopped`, or `silent`."""
+    what: str
+    advice: str
+
+
+class RunningRetrain(BaseModel):
+    pipeline: str
+    flow_run: str
+    pid: int
+    stage: str
+    """One of the seven; empty between two of them."""
+    since_unix_s: float
+    """When the stage began, or the flow run where none has."""
+    waits: str = ""
+    """Who works on the run, where this retrain waits for another."""
+    run: str = ""
+    attempt: int | None = None
+    """Of this flow run's attempts at training, the newest."""
+    max_attempts: int | None = None
+    step: int | None = None
+    max_steps: int | None = None
+    eta_s: float | None = None
+    """Seconds to the last step, at the pace of the newest ones."""
+    ranks: list[RankStatus] = []
+    problems: list[ProcessProblem] = []
+
+
+def read_running(workspace: Workspace) -> list[RunningRetrain]:
+    """Those of this workspace whose flow lives on this machine, the newest last."""
+    found = []
+    for flow_run in entries(workspace.local_root / "ledger"):
+        spool = flow_run / "flow.jsonl"
+        with contextlib.suppress(OSError):
+            if (begin := _living(spool)) is not None:
+                found.append((float(begin["unix_s"]), _running(workspace, begin, read_events(spool))))
+    return [running for _, running in sorted(found, key=lambda each: each[0])]
+
+
+def _living(spool: Path) -> Event | None:
+    """The first event of a flow run that goes on here; None of any other."""
+    first = next(SpoolTail(spool).stream(), {})
+    if first.get("event") != "flow.begin" or first.get("host") != socket.gethostname():
+        return None
+    with open_regular(spool) as stream:
+        stream.seek(max(stream.seek(0, 2) - 4096, 0))
+        if b'"event":"flow.end"' in stream.read():
+            return None
+    pid, ticks = int(first["pid"]), first.get("start_ticks")
+    return first if process_state(pid) not in ALREADY_DEAD and start_ticks(pid) == ticks else None
+
+
+def start_ticks(pid: int) -> int | None:
+    """When the kernel started a process, in ticks since boot: with its number, its identity. None when it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _running(workspace: Workspace, begin: Event, events: list[Event]) -> RunningRetrain:
+    stage, since_unix_s, waits = "", float(begin["unix_s"]), ""
+    run: Event = {}
+    for event in events:
+        name = str(event["event"])
+        if name == "task.begin" and event.get("task") in STAGES:
+            stage, since_unix_s = str(event["task"]), float(event["unix_s"])
+        elif name == "task" and event.get("task") == stage:
+            stage, since_unix_s = "", float(event["unix_s"]) + float(event["duration_s"])
+        elif name == "run.folder":
+            run = event
+        waits = str(event["message"]) if name == "run.waiting" else "" if name == "run.wait" else waits
+    flow_run, pid = str(begin["flow_run"]), int(begin["pid"])
+    retrain = RunningRetrain(
+        pipeline=str(begin["pipeline"]), flow_run=flow_run, pid=pid, stage=stage, since_unix_s=since_unix_s, waits=waits
+    )
+    folder = Path(str(run["path"])) if run else None
+    problems = [*_stopped("flow", pid)]
+    if folder is None or waits:
+        return retrain.model_copy(update={"problems": problems})
+    ranks = list(_ranks(folder)) if stage == "launch" else []
+    return retrain.model_copy(
+        update={
+            "run": folder.name,
+            **(_progress(folder, flow_run, run) if stage == "launch" else {}),
+            "ranks": ranks,
+            "problems": [*problems, *_problems(folder, ranks)],
+        }
+    )
+
+
+def _progress(folder: Path, flow_run: str, run: Event) -> dict[str, object]:
+    attempts = len(AttemptRecords(folder).in_scope(flow_run))
+    progress, max_steps = read_progress(folder), run.get("max_steps")
+    return {
+        "attempt": attempts or None,
+        "max_attempts": run.get("max_attempts"),
+        "step": progress.step,
+        "max_steps": max_steps,
+        "eta_s": None if max_steps is None else progress.eta_s(int(max_steps), time.time()),
+    }
+
+
+def _newest_attempt(folder: Path) -> AttemptFiles | None:
+    numbers = [int(path.name) for path in entries(folder / "attempts") if path.name.isdigit()]
+    return AttemptFiles(folder / "attempts" / f"{max(numbers):03d}") if numbers else None
+
+
+def _ranks(folder: Path) -> Iterator[RankStatus]:
+    files = _newest_attempt(folder)
+    for rank, marker in sorted(files.read_markers().items()) if files is not None else ():
+        assert files is not None
+        signs = [marker.unix_s]
+        with contextlib.suppress(OSError):
+            signs.append(files.rank_spool(rank).stat().st_mtime)
+        yield RankStatus(rank=rank, pid=marker.pid, state=marker.state, last_sign_unix_s=max(signs))
+
+
+def _problems(folder: Path, ranks: list[RankStatus]) -> Iterator[ProcessProblem]:
+    """Of all gangs that the run has on this machine: its training's, and those that verify, evaluate and export."""
+    for path in all_named("launch.json", folder):
+        handle, files = Handle.load(path.parent), _newest_attempt(path.parent)
+        if handle is None or files is None or handle.host != socket.gethostname():
+            continue
+        pids = processes_with(TOKEN, handle.token)
+        roles = _roles(files)
+        for pid in sorted(pids):
+            yield from _stopped(roles.get(pid, "process"), pid)
+        if pids:
+            yield from _silent_guards(files)
+    step_s = read_progress(folder).step_s or 0.0
+    for rank in ranks:
+        silent_s = time.time() - rank.last_sign_unix_s
+        if rank.state == "running" and silent_s > max(SILENT_S, 10 * step_s):
+            yield ProcessProblem(
+                role=f"rank {rank.rank}",
+                pid=rank.pid,
+                state="silent",
+                what=f"rank {rank.rank} (pid {rank.pid}) has given no sign of life for {silent_s:,.0f} s.",
+                advice=f"`headway logs {folder.name} --rank {rank.rank}` shows what it wrote; its deadline ends it.",
+            )
+
+
+def _roles(files: AttemptFiles) -> dict[int, str]:
+    roles = {marker.pid: f"rank {rank}" for rank, marker in files.read_markers().items()}
+    for path in files.folder.glob("node-*.json"):
+        if (status := read_json(path)) is not None and {"guard_pid", "agent_pid"} <= status.keys():
+            roles |= {int(status["guard_pid"]): "guard", int(status["agent_pid"]): "agent"}
+    return roles
+
+
+def _silent_guards(files: AttemptFiles) -> Iterator[ProcessProblem]:
+    for path in files.folder.glob("node-*.vitals.json"):
+        vitals = read_json(path)
+        status = read_json(files.folder / path.name.replace(".vitals", ""))
+        if vitals is None or status is None or status.get("state") == "ended":
+            continue
+        silent_s = time.time() - float(vitals.get("unix_s", 0.0))
+        pid = int(status.get("guard_pid", 0))
+        if silent_s > GUARD_SILENT_S and process_state(pid) not in STOPPED:
+            yield ProcessProblem(
+                role="guard",
+                pid=pid,
+                state="silent",
+                what=f"the guard of node {status.get('node')} (pid {pid}) has not reported for {silent_s:,.0f} s.",
+                advice="Look whether its disk or file system answers; without its owner it ends its ranks by itself.",
+            )
+
+
+def _stopped(role: str, pid: int) -> Iterator[ProcessProblem]:
+    if process_state(pid) in STOPPED:
+        yield ProcessProblem(
+            role=role,
+            pid=pid,
+            state="stopped",
+            what=f"{role} (pid {pid}) is stopped by a signal: it does nothing, and answers nobody.",
+            advice=f"`kill -CONT {pid}` lets it go on; `kill -KILL {pid}` ends it, and the run continues by a retrain.",
+        )
+
+
+def words(retrain: RunningRetrain, now_unix_s: float) -> dict[str, str]:
+    """What a person is told, by name."""
+    for_s = now_unix_s - retrain.since_unix_s
+    of = "" if retrain.max_attempts is None else f" of {retrain.max_attempts}"
+    total = "" if retrain.max_steps is None else f" of {retrain.max_steps:,}"
+    signs = (f"rank {each.rank} {max(now_unix_s - each.last_sign_unix_s, 0):,.0f} s ago" for each in retrain.ranks)
+    return {
+        "stage": f"{retrain.stage or 'between two stages'}, for {length(for_s)}",
+        "waits": retrain.waits,
+        "run": retrain.run,
+        "attempt": "" if retrain.attempt is None else f"{retrain.attempt}{of}",
+        "step": "" if retrain.step is None else f"{retrain.step:,}{total}",
+        "ETA": "" if retrain.eta_s is None else f"training ends in {length(retrain.eta_s)}",
+        "ranks": ("last sign of life of " + ", ".join(signs)) if retrain.ranks else "",
+        "flow": f"pid {retrain.pid}, flow run {retrain.flow_run}",
+        "TROUBLE": " ".join(f"{problem.what} {problem.advice}" for problem in retrain.problems),
+    }
+
+
+def length(seconds: float) -> str:
+    """Such as 42 s, 3 min 10 s, 2 h 5 min."""
+    whole = round(max(seconds, 0.0))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -1,0 +1,178 @@
+"""One flow run's surroundings: workspace, ledger, scratch folder and watchers, opened and closed in one place."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from contextvars import ContextVar
+from pathlib import Path
+
+from prefect.runtime import flow_run
+
+from headway.data_contracts.store.errors import DataError, HeadwayError, IntegrityError, RunStopped
+from headway.data_contracts.store.full_disk import naming_a_full_disk
+from headway.data_contracts.store.leftovers import at_work_in, scratch_folder
+from headway.data_contracts.store.places import as_unusable
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
+from headway.flows.config.request import RetrainRequest, TrainingRequest
+from headway.flows.console.environment import project_folder
+from headway.flows.prefect_api.concurrency_lease import keep_running
+from headway.flows.prefect_api.devices import devices_of
+from headway.flows.prefect_api.worker_watchdog import ended_with_worker
+from headway.flows.report.failure_facts import BRIEFLY, failure_card
+from headway.flows.report.run_log import run_log
+from headway.flows.run.running_retrains import start_ticks
+from headway.tasks.core.context import RunContext
+from headway.tasks.ownership.current_run import recording_the_end
+from headway.training.launch.base.stop_request import StopRequest
+from headway.training.observe.ledger import Ledger, Listener
+
+watchers: ContextVar[tuple[Listener, ...]] = ContextVar("watchers", default=())
+"""Who sees every event of the flow run as it happens: the terminal, a test."""
+command_started_unix_s: ContextVar[float | None] = ContextVar("command_started_unix_s", default=None)
+"""When the command was started, so that imports and Prefect's own start are accounted for too."""
+keep_running()  # as the module is imported: Prefect loads a flow, and then takes up its slot
+WORKER_LOST = "the worker that started this flow is gone; what was finished is kept, and the next run goes on."
+
+
+@contextlib.contextmanager
+def session(request: TrainingRequest) -> Iterator[tuple[RunContext, PipelineSpec]]:
+    """Everything a flow run needs, from its request.
+
+    Raises:
+        ConfigError: the pipeline file.
+        EnvironmentProblem: the workspace.
+        RunStopped: the time to stop is over already.
+    """
+    stop = request.stop
+    path = find_pipeline_file(request.pipeline, project_folder())
+    pipeline = load_pipeline(path)
+    workspace = Workspace.create(request.workspace)
+    started_unix_s = command_started_unix_s.get() or time.time()
+    with (
+        naming_a_full_disk(str(workspace.local_root)),
+        at_work_in(workspace.local_root, workspace.local_path("sessions")) as claim,
+        _present(workspace, claim),
+        _ledger(request, stop, pipeline, workspace, started_unix_s) as (identity, ledger),
+        scratch_folder("headway-") as scratch,
+        naming_a_full_disk(str(workspace.local_root), str(scratch.parent)),  # while what fills it is still there
+        _digests(workspace) as digests,
+        ended_with_worker(lambda: ledger.event("worker.lost", message=WORKER_LOST)),
+    ):
+        ledger.elapsed("start", started_unix_s)
+        context = RunContext(
+            pipeline=pipeline.pipeline,
+            workspace=workspace,
+            base=path.parent,
+            ledger=ledger,
+            digests=digests,
+            scratch=scratch,
+            budget_scope=identity,
+            started_unix_s=started_unix_s,
+            devices=devices_of(pipeline, ledger, stop),
+            may_promote=request.may_promote,
+            may_register=request.may_register,
+            stop=stop,
+            continued_by=request.command,
+            wait_s=request.wait_s if isinstance(request, RetrainRequest) else None,
+        )
+        starving_after = None if pipeline.windows is None else pipeline.windows.starving_after
+        # Trials are nobody's current run: what a retrain left to go on with is not for them to end.
+        is_retrain = isinstance(request, RetrainRequest)
+        recording = recording_the_end(context, starving_after) if is_retrain else contextlib.nullcontext()
+        with (
+            context.owned.held,
+            recording,
+            failure_card(context, request, pipeline),
+            _naming_a_lost_workspace(workspace),
+        ):
+            try:
+                yield context, pipeline
+            finally:
+                context.devices.release()
+
+
+@contextlib.contextmanager
+def _ledger(
+    request: TrainingRequest, stop: StopRequest, pipeline: PipelineSpec, workspace: Workspace, started_unix_s: float
+) -> Iterator[tuple[str, Ledger]]:
+    """The flow run's identity and its ledger, from the first event to the last."""
+    identity = str(flow_run.id or uuid.uuid4())
+    with (
+        _published_at_the_end(workspace, identity),
+        contextlib.closing(Ledger(ledger_spool(workspace, identity), process="flow", flow_run=identity)) as ledger,
+    ):
+        ledger.listeners.extend((*watchers.get(), *run_log()))
+        here = {"host": socket.gethostname(), "pid": os.getpid(), "start_ticks": start_ticks(os.getpid())}
+        begin = {"pipeline": pipeline.pipeline, "note": request.note, "started_unix_s": started_unix_s, **here}
+        ledger.event("flow.begin", **begin, **({"stop": message} if (message := str(stop)) else {}))
+        ledger.require_written()
+        try:
+            yield identity, ledger
+        except RunStopped as stopped:
+            ledger.event("flow.stopped", reason=stopped.reason, message=str(stopped), continued_by=request.command)
+            raise
+        except BaseException as error:
+            ledger.event("flow.failed", error=type(error).__name__, message=str(error))
+            raise
+        finally:
+            ledger.event("flow.end")
+
+
+@contextlib.contextmanager
+def _published_at_the_end(workspace: Workspace, identity: str) -> Iterator[None]:
+    """The flow's segment of the ledger, once it is closed; in a folder it lies there already."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, HeadwayError):
+            Workspace(workspace.uri, BRIEFLY).publish_tree(f"ledger/{identity}")
+
+
+@contextlib.contextmanager
+def _present(workspace: Workspace, claim: Path) -> Iterator[None]:
+    """Nothing is published in the body once the claim is gone, for then the workspace is."""
+    workspace.presence = claim
+    try:
+        yield
+    finally:
+        workspace.presence = None
+
+
+@contextlib.contextmanager
+def _naming_a_lost_workspace(workspace: Workspace) -> Iterator[None]:
+    """Raises `EnvironmentProblem` for whatever fails in the body because the workspace's folder went away, or because
+    the system refuses a file in it."""
+    try:
+        yield
+    except RunStopped:
+        raise
+    except Exception as error:
+        problem = workspace.lost() or as_unusable(error, (workspace.local_root,))
+        if problem is None:
+            raise
+        raise problem from error
+
+
+@contextlib.contextmanager
+def _digests(workspace: Workspace) -> Iterator[DigestCache]:
+    digests = DigestCache(workspace.local_path("digest-cache.json"))
+    try:
+        yield digests
+    except (IntegrityError, DataError):
+        digests.forget_all()  # the next run hashes everything, finds what is damaged and makes it again
+        raise
+    finally:
+        with contextlib.suppress(OSError, HeadwayError):
+            workspace.require_there()
+            digests.save()  # what was hashed need not be hashed again; losing it costs time alone
+
+
+def ledger_spool(workspace: Workspace, flow_run_id: str) -> Path:
+    return workspace.local_path(f"ledger/{flow_run_id}/flow.jsonl")

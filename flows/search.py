@@ -1,0 +1,47 @@
+"""Trials over the pipeline, the best one kept:
+
+snapshot ─► validate ─► shard ─► train each ─► rank ─► verify ─► evaluate ─► register
+"""
+
+from __future__ import annotations
+
+from prefect import State, flow
+
+from headway.flows.config.request import TrialsRequest
+from headway.flows.report.summary import summarise
+from headway.flows.retrain import evaluate_and_register
+from headway.flows.run.session import session
+from headway.flows.trials.report import TrialsSummary, as_state, report
+from headway.flows.trials.wanted import wanted_trials
+from headway.flows.windows.admission import keeping_to_windows
+from headway.tasks.rows.heldout_parts import require_parts
+from headway.tasks.rows.slices import require_columns
+from headway.tasks.stages.register import tracking_uri
+from headway.tasks.stages.shard import shard
+from headway.tasks.stages.snapshot import snapshot
+from headway.tasks.stages.trials import rank_trials, train_trials
+from headway.tasks.stages.validate import validate
+
+
+@flow(name="trials", flow_run_name="trials of {request.pipeline}", persist_result=False)
+@keeping_to_windows
+def trials(request: TrialsRequest) -> TrialsSummary | State[TrialsSummary]:
+    """Train a model with each of several settings, rank them, and go on with the best as a retrain does.
+
+    Args:
+        request: Whose training to try settings of, and what may come of it.
+    """
+    with session(request) as (run, pipeline):
+        wanted, at_once = wanted_trials(pipeline)
+        files = snapshot(run, pipeline.contract, pipeline.source)
+        require_columns(run.workspace, pipeline.evaluation.slices, files)
+        receipt = validate(run, pipeline.contract, pipeline.source, files, pipeline.shards)
+        manifest = shard(run, pipeline.shards, pipeline.source, files, receipt)
+        require_parts(run, pipeline.evaluation.ranking_share, pipeline.source, manifest)
+        # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
+        tried = train_trials(run, wanted, pipeline.launch, manifest, tracking_uri(run, pipeline.registry), at_once)
+        ranked = rank_trials(run, pipeline, tried)
+        run.at.run = ranked[0].run.sha256[:16]
+        best = pipeline.model_copy(update={"training": ranked[0].trial.training})
+        evaluation, outcome = evaluate_and_register(run, best, ranked[0].run)
+        return as_state(report(run, ranked, summarise(run, best, receipt, evaluation, outcome)))

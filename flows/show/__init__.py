@@ -1,0 +1,4 @@
+"""What a person looks at: status, plan, logs, history, doctor, windows.
+
+Nothing here changes a workspace or a server.
+"""

@@ -1,0 +1,168 @@
+"""`headway logs`: what happened in a run, and what its ranks, agents and guards wrote; by time, with attempt, host and
+rank.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import heapq
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from rich.text import Text
+
+from headway.data_contracts.store import plain_text
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.places import entries
+from headway.data_contracts.store.publication import Workspace
+from headway.flows.console.console import plain_console
+from headway.flows.console.output import print_json, print_line
+from headway.flows.report.event_format import EventFormatter
+from headway.flows.show.status import RunStatus, read_status, runs_named
+from headway.training.launch.base import run_lock
+from headway.training.launch.diagnosis.logs import LogLine, RunLogs, attempts_of
+from headway.training.launch.diagnosis.run_events import RunEvents
+
+FOLLOW_S = 0.3
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""What a rank wrote is text here: its colours are dropped, and whatever else steers a terminal is spelled out."""
+COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
+
+
+def show_logs(
+    workspace_uri: str,
+    run: str,
+    *,
+    ranks: Sequence[int] = (),
+    attempt: int | None = None,
+    tail: int | None = None,
+    follow: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Print a run's logs; `follow` goes on until the run does no more.
+
+    Args:
+        run: the beginning of a run's id, or a flow run's; empty: the one that goes on, or the newest.
+        ranks: only what these wrote and what happened to them; where empty all, and what agents and guards wrote.
+        attempt: only this one of the gang that trains.
+        tail: of what is there already, only so many lines.
+
+    Raises:
+        ConfigError: no such run, or several; it has no logs on this machine.
+    """
+    folder = Path(_asked(workspace_uri, run).folder)
+    logs = RunLogs(folder, ranks, attempt)
+    events = _EventLines(RunEvents(folder, Workspace(workspace_uri).local_path("ledger"), ranks, attempt))
+    if not any(attempts_of(folder)):
+        raise ConfigError(
+            "no attempt of this run has begun on this machine.",
+            where=str(folder),
+            advice="Ask on the machine that trained it; `headway status` shows what is known here.",
+        )
+    show, is_silent = _as_json if as_json else _Printer(), True
+    for line in _lines(folder, logs, events, tail, follow):
+        is_silent = False
+        show(line)
+    if is_silent and tail != 0:
+        by_ranks = f" by rank {' or '.join(map(str, ranks))}" if ranks else ""
+        when = "" if attempt is None else f" in attempt {attempt} at training"
+        print_line(f"headway: nothing was written{by_ranks}{when} in run {folder.name}.", sys.stderr)
+
+
+def _lines(folder: Path, logs: RunLogs, events: _EventLines, tail: int | None, follow: bool) -> Iterator[LogLine]:
+    is_over = not (follow and run_lock.is_at_work(folder))
+    there: Iterable[LogLine] = _merged(events, logs.read(is_over=is_over))
+    yield from there if tail is None else deque(there, maxlen=tail)
+    while not is_over:
+        time.sleep(FOLLOW_S)
+        # Asked before reading: what was written before the end is read after it.
+        is_over = not run_lock.is_at_work(folder)
+        yield from _merged(events, logs.read(is_over=is_over))
+
+
+def _merged(events: _EventLines, written: Iterable[LogLine]) -> Iterator[LogLine]:
+    """What happened comes before what was written of it at the same time."""
+    return heapq.merge(events.lines(), written, key=lambda line: line.unix_s)
+
+
+class _EventLines:
+    """The events of a run, as lines."""
+
+    def __init__(self, events: RunEvents) -> None:
+        self._events, self._words = events, EventFormatter()
+
+    def lines(self) -> Iterator[LogLine]:
+        """What has come since the last call."""
+        for event in self._events.read():
+            if text := " ".join(self._words(event).splitlines()):
+                yield LogLine(
+                    unix_s=event.unix_s,
+                    gang=event.gang,
+                    attempt=event.attempt,
+                    node=None,
+                    host="",
+                    rank=event.rank,
+                    stream="ledger",
+                    event=event.event["event"],
+                    text=text,
+                )
+
+
+def _asked(workspace_uri: str, run: str) -> RunStatus:
+    status = read_status(workspace_uri)
+    if run:
+        matching = runs_named(status, run)
+    else:
+        here = [each for each in status.runs if each.is_running and not each.is_remote]
+        matching = here or sorted(status.runs, key=_newest_first)[:1]
+    if len(matching) != 1:
+        known = ", ".join(each.run for each in status.runs) or "none"
+        named = f"{run!r} names" if run else "there are"
+        raise ConfigError(f"{named} {len(matching)} runs.", advice=f"Runs here: {known}.")
+    return matching[0]
+
+
+def _newest_first(status: RunStatus) -> float:
+    """By when it was trained: a champion is evaluated again beside each challenger."""
+    return -max((path.stat().st_mtime for path in entries(Path(status.folder) / "attempts")), default=0.0)
+
+
+def _as_json(line: LogLine) -> None:
+    print_json(dataclasses.asdict(line))
+
+
+class _Printer:
+    """A line a line: time, attempt, host and rank, then what was written; a colour a rank."""
+
+    def __init__(self) -> None:
+        self._console = plain_console()
+        self._gang = ""
+
+    def __call__(self, line: LogLine) -> None:
+        gang = f"{line.gang}, attempt {line.attempt}"
+        if gang != self._gang:
+            self._gang = gang
+            self._console.print(Text(f"── {gang} ──", style="bold"))
+        when = datetime.datetime.fromtimestamp(line.unix_s).strftime("%H:%M:%S.%f")[:-5]
+        text = Text(f"{when} {_source_of(line)} ", style=_style(line))
+        text.append("! " if line.stream == "stderr" else "  ")
+        text.append(plain_text.one_line(COLOUR.sub("", line.text)))
+        self._console.print(text)
+
+
+def _style(line: LogLine) -> str:
+    if line.event:
+        return "bold"
+    return "dim" if line.rank is None else COLOURS[line.rank % len(COLOURS)]
+
+
+def _source_of(line: LogLine) -> str:
+    if line.event:
+        return "headway"
+    where = f"{line.host or 'node'}/{line.node}"
+    return f"{where} {'agent' if line.stream == 'node' else 'rank ?' if line.rank is None else f'rank {line.rank}'}"

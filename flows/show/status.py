@@ -1,0 +1,377 @@
+"""`headway status`, `stop` and `profile`: what goes on in a workspace, and what a run that goes on is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import textwrap
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.text import Text
+
+from headway.data_contracts.store import plain_text, refs
+from headway.data_contracts.store.documents import Link, RunSpec, Sha256
+from headway.data_contracts.store.errors import ConfigError, IntegrityError
+from headway.data_contracts.store.places import all_named, entries
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.types.report_text import count
+from headway.flows.console.console import headed, plain_console
+from headway.flows.run.running_retrains import RunningRetrain, read_running, words
+from headway.flows.windows.holds import shown_hold
+from headway.tasks.core import lease_records
+from headway.tasks.ownership.pipeline_history import (
+    PIPELINES,
+    FailedRetrain,
+    FinishedRetrain,
+    Hold,
+    PipelineEvent,
+    read,
+)
+from headway.tasks.registry import decisions, model_refs
+from headway.training.checkpoint.layout import RESULT_NAME, committed_steps, step_of
+from headway.training.engine import profiling
+from headway.training.launch.base import run_lock, stop_request
+from headway.training.launch.base.retry_budget import RECORDS_NAME, AttemptRecord, AttemptRecords
+from headway.training.observe.ledger import Event, SpoolTail
+
+DOCUMENT = re.compile(r"([0-9a-f]{64})\.json")
+COPIED = ("card", "go on")
+"""Facts that a person copies."""
+MIN_WIDTH = 20
+
+
+class ModelStatus(BaseModel):
+    model: str
+    num_versions: int
+    champion: str | None
+    challenger: str | None
+    champion_since: str | None
+    reason: str
+    waits: str | None = None
+    """The version that waits for a person's approval."""
+
+
+class RunStatus(BaseModel):
+    run: str
+    pipeline: str
+    """Empty where the run's document is gone."""
+    is_running: bool
+    owner: str
+    is_remote: bool = False
+    """Another machine has it, as far as this one's clock can tell."""
+    step: int | None
+    num_checkpoints: int
+    checkpoint_step: int | None = None
+    """Of the newest."""
+    finished: bool
+    folder: str
+    ended: str = ""
+    """Why its newest attempt ended, where that was not its last step."""
+    continued_by: str = ""
+    """The command that goes on."""
+
+
+class WaitingStatus(BaseModel):
+    """A pipeline whose windows close before its run is finished."""
+
+    pipeline: str
+    run: str
+    windows_cut: int
+    starving: bool
+    what: str
+
+
+class RequestStatus(BaseModel):
+    """A retrain that triggers asked for, and that no retrain has finished since."""
+
+    pipeline: str
+    why: str
+    requested_at: str
+    """ISO 8601, in UTC."""
+
+
+class Status(BaseModel):
+    workspace: str
+    models: list[ModelStatus]
+    runs: list[RunStatus]
+    waiting: list[WaitingStatus] = []
+    requested: list[RequestStatus] = []
+    held: list[Hold] = []
+    failed: list[FailedRetrain] = []
+    """Of each pipeline whose newest retrain to end by itself failed."""
+    finished: list[FinishedRetrain] = []
+    """The newest of each pipeline's retrains that came to its end."""
+    running: list[RunningRetrain] = []
+    """On this machine, whatever stage they are in."""
+
+
+def read_status(workspace_uri: str) -> Status:
+    """Raises `EnvironmentProblem`: there is no workspace, or it cannot be used."""
+    workspace = Workspace.existing(workspace_uri)
+    models = [_model(workspace, name) for name in workspace.names("refs/models")]
+    here = {path.name for path in entries(workspace.local_root / "runs")}
+    documents = (DOCUMENT.fullmatch(name) for name in workspace.names(f"documents/{RunSpec.kind}"))
+    described = {name[1][:16]: name[1] for name in documents if name}
+    there = {name for top in ("runs", lease_records.OWNERS) for name in workspace.names(top)}
+    runs = [_run(workspace, name, described.get(name)) for name in sorted(here | there)]
+    history = [_history_of(workspace, name) for name in workspace.names(f"refs/{PIPELINES}")]
+    asks = [now.requested for now in history if now.requested is not None]
+    return Status(
+        workspace=workspace.uri,
+        models=models,
+        runs=runs,
+        waiting=[_waiting(now) for now in history if now.windows_cut],
+        requested=[RequestStatus(pipeline=ask.pipeline, why=ask.why, requested_at=ask.requested_at) for ask in asks],
+        held=[now.hold for now in history if now.hold is not None],
+        failed=[now.failed for now in history if now.failed is not None],
+        finished=[now.finished for now in history if now.finished is not None],
+        running=read_running(workspace),
+    )
+
+
+def _history_of(workspace: Workspace, pipeline: str) -> PipelineEvent:
+    """Damage holds a pipeline, and hides all else."""
+    with contextlib.suppress(IntegrityError):
+        return read(workspace, pipeline)
+    return PipelineEvent(pipeline=pipeline, hold=shown_hold(workspace, pipeline))
+
+
+def _waiting(now: PipelineEvent) -> WaitingStatus:
+    fields = {name: getattr(now, name) for name in ("pipeline", "run", "windows_cut", "starving")}
+    return WaitingStatus(**fields, what=now.cut)
+
+
+def _model(workspace: Workspace, name: str) -> ModelStatus:
+    champion = refs.current(workspace, model_refs.alias_ref(name, "champion"))
+    challenger = refs.current(workspace, model_refs.alias_ref(name, "challenger"))
+    return ModelStatus(
+        model=name,
+        num_versions=len({entry.target for entry in model_refs.versions(workspace, name)}),
+        champion=None if champion is None else model_refs.version_of(workspace, name, champion.target),
+        challenger=None if challenger is None else model_refs.version_of(workspace, name, challenger.target),
+        champion_since=None if champion is None else champion.moved_at,
+        reason="" if champion is None else champion.reason,
+        waits=decisions.awaiting(workspace, name),
+    )
+
+
+def _run(workspace: Workspace, name: str, described: Sha256 | None) -> RunStatus:
+    """What this machine knows of a run, and what of it was published by any.
+
+    Args:
+        described: the run's whole digest, if its document is there.
+    """
+    folder = workspace.local_path(f"runs/{name}")
+    here = run_lock.holder_of(folder)
+    finished = workspace.exists(f"runs/{name}/{RESULT_NAME}")
+    there = None if workspace.is_local or here or finished else lease_records.remote_owner(workspace, name)
+    owner = here or there
+    kept = set(committed_steps(folder / "checkpoints"))
+    if not workspace.is_local:
+        published = workspace.names(f"runs/{name}/checkpoints")
+        kept |= {step for step in map(step_of, published) if step is not None}
+    newest = None if run_lock.is_at_work(folder) else newest_attempt(folder)
+    is_open = newest is not None and newest.state != "done"
+    return RunStatus(
+        run=name,
+        pipeline=_pipeline(workspace, described),
+        is_running=owner is not None,
+        owner=owner or "",
+        is_remote=there is not None,
+        step=max([*(int(event["step"]) for event in _steps(folder)), *kept], default=None),
+        num_checkpoints=len(kept),
+        checkpoint_step=max(kept, default=None),
+        finished=finished,
+        folder=str(folder),
+        ended=newest.failure.what if newest is not None and is_open else "",
+        continued_by=_continued_by(newest, name, is_resumable=described is not None and not finished)
+        if newest is not None and is_open
+        else "",
+    )
+
+
+def newest_attempt(folder: Path) -> AttemptRecord | None:
+    """Of the run's training, verification, evaluation or export, whichever began last."""
+    records = [record for path in all_named(RECORDS_NAME, folder) for record in AttemptRecords(path.parent).all()]
+    return max(records, key=lambda record: record.start_unix_s, default=None)
+
+
+def _continued_by(attempt: AttemptRecord, run: str, *, is_resumable: bool) -> str:
+    """The command that goes on with the run, whatever became of its pipeline's files since.
+
+    A retrain does only while data, code and configuration are what they were; else it begins another run.
+
+    Args:
+        is_resumable: its training is not finished, and what it was begun with is on record.
+    """
+    typed = shlex.split(attempt.continued_by)
+    if "retrain" not in typed or not is_resumable:
+        return attempt.continued_by
+    place = typed.index("retrain")
+    # Nothing waits for a window that goes on by hand.
+    options = [each for each in typed[place + 2 :] if each != "--in-window"]
+    return shlex.join([*typed[:place], "resume", run, "--pipeline", *typed[place + 1 : place + 2], *options])
+
+
+def _pipeline(workspace: Workspace, run: Sha256 | None) -> str:
+    with contextlib.suppress(IntegrityError):
+        return "" if run is None else workspace.load(Link(kind=RunSpec.kind, sha256=run), RunSpec).pipeline
+    return ""
+
+
+def _steps(folder: Path) -> Iterator[Event]:
+    written = (attempt / "ledger" / "rank-0.jsonl" for attempt in entries(folder / "attempts"))
+    spools = [spool for spool in written if spool.exists()]
+    return (event for spool in spools[-1:] for event in SpoolTail(spool).stream() if event["event"] == "step")
+
+
+def runs_named(status: Status, name: str) -> list[RunStatus]:
+    """Those whose id begins so, and those that a flow run of this id trained: an alert shows no other."""
+    trained: set[str] = set()
+    with contextlib.suppress(ValueError):
+        spool = Workspace(status.workspace).local_path(f"ledger/{uuid.UUID(name)}/flow.jsonl")
+        trained = {Path(event["path"]).name for event in SpoolTail(spool).stream() if event["event"] == "run.folder"}
+    return [run for run in status.runs if run.run in trained or run.run.startswith(name)]
+
+
+def request_stop(workspace_uri: str, run: str, reason: str) -> str:
+    """Leave the request where the run's owner finds it.
+
+    Raises:
+        ConfigError: no such run going on, or several that begin so.
+    """
+    requested = _running_folder(workspace_uri, run)
+    stop_request.request_stop(Path(requested.folder), reason or "asked by `headway stop`")
+    return f"{requested.run} is asked to keep a checkpoint and end; the same retrain continues it."
+
+
+def request_profile(workspace_uri: str, run: str, num_steps: int) -> str:
+    """Leave the request where the run's ranks find it.
+
+    Raises:
+        ConfigError: no such run going on, or several that begin so.
+    """
+    requested = _running_folder(workspace_uri, run)
+    traces = profiling.request_profile(Path(requested.folder), num_steps=num_steps)
+    return (
+        f"{requested.run} was asked to trace its next {count(num_steps, 'step')}, or those that are left. Each rank "
+        f"writes one, for chrome://tracing or ui.perfetto.dev:\n{requested.folder}/{traces}"
+    )
+
+
+def _running_folder(workspace_uri: str, run: str) -> RunStatus:
+    """The one run that goes on and begins so."""
+    status = read_status(workspace_uri)
+    named = runs_named(status, run)
+    matching = [each for each in named if each.is_running]
+    if len(matching) != 1:
+        known = f"Going on: {', '.join(each.run for each in status.runs if each.is_running) or 'none'}."
+        over = [each for each in named if not each.is_running]
+        if not matching and len(over) == 1:
+            raise _over(over[0], known)
+        raise ConfigError(f"{run!r} names {len(matching)} runs that are going on.", advice=known)
+    if matching[0].is_remote:
+        raise ConfigError(f"run {matching[0].run} goes on elsewhere ({matching[0].owner}).", advice="Ask for it there.")
+    return matching[0]
+
+
+def _over(run: RunStatus, is_running: str) -> ConfigError:
+    """What who asks something of a run is told, if it goes on no more."""
+    where = "before its first step" if run.step is None else f"at step {run.step:,}"
+    why = f": {run.ended}" if run.ended else "."
+    again = f"`{run.continued_by}` goes on with it. " if run.continued_by else ""
+    what = f"run {run.run} {'is finished' if run.finished else 'has ended'}, {where}{why}"
+    return ConfigError(what, where=run.folder, advice=f"{again}{is_running}")
+
+
+def print_status(status: Status, console: Console | None = None) -> None:
+    """A name a line, what is known of it below, so that 80 columns are enough."""
+    console = console or plain_console()
+    console.print(f"workspace  {status.workspace}\n")
+    for model in status.models:
+        _print_entry(console, f"{model.model}  {count(model.num_versions, 'version')}", _model_facts(model))
+    if not status.models:
+        console.print("no models yet")
+    finished = {retrain.pipeline: f"finished {retrain.finished_at} on {retrain.host}" for retrain in status.finished}
+    for failure in status.failed:
+        stage = f" in stage {failure.stage}" if failure.stage else ""
+        _print_entry(
+            console,
+            f"{failure.pipeline}  FAILED{stage}",
+            _failure_facts(failure, finished.pop(failure.pipeline, "none on record has finished")),
+        )
+    for name, when in finished.items():
+        _print_entry(console, f"{name}  retrains", {"last": when})
+    for hold in status.held:
+        _print_entry(console, f"{hold.pipeline}  HELD", {"by": hold.by, "why": hold.why, "since": hold.since})
+    for ask in status.requested:
+        _print_entry(console, f"{ask.pipeline}  retrain asked for", {"why": ask.why, "since": ask.requested_at})
+    for retrain in status.running:
+        _print_entry(console, f"{retrain.pipeline}  RUNNING", words(retrain, time.time()))
+    console.print()
+    at_stage = {retrain.run: retrain.stage for retrain in status.running if retrain.run}
+    for run in status.runs:
+        trained = f"trained, in stage {at_stage[run.run]}" if at_stage.get(run.run) else "finished"
+        state = "going on" if run.is_running else trained if run.finished else "unfinished"
+        _print_entry(console, f"{run.run}  {state}", _run_facts(run))
+    if not status.runs:
+        console.print("no runs yet")
+    for pipeline in status.waiting:
+        state = "STARVING" if pipeline.starving else "goes on in its next window"
+        console.print()
+        _print_entry(console, f"{pipeline.pipeline}  {state}", {"windows": f"{pipeline.what}."})
+
+
+def _model_facts(model: ModelStatus) -> dict[str, str]:
+    champion = "none" if model.champion is None else f"v{model.champion} since {model.champion_since}"
+    # A version that won is both; of the two it is what matters.
+    has_won = model.challenger is not None and model.challenger == model.champion
+    challenger = "" if has_won else "none" if model.challenger is None else f"v{model.challenger}"
+    waits = "" if model.waits is None else f"v{model.waits}, for `headway promote` or `headway refuse`"
+    return {"champion": champion, "why": model.reason, "challenger": challenger, "waits": waits}
+
+
+def _failure_facts(failure: FailedRetrain, finished: str) -> dict[str, str]:
+    return {
+        "at": f"{failure.failed_at} on {failure.host}",
+        "what": failure.failure.what_and_where,
+        "to do": failure.failure.advice,
+        "card": failure.card,
+        "last": finished,
+    }
+
+
+def _run_facts(run: RunStatus) -> dict[str, str]:
+    step = "none yet" if run.step is None else f"{run.step:,}"
+    newest = "" if run.checkpoint_step is None else f", the newest of step {run.checkpoint_step:,}"
+    return {
+        "pipeline": run.pipeline,
+        "step": f"{step}, {count(run.num_checkpoints, 'checkpoint')}{newest}",
+        "owner": run.owner,
+        "ended": run.ended,
+        "go on": run.continued_by,
+    }
+
+
+def _print_entry(console: Console, title: str, facts: dict[str, str]) -> None:
+    """Facts are folded at spaces alone, and what is copied not at all, so that paths stay in one piece."""
+    console.print(headed(title))
+    message = {name: plain_text.lines(fact) for name, fact in facts.items() if fact}
+    indent = max(map(len, message), default=0) + 4
+    width = max(console.width - indent, MIN_WIDTH)
+    for name, fact in message.items():
+        lines = [
+            part for line in fact.splitlines() for part in ([line] if name in COPIED else _folded(line, width)) or [""]
+        ]
+        for number, line in enumerate(lines):
+            console.print(Text(f"{f'  {name}' if number == 0 else '':<{indent}}{line}"), soft_wrap=True)
+
+
+def _folded(line: str, width: int) -> list[str]:
+    return textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,40 @@
+"""The names that a project writes against; a test freezes them. Ranks carry those that they may import."""
+
+from __future__ import annotations
+
+PLACES = {
+    "Frozen": ("headway.data_contracts.store.documents", "Frozen"),
+    "PayloadColumn": ("headway.data_contracts.store.documents", "PayloadColumn"),
+    "ConfigError": ("headway.data_contracts.store.errors", "ConfigError"),
+    "ContractViolation": ("headway.data_contracts.store.errors", "ContractViolation"),
+    "DataError": ("headway.data_contracts.store.errors", "DataError"),
+    "EncodingRefused": ("headway.data_contracts.store.errors", "EncodingRefused"),
+    "EnvironmentProblem": ("headway.data_contracts.store.errors", "EnvironmentProblem"),
+    "HeadwayError": ("headway.data_contracts.store.errors", "HeadwayError"),
+    "IntegrityError": ("headway.data_contracts.store.errors", "IntegrityError"),
+    "NotReproduced": ("headway.data_contracts.store.errors", "NotReproduced"),
+    "OutsideWindow": ("headway.data_contracts.store.errors", "OutsideWindow"),
+    "PipelineHeld": ("headway.data_contracts.store.errors", "PipelineHeld"),
+    "PromotionRefused": ("headway.data_contracts.store.errors", "PromotionRefused"),
+    "RegistryError": ("headway.data_contracts.store.errors", "RegistryError"),
+    "RunBusy": ("headway.data_contracts.store.errors", "RunBusy"),
+    "RunStopped": ("headway.data_contracts.store.errors", "RunStopped"),
+    "TrainingFailed": ("headway.data_contracts.store.errors", "TrainingFailed"),
+    "load_table_model": ("headway.flows.python_api", "load_table_model"),
+    "load_text_model": ("headway.flows.python_api", "load_text_model"),
+    "retrain": ("headway.flows.python_api", "retrain"),
+    "Encoder": ("headway.training.data.encode.custom_encoder", "CustomEncoder"),
+    "EncoderMetadata": ("headway.training.data.encode.custom_encoder", "EncoderMetadata"),
+    "EncoderState": ("headway.training.data.encode.custom_encoder", "EncoderState"),
+    "CustomEncoderFacts": ("headway.training.data.encode.custom_encoder", "CustomEncoderFacts"),
+    "ImageShape": ("headway.training.config.shapes", "ImageShape"),
+    "CustomShape": ("headway.training.config.shapes", "CustomShape"),
+    "TabularNumberShape": ("headway.training.config.shapes", "TabularNumberShape"),
+    "TabularShape": ("headway.training.config.shapes", "TabularShape"),
+    "TokenShape": ("headway.training.config.shapes", "TokenShape"),
+    "Parallelizable": ("headway.training.recipes.protocol", "Parallelizable"),
+    "Losses": ("headway.training.recipes.protocol", "Losses"),
+    "FlopCounter": ("headway.training.recipes.protocol", "FlopCounter"),
+    "Recipe": ("headway.training.recipes.protocol", "Recipe"),
+}
+"""Module, and name there, of each public name."""

@@ -1,0 +1,211 @@
+"""Checkpoints between this machine and a remote workspace: behind the training up, and down before it begins.
+
+Ranks write and verify on this machine's disk alone. What they commit is published by the flow, manifest last, while
+they train on; so another machine continues from the newest good checkpoint when this one is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any
+
+from headway.data_contracts.store.documents import CheckpointManifest, Link
+from headway.data_contracts.store.errors import HeadwayError, IntegrityError, Superseded
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.regular_files import read_regular
+from headway.training.checkpoint.layout import (
+    MANIFEST_NAME,
+    RESULT_NAME,
+    SEAL_NAME,
+    checkpoint_path,
+    committed_steps,
+    directory_name,
+    seal,
+    step_of,
+    stored_files,
+)
+from headway.training.observe.ledger import Ledger
+
+POLL_EVERY_S = 1.0
+
+
+class CheckpointCarrier:
+    """Used as a context manager around training; does nothing where the workspace is a folder.
+
+    Leaving it in peace publishes the rest and the run's result, or raises; leaving it by an error publishes what it
+    can and lets the error travel on.
+
+    Args:
+        run_folder: the run's own, in the workspace and on the local side.
+        require_owned: called before each file is published or removed; raises `Superseded` where the run is another
+            machine's.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        run_folder: str,
+        run: Link,
+        ledger: Ledger,
+        require_owned: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._workspace, self._run_folder, self._run, self._ledger = workspace, run_folder, run, ledger
+        self._require_owned = require_owned
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="checkpoint-carrier", daemon=True)
+        self._published: set[int] = set()
+        self._bad: set[int] = set()
+        self._untold: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
+
+    def __enter__(self) -> CheckpointCarrier:
+        if not self._workspace.is_local:
+            with self._ledger.span("checkpoints.fetch") as fields:
+                fields["step"] = self._fetch_newest()
+            self.emit_pending()
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if self._workspace.is_local:
+            return
+        self._ended.set()
+        with self._ledger.span("checkpoints.publish"):
+            self._thread.join()
+            try:
+                self._publish_new()
+                if self._workspace.local_path(f"{self._run_folder}/{RESULT_NAME}").exists():
+                    self._require_owned()
+                    self._workspace.publish_tree(self._run_folder, RESULT_NAME)
+            except (HeadwayError, OSError) as error:
+                self._note("checkpoints.unpublished", message=str(error))
+                if kind is None:
+                    raise
+            finally:
+                self.emit_pending()
+
+    def emit_pending(self) -> None:
+        """Write down what happened since; from the flow's own thread, as those who listen to its ledger expect."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                name, fields = self._untold.get_nowait()
+                self._ledger.event(name, **fields)
+
+    def _note(self, event: str, **fields: Any) -> None:
+        self._untold.put((event, fields))
+
+    def _follow(self) -> None:
+        while not self._ended.wait(POLL_EVERY_S):
+            try:
+                self._publish_new()
+            except (HeadwayError, OSError) as error:
+                # Training goes on: the next checkpoint is another chance, and the end of training the last.
+                self._note("checkpoints.unpublished", message=str(error))
+                if isinstance(error, Superseded):
+                    return
+
+    def _publish_new(self) -> None:
+        here = self._steps_here()
+        # The newest first: it is the one that another machine would want.
+        for step in sorted(set(here) - self._published - self._bad, reverse=True):
+            if self._published and step < max(self._published):
+                break
+            if self._publish(step):
+                self._published.add(step)
+                self._discard_expired(step)
+
+    def _publish(self, step: int) -> bool:
+        """Every file by its digest, seal and manifest last; False when retention took it away meanwhile."""
+        folder = checkpoint_path(self._run_folder, step)
+        try:
+            started = time.perf_counter()
+            files = stored_files(folder, self._manifest_here(folder))
+            for file in files:
+                self._require_owned()
+                self._workspace.publish_expected(file)
+        except FileNotFoundError:
+            return False
+        except IntegrityError as error:
+            self._bad.add(step)
+            self._note("checkpoint.damaged", step=step, message=str(error))
+            return False
+        size_bytes, took_s = sum(file.size_bytes for file in files), time.perf_counter() - started
+        # No span: it runs beside the training and costs the run no time of its own.
+        self._note("checkpoint.published", step=step, size_bytes=size_bytes, took_s=round(took_s, 3))
+        return True
+
+    def _discard_expired(self, newest: int) -> None:
+        """What retention deleted here goes there too, its manifest first, once a newer one is safe."""
+        kept = self._steps_here()
+        for step in self._steps_there():
+            if step < min([newest, *kept]):
+                folder = checkpoint_path(self._run_folder, step)
+                names = self._workspace.names(folder)
+                for name in sorted(names, key=lambda name: name != MANIFEST_NAME):
+                    self._require_owned()
+                    self._workspace.remove(f"{folder}/{name}")
+
+    def _fetch_newest(self) -> int | None:
+        """The newest published good checkpoint, and the result, unless this machine is as far."""
+        here = self._steps_here()
+        for step in reversed(self._steps_there()):
+            if here and here[-1] >= step:
+                return None
+            if self._fetch(step):
+                self._published.add(step)
+                self._fetch_result()
+                return step
+        return None
+
+    def _fetch(self, step: int) -> bool:
+        folder = checkpoint_path(self._run_folder, step)
+        try:
+            manifest = self._manifest_there(folder)
+            self._workspace.fetch_all(stored_files(folder, manifest))
+        except IntegrityError as error:
+            self._note("checkpoint.damaged", step=step, message=str(error))
+            shutil.rmtree(self._workspace.local_path(folder), ignore_errors=True)
+            return False
+        return True
+
+    def _fetch_result(self) -> None:
+        path = self._workspace.local_path(f"{self._run_folder}/{RESULT_NAME}")
+        data = self._workspace.read_if_there(f"{self._run_folder}/{RESULT_NAME}")
+        if data is not None and not path.exists():
+            path.write_bytes(data)
+
+    def _manifest_here(self, folder: str) -> CheckpointManifest:
+        data = read_regular(self._workspace.local_path(f"{folder}/{MANIFEST_NAME}"))
+        return self._checked(folder, data, read_regular(self._workspace.local_path(f"{folder}/{SEAL_NAME}")))
+
+    def _manifest_there(self, folder: str) -> CheckpointManifest:
+        return self._checked(
+            folder, self._workspace.read(f"{folder}/{MANIFEST_NAME}"), self._workspace.read(f"{folder}/{SEAL_NAME}")
+        )
+
+    def _checked(self, folder: str, data: bytes, sealed: bytes) -> CheckpointManifest:
+        where = f"{folder}/{MANIFEST_NAME}"
+        manifest = CheckpointManifest.from_bytes(data, where=where)
+        if seal(manifest) != sealed or manifest.to_bytes() != data:
+            raise IntegrityError("its bytes differ from the digest beside it.", where=where)
+        if manifest.run != self._run or directory_name(manifest.step) != folder.rpartition("/")[2]:
+            raise IntegrityError("it belongs to another run or step.", where=where)
+        return manifest
+
+    def _steps_here(self) -> list[int]:
+        return committed_steps(self._workspace.local_path(f"{self._run_folder}/checkpoints"))
+
+    def _steps_there(self) -> list[int]:
+        """Steps that seem to be published: whether a manifest is there is asked of the object itself."""
+        return sorted(_steps(self._workspace.names(f"{self._run_folder}/checkpoints")))
+
+
+def _steps(names: Iterator[str] | list[str]) -> Iterator[int]:
+    return (step for step in map(step_of, names) if step is not None)

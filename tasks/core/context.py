@@ -1,0 +1,61 @@
+"""What every task of one flow run shares: where it writes, what it remembers, and whom it tells."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.tables.digest_cache import DigestCache
+from headway.tasks.core.devices import Devices, UnlimitedDevices
+from headway.training.launch.base.stop_request import NEVER, StopRequest
+from headway.training.observe.ledger import Ledger
+
+
+@dataclass(slots=True)
+class CurrentWork:
+    """What the flow run is at."""
+
+    run: str = ""
+    """Named as its folder is; empty until one is described or carried on."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedRuns:
+    """Those that no other flow run may work on until this one ends; see `run_locks`."""
+
+    runs: set[str] = field(default_factory=set)
+    held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunContext:
+    pipeline: str
+    workspace: Workspace
+    base: Path
+    """The pipeline file's folder: relative paths in it start here, and a user's recipe is found here."""
+    ledger: Ledger
+    digests: DigestCache
+    scratch: Path
+    """A local folder that goes with the flow run."""
+    budget_scope: str
+    """One retry budget for all attempts that serve the same flow run."""
+    started_unix_s: float = 0.0
+    """When the flow run did."""
+    may_promote: bool = True
+    may_register: bool = True
+    stop: StopRequest = NEVER
+    """Until when the flow run may go on."""
+    devices: Devices = field(default_factory=UnlimitedDevices)
+    """What ranks occupy."""
+    at: CurrentWork = field(default_factory=CurrentWork)
+    owned: OwnedRuns = field(default_factory=OwnedRuns)
+    wait_s: float | None = None
+    """How long a run that another process works on is waited for; None: not at all."""
+    continued_by: str = "headway retrain"
+    """The command that continues it."""
+
+    def require_time(self, doing: str) -> None:
+        """Raises `RunStopped` when the time is over."""
+        self.stop.require_time(doing, advice=f"`{self.continued_by}` continues it.")

@@ -1,0 +1,99 @@
+"""Gangs of ranks for a run: on its frozen code, told where this machine keeps what they share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from headway.data_contracts.store.documents import RunSpec
+from headway.data_contracts.store.places import LOCAL
+from headway.tasks.core.context import RunContext
+from headway.training.launch.base.gang import Gang, LaunchSpec, for_stepless_work
+from headway.training.launch.jobs.follow import Ended, Tolerable, Watched, follow, follow_all
+from headway.training.launch.supervise.launchers import scheduler_for
+from headway.training.launch.supervise.supervisor import supervise
+
+
+def gang_for(
+    context: RunContext,
+    spec: LaunchSpec,
+    run: RunSpec,
+    module: str,
+    run_dir: Path,
+    *arguments: str,
+    nodes: int = 1,
+    ranks_per_node: int = 1,
+    possible_nodes: frozenset[int] | None = None,
+) -> Gang:
+    """Ranks that import the run's frozen code first, whatever lies on disk now; their devices are taken.
+
+    Raises:
+        RunStopped: the time was over before they were free.
+    """
+    context.devices.take()
+    workspace = context.workspace
+    return Gang(
+        module=module,
+        arguments=("--workspace", workspace.uri, "--run-spec", run.sha256, "--run-dir", str(run_dir), *arguments),
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        possible_nodes=possible_nodes,
+        import_path=(str(workspace.fetch(run.code)),),
+        run_dir=run_dir,
+        stop=context.stop,
+        continued_by=context.continued_by,
+        environment={**({LOCAL: os.environ[LOCAL]} if LOCAL in os.environ else {}), **spec.loader.environment()},
+    )
+
+
+def run_to_completion(context: RunContext, spec: LaunchSpec, gang: Gang, poll: Callable[[], int | None]) -> None:
+    """Train under a supervisor of this flow's, or watch the one that a scheduler's job holds.
+
+    Raises:
+        TrainingFailed: the budget is spent, or a rank failed for good.
+        RunStopped: a stop was asked for.
+        EnvironmentProblem: the scheduler refused the job, or somebody watches the run already.
+    """
+    if spec.is_detached:
+        scheduler = scheduler_for(spec)
+        follow(scheduler, spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=poll)
+    else:
+        supervise(spec, gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=poll)
+
+
+def run_all_to_completion(
+    context: RunContext,
+    spec: LaunchSpec,
+    watched: Sequence[Watched],
+    *,
+    at_once: int,
+    tolerable: Tolerable,
+    ended: Ended,
+) -> None:
+    """Watch the jobs of several runs, of a detached launcher; see `follow_all`."""
+    follow_all(
+        scheduler_for(spec),
+        spec,
+        watched,
+        ledger=context.ledger,
+        budget_scope=context.budget_scope,
+        at_once=at_once,
+        tolerable=tolerable,
+        ended=ended,
+    )
+
+
+def run_stepless(
+    context: RunContext, spec: LaunchSpec, run: RunSpec, module: str, run_dir: Path, *arguments: str, ranks: int = 1
+) -> None:
+    """Run ranks without steps, on one node, to their end.
+
+    Raises:
+        TrainingFailed: the budget is spent, or a rank failed for good.
+        RunStopped: a stop was asked for.
+    """
+    gang = gang_for(context, spec, run, module, run_dir, *arguments, ranks_per_node=ranks)
+    supervise(
+        for_stepless_work(spec), gang, ledger=context.ledger, budget_scope=context.budget_scope, poll=lambda: None
+    )

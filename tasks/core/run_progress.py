@@ -1,0 +1,79 @@
+"""How far a run's training is, from what its ranks write down: steps, pace, and when it should be done."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.data_contracts.store.places import entries
+from headway.data_contracts.store.regular_files import open_regular
+from headway.training.observe.ledger import Event
+
+TAIL_BYTES = 256 << 10
+"""Of a rank's spool: some hundred steps, however long the run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunProgress:
+    attempt: int = 0
+    """0 before the first."""
+    step: int | None = None
+    """The newest of this attempt."""
+    step_unix_s: float | None = None
+    """When it was done."""
+    step_s: float | None = None
+    """Wall time a step, over the newest of them."""
+
+    def eta_s(self, max_steps: int, now_unix_s: float) -> float | None:
+        """Seconds until the last step at this pace; None where there is no pace yet."""
+        if self.step is None or self.step_s is None or self.step_unix_s is None:
+            return None
+        return max((max_steps - self.step) * self.step_s - max(now_unix_s - self.step_unix_s, 0.0), 0.0)
+
+    def __str__(self) -> str:
+        if not self.attempt:
+            return "before its first attempt"
+        return f"attempt {self.attempt}, {'before its first step' if self.step is None else f'step {self.step:,}'}"
+
+
+def read_progress(run_dir: Path) -> RunProgress:
+    """Of the newest attempt at training."""
+    attempts = [path for path in entries(run_dir / "attempts") if path.name.isdigit()]
+    newest = max(attempts, key=lambda path: int(path.name), default=None)
+    if newest is None:
+        return RunProgress()
+    steps = read_steps(newest / "ledger" / "rank-0.jsonl")
+    if not steps:
+        return RunProgress(attempt=int(newest.name))
+    ends = [float(event["unix_s"]) + float(event.get("duration_s", 0.0)) for event in steps]
+    step_s = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else float(steps[-1].get("duration_s", 0.0))
+    return RunProgress(
+        attempt=int(newest.name), step=int(steps[-1]["step"]), step_unix_s=ends[-1], step_s=max(step_s, 0.0)
+    )
+
+
+def read_steps(spool: Path) -> list[Event]:
+    """The newest steps that a rank wrote down, oldest first."""
+    return [event for event in _tail(spool) if event.get("event") == "step"]
+
+
+def _tail(spool: Path) -> list[Event]:
+    """The newest whole lines."""
+    try:
+        with open_regular(spool) as stream:
+            size_bytes = stream.seek(0, os.SEEK_END)
+            stream.seek(max(size_bytes - TAIL_BYTES, 0))
+            lines = stream.read().split(b"\n")
+    except OSError:
+        return []
+    found: list[Event] = []
+    for line in lines[1 if size_bytes > TAIL_BYTES else 0 : -1]:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict):
+            found.append(event)
+    return found

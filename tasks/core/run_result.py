@@ -1,0 +1,54 @@
+"""What a finished run left behind: its result, and its last checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headway.data_contracts.store.digests import sha256_bytes
+from headway.data_contracts.store.documents import CheckpointManifest, Link, StoredFile
+from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.strict_json import MAX_RECORD_BYTES
+from headway.tasks.core.context import RunContext
+from headway.training.checkpoint.layout import RESULT_NAME, RunResult, checkpoint_path, run_folder, stored_files
+
+
+def result_path(run: Link) -> str:
+    return f"{run_folder(run)}/{RESULT_NAME}"
+
+
+def read_result(workspace: Workspace, run: Link) -> RunResult:
+    """Raises `IntegrityError`: the run has no result of its own that reads as it was written."""
+    where = result_path(run)
+    try:
+        return RunResult.parse(workspace.read(where, MAX_RECORD_BYTES), run)
+    except ValueError as error:
+        raise IntegrityError("not a readable result.", where=where, advice="Delete it and run again.") from error
+
+
+def final_checkpoint(context: RunContext, run: Link) -> tuple[str, CheckpointManifest]:
+    """The workspace folder and manifest of the run's last checkpoint.
+
+    Raises:
+        IntegrityError: the run has no result, or its manifest was altered.
+    """
+    result = read_result(context.workspace, run)
+    folder = checkpoint_path(run_folder(run), result.step)
+    data = context.workspace.read(f"{folder}/manifest.json")
+    manifest = CheckpointManifest.from_bytes(data, where=f"{folder}/manifest.json")
+    if manifest.sha256 != result.manifest_sha256:
+        raise IntegrityError("the manifest is not the one the run ended with.", where=f"{folder}/manifest.json")
+    return folder, manifest
+
+
+def checkpoint_here(workspace: Workspace, folder: str, manifest: CheckpointManifest) -> Path:
+    """A checkpoint's folder on this machine, fetched if it is not there."""
+    workspace.fetch_all(stored_files(folder, manifest))
+    return workspace.local_path(folder)
+
+
+def result_files(context: RunContext, run: Link) -> tuple[StoredFile, ...]:
+    folder, manifest = final_checkpoint(context, run)
+    data = context.workspace.read(result_path(run))
+    result = StoredFile(path=result_path(run), size_bytes=len(data), sha256=sha256_bytes(data))
+    return (*stored_files(folder, manifest), result)

@@ -1,0 +1,169 @@
+"""The one idea that gives caching, idempotent retries, lineage and proof: look the key up, else make and record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial, update_wrapper, wraps
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from headway.data_contracts.store import stages
+from headway.data_contracts.store.documents import Document, Link, StoredFile
+from headway.data_contracts.store.errors import IntegrityError, RunBusy, RunStopped
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.retry_policy import is_transient
+from headway.tasks.core.run_locks import lock_run, wait_for_other
+from headway.tasks.core.stopped import raised_if_stopped, stopped_state
+
+if TYPE_CHECKING:
+    from prefect import State, Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Stage(Generic[P, R]):
+    """A plain function, `fn`, that a flow calls as a task of Prefect's, whose first argument is the run's context.
+
+    Prefect is loaded by the first such call: whoever looks into a workspace, or proves a model, does without.
+    """
+
+    def __init__(self, fn: Callable[P, R], *, name: str, task_run_name: str) -> None:
+        self.fn, self._name, self._task_run_name = _with_span(fn, name), name, task_run_name
+        update_wrapper(self, fn)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        # What Prefect does beside the function has a name in the account of time: all that no span inside it covers.
+        with _context_in(args).ledger.span("prefect", task=self._name):
+            return raised_if_stopped(self._task(*args, **kwargs))
+
+    @cached_property
+    def _task(self) -> Task[P, R | State[RunStopped]]:
+        from prefect import Task
+        from prefect.cache_policies import NO_CACHE
+
+        return Task(
+            _completing(self.fn),
+            name=self._name,
+            task_run_name=self._task_run_name,
+            # Prefect's cache knows nothing of the bytes a result stands on; ours re-checks them.
+            cache_policy=NO_CACHE,
+            persist_result=False,
+            retries=2,
+            retry_delay_seconds=[1, 5],
+            retry_condition_fn=is_transient,
+        )
+
+
+def _with_span(fn: Callable[P, R], name: str) -> Callable[P, R]:
+    @wraps(fn)
+    def spanned(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _context_in(args).ledger.span("task", task=name):
+            return fn(*args, **kwargs)
+
+    return spanned
+
+
+def _completing(fn: Callable[P, R]) -> Callable[P, R | State[RunStopped]]:
+    """Prefect would show who yields to a window's end as failed, with an error in the log."""
+
+    @wraps(fn)
+    def completing(*args: P.args, **kwargs: P.kwargs) -> R | State[RunStopped]:
+        try:
+            return fn(*args, **kwargs)
+        except RunStopped as stopped:
+            return stopped_state(stopped)
+
+    return completing
+
+
+def _context_in(args: tuple[object, ...]) -> RunContext:
+    context = args[0]
+    assert isinstance(context, RunContext)
+    return context
+
+
+def stage_task(*, name: str, task_run_name: str) -> Callable[[Callable[P, R]], Stage[P, R]]:
+    return partial(Stage, name=name, task_run_name=task_run_name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageOutput:
+    """What a stage made: its document, and the workspace files that the document stands on."""
+
+    document: Document
+    files: tuple[StoredFile, ...] = ()
+    duration_s: float | None = None
+    """What it took, where that is not the call that made it."""
+    num_steps: int | None = None
+    """Training steps that were made in that time, where it is training: a run that was cut goes on with those left."""
+
+
+def find_or_make(
+    context: RunContext,
+    stage: str,
+    inputs: Mapping[str, Any],
+    make: Callable[[], StageOutput],
+    *,
+    shown: str = "",
+    span: str = "",
+    exclusive: bool = False,
+) -> Link:
+    """The document of a stage, found under the key of all its inputs or made now.
+
+    A record whose files are damaged is made again, and the ledger says what was wrong with it. Nothing is begun once
+    the flow run's time is over.
+
+    Args:
+        shown: what a person sees beside the stage's name.
+        span: another name in the ledger than `stage.<stage>`, for work that is not this run's own stage.
+        exclusive: made by one flow run at a time of those that are at the same run.
+
+    Raises:
+        RunBusy: another process works on the run, and is not waited for.
+        RunStopped: the time is over.
+    """
+    with context.ledger.span(span or f"stage.{stage}", shown=shown) as fields:
+        while True:
+            context.workspace.require_there()
+            found = _find_and_renew(context, stage, inputs)
+            fields["found"] = found is not None
+            if found is not None:
+                return found.document
+            context.require_time(f"stage {stage}")
+            try:
+                if exclusive and lock_run(context):
+                    continue  # another flow run may have made it just before
+                started = time.perf_counter()
+                made = make()
+                break
+            except RunBusy as busy:
+                wait_for_other(context, busy)
+        took_s = time.perf_counter() - started if made.duration_s is None else made.duration_s
+        link = context.workspace.publish_document(made.document)
+        steps = {} if made.num_steps is None else {"num_steps": made.num_steps}
+        stages.record(
+            context.workspace,
+            stage,
+            inputs,
+            link,
+            files=made.files,
+            provenance={"unix_s": time.time(), "duration_s": round(took_s, 3), "pipeline": context.pipeline, **steps},
+        )
+        return link
+
+
+def _find_and_renew(context: RunContext, stage: str, inputs: Mapping[str, Any]) -> stages.StageRecord | None:
+    found = find_intact(context, stage, inputs)
+    if found is not None and not context.workspace.renew(stages.record_path(stage, found.key)):
+        return None  # it was cleaned away meanwhile
+    return found
+
+
+def find_intact(context: RunContext, stage: str, inputs: Mapping[str, Any]) -> stages.StageRecord | None:
+    try:
+        return stages.find(context.workspace, stage, stages.stage_key(stage, inputs), context.digests)
+    except IntegrityError as error:
+        context.ledger.event("stage.damaged", stage=stage, message=str(error))
+        return None

@@ -1,0 +1,32 @@
+"""The stages of a retrain, and what they left behind, by when they did."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+
+from headway.data_contracts.store.errors import IntegrityError
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.stages import StageRecord
+
+STAGES = ("snapshot", "validate", "shard", "launch", "verify", "evaluate", "register")
+"""In the order in which they run."""
+
+
+def newest_record(
+    workspace: Workspace, stage: str, is_wanted: Callable[[StageRecord], bool] = lambda _: True
+) -> StageRecord | None:
+    """The wanted record made last; one that cannot be read, or does not say when, is passed over."""
+    records = []
+    for name in workspace.names(f"stages/{stage}"):
+        with contextlib.suppress(ValueError, IntegrityError):
+            record = StageRecord.model_validate(json.loads(workspace.read(f"stages/{stage}/{name}")))
+            if {"unix_s", "duration_s"} <= record.provenance.keys() and is_wanted(record):
+                records.append(record)
+    return max(records, key=lambda record: float(record.provenance["unix_s"]), default=None)
+
+
+def newest_record_of(workspace: Workspace, pipeline: str, stage: str) -> StageRecord | None:
+    """The record that this pipeline made last: what a stage takes says nothing of another pipeline's."""
+    return newest_record(workspace, stage, lambda record: record.provenance.get("pipeline") == pipeline)

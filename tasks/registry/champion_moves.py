@@ -1,0 +1,143 @@
+"""The champion moved by a person: promoted if the policy allows it, or back to what it was before.
+
+Whoever calls has verified the target. Each move is one entry of the champion's ref, made against the entry that was
+seen: of two that saw the same, one is refused and changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.documents import Link
+from headway.data_contracts.store.errors import ConfigError, PromotionRefused
+from headway.data_contracts.store.publication import Workspace
+from headway.data_contracts.store.refs import RefEntry
+from headway.tasks.registry import decisions, model_card, model_refs
+from headway.tasks.registry.champion import decide_promotion, set_champion, sync_mlflow_alias
+from headway.tasks.registry.model_versions import ModelVersions
+from headway.tasks.registry.promotion_decision import Decision
+from headway.tasks.registry.promotion_spec import PromotionSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChampionMove:
+    """A move that was made."""
+
+    entry: RefEntry
+    before: Link | None
+    decision: Decision | None = None
+
+
+def promote(
+    versions: ModelVersions, target: Link, *, why: str, by: str, policy: PromotionSpec, override: str = ""
+) -> ChampionMove:
+    """Make a registered model champion, if the policy says so, or against it with a reason.
+
+    Raises:
+        ConfigError: it is the champion, or was retired.
+        PromotionRefused: the policy says no; every failed check is named, and the card says so too.
+        RefConflict: another writer was first.
+    """
+    workspace, model = versions.context.workspace, versions.model
+    now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
+    version = versions.ensure(target)
+    if now is not None and now.target == target:
+        raise ConfigError(f"version {version} is the champion of {model!r} already.", where=workspace.uri)
+    # Asked here too: it may have been retired while it was verified.
+    model_refs.require_in_use(workspace, model, version, target)
+    evaluation = decisions.newest_evaluation(workspace, target, None if now is None else now.target)
+    decision = decide_promotion(
+        workspace, policy, target, evaluation, now, measure=True, approved=f"approved by {by}: {why}"
+    )
+    if not decision.promote and override:
+        decision = decision.model_copy(update={"override": override})
+    kept = decisions.record(workspace, decision, version=version, by=by)
+    if not decision.promote and not override:
+        model_card.attach(versions, target, version)
+        raise PromotionRefused(
+            f"the policy refuses version {version} of {model!r}: {decision.reason}.",
+            where=workspace.uri,
+            advice="Retrain with new data or another recipe, or say with --override why it shall be so all the same.",
+        )
+    detail = {"version": version, "how": "promote", "by": by, "decision": kept.sha256}
+    entry = set_champion(versions.context, model, target, expected=now, why=why, detail=detail)
+    _follow(versions, target)
+    return ChampionMove(entry=entry, before=None if now is None else now.target, decision=decision)
+
+
+def refuse(versions: ModelVersions, target: Link, *, why: str, by: str, policy: PromotionSpec) -> Decision:
+    """Write down that a person does not want a version for champion: no retrain promotes it until one approves of it.
+
+    Raises:
+        ConfigError: it is the champion.
+    """
+    workspace, model = versions.context.workspace, versions.model
+    now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
+    version = versions.ensure(target)
+    if now is not None and now.target == target:
+        raise ConfigError(
+            f"version {version} is the champion of {model!r}.",
+            where=workspace.uri,
+            advice="`headway rollback` moves it.",
+        )
+    evaluation = decisions.newest_evaluation(workspace, target, None if now is None else now.target)
+    decision = decide_promotion(workspace, policy, target, evaluation, now, refused=f"refused by {by}: {why}")
+    decisions.record(workspace, decision, version=version, by=by)
+    model_card.attach(versions, target, version)
+    return decision
+
+
+def rollback(versions: ModelVersions, target: Link, *, expected: RefEntry, why: str, by: str) -> ChampionMove:
+    """Bring an earlier champion back.
+
+    Raises:
+        ConfigError: it was retired.
+        RefConflict: the champion is not `expected` any more; nothing was changed.
+    """
+    version = versions.ensure(target)
+    # Asked here too: it may have been retired while it was verified.
+    model_refs.require_in_use(versions.context.workspace, versions.model, version, target)
+    detail = {"version": version, "how": "rollback", "by": by}
+    entry = set_champion(versions.context, versions.model, target, expected=expected, why=why, detail=detail)
+    _follow(versions, target)
+    return ChampionMove(entry=entry, before=expected.target)
+
+
+def _follow(versions: ModelVersions, target: Link) -> None:
+    """MLflow after the ref: asked for by a person, the alias is set whoever moved it."""
+    model_card.attach(versions, target, versions.ensure(target))
+    sync_mlflow_alias(versions, "champion", take_over=True)
+
+
+def rollback_target(workspace: Workspace, model: str, version: str = "") -> tuple[RefEntry, Link]:
+    """Today's champion, and the one to go back to.
+
+    Args:
+        version: of an earlier champion; empty for the one before today's.
+
+    Raises:
+        ConfigError: there is none, or it was never champion.
+    """
+    model_refs.require_model(workspace, model)
+    history = refs.history(workspace, model_refs.alias_ref(model, "champion"))
+    if not history:
+        raise ConfigError(f"model {model!r} has no champion.", where=workspace.uri, advice="See `headway status`.")
+    now = history[-1]
+    if version:
+        _, _, target = model_refs.resolve(workspace, f"models:/{model}/{version}")
+        if target == now.target:
+            raise ConfigError(f"version {version} is the champion of {model!r} already.", where=workspace.uri)
+        if target not in {entry.target for entry in history}:
+            raise ConfigError(
+                f"version {version} of {model!r} was never champion.",
+                where=workspace.uri,
+                advice="`headway promote` asks the policy; `headway history` names the champions there were.",
+            )
+        return now, target
+    before = model_refs.previous_champion(model, history)
+    if before is None:
+        raise ConfigError(
+            f"model {model!r} had no champion before today's.", where=workspace.uri, advice="See `headway history`."
+        )
+    return now, before

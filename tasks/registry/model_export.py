@@ -1,0 +1,95 @@
+"""A checkpoint as an MLflow model that holds no pickle: a `torch.export` graph, and the source that serves it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from importlib.metadata import version
+from pathlib import Path
+
+import yaml
+
+from headway.data_contracts.store.digests import sha256_file
+from headway.data_contracts.store.documents import Registration, StoredFile
+from headway.data_contracts.store.errors import IntegrityError
+from headway.tasks.core.candidate import Candidate
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.gangs import run_stepless
+from headway.tasks.core.run_result import checkpoint_here
+from headway.tasks.registry import mlflow_store
+from headway.training.checkpoint.layout import run_folder
+from headway.training.graph_check import check
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.programs.export import GRAPH, INPUT_EXAMPLE, OUTPUT_EXAMPLE, WEIGHTS
+
+SERVED_BY = Path(__file__).with_name("served_graph.py")
+GRAPH_CHECK = Path(check.__file__).parent
+"""The package that `served_graph` imports."""
+ARTIFACTS, CODE = "artifacts", "code"
+"""Where MLflow's `pyfunc` puts a model's files, and packages that it imports."""
+
+
+def export_graph(context: RunContext, launch: LaunchSpec, candidate: Candidate) -> Path:
+    """Let one rank, on the run's frozen code, write the graph and its examples; returns their folder."""
+    workspace = context.workspace
+    run_dir = workspace.local_path(f"{run_folder(candidate.run.link)}/export")
+    run_dir.mkdir(parents=True, exist_ok=True)
+    checkpoint = checkpoint_here(workspace, candidate.folder, candidate.manifest)
+    arguments = ("--checkpoint", str(checkpoint), "--out", str(run_dir))
+    run_stepless(context, launch, candidate.run, "headway.training.programs.export", run_dir, *arguments)
+    return run_dir
+
+
+def registered_graph(registration: Registration) -> StoredFile:
+    """Raises `IntegrityError`: the registration names none."""
+    for file in registration.artifacts:
+        if file.path.endswith(f"/{ARTIFACTS}/{GRAPH}"):
+            return file
+    raise IntegrityError("no graph is registered.", where=registration.link.short)
+
+
+def save_model(exported: Path, lineage: dict[str, str], target: Path) -> None:
+    """Write an MLflow model folder around the graph in `exported`, with signature, input example, weights and lineage.
+
+    The folder's bytes are a function of graph, examples, weights and lineage alone, so that registering again after a
+    crash, or after damage, is the same registration.
+    """
+    mlflow_store.quiet_mlflow()
+    import mlflow.pyfunc
+    import numpy as np
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema, TensorSpec
+
+    given, made = (np.load(exported / name, allow_pickle=False) for name in (INPUT_EXAMPLE, OUTPUT_EXAMPLE))
+    inputs, outputs = (Schema([TensorSpec(array.dtype, (-1,) * array.ndim)]) for array in (given, made))
+    mlflow.pyfunc.save_model(
+        target,
+        python_model=str(SERVED_BY),
+        artifacts={"graph": str(exported / GRAPH)},
+        code_paths=[str(GRAPH_CHECK)],
+        model_config={"graph_sha256": sha256_file(exported / GRAPH)},
+        signature=ModelSignature(inputs=inputs, outputs=outputs),
+        input_example=given,
+        # Said, not inferred: inference starts a process and asks a package index.
+        pip_requirements=[f"{name}=={version(name).partition('+')[0]}" for name in ("mlflow", "numpy", "torch")],
+    )
+    for folder in (target, target / CODE / GRAPH_CHECK.name):
+        # Where Python keeps what it compiled, and looks first: with a file there it writes nothing into what is proved.
+        (folder / "__pycache__").write_bytes(b"")
+    shutil.copytree(exported / WEIGHTS, target / WEIGHTS)
+    (target / "lineage.json").write_text(json.dumps(lineage, indent=1, sort_keys=True) + "\n")
+    _describe(lineage, target)
+
+
+def _describe(lineage: dict[str, str], target: Path) -> None:
+    """Name the graph for `mlflow.pytorch` too, and take out what MLflow adds: a clock, a random id, this machine."""
+    path = target / "MLmodel"
+    description = yaml.safe_load(path.read_text())
+    description.pop("utc_time_created", None)
+    description["model_uuid"] = uuid.uuid5(uuid.NAMESPACE_OID, json.dumps(lineage, sort_keys=True)).hex
+    served = description["flavors"]["python_function"]
+    served["model_code_path"] = SERVED_BY.name
+    served["artifacts"] = {"graph": {"path": f"{ARTIFACTS}/{GRAPH}", "uri": f"{ARTIFACTS}/{GRAPH}"}}
+    description["flavors"]["pytorch"] = {"code": None, "model_data": ARTIFACTS, "pytorch_version": version("torch")}
+    path.write_text(yaml.safe_dump(description))

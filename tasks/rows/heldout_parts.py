@@ -1,0 +1,167 @@
+"""Which held-out examples rank trials, and which judge: none does both, whenever.
+
+A row's place among the held-out ones is a hash, and the first of them rank. How far in they do is a fraction of all
+data, and the furthest that a pipeline's trials ever went is on record: settings that were chosen there are kept in
+later models, which would look too good on those examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data_contracts.sources.reading import SourceSpec
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.documents import Document, Json, Link, ShardManifest
+from headway.data_contracts.store.errors import DataError, RefConflict
+from headway.tasks.core.code_version import code_version
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.stage import StageOutput, find_or_make
+from headway.tasks.rows.source_rows import source_rows
+from headway.training.config.shards import HELDOUT, ShardSpec
+from headway.training.data.shards.source_values import heldout_by_less
+from headway.training.evaluation.measures import metric_set_for
+from headway.training.evaluation.scorers import places_of_examples
+
+CODE = ("headway.tasks.rows.heldout_parts", "headway.training.data.shards.source_values")
+
+
+class RankingSplit(Document):
+    """How far into the data a pipeline's trials were ranked."""
+
+    kind: ClassVar[str] = "ranked"
+    pipeline: str
+    splitting: Json
+    """How rows are told apart; under another rule other rows are held out."""
+    fraction: float
+    """Of all data: those that a split of this `heldout_fraction` would hold out. Of a given split: of what it holds
+    out, the rows whose hashes lie below this."""
+
+
+class PartSizes(Document):
+    """How many held-out examples there are for what."""
+
+    kind: ClassVar[str] = "part-sizes"
+    manifest: Link
+    num_ranking: int
+    num_evaluation: int
+
+
+class Parts(NamedTuple):
+    """Held-out examples, by their numbers in the order of their names."""
+
+    ranking: list[int]
+    """Trials are ranked on these."""
+    evaluation: list[int]
+    """Reports and the gate go by these."""
+
+
+def ref_of(pipeline: str) -> str:
+    return f"ranked/{pipeline}"
+
+
+def remember_ranking(context: RunContext, share: float, shards: ShardSpec) -> None:
+    """Write down, before trials are ranked, on which examples they are.
+
+    Args:
+        share: of the held-out examples.
+    """
+    fraction = shards.whole_fraction * share
+    while _furthest(context, shards) < fraction:
+        entry = refs.current(context.workspace, ref_of(context.pipeline))
+        ranked = RankingSplit(pipeline=context.pipeline, splitting=_splitting(shards), fraction=fraction)
+        link = context.workspace.publish_document(ranked)
+        try:
+            refs.move(context.workspace, ref_of(context.pipeline), link, expected=entry, reason="trials are ranked")
+        except RefConflict:
+            continue
+
+
+def ranking_fraction(context: RunContext, share: float, manifest: ShardManifest) -> float:
+    """Of all data: what ranks, or has ranked, and does not judge.
+
+    Args:
+        share: of the held-out examples, that rank now.
+    """
+    shards = ShardSpec.model_validate(manifest.spec)
+    return max(shards.whole_fraction * share, _furthest(context, shards))
+
+
+def _furthest(context: RunContext, shards: ShardSpec) -> float:
+    entries = refs.history(context.workspace, ref_of(context.pipeline))
+    ranked = (context.workspace.load(entry.target, RankingSplit) for entry in entries)
+    return max((each.fraction for each in ranked if each.splitting == _splitting(shards)), default=0.0)
+
+
+def _splitting(shards: ShardSpec) -> dict[str, Json]:
+    # Neither a share nor a list tells other rows apart: what has ranked does not judge when either grows.
+    rule = {name: value for name, value in shards.splitting.items() if name not in ("heldout_fraction", "split")}
+    return rule if shards.split is None else {**rule, "column": shards.split.column}
+
+
+def require_parts(context: RunContext, share: float, source: SourceSpec, manifest: Link) -> None:
+    """Before anything is spent on models that could not be ranked or judged.
+
+    Args:
+        share: of the held-out examples, that rank.
+
+    Raises:
+        DataError: as `parts_of`.
+    """
+    shards = context.workspace.load(manifest, ShardManifest)
+    apart = ranking_fraction(context, share, shards)
+    if not apart:
+        return
+
+    def made() -> StageOutput:
+        parts = parts_of(context, share, source, shards)
+        return StageOutput(
+            document=PartSizes(manifest=manifest, num_ranking=len(parts.ranking), num_evaluation=len(parts.evaluation))
+        )
+
+    inputs = {"manifest": manifest.sha256, "share": share, "set_apart": apart, "code": code_version(*CODE)}
+    find_or_make(context, "parts", inputs, made, span="evaluate.parts")
+
+
+def parts_of(
+    context: RunContext,
+    share: float,
+    source: SourceSpec,
+    shards: ShardManifest,
+    examples: Sequence[str] | None = None,
+) -> Parts:
+    """Tell the examples apart, by reading the source once more.
+
+    Args:
+        share: of the held-out examples, that rank.
+        examples: their names, as scores have them; None: all that are held out.
+
+    Raises:
+        DataError: nothing is left to judge by, or to rank by where a share is to; or a file of the source is gone or
+            changed since the snapshot.
+    """
+    fraction = ShardSpec.model_validate(shards.spec).whole_fraction * share
+    apart = ranking_fraction(context, share, shards)
+    rows = source_rows(context.workspace, context.base, source, shards.snapshot, shards.receipt, context.digests)
+    packed = metric_set_for(context.workspace, shards).predicts == "tokens"
+
+    def within(limit: float) -> NDArray[np.bool_]:
+        found = heldout_by_less(rows, shards, limit, in_row_order=not packed)
+        return found[places_of_examples(shards, HELDOUT, examples)] if packed and examples is not None else found
+
+    is_apart = within(apart)
+    ranks = is_apart if fraction == apart else within(fraction)
+    parts = Parts(ranking=np.flatnonzero(ranks).tolist(), evaluation=np.flatnonzero(~is_apart).tolist())
+    if not parts.evaluation or (share and not parts.ranking):
+        before = int(np.count_nonzero(is_apart & ~ranks))
+        raise DataError(
+            f"of {len(ranks):,} held-out examples, {len(parts.ranking):,} rank trials and "
+            f"{len(parts.evaluation):,} evaluate"
+            f"{f'; {before:,} ranked trials before, and evaluate no more' if before else ''}.",
+            where="evaluation.ranking_share",
+            advice="Add data, raise shards.heldout_fraction, or change the share, so that there are some of both.",
+        )
+    return parts

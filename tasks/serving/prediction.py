@@ -1,0 +1,279 @@
+"""A registered model for whoever asks it: rows or text as the source has them, encoded by the model's own fitted state.
+
+What is loaded is checked against the digests of its registration: the graph, and what the encoder learnt. A row of a
+table gets the score that it got in evaluation, up to the rounding of float32. A text is scored as a document of its
+own, while evaluation packs documents one after another, so that each begins somewhere in a context.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headway.data_contracts.store.documents import FittedState, Registration, RunSpec, ShardManifest
+from headway.data_contracts.store.errors import ConfigError, DataError
+from headway.data_contracts.store.publication import Workspace
+from headway.tasks.registry import model_refs
+from headway.tasks.registry.model_export import registered_graph
+from headway.tasks.serving.rows_to_predict import ROWS, as_table, rows_with_all_numbers, with_fitted_types
+from headway.training.config.encoder_specs import ENCODER_SPEC, BytePairSpec, EncoderSpec, TabularEncoderSpec
+from headway.training.data.encode.blocks import SourceBlock
+from headway.training.data.encode.byte_pair import TOKENIZER_FILE, BytePairEncoder, token_bytes
+from headway.training.data.encode.data_shape import classes_of
+from headway.training.data.encode.encoders import fitted_file
+from headway.training.data.encode.packing import EOT_ID
+from headway.training.data.encode.tabular import TabularEncoder
+from headway.training.programs.evaluation import graph_model, prediction, recipe_of
+from headway.training.recipes.built_in import BUILT_IN
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from headway.training.recipes.protocol import Recipe
+
+ROWS_AT_ONCE = 1 << 14
+WINDOWS_AT_ONCE = 16
+"""Bounds the memory of a call."""
+OnMissing = Literal["refuse", "null"]
+MISSING = "Fill it in, leave such rows out, or have `predict(rows, on_missing='null')` answer null for them."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableModel:
+    """A model of table rows."""
+
+    encoder: TabularEncoder
+    graph: nn.Module
+    """Called with float32 (rows, numbers + category ids); of a recipe of your own, with what that makes of a row."""
+    recipe: Recipe | None
+    """None: a recipe of your own."""
+    classes: tuple[int | str, ...]
+    """In the order of the outputs; none where a number is predicted."""
+    fitted_types: Mapping[str, pa.DataType]
+    """By name, of the columns that the encoder reads."""
+
+    def encode(self, rows: Any) -> dict[str, NDArray[Any]]:
+        """The columns that the recipe reads: `numeric` float32 and `categorical` int32, (rows, columns) each.
+
+        Args:
+            rows: an Arrow table, a pandas or Polars frame, a dict of columns, a list of dicts, or one row as a dict or
+                Series. Columns that the model does not read, the label among them, are passed over. One without any
+                value may be of any type.
+
+        Raises:
+            DataError: no rows, a column is missing or of another kind than in training, or has a null that training
+                refused.
+        """
+        table = with_fitted_types(as_table(rows), self.fitted_types)
+        return self._encoded(table, np.arange(table.num_rows))
+
+    def _encoded(self, table: pa.Table, row_numbers: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        encoded, first_row = [], 0
+        # Not as one batch, which holds no more than 2 GB of texts.
+        for batch in table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]:
+            try:
+                encoded.append(
+                    self.encoder.encode(block_of(batch, row_numbers[first_row : first_row + batch.num_rows]))
+                )
+            except DataError as error:
+                # The encoder's advice is for who trains; these rows are somebody's who asks.
+                raise DataError(error.what, where=ROWS, advice=MISSING) from error
+            first_row += batch.num_rows
+        return {name: np.concatenate([each[name] for each in encoded]) for name in encoded[0]}
+
+    def outputs(self, rows: Any) -> NDArray[np.float32]:
+        """What the graph makes of the rows: logits (rows, classes), or numbers (rows, 1) in the unit of the label.
+
+        Raises:
+            ConfigError: a recipe of your own, of which only you know how it calls its model.
+            DataError: as `encode`, or a row gets no finite answer.
+        """
+        table = with_fitted_types(as_table(rows), self.fitted_types)
+        return self._outputs(table, np.arange(table.num_rows))
+
+    def _outputs(self, table: pa.Table, row_numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+        import torch
+
+        if self.recipe is None:
+            raise ConfigError(
+                "only your recipe knows what it makes of encoded rows.",
+                advice="Call `graph` with what it makes of `encode(rows)`.",
+            )
+        encoded = self._encoded(table, row_numbers)
+        columns = {name: torch.as_tensor(values) for name, values in encoded.items()}
+        with torch.inference_mode():
+            given = self.recipe.inputs(columns)  # type: ignore[attr-defined]  # the tabular recipes have it
+            made = [self.graph(some).float() for some in given.split(ROWS_AT_ONCE) if len(some)]
+        width = len(self.classes) or 1
+        values: NDArray[np.float32] = torch.cat([torch.zeros(0, width), *made]).numpy()
+        self._refuse_overflows(values, encoded, row_numbers)
+        return values
+
+    def _refuse_overflows(
+        self, outputs: NDArray[np.float32], encoded: Mapping[str, NDArray[Any]], row_numbers: NDArray[np.int64]
+    ) -> None:
+        """A number far from all of training fits float32, and what the model makes of it may not."""
+        overflown = ~np.isfinite(outputs).all(axis=1)
+        if not overflown.any():
+            return
+        first = int(overflown.argmax())
+        others = int(overflown.sum()) - 1
+        more = f", nor for {others} more" if others else ""
+        largest = ""
+        if self.encoder.numeric:
+            name = self.encoder.numeric[int(np.abs(encoded["numeric"][first]).argmax())]
+            largest = f" Scaled as in training, the largest number of that row is in column {name!r}."
+        raise DataError(
+            f"the model has no finite answer for row {row_numbers[first]}{more}.{largest}",
+            where=ROWS,
+            advice="Put it right, or leave such rows out: it lies too far from what the model was trained on.",
+        )
+
+    def predict(self, rows: Any, *, on_missing: OnMissing = "refuse") -> pa.Table:
+        """A row for each row: `prediction`, which is a class or a number, and of classes `p(CLASS)` each, float32.
+
+        Args:
+            rows: as for `encode`.
+            on_missing: what becomes of a row without a number that every row had in training: `refuse` raises, `null`
+                predicts null for that row and goes on.
+
+        Raises:
+            ConfigError, DataError: as `outputs`.
+        """
+        if on_missing not in get_args(OnMissing):
+            raise ConfigError(f"on_missing is 'refuse' or 'null', not {on_missing!r}.", where="predict")
+        table = with_fitted_types(as_table(rows), self.fitted_types)
+        if on_missing == "refuse" or self.encoder.fills_missing:
+            return self._predicted(table, np.arange(table.num_rows))
+        whole = rows_with_all_numbers(table, self.encoder.numeric)
+        places = pa.array(np.cumsum(whole) - 1, mask=~whole)
+        return self._predicted(table.filter(pa.array(whole)), np.flatnonzero(whole)).take(places)
+
+    def _predicted(self, table: pa.Table, row_numbers: NDArray[np.int64]) -> pa.Table:
+        import torch
+
+        outputs = self._outputs(table, row_numbers)
+        if not self.classes:
+            return pa.table({"prediction": outputs[:, 0]})
+        likeliest = pa.array(self.classes).take(pa.array(outputs.argmax(axis=1)))
+        shares = torch.as_tensor(outputs).softmax(dim=1).numpy()
+        named = {f"p({name})": shares[:, number] for number, name in enumerate(self.classes)}
+        return pa.table({"prediction": likeliest, **named})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextModel:
+    """A language model over byte-pair tokens."""
+
+    encoder: BytePairEncoder
+    graph: nn.Module
+    """int64 tokens (rows, positions) to logits (rows, positions, vocabulary)."""
+    recipe: Recipe
+    column: str
+    context_tokens: int
+    vocabulary: tuple[bytes, ...]
+    """The bytes that each token stands for, by token id; none of markers, and of ids that the fit left unused."""
+
+    def bits(self, text: str) -> float:
+        """What the model pays for the text as a document of its own, in bits; its end is no part of it."""
+        batch = pa.RecordBatch.from_pydict({self.column: [text]})
+        stream = self.encoder.stream(seed=0)
+        encoded = [*stream.push(block_of(batch, np.arange(1))), *stream.finish()]
+        columns = {name: np.concatenate([each.values[name] for each in encoded]) for name in ("tokens", "document")}
+        # Logits of a whole book would fill the memory.
+        nats = [
+            value
+            for first in range(0, len(columns["tokens"]), WINDOWS_AT_ONCE)
+            for value in prediction(self.recipe, self.graph)(
+                {name: values[first : first + WINDOWS_AT_ONCE] for name, values in columns.items()}
+            )["nats"].ravel()
+        ]
+        return math.fsum(nats) / math.log(2)
+
+    def next_token_logits(self, text: str) -> NDArray[np.float32]:
+        """Of the token that follows the text, by token id, (vocabulary,); of a long text the last tokens count."""
+        import torch
+
+        (tokens,) = self.encoder.tokens([text.encode()])
+        given = [EOT_ID, *tokens.tolist()][-self.context_tokens :]
+        with torch.inference_mode():
+            made: NDArray[np.float32] = self.graph(torch.tensor([given]))[0, -1].float().numpy()
+        return made
+
+
+def block_of(batch: pa.RecordBatch, row_numbers: NDArray[np.int64]) -> SourceBlock:
+    return SourceBlock("rows", row_numbers, row_numbers.astype(np.uint64), batch)
+
+
+def load_table_model(workspace: Workspace, model_uri: str) -> TableModel:
+    """A registered model of table rows, such as `models:/NAME@champion`.
+
+    Raises:
+        ConfigError: no such model, or none of tables.
+        IntegrityError: something it stands on is gone or altered.
+    """
+    registration, run, spec, fitted = _stands_on(workspace, model_uri)
+    if not isinstance(spec, TabularEncoderSpec):
+        raise ConfigError(
+            f"its encoder is {spec.kind!r}, not 'tabular'.",
+            where=model_uri,
+            advice="Use `load_text_model`." if isinstance(spec, BytePairSpec) else "",
+        )
+    return TableModel(
+        # What is asked has no label.
+        encoder=TabularEncoder(spec.model_copy(update={"label": None}), fitted.statistics),
+        graph=graph_model(workspace, registered_graph(registration)),
+        recipe=_built_in_recipe(workspace, run),
+        classes=classes_of(spec, fitted.statistics),
+        fitted_types={
+            **dict.fromkeys(spec.numeric, pa.float64()),
+            **{each["column"]: pa.array(each["values"] or [""]).type for each in fitted.statistics["categorical"]},
+        },
+    )
+
+
+def load_text_model(workspace: Workspace, model_uri: str) -> TextModel:
+    """A registered language model over byte-pair tokens, such as `models:/NAME@champion`.
+
+    Raises:
+        ConfigError: no such model, or none of text, or of a recipe of the user's own.
+        IntegrityError: something it stands on is gone or altered.
+    """
+    registration, run, spec, fitted = _stands_on(workspace, model_uri)
+    recipe = _built_in_recipe(workspace, run)
+    if not isinstance(spec, BytePairSpec) or recipe is None:
+        raise ConfigError(
+            "it is no shipped recipe over byte-pair tokens.",
+            where=model_uri,
+            advice="Use `load_table_model`." if isinstance(spec, TabularEncoderSpec) else "",
+        )
+    tokenizer = fitted_file(workspace, fitted, TOKENIZER_FILE)
+    known = token_bytes(tokenizer)
+    return TextModel(
+        encoder=BytePairEncoder(spec, tokenizer),
+        graph=graph_model(workspace, registered_graph(registration)),
+        recipe=recipe,
+        column=spec.column,
+        context_tokens=spec.sequence_tokens,
+        vocabulary=(*known, *[b""] * (spec.vocab_size - len(known))),
+    )
+
+
+def _stands_on(workspace: Workspace, model_uri: str) -> tuple[Registration, RunSpec, EncoderSpec, FittedState]:
+    _, _, link = model_refs.resolve(workspace, model_uri)
+    registration = workspace.load(link, Registration)
+    run = workspace.load(registration.run, RunSpec)
+    spec = ENCODER_SPEC.validate_python(workspace.load(run.manifest, ShardManifest).spec["encoder"])
+    return registration, run, spec, workspace.load(run.fitted, FittedState)
+
+
+def _built_in_recipe(workspace: Workspace, run: RunSpec) -> Recipe | None:
+    if run.config["recipe"]["name"] not in BUILT_IN:
+        return None
+    return recipe_of(workspace, run, workspace.load(run.manifest, ShardManifest))

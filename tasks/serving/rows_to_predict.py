@@ -1,0 +1,118 @@
+"""Rows as callers have them, as an Arrow table of the types that the model was fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as types
+from numpy.typing import NDArray
+
+from headway.data_contracts.store.errors import DataError
+from headway.training.data.encode.source_columns import plain
+
+ROWS = "rows to predict"
+KINDS = "an Arrow table, a pandas or Polars frame, a dict of columns, a list of dicts, or one row as a dict or Series"
+
+
+def as_table(rows: Any) -> pa.Table:
+    """Raises `DataError`: none of the kinds that are taken, or columns that are no columns."""
+    try:
+        if isinstance(rows, pa.Table):
+            return rows
+        if isinstance(rows, Mapping):
+            return pa.table(dict(rows) if _has_columns(rows) else {name: [value] for name, value in rows.items()})
+        if _is_series(rows):
+            return as_table(dict(rows.items()))
+        if isinstance(rows, Sequence) and not isinstance(rows, str) and all(isinstance(each, Mapping) for each in rows):
+            names = dict.fromkeys(name for each in rows for name in each)
+            return pa.table({name: [each.get(name) for each in rows] for name in names})
+        if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__dataframe__"):
+            return pa.table(rows)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        message = str(error).strip().splitlines() or [type(error).__name__]
+        raise DataError(
+            f"they cannot be read as columns ({message[0]}).", where=ROWS, advice="Give each column values of one kind."
+        ) from error
+    raise DataError(f"a {type(rows).__name__} holds no rows.", where=ROWS, advice=f"Give {KINDS}.")
+
+
+def with_fitted_types(table: pa.Table, fitted_types: Mapping[str, pa.DataType]) -> pa.Table:
+    """The columns that the model reads, as it was fitted to them: the others are left out.
+
+    Whole numbers that came as floats, as pandas has them where one is missing, are whole numbers again. A column
+    without any value is of whatever type is wanted.
+
+    Raises:
+        DataError: a column is not there, twice there, or holds what is not of its fitted kind.
+    """
+    made = {}
+    for name, wanted in fitted_types.items():
+        found = table.schema.get_all_field_indices(name)
+        if len(found) != 1:
+            there = ", ".join(table.column_names[:20]) or "none"
+            what = f"have column {name!r} twice." if found else f"have no column {name!r}; there are {there}."
+            raise DataError(what, where=ROWS, advice=f"The model reads {', '.join(fitted_types)}: give each once.")
+        made[name] = _typed_column(table.column(found[0]), name, wanted)
+    return pa.table(made)
+
+
+def rows_with_all_numbers(table: pa.Table, names: Sequence[str]) -> NDArray[np.bool_]:
+    """(rows,): whether all of these columns hold a finite number there."""
+    whole = np.ones(table.num_rows, dtype=bool)
+    for name in names:
+        column = table.column(name)
+        is_number = pc.is_finite(column) if types.is_floating(column.type) else pc.is_valid(column)
+        whole &= pc.fill_null(is_number, False).to_numpy()
+    return whole
+
+
+def _typed_column(column: pa.ChunkedArray, name: str, wanted: pa.DataType) -> pa.ChunkedArray:
+    if column.null_count == len(column):
+        return pa.chunked_array([pa.nulls(len(column), wanted)])
+    # Piece by piece: joined, texts could be more than the 2 GB that an array holds.
+    return pa.chunked_array([_typed(plain(chunk), name, wanted) for chunk in column.chunks])
+
+
+def _typed(column: pa.Array, name: str, wanted: pa.DataType) -> pa.Array:
+    if types.is_floating(wanted):
+        if not (types.is_primitive(column.type) or types.is_decimal(column.type)) or types.is_temporal(column.type):
+            raise _other(name, column, "numbers")
+        return column
+    if types.is_integer(wanted):
+        return _whole(column, name)
+    if not types.is_string(column.type):
+        raise _other(name, column, "texts")
+    return column
+
+
+def _whole(column: pa.Array, name: str) -> pa.Array:
+    if types.is_integer(column.type) or types.is_boolean(column.type):
+        return pc.cast(column, pa.int64())
+    if not types.is_floating(column.type):
+        raise _other(name, column, "whole numbers")
+    values = pc.if_else(pc.is_nan(column), None, column)
+    try:
+        return pc.cast(values, pa.int64())
+    except pa.ArrowInvalid as error:
+        raise _other(name, column, "whole numbers") from error
+
+
+def _other(name: str, column: pa.Array, fitted: str) -> DataError:
+    advice = "Convert it to what the rows were that the model learnt from."
+    return DataError(f"column {name!r} is {column.type} and was fitted as {fitted}.", where=ROWS, advice=advice)
+
+
+def _has_columns(rows: Mapping[Any, Any]) -> bool:
+    return any(
+        isinstance(value, Sequence | np.ndarray | pa.Array | pa.ChunkedArray) and not isinstance(value, str | bytes)
+        for value in rows.values()
+    ) or any(_is_series(value) for value in rows.values())
+
+
+def _is_series(value: Any) -> bool:
+    """pandas' or Polars', neither of which is imported for that."""
+    return type(value).__name__ == "Series" and hasattr(value, "items")

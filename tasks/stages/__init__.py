@@ -1,0 +1,4 @@
+"""The seven stages, a file each, and what only they share.
+
+A stage publishes a document; it returns its link.
+"""

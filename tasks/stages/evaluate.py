@@ -1,0 +1,302 @@
+"""Stage *evaluate*: held-out figures with intervals, the champion beside the challenger on the same examples."""
+
+from __future__ import annotations
+
+import lzma
+import math
+import operator
+import time
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Protocol, TypedDict
+
+from pydantic import Field
+
+from headway.data_contracts.sources.reading import SourceSpec
+from headway.data_contracts.store.documents import (
+    ChampionComparison,
+    EvaluationReport,
+    Frozen,
+    Incomparable,
+    Interval,
+    Link,
+    Registration,
+    ShardManifest,
+)
+from headway.data_contracts.store.errors import DataError, IntegrityError
+from headway.tasks.core.artifacts import artifact_key, show_markdown
+from headway.tasks.core.candidate import read_candidate
+from headway.tasks.core.code_version import code_version
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.pages import evaluation_page
+from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
+from headway.tasks.registry import model_refs
+from headway.tasks.registry.evaluation_report import ReportContext, render_html, render_markdown
+from headway.tasks.rows.heldout_parts import ranking_fraction
+from headway.tasks.rows.slices import OTHERS, SliceBy
+from headway.tasks.stages.register import RegistrySpec, registered_before
+from headway.tasks.stages.scoring import ScoringHarness, only
+from headway.training.checkpoint.inexactness import inexactness
+from headway.training.config.shards import HELDOUT, ShardSpec
+from headway.training.evaluation.measures import Measure, Sums
+from headway.training.evaluation.statistics import paired_difference, ratio_interval
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.programs.evaluation import Scores
+
+CODE = (
+    *(
+        "headway.training.programs.evaluation",
+        "headway.training.evaluation.statistics",
+        "headway.tasks.stages.evaluate",
+        "headway.tasks.stages.scoring",
+        "headway.tasks.registry.evaluation_report",
+    ),
+    *("headway.tasks.rows.slices", "headway.tasks.rows.heldout_parts", "headway.training.data.shards.source_values"),
+    *(
+        "headway.training.data.shards.sharding",
+        "headway.training.data.encode.host",
+    ),  # encode today's documents for a champion with another encoder
+)
+MIN_SLICE = 5
+"""Slices of fewer examples are taken together."""
+TAIL_RESAMPLES = 5
+"""Beyond each end of a slice's interval, at least: an end that no resample passes is the largest one drawn."""
+
+
+class Resampling(TypedDict):
+    resamples: int
+    confidence: float
+    seed: int
+
+
+class EvaluationSpec(Frozen):
+    bootstrap_resamples: int = Field(2000, ge=100, description="Resamples of documents behind every interval.")
+    confidence: float = Field(0.95, gt=0.5, lt=1, description="Width of the intervals.")
+    seed: int = Field(0, description="Seed of the resampling.")
+    ranking_share: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        exclude_if=operator.not_,
+        description="Share of the held-out examples on which `trials` are ranked, and which no report and no gate "
+        "judges by: what was chosen on examples looks too good on them, so that those which ranked once judge no more, "
+        "also where the share is lower later. 0: none, and no trials.",
+    )
+    xz_baseline: bool = Field(True, description="Also compress the held-out documents with `xz -9`, for scale.")
+    slices: tuple[SliceBy, ...] = Field(
+        default=(),
+        exclude_if=operator.not_,
+        description="Columns of the source by which the held-out examples are cut as well, such as `[region]`; their "
+        "values are shown in reports and on cards.",
+    )
+
+    @property
+    def resampling(self) -> Resampling:
+        return Resampling(resamples=self.bootstrap_resamples, confidence=self.confidence, seed=self.seed)
+
+
+class EvaluatedPipeline(Protocol):
+    """What evaluation reads of a pipeline file."""
+
+    @property
+    def evaluation(self) -> EvaluationSpec: ...
+    @property
+    def registry(self) -> RegistrySpec: ...
+    @property
+    def launch(self) -> LaunchSpec: ...
+    @property
+    def shards(self) -> ShardSpec: ...
+    @property
+    def source(self) -> SourceSpec: ...
+
+
+@stage_task(name="evaluate", task_run_name="evaluate {context.pipeline}")
+def evaluate(context: RunContext, pipeline: EvaluatedPipeline, checkpoint: Link) -> Link:
+    """Score the held-out documents. A candidate that is registered already is its own result."""
+    workspace, registry = context.workspace, pipeline.registry
+    now = model_refs.champion(workspace, registry.model)
+    champion = None if now is None else now[0].target
+    registered = registered_before(context, registry, checkpoint)
+    if registered is not None and _is_evaluated_against(context, registry, registered, champion):
+        with context.ledger.span("stage.evaluate", found=True):
+            return registered.evaluation
+    bench = ScoringHarness(context=context, launch=pipeline.launch, shards=pipeline.shards, source=pipeline.source)
+    manifest = workspace.load(read_candidate(workspace, checkpoint).run.manifest, ShardManifest)
+    inputs = {
+        "checkpoint": checkpoint.sha256,
+        "champion": None if champion is None else champion.sha256,
+        "spec": pipeline.evaluation.model_dump(mode="json"),
+        "set_apart": ranking_fraction(context, pipeline.evaluation.ranking_share, manifest),
+        "code": code_version(*CODE),
+        "libraries": {name: version(name) for name in ("numpy", "torch")},
+    }
+    link = find_or_make(
+        context,
+        "evaluate",
+        inputs,
+        lambda: _evaluate(bench, pipeline.evaluation, registry, checkpoint, champion),
+        shown=HELDOUT,
+        exclusive=True,
+    )
+    report = workspace.load(link, EvaluationReport)
+    page_context = report_context(context, registry, report)
+    page = artifact_key(context.pipeline, "evaluation")
+    show_markdown(page, lambda: render_markdown(report, page_context), "Held-out figures")
+    return link
+
+
+def _is_evaluated_against(
+    context: RunContext, registry: RegistrySpec, registered: Registration, champion: Link | None
+) -> bool:
+    """Its own report still decides: it was or is champion, or was judged against today's."""
+    workspace = context.workspace
+    try:
+        report = workspace.load(registered.evaluation, EvaluationReport)
+    except IntegrityError as error:
+        context.ledger.event("stage.damaged", stage="evaluate", message=str(error))
+        return False
+    return report.compared_with == champion or model_refs.was_champion(workspace, registry.model, registered.link)
+
+
+def report_context(
+    context: RunContext, registry: RegistrySpec, report: EvaluationReport, evaluated_unix_s: float | None = None
+) -> ReportContext:
+    """What the refs say of the judged model, and of the champion that it was judged against."""
+    workspace, model = context.workspace, registry.model
+    before = registered_before(context, registry, report.checkpoint)
+    against = report.compared_with
+    entry = None if against is None else model_refs.promotion_of(workspace, model, against)
+    return ReportContext(
+        pipeline=context.pipeline,
+        model=model,
+        version=model_refs.expected_version(
+            workspace, model, None if before is None else before.link, store=registry.tracking_uri
+        ),
+        champion_version=None if entry is None else model_refs.version_of(workspace, model, entry.target),
+        champion_since_unix_s=None if entry is None else entry.unix_s,
+        evaluated_unix_s=evaluated_unix_s,
+    )
+
+
+def _evaluate(
+    bench: ScoringHarness, spec: EvaluationSpec, registry: RegistrySpec, checkpoint: Link, champion: Link | None
+) -> StageOutput:
+    context, workspace = bench.context, bench.context.workspace
+    candidate = read_candidate(workspace, checkpoint)
+    metric_set = bench.metric_set(candidate.run)
+    measure = metric_set.decisive
+    scored = bench.score(candidate)
+    parts = bench.parted(spec.ranking_share, candidate.run, scored.examples)
+    own = only(scored, parts.evaluation)
+    theirs = None if champion is None else bench.score_champion(champion, candidate.run)
+    if isinstance(theirs, Scores) and theirs.examples == scored.examples:
+        theirs = only(theirs, parts.evaluation)
+    baselines = {name: measure.value(sums) for name, sums in own.baselines.items()}
+    if spec.xz_baseline and bench.examples_are_files:
+        with context.ledger.span("evaluate.xz"):
+            try:
+                baselines["xz -9"] = xz_bits_per_byte(bench.contents(candidate.run, own.examples))
+            except DataError as error:  # since the snapshot; nothing is decided by it, and the shards are frozen
+                context.ledger.event("evaluate.no_xz", message=f"left out: {error}")
+    weights = measure.denominators(own.sums).tolist()
+    slices = slices_of(own.slices, weights)
+    for by, labels in bench.slices_by(spec.slices, candidate.run, scored.examples).items():
+        evaluated = [labels[number] for number in parts.evaluation]
+        slices |= slices_of(evaluated, weights, others=f"{by.prefix}{OTHERS}")
+    report = EvaluationReport(
+        checkpoint=checkpoint,
+        manifest=candidate.run.manifest,
+        split=HELDOUT,
+        examples_sha256=bench.examples_sha256(candidate.run, own.examples),
+        num_examples=len(own.examples),
+        num_ranking_examples=len(scored.examples) - len(own.examples),
+        metric=measure.name,
+        greater_is_better=measure.greater_is_better,
+        metrics={
+            each.name: _interval(spec, each, own.sums) for each in metric_set.measures if each.is_defined(own.sums)
+        },
+        slices={name: _interval(spec, measure, _of(own.sums, chosen)) for name, chosen in slices.items()},
+        slice_sizes={name: len(chosen) for name, chosen in slices.items()},
+        baselines=baselines,
+        gate_baseline=metric_set.gate_baseline,
+        baseline_difference=_difference(spec, measure, own.sums, own.baselines[metric_set.gate_baseline]),
+        comparison=None
+        if champion is None or not isinstance(theirs, Scores)
+        else _compare(spec, measure, own, theirs, champion, slices),
+        incomparable=theirs if isinstance(theirs, Incomparable) else None,
+        inexact=inexactness(candidate.manifest.scalars),
+    )
+    page_context = report_context(context, registry, report, evaluated_unix_s=time.time())
+    page = workspace.publish(evaluation_page(report.link), render_html(report, page_context).encode())
+    return StageOutput(document=report, files=(page,))
+
+
+def _interval(spec: EvaluationSpec, measure: Measure, sums: Sums) -> Interval:
+    ratio = ratio_interval(measure.numerators(sums), measure.denominators(sums), **spec.resampling)
+    low, high = sorted((measure.of_ratio(ratio.low), measure.of_ratio(ratio.high)))
+    return Interval(value=measure.of_ratio(ratio.value), low=low, high=high)
+
+
+def _difference(spec: EvaluationSpec, measure: Measure, own: Sums, other: Sums) -> Interval:
+    return paired_difference(
+        measure.numerators(own), measure.numerators(other), measure.denominators(own), **spec.resampling
+    )
+
+
+def _compare(
+    spec: EvaluationSpec,
+    measure: Measure,
+    own: Scores,
+    theirs: Scores,
+    champion: Link,
+    slices: Mapping[str, Sequence[int]],
+) -> ChampionComparison:
+    """Paired, example by example, over all of them and in each slice.
+
+    Raises:
+        IntegrityError: the two were scored on different examples.
+    """
+    weights = [measure.denominators(scores.sums).tolist() for scores in (own, theirs)]
+    if own.examples != theirs.examples or weights[0] != weights[1]:
+        raise IntegrityError("champion and challenger were scored on different examples.", where=champion.short)
+    difference = _difference(spec, measure, own.sums, theirs.sums)
+    wide = widened(spec, len(slices))
+    return ChampionComparison(
+        champion=champion,
+        metric=measure.name,
+        champion_value=measure.value(theirs.sums),
+        difference=difference,
+        slices={
+            name: _difference(wide, measure, _of(own.sums, chosen), _of(theirs.sums, chosen))
+            for name, chosen in slices.items()
+        },
+    )
+
+
+def _of(sums: Sums, chosen: Sequence[int]) -> Sums:
+    return {name: values[chosen] for name, values in sums.items()}
+
+
+def widened(spec: EvaluationSpec, num_slices: int) -> EvaluationSpec:
+    """For so many intervals that all hold together: of many slices one looks worse by chance alone, unless each is
+    doubted the more (Bonferroni). The ends of a wider interval lie further out, and take more resamples to be seen."""
+    doubt = (1 - spec.confidence) / max(num_slices, 1)
+    resamples = max(spec.bootstrap_resamples, math.ceil(TAIL_RESAMPLES / (doubt / 2)))
+    return spec.model_copy(update={"confidence": 1 - doubt, "bootstrap_resamples": resamples})
+
+
+def slices_of(slices: Sequence[str], weights: Sequence[float], *, others: str = OTHERS) -> dict[str, list[int]]:
+    """Examples by slice, weightless ones aside; slices of fewer than `MIN_SLICE` examples together, as `others`."""
+    members: dict[str, list[int]] = {}
+    for index, (name, weight) in enumerate(zip(slices, weights, strict=True)):
+        if weight:
+            members.setdefault(name, []).append(index)
+    large = {name: chosen for name, chosen in members.items() if len(chosen) >= MIN_SLICE and name != others}
+    rest = sorted(index for name, chosen in members.items() if name not in large for index in chosen)
+    return dict(sorted(large.items())) | ({others: rest} if rest else {})
+
+
+def xz_bits_per_byte(documents: list[bytes]) -> float:
+    """What `cat ... | xz -9 | wc -c` says, in bits per byte."""
+    joined = b"".join(documents)
+    return 8 * len(lzma.compress(joined, preset=9)) / max(len(joined), 1)

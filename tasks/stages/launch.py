@@ -1,0 +1,283 @@
+"""Stage *launch*: train under the supervisor, and watch what the ranks write down."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from headway.data_contracts.store import stages
+from headway.data_contracts.store.documents import CheckpointManifest, FittedState, Link, RunSpec, ShardManifest
+from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.publication import make_folder
+from headway.tasks.core.checkpoint_carrier import CheckpointCarrier
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.gangs import gang_for, run_to_completion
+from headway.tasks.core.run_result import checkpoint_here, result_files
+from headway.tasks.core.slow_ranks import showing_slow_ranks
+from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
+from headway.tasks.ownership import current_run
+from headway.tasks.ownership.lease_acquisition import ObservedLease
+from headway.tasks.ownership.run_lease import leased_run
+from headway.tasks.registry.track import SeriesShipper
+from headway.tasks.stages.starting_point import ResolvedStart, record_start, resolve_start
+from headway.tasks.stages.training_watch import TrainingWatch
+from headway.training.checkpoint.layout import checkpoint_path, run_folder, stored_files
+from headway.training.config.optimizer import learning_rate_line
+from headway.training.config.shapes import TokenShape
+from headway.training.config.training_spec import TrainingSpec, batch_line, can_share, length_line, targets_of
+from headway.training.engine.run_documents import data_shape, mixed_manifests
+from headway.training.frozen.code_archive import freeze_code, freeze_environment
+from headway.training.frozen.recipe_check import may_name_matrices
+from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.launch.base.retry_budget import AttemptRecords
+from headway.training.observe.ledger import SpoolTail
+
+Poll = Callable[[], int | None]
+
+
+@stage_task(name="launch", task_run_name="train {context.pipeline}")
+def launch(context: RunContext, training: TrainingSpec, spec: LaunchSpec, manifest: Link, tracking_uri: str) -> Link:
+    """Train to the last step, over as many attempts as the budget allows; each resumes from a verified checkpoint.
+
+    Raises:
+        TrainingFailed: the budget is spent, or a rank failed for good.
+        RunStopped: a stop was asked for; a checkpoint was kept and the same command continues.
+    """
+    with context.ledger.span("launch.freeze"):
+        settled = describe_run(context, training, manifest)
+        link = context.workspace.publish_document(settled.run)
+        if left := current_run.not_continued(context, settled.run):
+            context.ledger.event("run.not_continued", message=left)
+        current_run.start(context, link.sha256)
+    return _trained(context, training, spec, settled, tracking_uri)
+
+
+@stage_task(name="launch", task_run_name="carry on training {context.pipeline}")
+def continue_run(context: RunContext, spec: LaunchSpec, cut: Link, tracking_uri: str) -> Link:
+    """`launch` for a run that was described before: on its own configuration, code and data, whatever they are now.
+
+    Raises:
+        ConfigError: this version of Headway does not know its configuration any more.
+    """
+    name = context.at.run = cut.sha256[:16]
+    with current_run.abandoning_on_failure(context):
+        run = context.workspace.load(cut, RunSpec)
+        try:
+            training = TrainingSpec.model_validate(run.config)
+        except ValidationError as error:
+            raise ConfigError(
+                f"run {name} was begun by another version of Headway, which this one cannot carry on.",
+                where=context.pipeline,
+                advice="It is given up: the next retrain takes the newest data.",
+            ) from error
+    context.ledger.event("run.carried_on", message=f"run {name}, begun before, on its own code and data")
+    return _trained(context, training, spec, ResolvedStart(run, ""), tracking_uri)
+
+
+def _trained(
+    context: RunContext, training: TrainingSpec, spec: LaunchSpec, settled: ResolvedStart, tracking_uri: str
+) -> Link:
+    with current_run.abandoning_on_failure(context):
+        return train(context, training, spec, settled, tracking_uri)
+
+
+def train(
+    context: RunContext,
+    training: TrainingSpec,
+    spec: LaunchSpec,
+    settled: ResolvedStart,
+    tracking_uri: str,
+    name: str = "",
+) -> Link:
+    """The run, trained to its end now or before.
+
+    Args:
+        name: what people are told that its steps are of; empty where the flow run trains one run alone.
+    """
+    return find_or_make(
+        context,
+        "launch",
+        launch_inputs(settled.run),
+        lambda: _train(context, training, spec, settled, tracking_uri, name),
+        shown=name,
+        exclusive=True,
+    )
+
+
+def record_trained(context: RunContext, run: RunSpec, name: str) -> Link:
+    """The stage of a run that came to its end beside others."""
+    run_dir = context.workspace.local_path(run_folder(run.link))
+    records = AttemptRecords(run_dir).in_scope(context.budget_scope)
+    took_s = sum(record.end_unix_s - record.start_unix_s for record in records if record.end_unix_s is not None)
+    started_unix_s = min((record.start_unix_s for record in records), default=time.time())
+
+    def made() -> StageOutput:
+        files, num_steps = result_files(context, run.link), _num_steps(run_dir, started_unix_s)
+        return StageOutput(document=run, files=files, duration_s=took_s, num_steps=num_steps)
+
+    return find_or_make(context, "launch", launch_inputs(run), made, shown=name)
+
+
+def launch_inputs(run: RunSpec) -> dict[str, str]:
+    return {"run": run.sha256}
+
+
+def describe_run(
+    context: RunContext, training: TrainingSpec, manifest: Link, beside: RunSpec | None = None
+) -> ResolvedStart:
+    """Freeze code and environment, and write down everything that decides the weights.
+
+    Args:
+        beside: a run that was described just now, and whose code and environment this one is to have.
+
+    Raises:
+        ConfigError: the recipe, or the model to start from.
+    """
+    shards = context.workspace.load(manifest, ShardManifest)
+    mixed_manifests(context.workspace, training, shards)  # refused here, before a rank starts
+    run = RunSpec(
+        pipeline=context.pipeline,
+        config=training.model_dump(mode="json"),
+        manifest=manifest,
+        receipt=shards.receipt,
+        fitted=shards.fitted,
+        code=freeze_code(context.workspace, training.recipe.name, (str(context.base),))
+        if beside is None or beside.config["recipe"]["name"] != training.recipe.name
+        else beside.code,
+        environment=freeze_environment(context.workspace) if beside is None else beside.environment,
+    )
+    return ResolvedStart(run, "") if training.start_from is None else resolve_start(context, run, training.start_from)
+
+
+def _train(
+    context: RunContext,
+    training: TrainingSpec,
+    spec: LaunchSpec,
+    settled: ResolvedStart,
+    tracking_uri: str,
+    name: str = "",
+) -> StageOutput:
+    watched, started_unix_s = watched_training(context, training, spec, settled, tracking_uri, name), time.time()
+    with showing_slow_ranks(context), watched as (gang, poll):
+        run_to_completion(context, spec, gang, poll)
+    files = result_files(context, settled.run.link)
+    return StageOutput(document=settled.run, files=files, num_steps=_num_steps(gang.run_dir, started_unix_s))
+
+
+def _num_steps(run_dir: Path, since_unix_s: float) -> int | None:
+    """How many steps were made since then: also those that were lost again, but none of an earlier part of the run.
+
+    None where that cannot be read: it is for plans alone.
+    """
+    try:
+        spools = [
+            spool for spool in run_dir.glob("attempts/*/ledger/rank-0.jsonl") if spool.stat().st_mtime >= since_unix_s
+        ]
+        events = (event for spool in spools for event in SpoolTail(spool).stream())
+        return sum(1 for event in events if event["event"] == "step" and event["unix_s"] >= since_unix_s)
+    except OSError:
+        return None
+
+
+@contextlib.contextmanager
+def watched_training(
+    context: RunContext,
+    training: TrainingSpec,
+    spec: LaunchSpec,
+    settled: ResolvedStart,
+    tracking_uri: str,
+    name: str,
+    seen: ObservedLease | None = None,
+) -> Iterator[tuple[Gang, Poll]]:
+    """The gang of a run, and what is to be called a few times a second while it trains; at the end all is told.
+
+    Slow ranks are not: they are shown once for all runs that train at a time, by who trains them.
+    """
+    workspace, run = context.workspace, settled.run
+    with leased_run(context, run.link, spec, seen) as lease:
+        run_dir = workspace.local_path(run_folder(run.link))
+        make_folder(run_dir)
+        bounds = {"max_attempts": spec.max_attempts, "max_steps": training.max_steps}
+        context.ledger.event("run.folder", run=run.sha256, path=str(run_dir), **bounds)
+        world_size, context_tokens = spec.nodes * spec.ranks_per_node, _context_tokens(context, run)
+        line = batch_line(training, world_size=world_size, context_tokens=context_tokens)
+        context.ledger.event("batch", message=line)
+        length = length_line(training, context_tokens=context_tokens, num_rows=_training_rows(context, run))
+        context.ledger.event("length", message=length)
+        rates = learning_rate_line(
+            training.optimizer,
+            training.schedule,
+            global_batch=training.global_batch_sequences,
+            max_steps=training.max_steps,
+            has_matrices=may_name_matrices(training.recipe.name, (str(context.base),)),
+        )
+        context.ledger.event("learning_rate", message=rates)
+        if run.start is not None:
+            record_start(context, settled)
+            context.ledger.event("start_from", message=settled.message, checkpoint=run.start.sha256)
+            fetch_start(context, run.start)
+        gang = gang_for(
+            context,
+            spec,
+            run,
+            "headway.training.programs.worker",
+            run_dir,
+            nodes=spec.nodes,
+            ranks_per_node=spec.ranks_per_node,
+            possible_nodes=possible_nodes(training, spec),
+        )
+        shipper = SeriesShipper(workspace, tracking_uri, context.pipeline, run, lease.is_lost)
+        facts = step_facts(context, run, training) | ({"trial": name} if name else {})
+        watch = TrainingWatch(context, run_dir, facts, shipper.add, joins_in=spec.is_detached)
+        carrier = CheckpointCarrier(workspace, run_folder(run.link), run.link, context.ledger, lease.require)
+        with shipper, carrier:
+
+            def poll() -> int | None:
+                workspace.require_there()  # before its loss is taken for the ranks' failure, and spends an attempt
+                carrier.emit_pending()
+                lease.stop_if_lost()
+                return watch.poll()
+
+            with lease.naming_the_owner():
+                yield gang, poll
+            poll()
+            watch.sum_up()
+
+
+def possible_nodes(training: TrainingSpec, spec: LaunchSpec) -> frozenset[int]:
+    """Numbers of nodes, up to the whole, whose ranks can share a global batch evenly."""
+    return frozenset(n for n in range(1, spec.nodes + 1) if can_share(training, n * spec.ranks_per_node))
+
+
+def fetch_start(context: RunContext, start: Link) -> None:
+    """The checkpoint to start from, verified, to this machine.
+
+    Raises:
+        IntegrityError: a file of it is gone or altered.
+    """
+    manifest = context.workspace.load(start, CheckpointManifest)
+    folder = checkpoint_path(run_folder(manifest.run), manifest.step)
+    for file in stored_files(folder, manifest):
+        stages.check_file(context.workspace, file, context.digests)
+    checkpoint_here(context.workspace, folder, manifest)
+
+
+def step_facts(context: RunContext, run: RunSpec, training: TrainingSpec) -> dict[str, Any]:
+    """What every step is told with, for people."""
+    return {"max_steps": training.max_steps, "targets": targets_of(_context_tokens(context, run))}
+
+
+def _training_rows(context: RunContext, run: RunSpec) -> int:
+    return context.workspace.load(run.manifest, ShardManifest).num_rows("train")
+
+
+def _context_tokens(context: RunContext, run: RunSpec) -> int:
+    """Tokens that a row predicts; 1 where a row is an example of its own."""
+    manifest = context.workspace.load(run.manifest, ShardManifest)
+    shape = data_shape(manifest, context.workspace.load(run.fitted, FittedState))
+    return shape.context_tokens if isinstance(shape, TokenShape) else 1

@@ -1,0 +1,245 @@
+"""Scores of models on today's held-out documents: the ranks that compute them, and what a champion needs for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.data_contracts.sources.reading import SourceSpec, read_file
+from headway.data_contracts.store.digests import canonical_json, sha256_of
+from headway.data_contracts.store.documents import (
+    FittedState,
+    Incomparable,
+    Json,
+    Link,
+    Registration,
+    RunSpec,
+    ShardManifest,
+    SourceFile,
+    StoredFile,
+)
+from headway.data_contracts.store.errors import ConfigError, EncodingRefused, IntegrityError
+from headway.tasks.core.candidate import Candidate, read_candidate, require_files
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.gangs import run_stepless
+from headway.tasks.core.run_result import checkpoint_here
+from headway.tasks.registry.model_export import registered_graph
+from headway.tasks.rows.heldout_parts import Parts, parts_of, ranking_fraction
+from headway.tasks.rows.slices import SliceBy, labels_of
+from headway.tasks.rows.source_rows import source_rows
+from headway.tasks.stages.shard import accepted_files, shards_under
+from headway.training.checkpoint.layout import run_folder
+from headway.training.config.encoder_specs import ENCODER_SPEC, EncoderSpec
+from headway.training.config.shards import HELDOUT, ShardSpec, SkewLimits
+from headway.training.data.shards.source_values import values_of_split
+from headway.training.data.shards.splits import SourceRows
+from headway.training.evaluation.measures import MetricSet, metric_set_of, target_of
+from headway.training.evaluation.scorers import places_of_examples
+from headway.training.launch.base.gang import LaunchSpec
+from headway.training.programs.evaluation import EvaluationRequest, Scores, merge
+
+CHAMPION_SHARDS = "evaluate.champion_shards"
+"""In the ledger, today's documents under a champion's encoder are no stage of this run."""
+
+
+def only(scores: Scores, chosen: Sequence[int]) -> Scores:
+    """Of some of the examples."""
+
+    def some(values: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(values[number] for number in chosen)
+
+    return Scores(
+        examples=some(scores.examples),
+        slices=some(scores.slices),
+        sums={name: values[chosen] for name, values in scores.sums.items()},
+        baselines={name: {each: its[chosen] for each, its in sums.items()} for name, sums in scores.baselines.items()},
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoringHarness:
+    """Where models are scored: the data of today, and the ranks that do it."""
+
+    context: RunContext
+    launch: LaunchSpec
+    shards: ShardSpec
+    source: SourceSpec
+
+    def score(self, candidate: Candidate, *, baselines: bool = True) -> Scores:
+        """A candidate on its own run's shards, and the baselines beside it.
+
+        Raises:
+            IntegrityError: its checkpoint is not what was verified.
+        """
+        require_files(self.context, candidate)
+        return self._run_ranks(candidate, candidate.run.manifest, baselines=baselines)
+
+    def score_champion(self, champion: Link, today: RunSpec) -> Scores | Incomparable:
+        """The champion on today's documents, under its own encoder where that differs.
+
+        It is scored from the checkpoint that its registration names; where that is gone or damaged, from the registered
+        graph, and the ledger says which file was wrong.
+
+        Returns:
+            Its scores; or why there are none: it predicts something else, or its encoder cannot read today's data.
+
+        Raises:
+            IntegrityError: neither is whole.
+        """
+        workspace = self.context.workspace
+        registration = workspace.load(champion, Registration)
+        candidate = read_candidate(workspace, registration.checkpoint)
+        theirs, ours = (target_of(self._encoder(run), self._fitted_state(run)) for run in (candidate.run, today))
+        if theirs != ours:
+            return Incomparable(champion=champion, reason=f"it predicts {theirs}, this model {ours}")
+        try:
+            manifest = self._encoded_for(candidate.run, today)
+        except (EncodingRefused, ConfigError) as error:  # of an encoder of the user's own both
+            message = f"{error.where}: {error.what}".removesuffix(".")
+            return Incomparable(champion=champion, reason=f"its encoder cannot read today's data ({message})")
+        graph = self._graph_instead(registration, candidate)
+        return self._run_ranks(candidate, manifest, baselines=False, graph=graph)
+
+    def _graph_instead(self, registration: Registration, candidate: Candidate) -> StoredFile | None:
+        """None while the checkpoint is whole."""
+        try:
+            require_files(self.context, candidate)
+            return None
+        except IntegrityError as error:
+            graph = registered_graph(registration)
+            message = f"the champion's checkpoint cannot be used ({error})"
+            try:
+                self.context.workspace.verify(graph)
+            except IntegrityError as second:
+                raise IntegrityError(
+                    f"{message}, nor its registered model: {second.what}",
+                    where=second.where,
+                    advice="Put one of the two back; until then no challenger can be judged.",
+                ) from error
+            self.context.ledger.event("champion.damaged", message=f"{message}; its registered model is scored instead.")
+            return graph
+
+    def _encoded_for(self, champion: RunSpec, today: RunSpec) -> Link:
+        """Today's documents as the champion reads them.
+
+        Raises:
+            EncodingRefused: they are other than it was fitted for.
+        """
+        workspace = self.context.workspace
+        encoder = self._encoder(champion)
+        # One fitted state may serve several encoders, such as one that standardises and one that does not.
+        if champion.fitted == today.fitted and encoder == self._encoder(today):
+            return today.manifest
+        fit = workspace.load(champion.manifest, ShardManifest).spec.get("fit", 0)
+        # Nothing is trained on these shards, so they may be as uneven as they come.
+        own = {"encoder": encoder.model_dump(mode="json"), "fit": fit, "skew": SkewLimits().model_dump()}
+        spec = ShardSpec.model_validate({**self.shards.model_dump(mode="json"), **own})
+        snapshot = workspace.load(today.manifest, ShardManifest).snapshot
+        return shards_under(
+            self.context, spec, self.source, snapshot, today.receipt, champion.fitted, span=CHAMPION_SHARDS
+        )
+
+    def metric_set(self, run: RunSpec) -> MetricSet:
+        """Raises `ConfigError`: its shards hold nothing to predict."""
+        return metric_set_of(self._encoder(run), self._fitted_state(run))
+
+    def _encoder(self, run: RunSpec) -> EncoderSpec:
+        """The encoder of the shards that it was trained on."""
+        spec = self.context.workspace.load(run.manifest, ShardManifest).spec["encoder"]
+        return ENCODER_SPEC.validate_python(spec)
+
+    def _fitted_state(self, run: RunSpec) -> Json:
+        return self.context.workspace.load(run.fitted, FittedState).statistics
+
+    @property
+    def examples_are_files(self) -> bool:
+        """Whether each example is a whole file of the source."""
+        return not self.source.is_table
+
+    def slices_by(
+        self, slices: tuple[SliceBy, ...], today: RunSpec, examples: tuple[str, ...]
+    ) -> dict[SliceBy, list[str]]:
+        """The slice of every example, by columns of the source, which is read for it once more.
+
+        Raises:
+            DataError: a file is gone or changed since the snapshot.
+        """
+        if not slices:
+            return {}
+        manifest, sources = self._sources(today)
+        packed = self.metric_set(today).predicts == "tokens"
+        columns = sorted({by.column for by in slices})
+        with self.context.ledger.span("evaluate.slices"):
+            found = values_of_split(sources, manifest, HELDOUT, columns, in_row_order=not packed)
+            places = places_of_examples(manifest, HELDOUT, examples) if packed else range(len(examples))
+            return {by: labels_of(by, found[by.column].take(list(places))) for by in slices}
+
+    def parted(self, share: float, today: RunSpec, examples: tuple[str, ...]) -> Parts:
+        """Which held-out examples rank trials, and which judge; raises as `parts_of`.
+
+        Args:
+            share: of the examples, to rank on; 0: none.
+        """
+        shards = self.context.workspace.load(today.manifest, ShardManifest)
+        if not ranking_fraction(self.context, share, shards):
+            return Parts(ranking=[], evaluation=list(range(len(examples))))
+        with self.context.ledger.span("evaluate.parts"):
+            return parts_of(self.context, share, self.source, shards, examples)
+
+    def _sources(self, today: RunSpec) -> tuple[ShardManifest, list[SourceRows]]:
+        """The run's shards, and the rows that they were made of."""
+        context, manifest = self.context, self.context.workspace.load(today.manifest, ShardManifest)
+        sources = source_rows(
+            context.workspace, context.base, self.source, manifest.snapshot, today.receipt, context.digests
+        )
+        return manifest, sources
+
+    def examples_sha256(self, today: RunSpec, examples: tuple[str, ...]) -> str:
+        """Which examples these are, and their bytes."""
+        if self.examples_are_files:
+            return sha256_of([[file.path, file.sha256] for file in self._files(today, examples)])
+        return sha256_of([self.context.workspace.load(today.manifest, ShardManifest).content_sha256, *examples])
+
+    def contents(self, today: RunSpec, paths: tuple[str, ...]) -> list[bytes]:
+        """The documents of these paths, in this order."""
+        return [read_file(self.source, file, base=self.context.base) for file in self._files(today, paths)]
+
+    def _files(self, today: RunSpec, paths: tuple[str, ...]) -> list[SourceFile]:
+        snapshot = self.context.workspace.load(today.manifest, ShardManifest).snapshot
+        files = {file.path: file for file in accepted_files(self.context, snapshot, today.receipt)}
+        return [files[path] for path in paths]
+
+    def _run_ranks(
+        self, candidate: Candidate, manifest: Link, *, baselines: bool, graph: StoredFile | None = None
+    ) -> Scores:
+        """Run the evaluation ranks on one checkpoint, with the code that trained it."""
+        workspace = self.context.workspace
+        request = EvaluationRequest(
+            checkpoint=str(checkpoint_here(workspace, candidate.folder, candidate.manifest)),
+            run=candidate.run.sha256,
+            manifest=manifest.sha256,
+            baselines=baselines,
+            graph=graph,
+        )
+        run_dir = workspace.local_path(f"{run_folder(candidate.run.link)}/evaluate/{manifest.sha256[:16]}")
+        return run_evaluation(self.context, self.launch, candidate.run, request, run_dir)
+
+
+def run_evaluation(
+    context: RunContext, launch: LaunchSpec, run: RunSpec, request: EvaluationRequest, run_dir: Path
+) -> Scores:
+    """Run the evaluation ranks of a run's frozen code, who work in `run_dir`.
+
+    Raises:
+        TrainingFailed: the budget is spent, or a rank failed for good.
+        RunStopped: a stop was asked for.
+    """
+    out = run_dir / "scores"
+    out.mkdir(parents=True, exist_ok=True)
+    # What is left at its default is left out: the run's code may be older than a field.
+    (run_dir / "request.json").write_bytes(canonical_json(request.model_dump(mode="json", exclude_defaults=True)))
+    ranks = launch.nodes * launch.ranks_per_node
+    arguments = ("--request", str(run_dir / "request.json"), "--out", str(out))
+    run_stepless(context, launch, run, "headway.training.programs.evaluation", run_dir, *arguments, ranks=ranks)
+    return merge(out, ranks)

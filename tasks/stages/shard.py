@@ -1,0 +1,288 @@
+"""Stage *shard*: turn accepted documents into byte-identical Parquet shards, and publish their manifest last."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import ClassVar
+
+from headway.data_contracts.engine.quarantine import excluded_rows
+from headway.data_contracts.sources.reading import SourceSpec
+from headway.data_contracts.store import refs
+from headway.data_contracts.store.digests import sha256_bytes
+from headway.data_contracts.store.documents import (
+    ContractReceipt,
+    Document,
+    FittedState,
+    Link,
+    ShardGroup,
+    ShardManifest,
+    Snapshot,
+    SourceFile,
+)
+from headway.data_contracts.store.errors import IntegrityError, RefConflict
+from headway.data_contracts.types.report_text import count
+from headway.tasks.core.artifacts import artifact_key, show_table
+from headway.tasks.core.code_version import code_version
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
+from headway.tasks.rows.fitted_refs import detail_of, fitted_ref, repaired_state_in_use, state_in_use
+from headway.tasks.rows.source_rows import source_rows
+from headway.training.config.encoder_specs import ENCODER_SPEC
+from headway.training.config.given_split import GivenSplit
+from headway.training.config.shards import ShardSpec
+from headway.training.data.encode.encoders import libraries
+from headway.training.data.encode.fit_sample import sample_line
+from headway.training.data.shards.group_store import record_path
+from headway.training.data.shards.group_writer import GroupWriter
+from headway.training.data.shards.row_blocks import listed_without_rows
+from headway.training.data.shards.sharding import fit, write_shards
+from headway.training.data.shards.splits import NO_ROWS, SourceRows, plan_groups
+from headway.training.frozen.code_archive import encoder_code
+
+CODE = ("headway.training.data.shards.sharding", "headway.training.data.encode.host")
+FIRST_FIT, DAMAGED = "first fit", "the state in use is damaged"
+
+
+@stage_task(name="shard", task_run_name="shard {context.pipeline}")
+def shard(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link) -> Link:
+    """Encode, pack, shuffle and write; groups whose files did not change are found, not written.
+
+    Raises:
+        DataError: a file differs from the snapshot, or a given split lists a value that looks misspelt.
+        EnvironmentProblem: no space left; finished groups are kept.
+    """
+    _report_without_rows(context, spec, source, snapshot, receipt)
+    fitted = current_fitted_state(context, spec, source, snapshot, receipt)
+    link = shards_under(context, spec, source, snapshot, receipt, fitted)
+    manifest = context.workspace.load(link, ShardManifest)
+    if spec.split is not None:
+        _report_excluded(context, spec.split, snapshot, receipt, manifest)
+    show_table(artifact_key(context.pipeline, "shards"), _rows(manifest), "Shard groups")
+    return link
+
+
+class SplitValues(Document):
+    """What a given split lists and these data do not have."""
+
+    kind: ClassVar[str] = "split-values"
+    without_rows: tuple[str, ...]
+
+
+def _report_without_rows(
+    context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link
+) -> None:
+    """Say which listed values have no rows, before anything is fitted.
+
+    Raises:
+        DataError: one looks misspelt, or a split would be empty.
+    """
+    if spec.split is None or spec.split.column is None:
+        return
+
+    def make() -> StageOutput:
+        missing = listed_without_rows(_sources(context, source, snapshot, receipt), spec)
+        return StageOutput(document=SplitValues(without_rows=tuple(map(repr, missing))))
+
+    inputs = {"split": spec.splitting, "snapshot": snapshot.sha256, "receipt": receipt.sha256}
+    inputs["code"] = code_version("headway.training.data.shards.row_blocks", "headway.training.config.given_split")
+    link = find_or_make(context, "split", inputs, make, span="shard.split")
+    if missing := context.workspace.load(link, SplitValues).without_rows:
+        named = ", ".join(missing[:5]) + (f" and {len(missing) - 5:,} more" if len(missing) > 5 else "")
+        what = f"shards.split lists {named}, which no row has in column {spec.split.column!r}."
+        context.ledger.event("shard.without_rows", message=what, values=len(missing))
+
+
+def _report_excluded(
+    context: RunContext, split: GivenSplit, snapshot: Link, receipt: Link, manifest: ShardManifest
+) -> None:
+    """Say how many rows a given split leaves out."""
+    workspace = context.workspace
+    quarantined = excluded_rows(workspace, workspace.load(receipt, ContractReceipt))
+    num_rows = sum(file.num_rows for file in workspace.load(snapshot, Snapshot).files)
+    accepted = num_rows - sum(len(rows) for rows in quarantined.values())
+    excluded = accepted - sum(group.num_samples for group in manifest.groups)
+    if excluded:
+        by = "its file" if split.column is None else f"column {split.column!r}"
+        what = f"{excluded:,} of {accepted:,} rows are in neither split, by {by}."
+        context.ledger.event("shard.excluded", message=what, rows=excluded)
+
+
+def current_fitted_state(
+    context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link
+) -> Link:
+    """The pipeline's fitted state: fitted on the first data it saw, then kept until encoder, split or `fit` change."""
+    while True:
+        entry = repaired_state_in_use(context)
+        reason = reason_to_fit(context, spec, entry)
+        if entry is not None and reason is None:
+            return entry.target
+        link = _newly_fitted(context, spec, source, snapshot, receipt)
+        if entry is not None and reason == DAMAGED and link != entry.target:
+            message = f"{entry.target.short} came from earlier data; {link.short}, fitted on today's, takes its place."
+            context.ledger.event("stage.damaged", stage="fit", message=message)
+        detail = detail_of(spec)
+        if entry is not None and (entry.target, entry.detail) == (link, detail):
+            return link
+        with contextlib.suppress(RefConflict):  # another retrain fitted meanwhile: its state will do, if ours would
+            name, why = fitted_ref(context.pipeline), reason or FIRST_FIT
+            refs.move(context.workspace, name, link, expected=entry, reason=why, detail=detail)
+            return link
+
+
+def _newly_fitted(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link) -> Link:
+    """A state fitted on these data, now or before."""
+    workspace = context.workspace
+    own = encoder_code(spec.encoder, (str(context.base),))
+    inputs = {
+        "encoder": spec.encoder.fitting,
+        "split": spec.splitting,
+        "snapshot": snapshot.sha256,
+        "receipt": receipt.sha256,
+        "code": code_version(*CODE),
+        "libraries": libraries(spec.encoder),
+        **({} if own is None else {"encoder_code": sha256_bytes(own)}),
+    }
+
+    def make() -> StageOutput:
+        sources = _sources(context, source, snapshot, receipt)
+        state = fit(spec, sources, workspace, snapshot=snapshot, receipt=receipt, code=own)
+        if message := sample_line(state.statistics):
+            context.ledger.event("fit.sample", message=f"{message} (shards.encoder.fit_mb).")
+        return StageOutput(document=state, files=state.files)
+
+    return find_or_make(context, "fit", inputs, make)
+
+
+def known_fitted_state(context: RunContext, spec: ShardSpec) -> Link | None:
+    """The state that is in use, if it is whole and was fitted for this encoder under this split and `fit`."""
+    entry = state_in_use(context.workspace, context.pipeline)
+    return entry.target if entry is not None and reason_to_fit(context, spec, entry) is None else None
+
+
+def reason_to_fit(context: RunContext, spec: ShardSpec, entry: refs.RefEntry | None) -> str | None:
+    """Why the state in use will not do; None when it does."""
+    if entry is None:
+        return FIRST_FIT
+    workspace = context.workspace
+    try:
+        state = workspace.load(entry.target, FittedState)
+        for file in state.files:
+            workspace.verify(file)
+    except IntegrityError as error:
+        # Fitting again on the same data gives the same bytes, so a damaged state heals.
+        context.ledger.event("stage.damaged", stage="fit", message=str(error))
+        return DAMAGED
+    if ENCODER_SPEC.validate_python(state.spec).fitting != spec.encoder.fitting:
+        return "another encoder"
+    own = encoder_code(spec.encoder, (str(context.base),))
+    if own is not None and sha256_bytes(own) not in [file.sha256 for file in state.files]:
+        return "the encoder's code changed"
+    if entry.detail.get("split") != spec.splitting:
+        return "another split"
+    fit_before = entry.detail.get("fit", 0)
+    return None if fit_before == spec.fit else f"shards.fit is {spec.fit}, was {fit_before}"
+
+
+def shards_under(
+    context: RunContext,
+    spec: ShardSpec,
+    source: SourceSpec,
+    snapshot: Link,
+    receipt: Link,
+    fitted: Link,
+    *,
+    span: str = "stage.shard",
+) -> Link:
+    """The manifest of these data under this fitted state; `span` is its name in the ledger."""
+    workspace, ledger = context.workspace, context.ledger
+    inputs = shard_inputs(spec, snapshot, receipt, fitted)
+
+    def on_group(group: ShardGroup) -> None:
+        ledger.event("shard.group", group=group.group, split=group.split, rows=group.num_rows)
+        context.require_time("the next group")
+
+    def make() -> StageOutput:
+        state = workspace.load(fitted, FittedState)
+        if spec.group_tasks:
+            # Which loads Prefect.
+            from headway.tasks.stages.shard_group import ShardJob, share_out
+
+            share_out(
+                ShardJob(
+                    workspace=workspace.uri,
+                    base=str(context.base),
+                    spec=spec,
+                    source=source,
+                    snapshot=snapshot,
+                    receipt=receipt,
+                    fitted=fitted,
+                )
+            )
+        manifest = write_shards(
+            spec,
+            state,
+            _sources(context, source, snapshot, receipt),
+            workspace,
+            snapshot=snapshot,
+            receipt=receipt,
+            scratch=context.scratch,
+            digests=context.digests,
+            on_group=on_group,
+        )
+        return StageOutput(document=manifest, files=tuple(s.file for group in manifest.groups for s in group.shards))
+
+    return find_or_make(context, "shard", inputs, make, span=span)
+
+
+def shard_inputs(spec: ShardSpec, snapshot: Link, receipt: Link, fitted: Link) -> dict[str, object]:
+    return {
+        "spec": spec.identity,
+        "snapshot": snapshot.sha256,
+        "receipt": receipt.sha256,
+        "fitted": fitted.sha256,
+        "code": code_version(*CODE),
+        "libraries": libraries(spec.encoder),
+    }
+
+
+def accepted_files(context: RunContext, snapshot: Link, receipt: Link) -> list[SourceFile]:
+    """The snapshot's files that are not in quarantine as a whole."""
+    excluded = excluded_rows(context.workspace, context.workspace.load(receipt, ContractReceipt))
+    files = context.workspace.load(snapshot, Snapshot).files
+    return [file for file in files if len(excluded.get(file.path, NO_ROWS)) < file.num_rows]
+
+
+def outlook(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link) -> str:
+    """What sharding these data would cost and undo, without reading a row of them."""
+    entry = state_in_use(context.workspace, context.pipeline)
+    reason = reason_to_fit(context, spec, entry)
+    groups = plan_groups(_sources(context, source, snapshot, receipt), spec)
+    if entry is None:
+        return f"{count(len(groups), 'group')} to encode"
+    if reason is not None:
+        return (
+            f"fits again ({reason}): all of {count(len(groups), 'group')} to encode anew, and nothing trained so far "
+            "goes with the new state"
+        )
+    fitted = context.workspace.load(entry.target, FittedState)
+    with GroupWriter(spec, fitted, context.workspace) as writer:
+        missing = [group for group in groups if not context.workspace.exists(record_path(writer.key(group)))]
+    size_bytes = sum(group.size_bytes for group in missing)
+    return f"{len(missing)} of {count(len(groups), 'group')} to encode, {size_bytes / 1e6:,.1f} MB of source"
+
+
+def _sources(context: RunContext, source: SourceSpec, snapshot: Link, receipt: Link) -> list[SourceRows]:
+    return source_rows(context.workspace, context.base, source, snapshot, receipt, context.digests)
+
+
+def _rows(manifest: ShardManifest) -> list[dict[str, str | int | float]]:
+    return [
+        {
+            "split": group.split,
+            "group": group.name,
+            "samples": group.num_samples,
+            "rows": group.num_rows,
+            "MB": round(group.size_bytes / 1e6, 2),
+        }
+        for group in manifest.groups
+    ]

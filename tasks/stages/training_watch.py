@@ -1,0 +1,66 @@
+"""What the ranks of a run write down while they train, for people, MLflow and the supervisor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from headway.tasks.core.artifacts import ProgressBar, artifact_key
+from headway.tasks.core.context import RunContext
+from headway.tasks.registry.track import SUMMARY
+from headway.training.launch.base.retry_budget import AttemptRecords
+from headway.training.observe.ledger import Event, SpoolTail
+from headway.training.observe.step_summary import summarise_steps
+
+
+class TrainingWatch:
+    """Tails the ranks' ledgers: the newest step for the supervisor, rank 0's records for people and MLflow."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        run_dir: Path,
+        facts: Mapping[str, Any],
+        ship: Callable[[Event], object],
+        *,
+        joins_in: bool = False,
+    ) -> None:
+        """Args:
+        joins_in: whether the newest attempt, if it has not ended, goes on, and is told from its first step.
+        """
+        self._context, self._attempts, self._facts, self._ship = context, run_dir / "attempts", facts, ship
+        self._tails: dict[Path, SpoolTail] = {}
+        key = artifact_key(context.pipeline, "training", str(facts.get("trial", "")))
+        self._bar = ProgressBar(key, "Training steps, in percent")
+        # One whose supervisor was killed never ends on record: of those that have not, only the newest can go on.
+        newest = AttemptRecords(run_dir).all()[-1:] if joins_in else []
+        running = {record.attempt for record in newest if record.end_unix_s is None}
+        self._old = {spool for spool in self._spools() if int(spool.parent.parent.name) not in running}
+        self._step: int | None = None
+
+    def _spools(self) -> list[Path]:
+        return sorted(self._attempts.glob("*/ledger/rank-0.jsonl"))
+
+    def poll(self) -> int | None:
+        for spool in self._spools():
+            if spool in self._old:
+                continue
+            for event in self._tails.setdefault(spool, SpoolTail(spool)).poll():
+                self._observe(event)
+        return self._step
+
+    def sum_up(self) -> None:
+        """Tell the ledger and MLflow what the steps of this flow run came to, where there were any."""
+        steps = summarise_steps(event for spool in self._tails for event in SpoolTail(spool).stream())
+        if steps is not None:
+            self._ship(self._context.ledger.event(SUMMARY, **steps.model_dump()))
+
+    def _observe(self, event: Event) -> None:
+        self._context.ledger.relay({**event, "relayed": True, **self._facts})
+        if event["event"] != "step":
+            return
+        self._step = int(event["step"])
+        self._ship(event)
+        self._bar.move(100 * self._step / self._facts["max_steps"], time.monotonic())

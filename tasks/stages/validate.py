@@ -1,0 +1,266 @@
+"""Stage *validate*: hold the snapshot against its contract and hand on a receipt that names the exact bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+import time
+from importlib.metadata import version
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headway.data_contracts.engine.verdicts import is_accepted
+from headway.data_contracts.rules.contract import LABEL_LEAK, LIKELY_LEAK, Contract, parse_contract
+from headway.data_contracts.scans.file_states import load_states, save_states
+from headway.data_contracts.scans.freshness import evaluate_freshness
+from headway.data_contracts.scans.split_sql import check_split_sql
+from headway.data_contracts.sources.reading import SourceSpec, rows_files
+from headway.data_contracts.store.digests import sha256_bytes, sha256_of
+from headway.data_contracts.store.documents import ContractReceipt, ExpectationVerdict, Link, Snapshot, StoredFile
+from headway.data_contracts.store.errors import ConfigError, ContractViolation
+from headway.data_contracts.suites.parsing import read_suite
+from headway.tasks.core.artifacts import artifact_key, show_table
+from headway.tasks.core.code_version import code_version
+from headway.tasks.core.context import RunContext
+from headway.tasks.core.pages import contract_page, refusal_page
+from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
+from headway.tasks.registry.promotion import LEAK_ADVICE, LIKELY_LEAK_ADVICE
+from headway.tasks.rows.acceptance import accept, baseline_of, refuse_breaking_change
+from headway.tasks.rows.label_classes import require_classes
+from headway.tasks.rows.pipeline_label import pipeline_label
+from headway.tasks.rows.pipeline_split import pipeline_split
+from headway.training.config.shards import ShardSpec
+
+if TYPE_CHECKING:
+    from headway.data_contracts.report.quarantined_rows import QuarantineSample
+
+CODE = (
+    "headway.data_contracts.engine.validation",
+    "headway.data_contracts.sources.reading",
+    "headway.data_contracts.report.validation_report",
+)
+LIBRARIES = ("duckdb", "great-expectations", "pyarrow")
+
+
+def read_contract(path: Path) -> tuple[Contract, bytes]:
+    """The contract and its exact text.
+
+    Raises:
+        ConfigError: missing, not a contract, or its SQL cannot be understood.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"the contract cannot be read ({error.strerror}).", where=str(path), advice="Check `contract:`."
+        ) from error
+    contract = parse_contract(text.decode(errors="replace"), where=str(path))
+    check_split_sql(contract, where=str(path))
+    return contract, text
+
+
+def validate_inputs(context: RunContext, contract_file: str, snapshot: Link, shards: ShardSpec) -> dict[str, object]:
+    """Everything that decides the receipt. What a contract does not ask for is no input of its receipt."""
+    path = context.base / contract_file
+    contract, text = read_contract(path)
+    _, suite = read_suite(path, contract)
+    baseline = _baseline(context, contract, snapshot)
+    inputs: dict[str, object] = {
+        "contract": sha256_bytes(text),
+        "snapshot": snapshot.sha256,
+        "code": code_version(*CODE),
+        "libraries": {name: version(name) for name in LIBRARIES},
+    }
+    if suite:
+        inputs["suite"] = sha256_bytes(suite)
+    if baseline is not None:
+        inputs["baseline"] = baseline.sha256
+    if contract.leakage:
+        inputs["split"] = {"fields": shards.splitting, "code": code_version("headway.tasks.rows.pipeline_split")}
+    if (label := pipeline_label(shards)) is not None:
+        inputs["label"] = dataclasses.asdict(label)
+    return inputs
+
+
+def _baseline(context: RunContext, contract: Contract, snapshot: Link) -> ContractReceipt | None:
+    return baseline_of(context.workspace, context.pipeline, snapshot) if contract.needs_baseline else None
+
+
+@stage_task(name="validate", task_run_name="validate {context.pipeline} against its contract")
+def validate(
+    context: RunContext, contract_file: str, source: SourceSpec, snapshot: Link, shards: ShardSpec | None = None
+) -> Link:
+    """Run the contract; a receipt of a failure is kept as well, and refuses.
+
+    Args:
+        shards: says which split a row is in, unless the contract does.
+
+    Raises:
+        ConfigError: the contract breaks what an accepted version promised, or the label to predict is no class.
+        ContractViolation: a critical expectation failed, or the newest row is too old; the report says which, offline.
+    """
+    spec = shards or ShardSpec()
+    path = context.base / contract_file
+    contract, _ = read_contract(path)
+    suite, _ = read_suite(path, contract)
+    unread = refuse_breaking_change(context.workspace, context.pipeline, contract, suite, where=str(path))
+    if unread:
+        context.ledger.event("validate.accepted_unreadable", message=unread)
+    taken = context.workspace.load(snapshot, Snapshot)
+    require_classes(spec, source, taken, base=context.base, digests=context.digests)
+    link = receipt_of(context, contract_file, source, snapshot, spec)
+    receipt = context.workspace.load(link, ContractReceipt)
+    # The clock is no input of a receipt: the same one may pass today and be too old tomorrow.
+    now_unix_s = time.time()
+    fresh = evaluate_freshness(receipt.freshness, now_unix_s)
+    show_table(
+        artifact_key(context.pipeline, "contract"),
+        _rows((*receipt.verdicts, *fresh)),
+        f"Contract {contract.name} {contract.version}",
+    )
+    if not is_accepted(fresh):
+        sample = _kept_sample(context, receipt)
+        page = refusal_page(link, now_unix_s)
+        _publish_report(context, page, receipt, contract, taken, sample, fresh)
+        raise _violation(context, receipt, fresh, page)
+    if not receipt.passed:
+        raise _violation(context, receipt, fresh, contract_page(link))
+    for leak, advice in label_leaks(receipt).items():
+        context.ledger.event("validate.label_leak", message=f"{leak}. {advice}.")
+    accept(context, link)
+    return link
+
+
+def label_leaks(receipt: ContractReceipt) -> dict[str, str]:
+    """Which inputs alone tell the label, and which nearly do, each with what to do; empty too where nobody looked."""
+    advice = {LABEL_LEAK: LEAK_ADVICE, LIKELY_LEAK: LIKELY_LEAK_ADVICE}
+    found = (receipt.verdict(rule_id) for rule_id in advice)
+    return {each.observed: advice[each.rule_id] for each in found if each is not None and not each.passed}
+
+
+def receipt_of(context: RunContext, contract_file: str, source: SourceSpec, snapshot: Link, shards: ShardSpec) -> Link:
+    """What the contract says of a snapshot, found or made; it may be that it failed. Accepts nothing."""
+    contract, text = read_contract(context.base / contract_file)
+    return find_or_make(
+        context,
+        "validate",
+        validate_inputs(context, contract_file, snapshot, shards),
+        lambda: _run(context, contract_file, contract, text, source, snapshot, shards),
+        shown=f"{contract.name} {contract.version}",
+    )
+
+
+def _run(
+    context: RunContext,
+    contract_file: str,
+    contract: Contract,
+    text: bytes,
+    source: SourceSpec,
+    snapshot: Link,
+    shards: ShardSpec,
+) -> StageOutput:
+    from headway.data_contracts.engine.validation import ValidationContext
+    from headway.data_contracts.engine.validation import validate as run_contract
+    from headway.data_contracts.report.quarantined_rows import QuarantineSample, sample_quarantine
+
+    workspace, ledger = context.workspace, context.ledger
+    taken = workspace.load(snapshot, Snapshot)
+    kept = workspace.publish_addressed(f"contracts/{sha256_bytes(text)}.yaml", text)
+    files = [kept]
+    suite, suite_text = read_suite(context.base / contract_file, contract)
+    suite_file = None
+    if suite_text:
+        suite_file = workspace.publish_addressed(f"contracts/{sha256_bytes(suite_text)}.json", suite_text)
+        files.append(suite_file)
+    with tempfile.TemporaryDirectory(prefix="rows-", dir=context.scratch) as name:
+        folder, excluded = Path(name), Path(name) / "quarantine.parquet"
+        with contextlib.ExitStack() as proof:
+            with ledger.span("validate.table"):
+                rows = proof.enter_context(
+                    rows_files(source, taken, folder, base=context.base, digests=context.digests)
+                )
+            states = None if rows.is_packed else load_states(workspace, rows, _basis(contract, taken))
+            surroundings = ValidationContext(
+                baseline=_baseline(context, contract, snapshot),
+                split=pipeline_split(shards, taken.columns),
+                suite=suite,
+                suite_file=suite_file,
+                states=states,
+                label=pipeline_label(shards),
+            )
+            with ledger.span("validate.expectations") as fields:
+                fields["known_files"] = 0 if states is None else states.num_known_files
+                receipt = run_contract(
+                    contract, kept, taken, rows, folder, quarantine_file=excluded, surroundings=surroundings
+                )
+        sample = QuarantineSample()
+        if receipt.quarantine is not None:
+            sample = sample_quarantine(excluded)
+            files.append(workspace.publish_file(excluded, receipt.quarantine.path))
+    if states is not None:
+        save_states(workspace, states)
+    files.append(_publish_report(context, contract_page(receipt.link), receipt, contract, taken, sample))
+    return StageOutput(document=receipt, files=tuple(files))
+
+
+def _publish_report(
+    context: RunContext,
+    path: str,
+    receipt: ContractReceipt,
+    contract: Contract,
+    taken: Snapshot,
+    sample: QuarantineSample,
+    fresh: tuple[ExpectationVerdict, ...] = (),
+) -> StoredFile:
+    """A page is written once. The receipt's own says nothing by the clock; what the clock refuses has its own page."""
+    from headway.data_contracts.report.validation_report import render_html
+
+    with context.ledger.span("validate.report"):
+        page = render_html(receipt, contract, taken, sample, fresh).encode()
+        return context.workspace.publish(path, page)
+
+
+def _kept_sample(context: RunContext, receipt: ContractReceipt) -> QuarantineSample:
+    from headway.data_contracts.report.quarantined_rows import QuarantineSample, sample_quarantine
+
+    if receipt.quarantine is None:
+        return QuarantineSample()
+    return sample_quarantine(BytesIO(context.workspace.read(receipt.quarantine.path)))
+
+
+def _basis(contract: Contract, taken: Snapshot) -> str:
+    """What decides a file's figures besides the file: how rows come out of it, which are set aside, code, libraries."""
+    rules = [rule.model_dump(mode="json") for rule in contract.rules if rule.action == "quarantine"]
+    types = {name: column.type for name, column in contract.columns.items()}
+    libraries = {name: version(name) for name in LIBRARIES}
+    reading = [taken.format, taken.options]
+    code = {"code": code_version(*CODE), "libraries": libraries}
+    return sha256_of({"contract": contract.name, "rules": rules, "types": types, "reading": reading, **code})
+
+
+def _violation(
+    context: RunContext, receipt: ContractReceipt, fresh: tuple[ExpectationVerdict, ...], page: str
+) -> ContractViolation:
+    evaluated = (*receipt.verdicts, *fresh)
+    failed = [verdict for verdict in evaluated if not verdict.passed and verdict.severity == "critical"]
+    rules = "; ".join(f"{verdict.rule_id} ({verdict.observed})" for verdict in failed)
+    return ContractViolation(
+        f"the data break {receipt.contract_name} {receipt.contract_version}: {rules}.",
+        where=f"snapshot {receipt.snapshot.sha256[:12]}",
+        advice=f"Read {context.workspace.uri_of(page)}; nothing was trained.",
+    )
+
+
+def _rows(verdicts: tuple[ExpectationVerdict, ...]) -> list[dict[str, str]]:
+    return [
+        {
+            "rule": verdict.rule_id,
+            "expectation": verdict.description,
+            "severity": verdict.severity,
+            "verdict": "passed" if verdict.passed else "FAILED",
+            "observed": verdict.observed,
+        }
+        for verdict in verdicts
+    ]

@@ -1,0 +1,70 @@
+"""Nothing but the wheel, in a folder whose own packages are called like Headway's folders."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests import wheels
+
+OF_THE_PROJECT = ("training", "tasks", "flows", "tests", "data_contracts", "deployments")
+ASK = """
+import headway, torch, training
+model = headway.load_table_model("models:/demo@champion")
+encoded = model.encode([dict.fromkeys(model.fitted_types, 1.0)])
+print(len(model.graph(torch.from_numpy(encoded["numeric"]))))
+"""
+CALL = """
+import contextlib, signal, sys
+import headway, psutil, training
+caught = signal.getsignal(signal.SIGTERM)
+with contextlib.redirect_stdout(sys.stderr):
+    first, second = headway.retrain("breast-cancer"), headway.retrain("breast-cancer")
+assert first.is_champion and "launch" in first.stages_run and "launch" in second.stages_found
+assert signal.getsignal(signal.SIGTERM) == caught
+alive = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+servers = [child for child in alive if "prefect_api" in " ".join(child.cmdline())]
+assert len(servers) == 1, "the second shares the server of the first"
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    return wheels.install(wheels.build(folder), folder / "installed")
+
+
+def test_site_packages_get_headway_and_its_metadata_and_nothing_else(installed: Path) -> None:
+    found = {path.name for path in installed.iterdir()}
+    assert {name for name in found if not name.endswith(".dist-info")} == {"bin", "headway"} and len(found) == 3
+
+
+def with_folders_of_its_own(folder: Path) -> Path:
+    for name in OF_THE_PROJECT:
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").touch()
+    return folder
+
+
+def test_a_new_project_retrains_on_a_recipe_of_its_own_and_its_model_answers(installed: Path, tmp_path: Path) -> None:
+    written = wheels.run(installed, "-m", "headway", "init", "demo", cwd=with_folders_of_its_own(tmp_path))
+    assert written.returncode == 0, written.stderr
+    project = tmp_path / "demo"
+    pipeline = project / "deployments" / "demo.pipeline.yaml"
+    pipeline.write_text(pipeline.read_text().replace("name: tabular-classifier", "name: recipes.network:Network"))
+    done = wheels.run(installed, "-m", "headway", "retrain", "demo", "--json", cwd=project)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert summary["event"] == "summary" and summary["is_champion"], summary["reason"]
+    (tmp_path / "ask.py").write_text(ASK)
+    asked = wheels.run(installed, "../ask.py", cwd=project)
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.strip() == "1"
+
+
+def test_a_shipped_pipeline_retrains_by_a_call_and_calls_share_a_server(installed: Path, tmp_path: Path) -> None:
+    (with_folders_of_its_own(tmp_path) / "call.py").write_text(CALL)
+    called = wheels.run(installed, "call.py", cwd=tmp_path)
+    assert called.returncode == 0, called.stderr

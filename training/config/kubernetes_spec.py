@@ -1,0 +1,120 @@
+"""What a pipeline file may say to Kubernetes: the `launch.kubernetes` branch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from headway.data_contracts.store.documents import Frozen
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+"""Of an object."""
+Key = Annotated[
+    str,
+    StringConstraints(pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-\w.]*[A-Za-z0-9])?$", max_length=316),
+]
+"""Of a label, an annotation or a resource."""
+LabelValue = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-\w.]*[A-Za-z0-9])?)?$", max_length=63)]
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Quantity = Annotated[
+    str,
+    StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i|e[0-9]+)?$"),
+    Field(coerce_numbers_to_str=True),
+]
+OURS = "HEADWAY_"
+"""Beginning of the variables that follow from the run."""
+
+
+class Volume(Frozen):
+    """A claim that every pod mounts, at the path by which the flow knows it."""
+
+    claim: Name = Field(description="The PersistentVolumeClaim; many nodes must be able to write it.")
+    mount_path: str = Field(pattern=r"^/[^:]*$", description="Where pods see it: as this machine does.")
+    sub_path: str = Field("", description="Folder within the volume; empty: all of it.")
+    read_only: bool = False
+
+
+class SecretKey(Frozen):
+    """Where a variable's value comes from; the value itself stands in no file of ours."""
+
+    secret: Name
+    key: Annotated[str, StringConstraints(pattern=r"^[-\w.]+$")]
+
+
+class Toleration(Frozen):
+    """A taint of nodes that the pods may have, as in a pod's own `tolerations`."""
+
+    key: Key | None = None
+    operator: Literal["Exists", "Equal"] = "Equal"
+    value: LabelValue | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    seconds: int | None = Field(None, ge=0, description="How long a pod stays on a node that gets the taint.")
+
+
+class KubernetesSpec(Frozen):
+    """Which pods a run is made of, and where they may stand. `launch.nodes` is their number."""
+
+    image: str = Field(min_length=1, description="Has Headway and what ranks import; see deployments/docker.")
+    volumes: tuple[Volume, ...] = Field(min_length=1, description="One of them holds the workspace.")
+    namespace: Name = "default"
+    context: str | None = Field(
+        None, description="Of the kubeconfig; empty: its current one, or the flow's own cluster."
+    )
+    training_runtime: Name | None = Field(
+        None,
+        description="ClusterTrainingRuntime of Kubeflow Trainer on which the run is a TrainJob; empty: the run is an "
+        "Indexed Job with a headless Service, which every cluster has.",
+    )
+    python: str = Field("python", min_length=1, description="The interpreter in the image.")
+    resources: Mapping[Key, Quantity] = Field(
+        default_factory=dict, description='Of each pod, requested and granted: `cpu`, `memory`, `nvidia.com/gpu: "8"`.'
+    )
+    shared_memory: Quantity | None = Field(
+        None, description="Size of /dev/shm, counted as the pod's memory; empty: the container runtime's 64 MB."
+    )
+    environment: Mapping[Variable, str] = Field(default_factory=dict, description="Variables of every pod; no secrets.")
+    secrets: Mapping[Variable, SecretKey] = Field(
+        default_factory=dict, description="Variables whose values are kept in Secrets: {secret: NAME, key: KEY}."
+    )
+    secret_environments: tuple[Name, ...] = Field(
+        (), description="Secrets of which every key is a variable; a TrainJob has them from its runtime."
+    )
+    node_selector: Mapping[Key, LabelValue] = Field(default_factory=dict, description="Labels that nodes must have.")
+    tolerations: tuple[Toleration, ...] = ()
+    priority_class: Name | None = Field(None, description="Empty: the default; a TrainJob has it from its runtime.")
+    service_account: Name | None = Field(None, description="Empty: the namespace's default, without its token.")
+    image_pull_secrets: tuple[Name, ...] = ()
+    run_as_user: int | None = Field(
+        None, ge=1, description="Number of the user; empty: the image's own, which must be a number other than root's."
+    )
+    fs_group: int | None = Field(None, ge=0, description="Group that volumes are given to.")
+    labels: Mapping[Key, LabelValue] = Field(
+        default_factory=dict, description="Of the job and its pods, such as `kueue.x-k8s.io/queue-name`."
+    )
+    annotations: Mapping[Key, str] = Field(default_factory=dict, description="Of the job and its pods.")
+    gather_s: float = Field(
+        300.0,
+        ge=0,
+        description="Seconds to wait for pods that are not there yet, before going on with `min_nodes`; for fewer than "
+        "those the run waits as in a queue.",
+    )
+
+    @model_validator(mode="after")
+    def _names_each_variable_once(self) -> Self:
+        if twice := sorted(self.environment.keys() & self.secrets.keys()):
+            raise ValueError(f"both `environment` and `secrets` name {', '.join(twice)}")
+        if ours := sorted(name for name in {*self.environment, *self.secrets} if name.startswith(OURS)):
+            raise ValueError(f"{', '.join(ours)}: what begins with {OURS} follows from the run")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_a_train_job(self) -> Self:
+        given = {"secret_environments": self.secret_environments, "priority_class": self.priority_class}
+        if self.training_runtime and (lost := [name for name, value in given.items() if value]):
+            raise ValueError(
+                f"a TrainJob cannot say {' and '.join(lost)}: write it into the runtime {self.training_runtime!r}, "
+                "or leave out `training_runtime`"
+            )
+        return self

@@ -1,0 +1,75 @@
+"""Fields of the language model, apart from the model: they are checked where torch is not imported."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from headway.data_contracts.store.documents import Frozen
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.parallel import ParallelSpec
+from headway.training.config.shapes import TokenShape
+
+TENSOR, PIPELINE = "training.parallel.tensor", "training.parallel.pipeline"
+
+
+class LanguageModelSpec(Frozen):
+    """The model's own fields; vocabulary and context length come with the data."""
+
+    width: int = Field(default=96, gt=0, description="Width of the residual stream.")
+    depth: int = Field(default=2, gt=0, description="Number of transformer blocks.")
+    heads: int = Field(default=2, gt=0, description="Attention heads; width / heads must be even.")
+    hidden: int = Field(default=256, gt=0, description="Width of the gated hidden layer of a block.")
+    tied_embeddings: bool = Field(default=False, description="Share one matrix between embedding and output.")
+    rotary_base: float = Field(default=10_000.0, gt=0, description="Longest rotary wavelength, in positions.")
+
+    @model_validator(mode="after")
+    def _heads_divide_the_width(self) -> Self:
+        if self.width % (2 * self.heads):
+            raise ValueError(f"width {self.width} is not a multiple of 2 x heads = {2 * self.heads}")
+        return self
+
+    @property
+    def hidden_groups(self) -> int:
+        """Groups of the hidden layer that can lie on different ranks, as heads can."""
+        return math.gcd(self.hidden, self.heads)
+
+    def mesh_problems(self, parallel: ParallelSpec, shape: TokenShape) -> Iterator[ConfigError]:
+        """Why this model cannot be laid over a mesh, with the arithmetic of each; nothing where it can."""
+        tensor, pipeline = parallel.tensor, parallel.pipeline
+        if self.heads % tensor:
+            yield ConfigError(
+                f"{self.heads} heads do not divide by tensor {tensor}.",
+                where=TENSOR,
+                advice="Change recipe.model.heads, or the number of ranks that split a layer.",
+            )
+        if self.hidden_groups % tensor:
+            yield ConfigError(
+                f"hidden {self.hidden} in groups that {self.heads} heads allow makes {self.hidden_groups} groups, "
+                f"which do not divide by tensor {tensor}.",
+                where=TENSOR,
+                advice=f"Make recipe.model.hidden a multiple of {self.heads}.",
+            )
+        sizes = {"context": (shape.context_tokens, "sequence_tokens"), "vocabulary": (shape.vocab_size, "vocab_size")}
+        for what, (size, name) in sizes.items():
+            if size % tensor:
+                yield ConfigError(
+                    f"{size} tokens of {what} do not divide by tensor {tensor}: {size} % {tensor} = {size % tensor}.",
+                    where=TENSOR,
+                    advice=f"Lower shards.encoder.{name} by {size % tensor}, or raise it by {tensor - size % tensor}.",
+                )
+        if self.depth < pipeline:
+            yield ConfigError(
+                f"{self.depth} blocks are fewer than {pipeline} pipeline stages.",
+                where=PIPELINE,
+                advice=f"Use at most {self.depth} stages.",
+            )
+        if self.tied_embeddings and pipeline > 1:
+            yield ConfigError(
+                f"a tied embedding would lie in the first and the last of {pipeline} stages.",
+                where=PIPELINE,
+                advice="Say recipe.model.tied_embeddings: false, or use one stage.",
+            )

@@ -1,0 +1,108 @@
+"""Which dimensions the ranks of a gang make up, and the arithmetic of it; no torch."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, Self
+
+from pydantic import Field, model_validator
+
+from headway.data_contracts.store.documents import Frozen
+from headway.data_contracts.store.errors import ConfigError
+
+FILL = -1
+"""As many as the world leaves."""
+EXACT = {"mode", "replicate", "shard", "deferred_init"}
+"""What mode `exact` can be told."""
+
+
+class ParallelSpec(Frozen):
+    mode: Literal["exact", "fast"] = Field(
+        default="exact",
+        description="`exact`: bits depend on no number of ranks; takes `replicate`, `shard`. `fast`: all dimensions.",
+    )
+    pipeline: int = Field(default=1, gt=0, description="Stages that the model's blocks are cut into.")
+    replicate: int = Field(
+        default=FILL, description="Copies of the model that share a batch: DDP, or HSDP with `shard`. -1: what is left."
+    )
+    shard: int = Field(
+        default=1, description="Ranks that each keep a slice of every parameter (FSDP2). -1: what is left."
+    )
+    tensor: int = Field(default=1, gt=0, description="Ranks that compute every layer together (tensor parallel).")
+    schedule: Literal["gpipe", "1f1b"] = Field(
+        default="1f1b", description="Order of a pipeline's micro-batches: all forward first, or one forward, one back."
+    )
+    sequence_parallel: bool = Field(
+        default=True, description="Between tensor-parallel layers, split activations by position."
+    )
+    loss_parallel: bool = Field(
+        default=True, description="With tensor parallel: compute the loss on logits split by vocabulary."
+    )
+    recompute: bool = Field(
+        default=False, description="Compute a block's activations again for its backward pass: less memory, more time."
+    )
+    deferred_init: bool = Field(
+        default=True, description="Draw initial weights one at a time, and keep only this rank's slices."
+    )
+    reduce_every_micro_batch: bool = Field(
+        default=False, description="With `shard`: keep gradients in slices while accumulating. Less memory, more bytes."
+    )
+
+    @model_validator(mode="after")
+    def _dimensions_are_consistent(self) -> Self:
+        for name in ("replicate", "shard"):
+            if getattr(self, name) < 1 and getattr(self, name) != FILL:
+                raise ValueError(f"{name} {getattr(self, name)} is no number of ranks; -1 takes what is left")
+        if self.replicate == self.shard == FILL:
+            raise ValueError("replicate and shard cannot both take what is left: say replicate: 1, or how many")
+        if self.mode == "exact" and (changed := sorted(self.model_fields_set - EXACT - self._as_default())):
+            raise ValueError(f"{', '.join(changed)}: only in mode `fast`; exact mode replicates a model, or shards it")
+        return self
+
+    def _as_default(self) -> set[str]:
+        return {name for name, field in type(self).model_fields.items() if getattr(self, name) == field.default}
+
+
+class MeshShape(NamedTuple):
+    """Ranks in each dimension, outermost first: rank = ((pipeline * R + replicate) * S + shard) * T + tensor."""
+
+    pipeline: int
+    replicate: int
+    shard: int
+    tensor: int
+
+    @property
+    def num_shares(self) -> int:
+        """Ranks, or groups of ranks, that read different rows."""
+        return self.replicate * self.shard
+
+    def __str__(self) -> str:
+        sizes = self._asdict().items()
+        return " x ".join(f"{name} {size}" for name, size in sizes if size > 1) or "one rank"
+
+
+def mesh_shape(spec: ParallelSpec, world_size: int) -> MeshShape:
+    """The mesh of a world of this size.
+
+    Raises:
+        ConfigError: the dimensions do not multiply to the world.
+    """
+    given = [spec.pipeline, spec.replicate, spec.shard, spec.tensor]
+    product = 1
+    for size in given:
+        product *= size if size != FILL else 1
+    shape = MeshShape(*(size if size != FILL else max(1, world_size // product) for size in given))
+    fits = world_size % product == 0 if FILL in given else world_size == product
+    if not fits:
+        message = " x ".join(f"{name} {size}" for name, size in zip(shape._fields, given, strict=True) if size != FILL)
+        worlds = f"a multiple of {product}" if FILL in given else f"{product}"
+        raise ConfigError(
+            f"{message} = {product} ranks, and the world has {world_size}.",
+            where="training.parallel",
+            advice=f"Start {worlds} ranks (launch.nodes x launch.ranks_per_node), or change the dimensions.",
+        )
+    return shape
+
+
+def mesh_that_decides_bits(spec: ParallelSpec, world_size: int) -> str:
+    """The mesh in words; empty in exact mode, whose bits no number of ranks decides."""
+    return "" if spec.mode == "exact" else str(mesh_shape(spec, world_size))

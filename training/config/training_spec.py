@@ -1,0 +1,185 @@
+"""What is trained and how: one frozen tree, whose dump is `RunSpec.config`.
+
+World size is absent on purpose: in exact mode the weights do not depend on it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, model_validator
+
+from headway.data_contracts.store.documents import Frozen
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.checkpoints import CheckpointSpec
+from headway.training.config.guards import GuardSpec
+from headway.training.config.optimizer import OptimizerSpec, ScheduleSpec
+from headway.training.config.order_spec import OrderSpec
+from headway.training.config.parallel import ParallelSpec, mesh_shape
+from headway.training.config.start_spec import StartFrom
+
+if TYPE_CHECKING:
+    pass
+
+
+def is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
+class RecipeSpec(Frozen):
+    name: str = Field(default="language-model", description="A built-in recipe, or `package.module:Class` of your own.")
+    model: dict[str, bool | int | float | str] = Field(
+        default_factory=dict, description="The recipe's own fields, such as width, depth and heads."
+    )
+
+
+class LossScaleSpec(Frozen):
+    """Dynamic loss scaling, in use where anything is held in fp16. Scales are powers of two."""
+
+    initial_exponent: int = Field(
+        default=10, ge=-24, le=24, description="The first scale is 2 to this power; it multiplies the summed loss."
+    )
+    growth_interval_steps: int = Field(
+        default=2000, gt=0, description="Steps without overflow after which the scale doubles; an overflow halves it."
+    )
+
+
+class TrainingSpec(Frozen):
+    recipe: RecipeSpec = RecipeSpec()
+    start_from: StartFrom | None = Field(default=None, description="A registered model to start from; empty: none.")
+    optimizer: OptimizerSpec = OptimizerSpec()
+    schedule: ScheduleSpec = ScheduleSpec()
+    order: OrderSpec = OrderSpec()
+    guards: GuardSpec = GuardSpec()
+    profile: ProfileSpec | None = Field(default=None, description="Steps of which every rank keeps a profiler trace.")
+    parallel: ParallelSpec = ParallelSpec()
+    max_steps: int = Field(default=1000, gt=0, description="Optimizer steps in all.")
+    global_batch_sequences: int = Field(default=8, gt=0, description="Rows of one optimizer step.")
+    micro_batch_sequences: int = Field(
+        default=4, gt=0, description="Rows of one logical replica. It decides bits; the number of workers does not."
+    )
+    seed: int = Field(default=0, ge=0, description="Seed of initial weights, sample order and every random stream.")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        default="fp32", description="Arithmetic of forward and backward; weights and optimizer stay fp32."
+    )
+    loss_scale: LossScaleSpec = LossScaleSpec()
+    gradient_compression: Literal["none", "bf16", "fp16"] = Field(
+        default="none", description="What gradients are rounded to, replica by replica, and travel in between ranks."
+    )
+    compile: bool = Field(default=False, description="Compile the model's training pass with `torch.compile`.")
+    num_threads: int = Field(default=1, gt=0, description="Threads of a rank. More cores: more ranks, not threads.")
+    checkpoints: CheckpointSpec = CheckpointSpec()
+
+    @model_validator(mode="after")
+    def _batch_is_whole_replicas(self) -> Self:
+        replicas, rest = divmod(self.global_batch_sequences, self.micro_batch_sequences)
+        is_exact = self.parallel.mode == "exact"
+        if rest or (is_exact and not is_power_of_two(replicas)):
+            raise ValueError(
+                f"global batch {self.global_batch_sequences} / micro batch {self.micro_batch_sequences} = "
+                f"{self.global_batch_sequences / self.micro_batch_sequences:g} replicas, "
+                f"which must be {'a power of two (1, 2, 4, 8, ...)' if is_exact else 'a whole number'}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _slices_do_not_decide_bits(self) -> Self:
+        if self.parallel.mode == "fast" or self.parallel.shard == 1:
+            return self
+        if self.compile:
+            raise ValueError("compile: in mode `exact` only without `shard`")
+        if self.optimizer.implementation == "fused":
+            raise ValueError(
+                "optimizer.implementation fused rounds a tensor's last elements in its own way, and with `shard` the "
+                "number of ranks decides which these are; mode `exact` takes foreach there"
+            )
+        return self
+
+    @property
+    def num_replicas(self) -> int:
+        """V, the logical replicas of one global batch: each is one micro-batch."""
+        return self.global_batch_sequences // self.micro_batch_sequences
+
+
+def replicas_per_rank(spec: TrainingSpec, world_size: int) -> int:
+    """How many micro-batches a rank runs in turn; in exact mode each is a logical replica.
+
+    Raises:
+        ConfigError: this world cannot share a global batch evenly, or its ranks do not make up the mesh.
+    """
+    shape = mesh_shape(spec.parallel, world_size)
+    ranks_per_share = world_size // shape.num_shares
+    possible = [n * ranks_per_share for n in range(1, spec.num_replicas + 1) if spec.num_replicas % n == 0]
+    _refuse_uneven(spec, world_size, shape.num_shares, possible)
+    accumulation = spec.num_replicas // shape.num_shares
+    if accumulation < shape.pipeline:
+        raise ConfigError(
+            f"{shape.pipeline} pipeline stages need as many micro-batches at least, and a step has {accumulation} "
+            f"(global batch {spec.global_batch_sequences} / micro batch {spec.micro_batch_sequences} / "
+            f"{shape.num_shares} shares).",
+            where="training.parallel.pipeline",
+            advice="Lower micro_batch_sequences, raise global_batch_sequences, or use fewer stages.",
+        )
+    return accumulation
+
+
+def can_share(spec: TrainingSpec, world_size: int) -> bool:
+    """Whether so many ranks can share a global batch evenly."""
+    try:
+        replicas_per_rank(spec, world_size)
+    except ConfigError:
+        return False
+    return True
+
+
+def _refuse_uneven(spec: TrainingSpec, world_size: int, num_shares: int, possible: list[int]) -> None:
+    if spec.num_replicas % num_shares:
+        raise ConfigError(
+            f"{world_size} ranks cannot share {spec.num_replicas} replicas (global batch "
+            f"{spec.global_batch_sequences} / micro batch {spec.micro_batch_sequences}) evenly.",
+            where="world size",
+            advice=f"Start {' or '.join(map(str, possible))} ranks, or change micro_batch_sequences.",
+        )
+
+
+def targets_of(context_tokens: int | None) -> str:
+    """What a person counts a batch in: with one token a row, rows are examples; None: nobody knows yet."""
+    return "rows" if context_tokens is None else "examples" if context_tokens == 1 else "tokens"
+
+
+def batch_line(spec: TrainingSpec, *, world_size: int, context_tokens: int | None) -> str:
+    """The batch arithmetic in one line, for a person.
+
+    Args:
+        context_tokens: that a row predicts, as `targets_of` has it.
+    """
+    accumulation = replicas_per_rank(spec, world_size)
+    what = targets_of(context_tokens)
+    row = f" x {context_tokens} seq" if what == "tokens" else ""
+    shape = mesh_shape(spec.parallel, world_size)
+    is_replicated = spec.parallel.mode == "exact" and shape.shard == 1
+    together = "" if shape.num_shares == world_size else f" of {world_size // shape.num_shares}"
+    return (
+        f"{what}/step  {spec.micro_batch_sequences} micro{row} x {shape.num_shares} "
+        f"{'groups' if together else 'ranks'}{together} x {accumulation} accumulation = "
+        f"{spec.global_batch_sequences * (context_tokens or 1):,}{'' if is_replicated else f'   ({shape})'}"
+    )
+
+
+def length_line(spec: TrainingSpec, *, context_tokens: int | None, num_rows: int | None) -> str:
+    """How long training is in one line, for a person.
+
+    Args:
+        context_tokens: that a row predicts, as `targets_of` has it.
+        num_rows: to train on; None where nobody knows yet.
+    """
+    num_seen = spec.max_steps * spec.global_batch_sequences
+    seen = f"{spec.max_steps:,} steps = {num_seen * (context_tokens or 1):,} {targets_of(context_tokens)}"
+    # Of datasets mixed in, each has epochs of its own.
+    is_shown = num_rows and not spec.order.mix
+    return f"{seen} = {num_seen / num_rows:.2g} epochs of {num_rows:,} rows" if is_shown and num_rows else seen
+
+
+class ProfileSpec(Frozen):
+    first_step: int = Field(default=10, gt=0, description="First step of the trace, counted from 1.")
+    num_steps: int = Field(default=3, gt=0, description="Steps to trace.")

@@ -1,0 +1,212 @@
+"""Which split and group a row belongs to: decided by its file's path, its key and the spec alone, so growth moves
+nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.data_contracts.store.errors import DataError
+from headway.training.config.given_split import HELD_OUT, NEITHER, TRAINS
+from headway.training.config.shards import HELDOUT, SPLITS, TRAIN, ShardSpec
+from headway.training.data.splitmix import hash_text, splitmix64
+
+NO_ROWS: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+GROUP_BITS = 52
+"""Of a group's number where it is a hash: any reader of JSON keeps it exactly."""
+
+MOST = 2**64 - 1
+NAMES = {TRAINS: TRAIN, HELD_OUT: HELDOUT, NEITHER: None}
+
+Mask = NDArray[np.bool_]
+Read = Callable[[], Iterator[Any]]
+"""All rows of a file in file order, as Arrow record batches of bounded size."""
+
+
+class SourceRows(NamedTuple):
+    """The rows of one source file, as the snapshot names it."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+    num_rows: int
+    excluded: NDArray[np.int64]
+    """Sorted numbers of rows in quarantine; `read` yields them as well."""
+    read: Read
+    reading: str = ""
+    """Names the way that rows come out of the file's bytes: the same bytes read in another way are other rows."""
+
+
+class GroupTask(NamedTuple):
+    """One unit of work: files whose rows are encoded and shuffled together."""
+
+    group: int
+    name: str
+    """For a person: the folder or file behind the group's number."""
+    splits: tuple[str, ...]
+    """One where the path decides, both where rows do."""
+    members: tuple[SourceRows, ...]
+    """In packing order."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(member.size_bytes for member in self.members)
+
+
+def plan_groups(sources: Iterable[SourceRows], spec: ShardSpec) -> list[GroupTask]:
+    """The sources' groups in manifest order; any listing order gives the same.
+
+    Raises:
+        DataError: a path listed twice, or a split that no file falls into.
+    """
+    sources = list(sources)
+    if spec.split is not None:
+        spec.split.require_files([source.path for source in sources])
+    groups: dict[tuple[int, tuple[str, ...]], list[SourceRows]] = {}
+    names: dict[int, str] = {}
+    seen: set[str] = set()
+    for source in sources:
+        if source.path in seen:
+            raise DataError("the path is listed twice.", where=source.path)
+        seen.add(source.path)
+        if len(source.excluded) == source.num_rows:
+            continue
+        splits = _splits_of(source.path, spec)
+        if not splits:
+            continue
+        group, names[group] = group_of(source.path, spec)
+        groups.setdefault((group, splits), []).append(source)
+    _refuse_empty_splits({split for _, splits in groups for split in splits}, len(seen), spec)
+    return [
+        GroupTask(group, names[group], splits, _in_packing_order(members, spec))
+        for (group, splits), members in sorted(groups.items())
+    ]
+
+
+def split_of(path: str, spec: ShardSpec) -> str | None:
+    """Where files decide: `heldout` for the given share of paths, by hash, or as the given split says; None: neither.
+
+    Raises:
+        DataError: the given split names the file twice, or does not and it is not to be left out.
+    """
+    if spec.split is not None:
+        return NAMES[spec.split.of_path(path)]
+    return HELDOUT if hash_text("split", spec.split_salt, path) < _threshold(spec.heldout_fraction) else TRAIN
+
+
+def _splits_of(path: str, spec: ShardSpec) -> tuple[str, ...]:
+    if not (spec.split_by == "file" or (spec.split is not None and spec.split.column is None)):
+        return SPLITS
+    split = split_of(path, spec)
+    return () if split is None else (split,)
+
+
+def group_of(path: str, spec: ShardSpec) -> tuple[int, str]:
+    """The group's number, and its name for a person."""
+    if spec.group_by == "hash":
+        group = hash_text("group", spec.split_salt, path) % spec.num_groups
+        return group, f"{group} of {spec.num_groups}"
+    name = path if spec.group_by == "file" else path.rpartition("/")[0]
+    return hash_text("group", spec.group_by, name) >> (64 - GROUP_BITS), name or "(top level)"
+
+
+def rows_by_split(
+    source: SourceRows, batch: Any, row_numbers: NDArray[np.int64], spec: ShardSpec
+) -> tuple[tuple[str, Mask], ...]:
+    """Which rows of a batch are in which split, where rows decide; in neither are those that a given split leaves out.
+
+    Args:
+        row_numbers: of the batch's rows in their file.
+
+    Raises:
+        DataError: the column that decides is missing or of a type that has no one spelling, or a row's value is null
+            or in no split.
+    """
+    if spec.split is not None and spec.split.column is not None:
+        from headway.training.data.encode.source_columns import column_of, plain
+
+        values = plain(column_of(batch, spec.split.column, source.path))
+        codes = spec.split.of_values(values, source.path)
+        return (HELDOUT, codes == HELD_OUT), (TRAIN, codes == TRAINS)
+    held_out = within_fraction(source, batch, row_numbers, spec, spec.heldout_fraction)
+    return (HELDOUT, held_out), (TRAIN, ~held_out)
+
+
+def within_fraction(
+    source: SourceRows, batch: Any, row_numbers: NDArray[np.int64], spec: ShardSpec, fraction: float
+) -> Mask:
+    """Which rows' hashes lie below a fraction: what the split keeps together lies on one side, always the same.
+
+    Raises:
+        DataError: as `rows_by_split`.
+    """
+    threshold = _threshold(fraction)
+    if spec.split_by == "file" or (spec.split is not None and spec.split.column is None):
+        return np.full(len(row_numbers), hash_text("split", spec.split_salt, source.path) < threshold)
+    if spec.split_key is None:
+        seed = hash_text("split-row", spec.split_salt, source.path)
+        hashes = splitmix64(row_numbers.astype(np.uint64) ^ np.uint64(seed))
+    else:
+        hashes = _key_hashes(source, batch, spec.split_key, spec.split_salt)
+    return hashes <= np.uint64(MOST) if fraction >= 1 else hashes < np.uint64(threshold)
+
+
+def _key_hashes(source: SourceRows, batch: Any, key: str, salt: str) -> NDArray[np.uint64]:
+    """64 bits for each row's key: equal keys, equal bits, whatever the file, batch or width of the type."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    from headway.training.data.encode.source_columns import column_of, plain
+
+    column = plain(column_of(batch, key, source.path))
+    if column.null_count:
+        raise DataError(
+            f"column {key!r} decides the split and is null in a row.",
+            where=source.path,
+            advice="Quarantine such rows in the contract, or split by another key.",
+        )
+    if types.is_date32(column.type):
+        column = pc.cast(column, pa.int32())
+    elif types.is_date64(column.type) or types.is_timestamp(column.type):
+        column = pc.cast(column, pa.int64())
+    if types.is_integer(column.type):
+        seed = np.uint64(hash_text("split-number", salt))
+        return splitmix64(splitmix64(column.to_numpy().astype(np.uint64)) ^ seed)
+    if types.is_string(column.type):
+        encoded = pc.dictionary_encode(column)
+        found = [hash_text("split-text", salt, value) for value in encoded.dictionary.to_pylist()]
+        hashes: NDArray[np.uint64] = np.array(found, dtype=np.uint64)[encoded.indices.to_numpy()]
+        return hashes
+    raise DataError(
+        f"column {key!r} is {column.type}; a split can be by whole numbers, texts, dates or timestamps.",
+        where=source.path,
+        advice="Name another column in shards.split_key.",
+    )
+
+
+def _threshold(fraction: float) -> int:
+    return int(fraction * 2**64)
+
+
+def _in_packing_order(members: list[SourceRows], spec: ShardSpec) -> tuple[SourceRows, ...]:
+    def order(member: SourceRows) -> tuple[int, str]:
+        return hash_text("order", str(spec.seed), member.path), member.path
+
+    return tuple(sorted(members, key=order))
+
+
+def _refuse_empty_splits(present: set[str], num_files: int, spec: ShardSpec) -> None:
+    for split in sorted({TRAIN, HELDOUT} - present):
+        if spec.split is not None:
+            raise DataError(
+                f"none of {num_files} files falls into split {split!r}, which shards.split gives.",
+                advice="Add files, or change the globs.",
+            )
+        raise DataError(
+            f"none of {num_files} files falls into split {split!r} (heldout_fraction {spec.heldout_fraction}).",
+            advice="Add files, change shards.heldout_fraction or shards.split_salt, or set shards.split_by to `row`.",
+        )

@@ -1,0 +1,112 @@
+"""From the sample order to the batches of a rank's replicas, made ahead of the step that needs them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headway.training.config.loader_spec import LoaderSpec
+from headway.training.config.seeds import derive
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.data.load.device_copy import DeviceCopy, PendingCopy, to_tensors
+from headway.training.data.load.prefetch import Prefetcher
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.data.order.block_gather import BlockGather
+from headway.training.data.order.exact_order import SampleOrder
+from headway.training.data.order.sample_order import sample_order
+from headway.training.parallel.strategy import BatchShare
+
+PROOF_SEQUENCES = 4
+"""At most: no more than a micro-batch, which is what a rank's memory is known to hold."""
+ALIGNMENT_BYTES = {"cpu": 64, "cuda": 512}
+"""Where torch's own allocations begin."""
+
+StepBatches = list[dict[str, Tensor]]
+"""What a rank trains on in one step: a batch for each of its replicas."""
+
+
+def training_order(spec: TrainingSpec, reader: ShardReader) -> SampleOrder:
+    return sample_order(spec.order, reader, seed=derive(spec.seed, "order"))
+
+
+def step_rows(spec: TrainingSpec, reader: ShardReader, step: int) -> NDArray[np.int64]:
+    """Rows of the global batch of `step`, counted from 0, shape (replicas, micro batch). No worker has a say in it."""
+    first = step * spec.global_batch_sequences
+    rows = training_order(spec, reader).rows(np.arange(first, first + spec.global_batch_sequences))
+    return rows.reshape(spec.num_replicas, spec.micro_batch_sequences)
+
+
+def proof_batch(reader: ShardReader, spec: TrainingSpec, device: torch.device) -> dict[str, Tensor]:
+    """The first rows of the sample order, the same for every checkpoint of a run with this micro-batch."""
+    num_rows = min(PROOF_SEQUENCES, spec.micro_batch_sequences)
+    return to_tensors(reader.gather(step_rows(spec, reader, 0).reshape(-1)[:num_rows]), device)
+
+
+class RankBatches:
+    """The batches of one rank's replicas, for any step: a pure function of the step."""
+
+    def __init__(self, reader: ShardReader, spec: TrainingSpec, *, share: BatchShare, device: torch.device) -> None:
+        replicas = share.replicas(spec.num_replicas)
+        self._num_replicas, self._micro_batch = len(replicas), spec.micro_batch_sequences
+        rows = np.arange(spec.global_batch_sequences).reshape(spec.num_replicas, self._micro_batch)
+        self._blocks = BlockGather(
+            reader,
+            training_order(spec, reader),
+            batch_rows=spec.global_batch_sequences,
+            share=rows[replicas].reshape(-1),
+        )
+        self._copy = DeviceCopy(device)
+        self.steps_per_block = self._blocks.batches_per_block
+
+    def __call__(self, step: int) -> StepBatches:
+        columns = self._blocks.gather(step, 1, pinned=self._copy.wants_pinned)
+        return next(self.steps(self._copy.send(columns), 1))
+
+    def block(self, number: int) -> PendingCopy:
+        """Steps [number * steps_per_block, (number + 1) * steps_per_block), one after another."""
+        return self._copy.send(self._blocks.block(number, pinned=self._copy.wants_pinned))
+
+    def steps(self, arrival: PendingCopy, num_steps: int) -> Iterator[StepBatches]:
+        """A block, cut into the steps it holds."""
+        columns = {
+            name: values.view(num_steps, self._num_replicas, self._micro_batch, *values.shape[1:])
+            for name, values in arrival.take().items()
+        }
+        for step in range(num_steps):
+            yield [
+                {name: _as_if_alone(values[step, replica]) for name, values in columns.items()}
+                for replica in range(self._num_replicas)
+            ]
+
+
+@contextlib.contextmanager
+def prefetched(batches: RankBatches, loader: LoaderSpec, *, start: int, stop: int) -> Iterator[Iterator[StepBatches]]:
+    """The batches of steps [start, stop), made ahead in threads that end with the block."""
+    size = batches.steps_per_block
+
+    def steps(blocks: Iterator[PendingCopy]) -> Iterator[StepBatches]:
+        for number, block in enumerate(blocks, start // size):
+            for step, made in enumerate(batches.steps(block, size), number * size):
+                if start <= step < stop:
+                    yield made
+
+    with Prefetcher(
+        batches.block,
+        size_bytes=lambda block: block.size_bytes,
+        max_bytes=loader.prefetch_bytes,
+        start=start // size,
+        stop=-(-stop // size),
+        num_threads=loader.prefetch_threads,
+    ) as blocks:
+        yield steps(blocks)
+
+
+def _as_if_alone(batch: Tensor) -> Tensor:
+    """The batch where an allocation of its own would begin: kernels choose their way by alignment, and bits follow,
+    which must not depend on how many steps were gathered together."""
+    return batch if batch.data_ptr() % ALIGNMENT_BYTES[batch.device.type] == 0 else batch.clone()

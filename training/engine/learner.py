@@ -1,0 +1,181 @@
+"""What learns: a model with its gradients and optimizer, and all of its state as named tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from headway.data_contracts.store.errors import IntegrityError
+from headway.training.checkpoint.pieces import State
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.optimizers.scheduled import ScheduledOptimizer
+from headway.training.parallel.choose_strategy import choose_strategy
+from headway.training.parallel.gradients import clip_factor
+from headway.training.parallel.precision import LossScaler
+from headway.training.parallel.strategy import Batch, BatchShare
+from headway.training.ranks.communication import tree_sum
+from headway.training.ranks.distributed import ProcessGroup
+from headway.training.recipes.protocol import Recipe
+
+_Own = dict[str, tuple[str, Tensor]]
+"""What lies on this rank, by name: the parameter or buffer whose layout it has, and its values."""
+
+
+class Sums(NamedTuple):
+    """Over all replicas of one step, the same on every rank."""
+
+    nats: float
+    num_tokens: int
+    stop: bool
+    save: bool = False
+
+    @property
+    def loss(self) -> float:
+        """Mean nats a token."""
+        return self.nats / max(1, self.num_tokens)
+
+
+class Learner:
+    """A model in training, from fresh weights.
+
+    Raises:
+        ConfigError: the model cannot be trained as the configuration asks.
+    """
+
+    def __init__(self, recipe: Recipe, spec: TrainingSpec, process_group: ProcessGroup) -> None:
+        self._spec = spec
+        self._strategy = choose_strategy(recipe, spec, process_group)
+        self.traffic = process_group.traffic
+        self.model = self._strategy.model
+        self._buffers = [value for value in model_tensors(self.model).values() if not isinstance(value, nn.Parameter)]
+        self._optimizer = ScheduledOptimizer(self._strategy, recipe, spec)
+        self._scaler = LossScaler(spec)
+
+    @property
+    def share(self) -> BatchShare:
+        """Which part of every global batch this rank is to be given."""
+        return self._strategy.share
+
+    def backward(self, step: int, micro_batches: Sequence[Batch]) -> Tensor:
+        """Gradients of this rank's share. Returns nats and tokens of each, float64 (micro-batches, 2)."""
+        self._strategy.clock.take_s()  # evaluations since the last step are none of its own
+        self._buffers_before = [(buffer, buffer.clone()) for buffer in self._buffers]
+        return self._strategy.backward(step, micro_batches, loss_scale=self._scaler.scale)
+
+    def exchange(self, own: Tensor, *, stop: bool, save: bool = False) -> Sums:
+        """Sum gradients and losses over all ranks, in the same tree. What any rank wishes is everybody's wish."""
+        wishes = torch.tensor([[stop, save]], dtype=torch.float64).expand(own.shape[0], 2)
+        rows = self._strategy.exchange(torch.cat((own, wishes), dim=1))
+        nats, num_tokens, num_stops, num_saves = tree_sum(rows).tolist()
+        return Sums(nats=nats, num_tokens=int(num_tokens), stop=num_stops > 0, save=num_saves > 0)
+
+    def gradient_norm(self, sums: Sums) -> float:
+        """Norm of the gradient of the mean loss a token, before clipping."""
+        return self._strategy.gradient_norm() / self._divisor(sums)
+
+    def overflowed(self, sums: Sums, gradient_norm: float) -> bool:
+        """Whether the gradient overflowed in fp16 alone. The loss scale is halved then, and the step is lost."""
+        return math.isfinite(sums.nats) and not math.isfinite(gradient_norm) and self._scaler.back_off()
+
+    def update(self, step: int, sums: Sums, gradient_norm: float) -> float:
+        """One optimizer step on the gradient, whose norm is finite. Returns the learning rate."""
+        factor = clip_factor(gradient_norm, self._spec.optimizer.gradient_clip)
+        self._strategy.scale_gradients(factor / self._divisor(sums))
+        self._scaler.succeed()
+        return self._optimizer.step(step, num_updates=step + 1 - self._scaler.num_skipped)
+
+    def discard(self) -> None:
+        """Undo what a step leaves behind that is not taken: what its forward pass wrote into buffers."""
+        for buffer, before in self._buffers_before:
+            buffer.copy_(before)
+
+    def _divisor(self, sums: Sums) -> float:
+        return self._scaler.scale * max(1, sums.num_tokens)
+
+    @property
+    def num_parameters(self) -> int:
+        """Of the whole model, however it lies over the ranks."""
+        return self._strategy.num_parameters
+
+    def parts_s(self) -> Mapping[str, float]:
+        """Seconds of the step's computation that were `forward`, and `sync`, once it is finished."""
+        return self._strategy.clock.take_s()
+
+    def tensors(self) -> State:
+        """All tensors of its state that lie on this rank."""
+        return {**self.weights(), **self.moments()}
+
+    def weights(self) -> State:
+        """Its parameters and persistent buffers, as `model.<name>`: the model's own code may change them any time."""
+        return self._pieces(self._own_weights())
+
+    def moments(self) -> State:
+        """The optimizer's state, as `optimizer.<moment>.<name>`: `update` and `load` alone change it."""
+        return self._pieces(self._own_moments())
+
+    def full_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """All state of all ranks, one whole tensor after another, sorted by name; all ranks take all of them."""
+        return self._strategy.full_tensors(self.tensors())
+
+    def scalars(self) -> dict[str, int]:
+        """The rest of its state but the step."""
+        return self._scaler.scalars()
+
+    def load(self, tensors: Mapping[str, Tensor], scalars: Mapping[str, float | int | str]) -> None:
+        """Take over state laid out as `tensors()` is, and what `scalars()` gave.
+
+        Raises:
+            IntegrityError: a tensor or a scalar is missing, or a tensor has another shape.
+        """
+        self._scaler.load(scalars)
+        own = self._own()
+        for name in sorted(own.keys() | tensors.keys()):
+            if name not in own or name not in tensors or own[name][1].shape != tensors[name].shape:
+                raise IntegrityError(f"tensor {name} does not fit the configuration.", where="checkpoint")
+        for name, (_, value) in own.items():
+            value.copy_(tensors[name])
+
+    def proof_loss(self, batch: Batch) -> float:
+        """Mean loss a token in nats, in evaluation mode; all ranks call it."""
+        return self._strategy.proof_loss(batch)
+
+    def _own(self) -> _Own:
+        return {**self._own_weights(), **self._own_moments()}
+
+    def _own_weights(self) -> _Own:
+        weights = model_tensors(self.model) | dict(self._strategy.parameters)
+        return {f"model.{name}": (name, value.detach()) for name, value in weights.items()}
+
+    def _own_moments(self) -> _Own:
+        moments = self._optimizer.tensors()
+        return {f"optimizer.{name}": (name.partition(".")[2], value) for name, value in moments.items()}
+
+    def _pieces(self, own: _Own) -> State:
+        return {name: self._strategy.piece(like, value) for name, (like, value) in own.items()}
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters, each once even if tied, and persistent buffers."""
+    parameters: dict[str, Tensor] = dict(model.named_parameters())
+    persistent = model.state_dict(keep_vars=True)
+    return parameters | {name: value for name, value in model.named_buffers() if name in persistent}
+
+
+def load_model_tensors(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy `model.<name>` tensors into a model.
+
+    Raises:
+        IntegrityError: one is missing, has another shape, or has no place in the model.
+    """
+    own = model_tensors(model)
+    given = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+    for name in sorted(own.keys() | given.keys()):
+        if name not in own or name not in given or own[name].shape != given[name].shape:
+            raise IntegrityError(f"tensor model.{name} does not fit the recipe's model.", where="checkpoint")
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(given[name])

@@ -1,0 +1,86 @@
+"""The training loop, one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from headway.data_contracts.store.errors import RunStopped
+from headway.training.engine.learner import Learner, Sums
+from headway.training.guards.step_guard import StepGuard
+from headway.training.observe.telemetry import Outcome, Stopwatch
+from headway.training.parallel.strategy import Batch
+
+
+class Step(NamedTuple):
+    """What came of a step, the same on every rank."""
+
+    number: int
+    """Counted from 1."""
+    window: int
+    outcome: Outcome
+    sums: Sums
+    grad_norm: float
+    lr: float
+
+
+def train(
+    learner: Learner,
+    batches: Iterator[tuple[int, Sequence[Batch]]],
+    guard: StepGuard,
+    *,
+    first_step: int,
+    max_steps: int,
+    stop_is_due: Callable[[int], bool],
+    save_is_due: Callable[[int], bool],
+    on_step: Callable[[Step, Stopwatch], None],
+    save: Callable[[int], None],
+    before_update: Callable[[], None],
+) -> None:
+    """Train until `max_steps` steps are done, `first_step` of which are done already.
+
+    Args:
+        batches: windows of the sample order with the micro-batches of this rank, as the guard's plan has them.
+        stop_is_due, save_is_due: whether this rank wants to end, or a checkpoint, after so many steps; what one wants
+            all do.
+        on_step: told of every step, and where its time went.
+        save: keeps a checkpoint after that many steps; called on all ranks at once.
+        before_update: returns once nobody reads the state beside the steps that `learner.update` changes.
+
+    Raises:
+        RunStopped: a rank was asked to stop; a checkpoint was kept where a step was done.
+        RollBack: the guard wants the steps after an earlier one done again, on other windows.
+        TrainingFailed: the guard stops the run.
+    """
+    watch, done = Stopwatch(learner.traffic), first_step
+    while done < max_steps:
+        window, micro_batches = next(batches)
+        watch.lap("data")
+        own_sums = learner.backward(done, micro_batches)
+        watch.lap("compute")
+        sums = learner.exchange(own_sums, stop=stop_is_due(done + 1), save=save_is_due(done + 1))
+        watch.lap("sync")
+        grad_norm, lr = learner.gradient_norm(sums), 0.0
+        outcome: Outcome = "taken"
+        if learner.overflowed(sums, grad_norm):
+            outcome = "overflowed"
+        elif not guard.check(done, sums.loss, grad_norm):
+            outcome = "excluded"
+        if outcome == "taken":
+            watch.lap("optimizer")
+            before_update()
+            watch.lap("staging")
+            lr = learner.update(done, sums, grad_norm)
+        else:
+            learner.discard()
+        watch.lap("optimizer")
+        on_step(Step(done + 1, window, outcome, sums, grad_norm, lr), watch)
+        watch.restart()
+        moved = outcome != "excluded"
+        done += moved
+        if sums.stop or (moved and (done == max_steps or sums.save)):
+            save(done)
+            watch.skip()
+        if sums.stop and done < max_steps:
+            kept = "a checkpoint was kept" if done else "there was nothing to keep yet"
+            raise RunStopped(f"stopped at step {done} of {max_steps}; {kept}.")

@@ -1,0 +1,69 @@
+"""From what a step came to, to its record in the ledger and the rank's marker."""
+
+from __future__ import annotations
+
+import time
+
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.engine.learner import Learner
+from headway.training.engine.loop import Step
+from headway.training.launch.node.rank_process import RankProcess
+from headway.training.observe.telemetry import StepRecord, Stopwatch, peak_memory_bytes
+from headway.training.ranks.distributed import ProcessGroup
+from headway.training.ranks.utilisation import flops_per_token, peak_flops_per_s
+from headway.training.recipes.protocol import Recipe
+
+MARK_EVERY_S = 1.0
+"""The ledger has every step; the marker's step only shows that the rank moves, and costs a rename."""
+
+
+class StepRecorder:
+    """Writes down the steps of one rank; an event `model` first, with what a step's figures stand on."""
+
+    def __init__(
+        self, rank: RankProcess, recipe: Recipe, spec: TrainingSpec, process_group: ProcessGroup, learner: Learner
+    ) -> None:
+        self._rank, self._process_group, self._learner = rank, process_group, learner
+        self.tokens_seen = 0
+        self._marked_s = 0.0
+        flops = flops_per_token(recipe, learner.num_parameters)
+        peak = peak_flops_per_s(process_group.device, spec.precision)
+        self._tokens_per_s_at_peak = None if peak is None else process_group.world_size * peak / flops
+        facts = {"num_parameters": learner.num_parameters, "flops_per_token": flops, "peak_flops_per_s": peak}
+        rank.ledger.event("model", world_size=process_group.world_size, num_stages=spec.parallel.pipeline, **facts)
+
+    def __call__(self, step: Step, watch: Stopwatch) -> None:
+        record = self._record(step, watch)
+        self.tokens_seen += record.tokens if record.outcome == "taken" else 0
+        name, fields = record.as_event()
+        self._rank.ledger.event(name, **fields)
+        if time.monotonic() - self._marked_s > MARK_EVERY_S:
+            self._rank.mark("running", step=record.step)
+            self._marked_s = time.monotonic()
+
+    def _record(self, step: Step, watch: Stopwatch) -> StepRecord:
+        laps, within_s = watch.laps_s, self._learner.parts_s()
+        waited_s = min(within_s["sync"], laps["compute"])
+        forward_s = min(within_s["forward"], laps["compute"] - waited_s)
+        duration_s = sum(laps.values())
+        at_peak = self._tokens_per_s_at_peak
+        return StepRecord(
+            step=step.number,
+            window=step.window,
+            outcome=step.outcome,
+            loss=step.sums.loss,
+            lr=step.lr,
+            grad_norm=step.grad_norm,
+            tokens=step.sums.num_tokens,
+            unix_s=watch.started_unix_s,
+            duration_s=duration_s,
+            data_s=laps["data"],
+            forward_s=forward_s,
+            backward_s=laps["compute"] - forward_s - waited_s,
+            sync_s=laps["sync"] + waited_s,
+            staging_s=laps["staging"],
+            optimizer_s=laps["optimizer"],
+            memory_bytes=peak_memory_bytes(self._process_group.device),
+            traffic=self._process_group.traffic.take(),
+            mfu=None if at_peak is None else step.sums.num_tokens / duration_s / at_peak,
+        )

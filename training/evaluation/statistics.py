@@ -1,0 +1,77 @@
+"""Bootstrap intervals over documents (Efron, 1979), seeded: equal scores give equal intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from headway.data_contracts.store.documents import Interval
+
+BLOCK_DRAWS = 1 << 20
+"""Draws held at once, so that memory does not grow with resamples times documents."""
+
+Array = NDArray[np.float64]
+
+
+def ratio_interval(
+    numerators: ArrayLike, denominators: ArrayLike, *, resamples: int, confidence: float, seed: int
+) -> Interval:
+    """sum(numerators) / sum(denominators), such as bits over bytes, with a percentile interval over documents.
+
+    Args:
+        numerators, denominators: one value a document, shape (documents,).
+
+    Raises:
+        ValueError: no documents, lengths that differ, or a sum of denominators that is not positive.
+    """
+    columns = _columns(numerators, denominators)
+    return _interval(columns, lambda sums: sums[..., 0] / sums[..., 1], resamples, confidence, seed)
+
+
+def paired_difference(
+    challenger: ArrayLike,
+    champion: ArrayLike,
+    denominators: ArrayLike,
+    *,
+    resamples: int,
+    confidence: float,
+    seed: int,
+) -> Interval:
+    """Challenger's ratio minus champion's, resampling documents for both at once: what they share cancels.
+
+    Raises:
+        ValueError: as `ratio_interval`.
+    """
+    columns = _columns(challenger, champion, denominators)
+    return _interval(columns, lambda sums: (sums[..., 0] - sums[..., 1]) / sums[..., 2], resamples, confidence, seed)
+
+
+def _columns(*values: ArrayLike) -> Array:
+    arrays: Sequence[Array] = [np.asarray(value, dtype=np.float64) for value in values]
+    lengths = [array.shape for array in arrays]
+    if len(set(lengths)) != 1 or len(lengths[0]) != 1 or not lengths[0][0]:
+        raise ValueError(f"need equally many values for at least one document, got {lengths}")
+    if not arrays[-1].sum() > 0:
+        raise ValueError("the denominators' sum must be positive")
+    return np.stack(arrays, axis=1)
+
+
+def _interval(
+    columns: Array, statistic: Callable[[Array], Array], resamples: int, confidence: float, seed: int
+) -> Interval:
+    drawn = statistic(_resampled_sums(columns, resamples, seed))
+    low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(value=float(statistic(columns.sum(axis=0))), low=float(low), high=float(high))
+
+
+def _resampled_sums(columns: Array, resamples: int, seed: int) -> Array:
+    """Column sums of documents drawn with replacement, shape (resamples, columns)."""
+    generator, num_documents = np.random.default_rng(seed), len(columns)
+    rows = max(1, BLOCK_DRAWS // num_documents)
+    blocks = []
+    for first in range(0, resamples, rows):
+        chosen = generator.integers(num_documents, size=(min(rows, resamples - first), num_documents))
+        blocks.append(columns[chosen].sum(axis=1))
+    return np.concatenate(blocks)

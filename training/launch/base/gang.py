@@ -1,0 +1,301 @@
+"""What is launched, and how: the `launch` branch of the pipeline file, and the pure functions that render a gang."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from headway.data_contracts.store.documents import Frozen
+from headway.data_contracts.store.places import COMPILED
+from headway.training.config.kubernetes_spec import KubernetesSpec
+from headway.training.config.loader_spec import LoaderSpec
+from headway.training.config.slurm_spec import SlurmSpec
+from headway.training.config.ssh_spec import SshSpec
+from headway.training.launch.base import fence, protocol
+from headway.training.launch.base.host_probe import Member
+from headway.training.launch.base.preflight_spec import PreflightSpec
+from headway.training.launch.base.stop_request import NEVER, StopRequest
+
+LONE_AGENT = Path(__file__).parents[1] / "node" / "lone_agent.py"
+TORCHRUN_AGENT = Path(__file__).parents[1] / "node" / "torchrun_agent.py"
+AGENT_SHUTDOWN_S = 3600
+"""The guard keeps the grace; the agent's own shorter limit would cut it."""
+
+_NOT_INHERITED = ("PREFECT_", "MLFLOW_", "HEADWAY_", "TORCHELASTIC_", "PET_")
+_NOT_INHERITED_NAMES = frozenset(
+    {"RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"}
+    | {"ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "PYTHONHOME", "PYTHONSTARTUP"}
+)
+_OF_THE_MACHINE = ("SSH_", "XDG_", "DBUS_", "SLURM_", "SLURMD_", "TMUX")
+_OF_THE_MACHINE_NAMES = frozenset(
+    {"HOME", "USER", "LOGNAME", "SHELL", "MAIL", "HOSTNAME", "PWD", "OLDPWD", "TMPDIR", "TEMP", "TMP", "TERM"}
+    | {
+        COMPILED,
+        "DISPLAY",
+        "CUDA_VISIBLE_DEVICES",
+        "NVIDIA_VISIBLE_DEVICES",
+        "GLOO_SOCKET_IFNAME",
+        "NCCL_SOCKET_IFNAME",
+    }
+)
+
+
+class DetachedSpec(Frozen):
+    """What binds a run that a scheduler holds and the flow that watches it."""
+
+    lease_s: float = Field(
+        900.0,
+        gt=0,
+        description="Seconds without a flow that watches, after which the run keeps a checkpoint and stops.",
+    )
+    unreachable_s: float = Field(
+        900.0, gt=0, description="Seconds without an answer of the scheduler's, after which a flow gives up watching."
+    )
+
+
+class LaunchSpec(Frozen):
+    """How a run is launched; nothing here changes what is learnt."""
+
+    launcher: Literal["local", "ssh", "slurm", "kubernetes"] = Field(
+        "local",
+        description="Where agents run: `local` starts them on this machine, `ssh` on the hosts of a list, "
+        "`slurm` as a job in its queue, `kubernetes` as the pods of a job.",
+    )
+    ssh: SshSpec | None = Field(None, description="Of launcher `ssh`: its hosts.")
+    slurm: SlurmSpec = Field(default_factory=SlurmSpec, description="Of launcher `slurm`: where and how long.")
+    kubernetes: KubernetesSpec | None = Field(None, description="Of launcher `kubernetes`: its pods.")
+    detached: DetachedSpec = Field(
+        default_factory=DetachedSpec,
+        description="Of launchers `slurm` and `kubernetes`: timeouts between job and monitoring flow.",
+    )
+    nodes: int = Field(2, ge=1, description="Number of torchrun agents.")
+    ranks_per_node: int = Field(1, ge=1, description="Worker processes of each agent.")
+    min_nodes: int | None = Field(
+        None, ge=1, description="Fewest agents to go on with when hosts are lost; `nodes` without it."
+    )
+    max_attempts: int = Field(5, ge=1, description="Attempts before lost ranks or machines fail the run.")
+    max_cycles_without_progress: int = Field(
+        3, ge=1, description="Failed attempts in a row that came no further than an earlier one, before giving up."
+    )
+    stop_grace_s: float = Field(20.0, ge=0, description="Seconds for ranks to keep a checkpoint when told to stop.")
+    lost_grace_s: float = Field(5.0, ge=0, description="The same when the launching process is gone.")
+    peer_grace_s: float = Field(2.0, ge=0, description="The same when another rank was lost.")
+    lease_s: float = Field(
+        15.0,
+        gt=0,
+        description="Seconds without a word of the launching process that end the part of another host.",
+    )
+    owner_lease_s: float = Field(
+        60.0,
+        gt=0,
+        description="Of a workspace in object storage: seconds without a sign of life of the machine that has a run, "
+        "after which another may go on with it.",
+    )
+    start_deadline_s: float = Field(120.0, gt=0, description="Seconds without a sign of life before the first step.")
+    progress_deadline_s: float = Field(
+        120.0,
+        gt=0,
+        description="Most seconds without a step or a sign of life before an attempt is ended. Once steps are known to "
+        "be short, a missing one ends it sooner: after `min_progress_deadline_s` and ten times what they take (p99).",
+    )
+    min_progress_deadline_s: float = Field(
+        30.0, gt=0, description="Least such seconds, however short steps are; `progress_deadline_s` goes before it."
+    )
+    stragglers: Literal["report", "exclude"] = Field(
+        "report",
+        description="What comes of a rank that the others wait for: `report` names it; `exclude` also goes on without "
+        "its host from the next step on, if other hosts can take its place or fewer are faster.",
+    )
+    backoff_s: float = Field(1.0, ge=0, description="Wait before another attempt after one without progress; doubles.")
+    max_backoff_s: float = Field(30.0, ge=0, description="Longest wait between attempts.")
+    preflight: PreflightSpec = Field(
+        default_factory=PreflightSpec, description="What is looked at before any rank is started."
+    )
+    loader: LoaderSpec = Field(default_factory=LoaderSpec, description="How ranks get at the shards.")
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether the supervisor lives in a scheduler's job, and goes on without the flow."""
+        return self.launcher in ("slurm", "kubernetes")
+
+    @model_validator(mode="after")
+    def _ignores_no_setting(self) -> Self:
+        message = {"slurm": self.slurm != SlurmSpec(), "kubernetes": self.kubernetes is not None}
+        for name in (name for name, is_stated in message.items() if is_stated and name != self.launcher):
+            raise ValueError(
+                f"`{name}` is said, but the launcher is {self.launcher!r}: say `launcher: {name}`, or neither"
+            )
+        if self.launcher == "kubernetes" and self.kubernetes is None:
+            raise ValueError(
+                "launcher kubernetes needs its pods: "
+                "kubernetes: {image: IMAGE, volumes: [{claim: NAME, mount_path: /workspace}]}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_its_hosts(self) -> Self:
+        if self.min_nodes is not None and self.min_nodes > self.nodes:
+            raise ValueError(f"min_nodes ({self.min_nodes}) is more than nodes ({self.nodes})")
+        if self.launcher == "ssh" and self.ssh is None:
+            raise ValueError("launcher ssh needs its hosts: ssh: {hosts: [a, b]}")
+        if self.launcher == "ssh" and self.ssh is not None and len(self.ssh.hosts) < self.nodes:
+            raise ValueError(f"{self.nodes} nodes need as many hosts; ssh.hosts names {len(self.ssh.hosts)}")
+        return self
+
+
+class SteplessLaunchSpec(LaunchSpec):
+    """Of a gang without steps, which proves, evaluates or exports: it shows by pulses that it moves."""
+
+    busy_deadline_s: float = Field(
+        1800.0, gt=0, description="Seconds that one call, such as `torch.export` of a large model, may work silently."
+    )
+
+
+_NOT_DETACHED: dict[str, Any] = {"launcher": "local", "slurm": {}, "kubernetes": None}
+
+
+def for_stepless_work(spec: LaunchSpec) -> SteplessLaunchSpec:
+    """The same for a gang without steps: what says nothing and does nothing is late as soon as a missing step is.
+
+    It runs beside the flow where a scheduler has the training: no queue is waited for, for seconds of work.
+    """
+    return SteplessLaunchSpec(**spec.model_dump() | (_NOT_DETACHED if spec.is_detached else {}))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gang:
+    """Ranks that run one module together."""
+
+    module: str
+    arguments: tuple[str, ...]
+    nodes: int
+    ranks_per_node: int
+    import_path: tuple[str, ...]
+    """What ranks import from, first wins: the frozen code archive, then the user's project."""
+    run_dir: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    num_threads: int = 1
+    possible_nodes: frozenset[int] | None = None
+    """Numbers of nodes that can share its work evenly; None: any."""
+    stop: StopRequest = NEVER
+    """Until when its attempts may go on."""
+    continued_by: str = "the same command"
+    """What a person types to continue it once it has stopped."""
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+    def max_nodes(self, num_hosts: int) -> int:
+        """How many nodes it can have on so many hosts; 0 when none."""
+        numbers = range(1, min(self.nodes, num_hosts) + 1)
+        return max((n for n in numbers if self.possible_nodes is None or n in self.possible_nodes), default=0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One fresh gang, whose membership is fixed."""
+
+    number: int
+    folder: Path
+    token: str
+    rendezvous_id: str
+    members: tuple[Member, ...]
+    """Where its nodes stand; rank 0 of the first has the store."""
+    owner_pid: int
+
+
+def attempt_folder(run_dir: Path, number: int) -> Path:
+    return run_dir / "attempts" / f"{number:03d}"
+
+
+def agent_argv(gang: Gang, attempt: Attempt, node: int, python: str) -> tuple[str, ...]:
+    """The agent's command on one node: torchrun's, where there is anybody to meet."""
+    if gang.world_size > 1:
+        return torchrun_argv(gang, attempt, node, python)
+    log_dir = protocol.AttemptFiles(attempt.folder).rank_logs(node)
+    return (python, "-P", str(LONE_AGENT), str(log_dir), attempt.rendezvous_id, gang.module, *gang.arguments)
+
+
+def torchrun_argv(gang: Gang, attempt: Attempt, node: int, python: str) -> tuple[str, ...]:
+    """Each node is told its number; restarts are the supervisor's alone."""
+    return (
+        *(python, "-P", str(TORCHRUN_AGENT)),
+        f"--nnodes={gang.nodes}",
+        f"--nproc-per-node={gang.ranks_per_node}",
+        "--max-restarts=0",
+        "--rdzv-backend=fixed",
+        f"--rdzv-id={attempt.rendezvous_id}",
+        f"--rdzv-conf=node={node}",
+        # Without it the agent asks DNS for its own name, which takes 10 s where no resolver answers.
+        f"--local-addr={attempt.members[node].address}",
+        f"--shutdown-timeout={AGENT_SHUTDOWN_S}",
+        "--monitor-interval=0.1",
+        f"--log-dir={protocol.AttemptFiles(attempt.folder).rank_logs(node)}",
+        "--redirects=3",
+        "-m",
+        gang.module,
+        *gang.arguments,
+    )
+
+
+def _endpoint(host: Member) -> str:
+    return f"[{host.address}]:{host.port}" if ":" in host.address else f"{host.address}:{host.port}"
+
+
+def inherited_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What of the owner's environment ranks may see: no tracker's or orchestrator's keys, no outer gang's place."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in _NOT_INHERITED_NAMES and not name.startswith(_NOT_INHERITED)
+    }
+
+
+def _carried_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in inherited_environment(environ).items()
+        if name not in _OF_THE_MACHINE_NAMES and not name.startswith(_OF_THE_MACHINE)
+    }
+
+
+def rank_environment(
+    gang: Gang, attempt: Attempt, spec: LaunchSpec, node: int, environ: Mapping[str, str], *, is_local: bool
+) -> dict[str, str]:
+    """The environment of agent and ranks of one node, except `PYTHONPATH`; see `rank_python_path`.
+
+    Args:
+        is_local: whether all nodes are this machine; on another, what describes a machine or a login is its own.
+    """
+    interface = attempt.members[node].interface
+    return {
+        **(inherited_environment(environ) if is_local else _carried_environment(environ)),
+        **gang.environment,
+        "OMP_NUM_THREADS": str(gang.num_threads),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONSAFEPATH": "1",
+        # They listen on the interface that peers reach them by, and on no other.
+        "GLOO_SOCKET_IFNAME": interface,
+        "NCCL_SOCKET_IFNAME": interface,
+        # torchrun's --rdzv-endpoint: `ps` shows command lines to everybody, who could take the port before rank 0.
+        "PET_RDZV_ENDPOINT": _endpoint(attempt.members[0]),
+        protocol.TOKEN: attempt.token,
+        protocol.ATTEMPT: str(attempt.number),
+        protocol.ATTEMPT_DIR: str(attempt.folder),
+        protocol.FENCE: str(attempt.folder / fence.NAME),
+        protocol.NODE: str(node),
+        protocol.RANKS_HERE: str(spec.ranks_per_node * (spec.nodes if is_local else 1)),
+        protocol.STOP_GRACE_S: f"{spec.stop_grace_s:g}",
+        **gang.stop.environment(),
+    }
+
+
+def rank_python_path(gang: Gang, environ: Mapping[str, str]) -> str:
+    inherited = environ.get("PYTHONPATH", "")
+    return os.pathsep.join((*gang.import_path, *filter(None, inherited.split(os.pathsep))))

@@ -1,0 +1,101 @@
+"""What a run is asked to stop by: a time, a step, or somebody's wish; its supervisor, ranks and flow agree on it.
+
+No part of the run's key, for it decides no bit: what is stopped goes on to the same weights. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from headway.data_contracts.store.errors import RunStopped, StopReason
+from headway.training.launch.base import protocol
+from headway.training.launch.base.protocol import read_json, write_json
+
+NAME = "stop-request.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StopRequest:
+    """Never, by default."""
+
+    at_unix_s: float = math.inf
+    """By then a checkpoint is durable. Work that leaves none ends then, as do ranks that are late."""
+    at_step: int | None = None
+    """The step after which the run ends, if it has more."""
+    reason: StopReason = "requested"
+    """What the time means; a step is asked for."""
+    detail: str = ""
+    """In the words of whoever asked."""
+
+    @classmethod
+    def now(cls, detail: str) -> Self:
+        """Somebody's wish."""
+        return cls(at_unix_s=time.time(), detail=detail)
+
+    def is_due(self, now_unix_s: float) -> bool:
+        return now_unix_s >= self.at_unix_s
+
+    def if_due(self) -> Self | None:
+        """None while there is time."""
+        if not self.is_due(time.time()):
+            return None
+        return self if self.detail else replace(self, detail=f"the time was over at {self.end}")
+
+    def require_time(self, doing: str, *, advice: str) -> None:
+        """Raises `RunStopped` when the time is over; what is not begun leaves nothing behind.
+
+        Args:
+            doing: what would begin now.
+        """
+        if (due := self.if_due()) is not None:
+            raise RunStopped(f"{due.why}: {doing} was not started.", advice=advice, reason=due.reason)
+
+    @property
+    def why(self) -> str:
+        return f"{self.reason} ({self.detail})" if self.detail else self.reason
+
+    @property
+    def end(self) -> str:
+        """ISO 8601, in UTC, to the second."""
+        return datetime.fromtimestamp(self.at_unix_s, UTC).isoformat(timespec="seconds")
+
+    def __str__(self) -> str:
+        """When, for a person; empty for never."""
+        step = "" if self.at_step is None else f"after step {self.at_step:,}"
+        time_over = "" if math.isinf(self.at_unix_s) else f"by {self.end} ({self.reason})"
+        return " or ".join(filter(None, (step, time_over)))
+
+    def environment(self) -> dict[str, str]:
+        """For guards and ranks."""
+        return {protocol.STOP_REQUEST: json.dumps(asdict(self))} if str(self) else {}
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        return cls(**json.loads(environment.get(protocol.STOP_REQUEST, "{}")))
+
+
+NEVER = StopRequest()
+
+
+def request_stop(run_dir: Path, detail: str) -> None:
+    """Leave the request in the run's folder, where whoever owns the run finds it."""
+    write_json(run_dir / NAME, asdict(StopRequest.now(detail)))
+
+
+def requested_stop(run_dir: Path) -> StopRequest | None:
+    """None when nobody asked."""
+    value = read_json(run_dir / NAME)
+    return None if value is None else StopRequest(**value)
+
+
+def clear_stop(run_dir: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        (run_dir / NAME).unlink()

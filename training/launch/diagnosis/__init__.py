@@ -1,0 +1,4 @@
+"""Who failed first, who hangs, who is slow: read from what ranks, agents and hosts left.
+
+It ends nothing itself. Causes of a failure are named in `data_contracts/store/errors.py`.
+"""

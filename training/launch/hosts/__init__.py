@@ -1,0 +1,1 @@
+"""Hosts by ssh: who answers, what the way between them bears, and processes owned there."""

@@ -1,0 +1,1 @@
+"""Jobs of a scheduler, followed from outside: the order a flow leaves, and what the job answers."""

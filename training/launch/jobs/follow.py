@@ -1,0 +1,179 @@
+"""A flow beside detached runs: it has their jobs queued, or finds them, renews their leases, and turns their ends into
+its own.
+
+Who ends the flow decides about the jobs. A flow that merely dies (SIGKILL, a lost machine or worker, a closed terminal,
+a defect) harms nothing: the next one finds them, and only if none comes for `lease_s` do they keep a checkpoint and
+stop. A cancellation, SIGTERM or Ctrl-C is a person's wish, as `headway stop` is: they stop in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from headway.data_contracts.store.errors import HeadwayError, RunStopped
+from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.launch.base.run_lock import owning
+from headway.training.launch.jobs.follower import POLL_S, Follower, Steps
+from headway.training.launch.jobs.job_request import DetachedFiles
+from headway.training.launch.jobs.scheduler import ArrayScheduler, Scheduler
+from headway.training.observe.ledger import Event, Ledger
+
+WORKER_LOST = "worker.lost"
+"""The event that says that the flow is ended because its worker died, and by nobody's wish."""
+Watched = tuple[Gang, Callable[[], int | None]]
+"""A run, and what is to be called twice a second, so that people see how it goes."""
+Tolerable = Callable[[HeadwayError], bool]
+"""Whether what ended one run ends no other."""
+Ended = Callable[[int, HeadwayError | None], object]
+"""Told of a run, by its number from 0, and of what ended it; None: it is done."""
+
+
+def follow(
+    scheduler: Scheduler,
+    spec: LaunchSpec,
+    gang: Gang,
+    *,
+    ledger: Ledger,
+    budget_scope: str,
+    poll: Callable[[], int | None],
+) -> None:
+    """Have the gang run to its end as a job, and return when it is done. Call it in the main thread.
+
+    Args:
+        ledger: the flow's; what the job's supervisor records is taken over into it.
+        poll: called twice a second, so that people see how it goes.
+
+    Raises:
+        RunStopped: the run's bound was reached, a stop was asked for, or somebody cancelled the job.
+        EnvironmentProblem: the scheduler refused the job, cannot be asked, or another flow watches the run already.
+        HeadwayError: whatever the supervisor raised, as `supervise` does.
+    """
+    follow_all(scheduler, spec, [(gang, poll)], ledger=ledger, budget_scope=budget_scope)
+
+
+def follow_all(
+    scheduler: Scheduler,
+    spec: LaunchSpec,
+    watched: Sequence[Watched],
+    *,
+    ledger: Ledger,
+    budget_scope: str,
+    at_once: int = 1,
+    tolerable: Tolerable = lambda error: False,
+    ended: Ended = lambda number, error: None,
+) -> None:
+    """Have several gangs of one shape run to their ends, as one array of jobs where the scheduler has such.
+
+    Args:
+        at_once: how many run at a time.
+        tolerable: asked of what ended a run.
+        ended: called as soon as a run is at its end, done or for a reason that is bearable; whatever it raises stops
+            the others, in order, and is raised.
+
+    Raises:
+        RunStopped: one was stopped, and so are all.
+        EnvironmentProblem, HeadwayError: as `follow`, of any that is not bearable; the others' jobs are left alone.
+    """
+    with contextlib.ExitStack() as owned:
+        followers = []
+        for gang, poll in watched:
+            files = DetachedFiles(gang.run_dir)
+            files.folder.mkdir(parents=True, exist_ok=True)
+            owned.enter_context(owning(files.folder, gang.run_dir.name))
+            followers.append(Follower(scheduler, spec, gang, ledger, budget_scope, poll, files))
+        array = scheduler if isinstance(scheduler, ArrayScheduler) and len(followers) > 1 else None
+        _Together(followers, ledger, at_once, tolerable, ended).run(array)
+
+
+def _queue_as_array(scheduler: ArrayScheduler, followers: Sequence[Follower], ledger: Ledger, at_once: int) -> None:
+    new = [follower for follower in followers if not follower.is_there()]
+    if len(new) < 2:
+        return  # one alone is queued as any run is
+    keys = scheduler.array_keys([follower.run_dir for follower in new])
+    orders = [follower.write_order(key) for follower, key in zip(new, keys, strict=True)]
+    with ledger.span("launch.submit"):
+        handles = scheduler.submit_array(orders, at_once)
+    for follower, handle in zip(new, handles, strict=True):
+        follower.is_queued_as(handle)
+
+
+class _Together:
+    """Takes turns among followers, in one thread: that is where an interrupt arrives."""
+
+    def __init__(
+        self,
+        followers: Sequence[Follower],
+        ledger: Ledger,
+        at_once: int,
+        tolerable: Tolerable,
+        ended: Ended,
+    ) -> None:
+        self._followers, self._ledger, self._at_once = followers, ledger, at_once
+        self._tolerable, self._ended = tolerable, ended
+        self._waiting = deque(range(len(followers)))
+        self._going: dict[int, Steps[None]] = {}
+        self._worker_is_lost = False
+        self._is_reporting = False
+
+    def run(self, array: ArrayScheduler | None) -> None:
+        """Args:
+        array: where all are queued before any is watched.
+        """
+        self._ledger.listeners.append(self._listen)
+        try:
+            if array is not None:
+                _queue_as_array(array, self._followers, self._ledger, self._at_once)
+                self._at_once = len(self._followers)  # the array keeps the bound
+            while self._waiting or self._going:
+                while self._waiting and len(self._going) < self._at_once:
+                    number = self._waiting.popleft()
+                    self._going[number] = self._followers[number].run()
+                for number in tuple(self._going):
+                    self._turn(number)
+                if self._going:
+                    time.sleep(POLL_S)
+        except Exception as failure:
+            if self._is_reporting or isinstance(failure, RunStopped):
+                self._stop_in_order()
+            raise
+        except BaseException as interrupt:
+            if not self._worker_is_lost and not getattr(interrupt, "keeps_detached_runs", False):
+                self._stop_in_order()
+            raise
+        finally:
+            # Left suspended, they would write the ends of their spans whenever they are collected.
+            for each in self._going.values():
+                each.close()
+            self._ledger.listeners.remove(self._listen)
+
+    def _listen(self, event: Event) -> None:
+        self._worker_is_lost = self._worker_is_lost or event["event"] == WORKER_LOST
+
+    def _turn(self, number: int) -> None:
+        error: HeadwayError | None
+        try:
+            next(self._going[number])
+            return
+        except StopIteration:
+            error = None
+        except Exception as failure:
+            if not isinstance(failure, HeadwayError) or not self._tolerable(failure):
+                # What has ended is not stopped; what was interrupted is.
+                del self._going[number]
+                raise
+            error = failure
+        del self._going[number]
+        self._is_reporting = True
+        self._ended(number, error)
+        self._is_reporting = False
+
+    def _stop_in_order(self) -> None:
+        """All at once: a cancelled flow has little time."""
+        stopping = [self._followers[number].stop() for number in (*self._going, *self._waiting)]
+        while stopping:
+            stopping = [each for each in stopping if next(each, True) is None]
+            if stopping:
+                time.sleep(POLL_S)

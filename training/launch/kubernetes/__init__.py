@@ -1,0 +1,4 @@
+"""Kubernetes: manifests, pods and jobs, and the authenticated stream to them.
+
+It is the only room that knows the client.
+"""

@@ -1,0 +1,54 @@
+"""The agent of a gang of one rank: what torchrun would do for it, without the seconds that importing torch takes.
+
+    python .../lone_agent.py LOG_DIR RUN_ID MODULE ARGUMENTS...
+
+Standard library only, and started by its path: a rank imports frozen code, which may be older than this file. The rank
+finds torchrun's environment and writes where torchrun's ranks do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+
+def environment(run_id: str, endpoint: str) -> dict[str, str]:
+    """What torchrun tells the one rank of its only node; a process group of one needs an address too."""
+    first = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "TORCHELASTIC_RESTART_COUNT"), "0")
+    one = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"), "1")
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": endpoint.rpartition(":")[2], "TORCHELASTIC_RUN_ID": run_id}
+    return {**first, **one, **place, "ROLE_NAME": "default", "TORCHELASTIC_MAX_RESTARTS": "0"}
+
+
+def main(log_dir: str, run_id: str, module: str, *arguments: str) -> int:
+    """Start the rank, pass SIGTERM on to it, and wait.
+
+    Returns:
+        0 when it ended well, 1 otherwise, as torchrun does; its marker says more.
+    """
+    logs = Path(log_dir) / run_id / "attempt_0" / "0"
+    logs.mkdir(parents=True, exist_ok=True)
+    asked: list[int] = []
+    # Before the rank is there: what comes meanwhile is passed on afterwards.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _frame: asked.append(number))
+    with (logs / "stdout.log").open("ab") as out, (logs / "stderr.log").open("ab") as err:
+        rank = subprocess.Popen(
+            (sys.executable, "-P", "-m", module, *arguments),
+            env=os.environ | environment(run_id, os.environ["PET_RDZV_ENDPOINT"]),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+        )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _frame: rank.send_signal(number))
+    for early in asked:
+        rank.send_signal(early)
+    return int(rank.wait() != 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

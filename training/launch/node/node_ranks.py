@@ -1,0 +1,79 @@
+"""The ranks of one node, as their guard sees them: by their markers, and by the processes behind these.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Iterator
+
+from headway.training.launch.base.process_tree import cpu_s, is_child, process_state
+from headway.training.launch.base.protocol import AttemptFiles, RankMarker, RankVitals, write_json
+
+POLL_EVERY_S = 0.5
+"""How often the ranks' processes are looked at for who watches from afar."""
+
+
+class NodeRanks:
+    """Those below one agent, which is a child of this process.
+
+    Args:
+        num_ranks: how many there are once all have begun.
+    """
+
+    def __init__(self, files: AttemptFiles, node: int, num_ranks: int, agent_pid: int) -> None:
+        self._files, self._node, self._num_ranks, self._agent_pid = files, node, num_ranks, agent_pid
+        self._known: set[int] = set()
+        self._looked_s = 0.0
+
+    def _markers(self) -> list[RankMarker]:
+        # Which they are is the rendezvous' choice. Once it is known, a large gang's other markers, which may lie on a
+        # file system far away, are left unread.
+        known = self._known if len(self._known) == self._num_ranks else None
+        # Two hosts may give one number to two processes.
+        mine = (self._node, self._agent_pid)
+        own = [
+            marker for marker in self._files.read_markers(known).values() if (marker.node, marker.parent_pid) == mine
+        ]
+        self._known.update(marker.rank for marker in own)
+        return own
+
+    def pids(self) -> Iterator[int]:
+        """Of those that live, each looked at when it is asked for."""
+        return (marker.pid for marker in self._markers() if self._is_here(marker))
+
+    def failed(self) -> list[int]:
+        """Ranks that say so themselves."""
+        return [marker.rank for marker in self._markers() if marker.state == "failed"]
+
+    def lost(self) -> tuple[int, ...]:
+        """Ranks that are gone without a last word."""
+        lost = self._missing()
+        # One that ended between the look at its marker and the one at its process has left its last word by now.
+        return tuple(rank for rank in self._missing() if rank in lost) if lost else ()
+
+    def _missing(self) -> tuple[int, ...]:
+        return tuple(marker.rank for marker in self._markers() if not marker.has_ended and not self._is_here(marker))
+
+    def _is_here(self, marker: RankMarker) -> bool:
+        """Whether it lives below its agent, or below us since that ended: its number may be another's by now."""
+        return is_child(marker.pid, of=(self._agent_pid, os.getpid()))
+
+    def note_vitals(self) -> None:
+        """Write down how their processes are, now and then."""
+        if time.monotonic() - self._looked_s < POLL_EVERY_S:
+            return
+        ranks = [
+            RankVitals(rank=marker.rank, state=process_state(marker.pid), cpu_s=cpu_s(marker.pid))
+            for marker in self._markers()
+        ]
+        with contextlib.suppress(OSError):
+            write_json(
+                self._files.vitals(self._node),
+                {"unix_s": time.time(), "ranks": [dataclasses.asdict(rank) for rank in ranks]},
+            )
+        self._looked_s = time.monotonic()

@@ -1,0 +1,110 @@
+"""The job of a run as `sbatch` reads it: how large, how long, where, and what it runs. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from headway.training.launch.base.gang import Gang, LaunchSpec
+from headway.training.launch.base.process_tree import HEADWAY_HOME
+from headway.training.launch.jobs.job_request import DetachedFiles
+
+EXCLUDE = "--exclude="
+NOTICE_MARGIN_S = 30.0
+"""Beyond the ranks' grace: for their supervisor to hear of the notice, and to queue the job again."""
+
+
+def batch_script(spec: LaunchSpec, gang: Gang, key: str, now_unix_s: float, without: Sequence[str] = ()) -> str:
+    """The job of a run: one task a node, and the supervisor as its batch step."""
+    options = {
+        "job-name": key,
+        "comment": f"headway {gang.run_dir.name}",
+        **shape_options(spec, gang, now_unix_s),
+        "dependency": "singleton",
+        "open-mode": "append",
+        "output": log_pattern(gang.run_dir, "job-%j.log"),
+        **place_options(spec, without),
+    }
+    return script(spec, options, (f"exec {supervisor_command(shlex.quote(str(gang.run_dir)))}",))
+
+
+def shape_options(spec: LaunchSpec, gang: Gang, now_unix_s: float) -> dict[str, object]:
+    """How large, how long, and how it hears of its end."""
+    limit_s = limit_s_of(spec, gang, now_unix_s)
+    return {
+        "nodes": gang.nodes,
+        "ntasks-per-node": 1,
+        "cpus-per-task": gang.ranks_per_node * gang.num_threads,
+        **({} if limit_s is None else {"time": in_minutes(limit_s)}),
+        # To the batch step alone, which is the supervisor: it stops its ranks in order.
+        "signal": f"B:TERM@{round(spec.stop_grace_s + NOTICE_MARGIN_S)}",
+    }
+
+
+def place_options(spec: LaunchSpec, without: Collection[str]) -> dict[str, object]:
+    slurm = spec.slurm
+    named = {"partition": slurm.partition, "account": slurm.account, "qos": slurm.qos}
+    return {name: value for name, value in named.items() if value is not None} | _exclude(without)
+
+
+def _exclude(machines: Collection[str]) -> dict[str, object]:
+    return {"exclude": ",".join(sorted(machines))} if machines else {}
+
+
+def log_pattern(run_dir: Path, name: str) -> str:
+    return str(DetachedFiles(run_dir).folder).replace("%", "%%") + f"/{name}"
+
+
+def supervisor_command(run_dir: str) -> str:
+    """Args:
+    run_dir: as a shell reads it.
+    """
+    return f"{shlex.join((sys.executable, '-P', '-m', 'headway.training.launch.supervise.detached'))} {run_dir}"
+
+
+def script(spec: LaunchSpec, options: Mapping[str, object], commands: Sequence[str]) -> str:
+    lines = [f"#SBATCH --{name}={_quoted(str(value))}" for name, value in options.items()]
+    return "\n".join(
+        (
+            "#!/bin/sh",
+            *lines,
+            "#SBATCH --requeue",
+            *(f"#SBATCH {_joined(option, options)}" for option in spec.slurm.sbatch_options),
+            f"export PYTHONPATH={shlex.quote(HEADWAY_HOME)} PYTHONSAFEPATH=1",
+            *commands,
+            "",
+        )
+    )
+
+
+def _joined(option: str, options: Mapping[str, object]) -> str:
+    """An option of the pipeline file's; of two `--exclude`, sbatch would take the last alone."""
+    is_list = option.startswith(EXCLUDE) and not names_a_file_of_machines(option)
+    return f"{option},{options['exclude']}" if is_list and "exclude" in options else option
+
+
+def names_a_file_of_machines(option: str) -> bool:
+    """Whether it excludes those that a file lists, which sbatch alone can read."""
+    return option.startswith(EXCLUDE) and "/" in option
+
+
+def limit_s_of(spec: LaunchSpec, gang: Gang, now_unix_s: float) -> float | None:
+    """How long a job that starts now may run; the notice comes after the run's own bound, not before it."""
+    notice_s = spec.stop_grace_s + NOTICE_MARGIN_S + 60.0
+    limits = [gang.stop.at_unix_s - now_unix_s + notice_s, spec.slurm.time_limit_s or math.inf]
+    limit_s = max(min(limits), notice_s)
+    return None if math.isinf(limit_s) else limit_s
+
+
+def in_minutes(seconds: float) -> int:
+    """Slurm counts in minutes."""
+    return math.ceil(seconds / 60)
+
+
+def _quoted(value: str) -> str:
+    """For a line of sbatch's, which knows quotes, though not the shell's."""
+    return value if re.fullmatch(r"[\w.,:@%+/=-]+", value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'

@@ -1,0 +1,64 @@
+"""Which modules of ours a module stands on, directly or not.
+
+Imports are read from the source, lazy ones included, so a module cannot be forgotten and nothing heavy is imported.
+What is imported by a name made at run time, such as a recipe, has to be given as a root.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from headway.data_contracts.store.installation import HOME
+
+
+def modules_below(*roots: str, follow: Callable[[str], bool], home: Path = HOME) -> dict[str, Path]:
+    """Name to source file of the roots and of all that they import, directly or not.
+
+    Args:
+        follow: whether an imported module, by name, belongs to the closure.
+
+    Raises:
+        LookupError: a root that does not exist.
+    """
+    found: dict[str, Path] = {}
+    unseen = list(roots)
+    while unseen:
+        name = unseen.pop()
+        path = source_file(name, home)
+        if path is None:
+            if name in roots:
+                raise LookupError(f"no module {name}")
+            continue  # a name inside a module, as in `from headway.training.observe.ledger import Ledger`
+        if name not in found:
+            found[name] = path
+            package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+            unseen += (imported for imported in imports(path, package) if follow(imported))
+    return found
+
+
+def lies_in(module: str, packages: tuple[str, ...]) -> bool:
+    """Whether the module is one of the packages, or below one."""
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def source_file(module: str, home: Path) -> Path | None:
+    stem = home.joinpath(*module.split("."))
+    return next((path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()), None)
+
+
+def imports(path: Path, package: str = "") -> Iterator[str]:
+    """Absolute names that the source imports; of `from a import b` both `a` and `a.b`, for `b` may be a module.
+
+    Args:
+        package: that the source lies in, for its relative imports; without it they are passed over.
+    """
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+            parts = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            base = ".".join((*parts, *filter(None, [node.module])))
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)

@@ -1,0 +1,137 @@
+"""Replicated training that gives the same bits for 1, 2, 4, ... ranks: exact elasticity.
+
+A global batch is V logical replicas, each one micro-batch with random streams and a backward pass of its own; what
+they make is summed in one fixed tree (after EasyScale, Li et al., SC '23).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.seeds import derive, seed_everything
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.observe.telemetry import PartClock
+from headway.training.optimizers.update_rule import gradient
+from headway.training.parallel.batch_statistics import BatchStatistics
+from headway.training.parallel.gradients import GradientTree, row_places, row_squares
+from headway.training.parallel.precision import DTYPES, autocast
+from headway.training.parallel.shardable import require_shardable
+from headway.training.parallel.strategy import Batch, BatchShare, UnshardedModel
+from headway.training.ranks.communication import Collectives
+from headway.training.ranks.distributed import ProcessGroup
+from headway.training.recipes.protocol import Recipe, named_blocks
+
+
+class ExactReplicas(UnshardedModel):
+    """Raises:
+    ConfigError: the model has SyncBatchNorm or weights that are not fp32, or is to be sharded and cannot be.
+    """
+
+    def __init__(self, recipe: Recipe, spec: TrainingSpec, process_group: ProcessGroup) -> None:
+        self._recipe, self._spec, self._process_group = recipe, spec, process_group
+        self.share, self.clock = (
+            BatchShare(process_group.rank, process_group.world_size),
+            PartClock(process_group.device, process_group.traffic),
+        )
+        seed_everything(derive(spec.seed, "weights"))
+        self.model = recipe.build().to(process_group.device)
+        self._is_sharded = spec.parallel.shard != 1
+        """By as many ranks as there are, of which this one is all."""
+        if self._is_sharded:
+            require_shardable(self.model)
+            for block in named_blocks(recipe, self.model):
+                block.register_forward_pre_hook(_enter, with_kwargs=True)
+        # Not `self.model.compile()`: evaluation and the proof batch would go through it too, and get other bits.
+        self._callable = cast(nn.Module, torch.compile(self.model)) if spec.compile else self.model
+        self._collectives = Collectives(process_group)
+        self._statistics = BatchStatistics(self.model, self._collectives.gather)
+        self._trained = trained_parameters(self.model)
+        self._gradients = GradientTree(
+            self._trained,
+            collectives=self._collectives,
+            num_replicas=spec.num_replicas,
+            node_dtype=DTYPES[spec.gradient_compression],
+        )
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        return self._trained
+
+    def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
+        self.model.train()
+        self._statistics.begin_step()
+        rows = []
+        for replica, batch in zip(self.share.replicas(self._spec.num_replicas), micro_batches, strict=True):
+            seed_everything(derive(self._spec.seed, "replica", step, replica))
+            self._statistics.begin_replica()
+            self._gradients.begin_replica()
+            with self.clock.part("forward"), autocast(self._spec.precision, self._process_group.device):
+                losses = self._recipe.losses(self._callable, batch)
+            self._statistics.end_replica()
+            (losses.nats.sum() * loss_scale).backward()  # type: ignore[no-untyped-call]
+            self._gradients.end_replica()
+            rows.append(torch.stack((losses.nats.detach().double().sum(), losses.valid.sum().double())))
+        return torch.stack(rows).cpu()
+
+    def exchange(self, own: Tensor) -> Tensor:
+        self._total = self._gradients.total()
+        self._statistics.end_step()
+        return self._collectives.gather(own.to(self._process_group.device)).cpu()
+
+    def gradient_norm(self) -> float:
+        places, length = row_places({name: value.shape for name, value in self._trained.items()})
+        gradients = {name: gradient(value) for name, value in self._trained.items()}
+        return math.sqrt(float(row_squares(gradients, places, length).sum()))
+
+    def scale_gradients(self, factor: float) -> None:
+        self._total.mul_(factor)
+
+    def whole_matrix(self, name: str, values: Tensor) -> Tensor | None:
+        # Alone, as ranks with slices of it take it: several in one product may come out otherwise.
+        return values if self._is_sharded else None
+
+
+class _Entrance(torch.autograd.Function):
+    """Gradients of what enters a block meet here before they meet others, as FSDP2 makes them do."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return inputs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return gradients
+
+
+def _enter(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    given, structure = tree_flatten((args, kwargs))
+    places = [index for index, each in enumerate(given) if isinstance(each, Tensor) and each.requires_grad]
+    if places and torch.is_grad_enabled():
+        entered = _Entrance.apply(*(given[place] for place in places))  # type: ignore[no-untyped-call]
+        for place, tensor in zip(places, entered, strict=True):
+            given[place] = tensor
+    return cast(tuple[tuple[Any, ...], dict[str, Any]], tree_unflatten(given, structure))
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """By name, those that are not frozen.
+
+    Raises:
+        ConfigError: one is not fp32.
+    """
+    trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    for name, value in trained.items():
+        if value.dtype != torch.float32:
+            raise ConfigError(
+                f"it is {str(value.dtype).removeprefix('torch.')}, and weights are fp32 in every precision.",
+                where=f"model.{name}",
+                advice="Choose headway.training.parallel.precision instead of converting the model.",
+            )
+    return trained

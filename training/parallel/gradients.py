@@ -1,0 +1,212 @@
+"""Gradients summed in one fixed binary tree over logical replicas, whatever the number of ranks.
+
+Replica r * k + j is the j-th of the k that rank r runs. Inside a rank a binary counter of flat buffers adds replicas up
+as a tree: partial sums of equal height meet. Between ranks the tree goes on, bucket by bucket, while the last replica's
+backward still runs. Floating-point addition is not associative, so it is the fixed shape of the tree that makes 1, 2
+or 4 ranks give the same bits (after EasyScale, Li et al., SC '23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.ranks.communication import Collectives, tree_exchange
+
+BUCKET_ELEMENTS = 1 << 19
+"""2 MiB of fp32: small enough that one travels while the next is made, and that a slow link is kept busy both ways."""
+
+NORM_ELEMENTS = 1 << 12
+
+
+class GradientTree:
+    """Owns the gradients of some parameters: `parameter.grad` are views into flat buffers.
+
+    Args:
+        parameters: all trained parameters by name, fp32, in an order that every rank shares.
+        num_replicas: V, a power of two. Buffers are padded to a multiple of it, so that ranks can share them evenly.
+        node_dtype: what every node of the tree is rounded to, each replica's own gradient included, and travels in.
+            Rounding where ranks meet alone would depend on their number.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        collectives: Collectives,
+        num_replicas: int,
+        node_dtype: torch.dtype = torch.float32,
+    ) -> None:
+        # Backward reaches the last parameters first.
+        self._names = list(reversed(list(parameters)))
+        self._parameters = [parameters[name] for name in self._names]
+        self._index = {name: index for index, name in enumerate(self._names)}
+        self._replicas_per_rank = num_replicas // collectives.num_ranks
+        self._exchange = tree_exchange(collectives)
+        self._node_dtype = node_dtype
+        self._assign_buckets(num_replicas)
+        self._views: dict[int, list[Tensor]] = {}
+        self._free: list[Tensor] = []
+        self._partial_sums: list[Tensor] = []
+        self._num_added = 0
+        self._is_running = False
+        is_fp32 = node_dtype == torch.float32
+        self._total = None if is_fp32 else torch.zeros(self._length, device=self._parameters[0].device)
+        for index, parameter in enumerate(self._parameters):
+            parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                partial(self._gradient_arrived, index)
+            )
+
+    def begin_replica(self) -> None:
+        """Let the next backward pass be one leaf of the tree."""
+        # Every second leaf is added to its neighbour as it arrives, while it is still in the processor's cache.
+        self._has_neighbour = self._num_added % 2 == 1
+        self._nodes = self._partial_sums.pop() if self._has_neighbour else self._take_buffer()
+        self._places = self._views_of(self._nodes)
+        self._arrived = [False] * len(self._parameters)
+        self._is_running, self._is_last = True, self._num_added == self._replicas_per_rank - 1
+        if self._is_last:
+            self._num_missing, self._next_bucket = list(self._num_overlapping), 0
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def end_replica(self) -> None:
+        """Add the finished replica to the tree."""
+        self._is_running = False
+        if not self._has_neighbour:
+            for place, has_arrived in zip(self._places, self._arrived, strict=True):
+                if not has_arrived:
+                    place.zero_()
+        if self._is_last:
+            while self._next_bucket < len(self._buckets):  # no gradient came for some parameters
+                self._send_next_bucket()
+            return
+        node, height = self._nodes, int(self._has_neighbour)
+        while height and self._num_added >> height & 1:
+            self._free.append(node)
+            node = self._partial_sums.pop().add_(node)
+            height += 1
+        self._partial_sums.append(node)
+        self._num_added += 1
+
+    def add(self, name: str, gradient: Tensor) -> None:
+        """Let this be the gradient of one backward pass, of a parameter that autograd does not reach itself."""
+        index = self._index[name]
+        self._parameters[index].grad = gradient
+        self._gradient_arrived(index, self._parameters[index])
+
+    def total(self) -> Tensor:
+        """The sum over all replicas of all ranks, flat; `parameter.grad` are views into it until the next replica."""
+        self._exchange.finish()
+        self._free += (*self._partial_sums, self._nodes)
+        self._partial_sums, self._num_added = [], 0
+        total = self._nodes if self._total is None else self._total.copy_(self._nodes)
+        for parameter, gradient in zip(self._parameters, self._views_of(total), strict=True):
+            parameter.grad = gradient
+        return total
+
+    def _gradient_arrived(self, index: int, parameter: Tensor) -> None:
+        """Autograd's hook, once the parameter's gradient of one backward pass is complete."""
+        if not self._is_running:
+            return
+        if self._arrived[index]:
+            raise ConfigError(
+                "its gradient arrived twice in one backward pass, after it was added up.",
+                where=f"model.{self._names[index]}",
+                advice="Checkpoint activations with use_reentrant=False, run a sharded block once in a forward pass, "
+                "and leave `backward` to the engine.",
+            )
+        self._arrived[index] = True
+        gradient, parameter.grad = parameter.grad, None
+        assert gradient is not None
+        if gradient.is_sparse:
+            gradient = gradient.to_dense()
+        if self._has_neighbour:
+            self._places[index].add_(gradient.to(self._node_dtype))
+        else:
+            self._places[index].copy_(gradient)
+        if not self._is_last:
+            return
+        for bucket in self._overlapping[index]:
+            self._num_missing[bucket] -= 1
+        # In order on every rank, whatever order gradients arrive in.
+        while self._next_bucket < len(self._buckets) and not self._num_missing[self._next_bucket]:
+            self._send_next_bucket()
+
+    def _send_next_bucket(self) -> None:
+        place = self._buckets[self._next_bucket]
+        bucket = self._nodes[place]
+        for partial_sum in reversed(self._partial_sums):
+            bucket.add_(partial_sum[place])
+        self._exchange.start(bucket)
+        self._next_bucket += 1
+
+    def _assign_buckets(self, num_replicas: int) -> None:
+        """Where each parameter begins, and which buckets it overlaps."""
+        self._offsets = [0]
+        for parameter in self._parameters:
+            self._offsets.append(self._offsets[-1] + parameter.numel())
+        self._length = -(-self._offsets[-1] // num_replicas) * num_replicas
+        size = max(BUCKET_ELEMENTS, num_replicas)
+        self._buckets = [slice(start, min(start + size, self._length)) for start in range(0, self._length, size)]
+        self._overlapping = [
+            range(start // size, -(-stop // size)) if stop > start else range(0)
+            for start, stop in zip(self._offsets, self._offsets[1:], strict=False)
+        ]
+        self._num_overlapping = [0] * len(self._buckets)
+        for buckets in self._overlapping:
+            for bucket in buckets:
+                self._num_overlapping[bucket] += 1
+
+    def _take_buffer(self) -> Tensor:
+        if self._free:
+            return self._free.pop()
+        return torch.zeros(self._length, dtype=self._node_dtype, device=self._parameters[0].device)
+
+    def _views_of(self, flat: Tensor) -> list[Tensor]:
+        """Where each parameter's gradient lies in a buffer."""
+        views = self._views.get(flat.data_ptr())
+        if views is None:
+            views = self._views[flat.data_ptr()] = [
+                flat[offset : offset + parameter.numel()].view_as(parameter)
+                for parameter, offset in zip(self._parameters, self._offsets, strict=False)
+            ]
+        return views
+
+
+def row_squares(gradients: Mapping[str, Tensor], places: Mapping[str, int], length: int) -> Tensor:
+    """Sum of squares of every row, that is of every index of the first dimension, float64 (length,).
+
+    Of rows, so that ranks that keep some of them each make out the very same numbers.
+
+    Args:
+        places: where a gradient's first row belongs.
+        length: of all rows, wherever they are; zero stands for those that are not here.
+    """
+    held = {name: gradient for name, gradient in gradients.items() if gradient.numel()}
+    squares = torch.zeros(length, dtype=torch.float64, device=next(iter(gradients.values())).device)
+    for name, gradient in held.items():
+        rows = gradient.reshape(len(gradient) if gradient.dim() else 1, -1)
+        # In pieces, since over millions of elements fp32 alone is 1e-4 off.
+        for piece in torch.split(rows, NORM_ELEMENTS, dim=1):
+            norms = torch.linalg.vector_norm(piece, dim=1)
+            squares[places[name] : places[name] + len(rows)] += norms.double().square()
+    return squares
+
+
+def row_places(shapes: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], int]:
+    """Where each parameter's rows begin among all rows, and how many these are."""
+    places, length = {}, 0
+    for name, shape in shapes.items():
+        places[name] = length
+        length += shape[0] if shape else 1
+    return places, length
+
+
+def clip_factor(norm: float, largest: float) -> float:
+    """What to scale a gradient of this norm by, so that its norm is at most `largest`."""
+    return min(1.0, largest / (norm + 1e-6))

@@ -1,0 +1,126 @@
+"""A model cut into stages that ranks run one after another, several micro-batches at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.schedule import passes
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.parallel.mesh_strategy import MeshStrategy, sums_of
+from headway.training.parallel.stage_link import StageLink
+from headway.training.parallel.strategy import Batch
+from headway.training.ranks.distributed import ProcessGroup
+from headway.training.recipes.protocol import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class _MicroBatchTensors:
+    """What a forward pass leaves for its backward pass."""
+
+    taken: Tensor
+    given: Tensor
+    """Activations; the loss in the last stage."""
+
+
+class PipelineStrategy(MeshStrategy):
+    """Raises:
+    ConfigError: the recipe does not say how its model is cut.
+    """
+
+    def __init__(self, recipe: Recipe, spec: TrainingSpec, process_group: ProcessGroup) -> None:
+        super().__init__(recipe, spec, process_group)
+        self._link = StageLink(self._mesh, process_group, self.clock)
+        self._shape_known = False
+
+    def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
+        self.model.train()
+        self._begin(len(micro_batches))
+        rows = torch.zeros((len(micro_batches), 2), dtype=torch.float64, device=self._process_group.device)
+        pending: dict[int, _MicroBatchTensors] = {}
+        order = passes(
+            self._spec.parallel.schedule,
+            num_micro_batches=len(micro_batches),
+            stage=self._mesh.place.pipeline,
+            num_stages=self._mesh.shape.pipeline,
+        )
+        with self._split_loss():
+            for is_forward, index in order:
+                if is_forward:
+                    self._seed(step, index)
+                    pending[index], rows[index] = self._forward(micro_batches[index])
+                else:
+                    self._before_backward(is_last=index == len(micro_batches) - 1)
+                    self._backward(pending.pop(index), loss_scale)
+        self._link.finish()
+        own = rows.cpu()
+        return own if self._mesh.place.tensor == 0 else torch.zeros_like(own)
+
+    def proof_loss(self, batch: Batch) -> float:
+        self.model.eval()
+        self._shape_known = False
+        with torch.no_grad(), self._split_loss():
+            _, own = self._forward(batch)
+        self._shape_known = False  # a micro-batch may have another
+        self._link.finish()
+        self._reshard()
+        if self._mesh.share or self._mesh.place.tensor:
+            own = torch.zeros_like(own)  # other pipelines computed the same
+        nats, num_tokens = self._gather(own.reshape(1, 2)).sum(dim=0).tolist()
+        return float(nats / max(1.0, num_tokens))
+
+    def _part(self, model: nn.Module) -> nn.Module:
+        stages = getattr(self._recipe, "stages", None)
+        if stages is None or not hasattr(self._recipe, "inputs"):
+            raise ConfigError(
+                f"the recipe {self._spec.recipe.name} does not say how its model is cut.",
+                where="training.parallel.pipeline",
+                advice="Give the recipe `stages` and `inputs`, or shard the model instead.",
+            )
+        parts: list[nn.Module] = list(stages(model, self._mesh.shape.pipeline))
+        _require_partition(model, parts)
+        return parts[self._mesh.place.pipeline]
+
+    def _forward(self, batch: Batch) -> tuple[_MicroBatchTensors, Tensor]:
+        known, self._shape_known = self._shape_known, True
+        if self._link.is_first:
+            taken: Tensor = self._recipe.inputs(batch)  # type: ignore[attr-defined]
+        else:
+            taken = self._link.receive_activation(shape_known=known).requires_grad_(torch.is_grad_enabled())
+        with self.clock.part("forward"), self._autocast():
+            given = self.model(taken)
+            if self._link.is_last:
+                # The recipe's own loss, of a model that has already run.
+                losses = self._losses(cast(nn.Module, lambda _inputs: given), batch)
+                return _MicroBatchTensors(taken, losses.nats.sum()), sums_of(losses)
+        self._link.send_activation(given, shape_known=known)
+        return _MicroBatchTensors(taken, given), torch.zeros(2, dtype=torch.float64)
+
+    def _backward(self, passed: _MicroBatchTensors, loss_scale: float) -> None:
+        if self._link.is_last:
+            (passed.given * loss_scale).backward()  # type: ignore[no-untyped-call]
+        else:
+            gradient = self._link.receive_gradient(passed.given)
+            if passed.given.requires_grad:  # else all of this stage is frozen, and the ones before it
+                torch.autograd.backward(passed.given, gradient)
+        if not self._link.is_first:
+            assert passed.taken.grad is not None
+            self._link.send_gradient(passed.taken.grad)
+
+
+def _require_partition(model: nn.Module, parts: Sequence[nn.Module]) -> None:
+    """Raises `ConfigError`: a parameter lies in no stage, in two, or under another name than the model's."""
+    names = [name for part in parts for name, _ in part.named_parameters()]
+    whole = [name for name, _ in model.named_parameters()]
+    for name in sorted({*names, *whole}):
+        if names.count(name) != 1 or name not in whole:
+            raise ConfigError(
+                f"{name} lies in {names.count(name)} of {len(parts)} stages; every parameter belongs to one.",
+                where="training.parallel.pipeline",
+                advice="Look at the recipe's `stages`; a tied parameter allows one stage only.",
+            )

@@ -1,0 +1,117 @@
+"""How a model in training lies over the ranks of a gang, and how its gradients meet: the seam of the engine.
+
+`ExactReplicas` gives the same bits for any number of ranks, and so does `ExactShards`, whose ranks keep slices of the
+model; `MeshStrategy` lays a model over a mesh of ranks. All stand behind the same calls, so that loop, optimizer,
+guards and checkpoints know nothing of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from headway.training.checkpoint.pieces import Piece, State, pieces_of
+from headway.training.checkpoint.proof import proof_loss
+from headway.training.observe.telemetry import PartClock
+from headway.training.optimizers.muon import UnshardedMatrices
+from headway.training.ranks.utilisation import parameters_of
+from headway.training.recipes.protocol import Recipe
+
+Batch = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchShare:
+    """Which of equally large parts of every global batch a rank reads. Ranks that split one model read the same."""
+
+    index: int
+    count: int
+    stride: int = 1
+    """From one of its replicas to the next: so many shares next to each other take replicas in turn."""
+
+    def replicas(self, num_replicas: int) -> range:
+        """Which replicas of a global batch it is made of, in the order in which a rank runs them."""
+        length = num_replicas // self.count * self.stride
+        turn, place = divmod(self.index, self.stride)
+        return range(turn * length + place, (turn + 1) * length, self.stride)
+
+
+class ParallelStrategy(Protocol):
+    model: nn.Module
+    """This rank's part of the model, on its device, under the recipe's names."""
+    share: BatchShare
+    clock: PartClock
+
+    @property
+    def num_parameters(self) -> int:
+        """Of the whole model, those that lie on other ranks included."""
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """What the optimizer updates: plain tensors, which are the model's own or this rank's slices of them."""
+
+    def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
+        """Gradients of `loss_scale` times the loss of this rank's share of a step, counted from 0.
+
+        Returns nats and number of tokens of each micro-batch, float64 (micro-batches, 2), on the CPU.
+        """
+
+    def exchange(self, own: Tensor) -> Tensor:
+        """Wait until `parameter.grad` is summed over the global batch.
+
+        Args:
+            own: rows (micro-batches, n) of this rank's share, n of the caller's choice. Ranks of one share add up.
+
+        Returns those of the whole global batch, (all micro-batches, n), in its order, on every rank.
+        """
+
+    def gradient_norm(self) -> float:
+        """Euclidean norm of the whole model's gradient, the same on every rank."""
+
+    def scale_gradients(self, factor: float) -> None: ...
+
+    def proof_loss(self, batch: Batch) -> float:
+        """Mean loss a token in nats, in evaluation mode, the same on every rank; all ranks call it."""
+
+    def whole_matrix(self, name: str, values: Tensor) -> Tensor | None:
+        """The whole of a matrix whose slice is laid out as that parameter; None if this rank has it whole already.
+
+        All ranks that share it call it.
+        """
+
+    def slice_of(self, name: str, whole: Tensor) -> Tensor:
+        """This rank's slice of a whole matrix that belongs to that parameter."""
+
+    def piece(self, like: str, values: Tensor) -> Tensor | Piece:
+        """Where values lie that are laid out as the parameter or buffer `like`; whole values are themselves."""
+
+    def full_tensors(self, state: State) -> Iterator[tuple[str, Tensor]]:
+        """The state of all ranks, one whole tensor after another, sorted by name; all ranks take all of them."""
+
+
+class UnshardedModel(UnshardedMatrices):
+    """What is trivial where every rank holds the whole model."""
+
+    model: nn.Module
+    _recipe: Recipe
+
+    @property
+    def num_parameters(self) -> int:
+        return parameters_of(self.model)
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        return dict(self.model.named_parameters())
+
+    def proof_loss(self, batch: Batch) -> float:
+        return proof_loss(self._recipe, self.model, batch)
+
+    def piece(self, like: str, values: Tensor) -> Tensor | Piece:
+        return values
+
+    def full_tensors(self, state: State) -> Iterator[tuple[str, Tensor]]:
+        for name, piece in sorted(pieces_of(state).items()):
+            yield name, piece.local

@@ -1,0 +1,199 @@
+"""One step of a recipe on made-up rows, before anything is spent: what is wrong with it is told at once.
+
+As a process: `python -m headway.training.programs.first_step`, with a `FirstStepRequest` as JSON on its standard
+input; it prints a `FirstStep`. A user's code may end, hang or fill the memory of that process, and of no other.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from headway.data_contracts.store import errors
+from headway.data_contracts.store.documents import Frozen
+from headway.data_contracts.store.errors import ConfigError, HeadwayError
+from headway.data_contracts.store.leftovers import scratch_folder
+from headway.data_contracts.store.places import keep_compiled_code_private
+from headway.training.config.parallel import ParallelSpec
+from headway.training.config.shapes import DataShape
+from headway.training.config.training_spec import TrainingSpec
+from headway.training.launch.base.process_tree import beside_headway, die_with_parent
+from headway.training.programs.synthetic_rows import synthetic_batch
+from headway.training.recipes.blame import definition
+
+if TYPE_CHECKING:
+    from headway.training.recipes.protocol import Recipe
+
+WITHIN_S: Final = 120.0
+MAX_ROWS: Final = 8
+"""Of the made-up micro-batch: enough for batch normalisation."""
+OF_DEVICES: Final = ("CUDA", "NVIDIA", "Triton", "cuDNN", "flash_attn", "flash-attn")
+
+
+class FirstStepRequest(Frozen):
+    training: TrainingSpec
+    shapes: tuple[DataShape, ...]
+    """That the data may have: a recipe need not take all of them."""
+
+
+class FirstStep(Frozen):
+    """What came of it: refused, undecided, or neither, and then it went well."""
+
+    refused: str = ""
+    """The error's class in `headway.data_contracts.store.errors`."""
+    what: str = ""
+    where: str = ""
+    advice: str = ""
+    undecided: str = ""
+    """Why this machine cannot say."""
+
+
+def require_first_step(request: FirstStepRequest, *, search_path: Sequence[str]) -> str:
+    """Build the recipe's model, take one step, measure, and export the model by its example.
+
+    Args:
+        search_path: folders where the user's recipe may lie.
+
+    Returns:
+        why it could not be tried here; empty where it went well.
+
+    Raises:
+        ConfigError: the recipe, or the optimizer's groups; names the recipe's line.
+    """
+    environment = os.environ | beside_headway(search_path)
+    command = (sys.executable, "-P", "-m", "headway.training.programs.first_step")
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        process_group=0,  # with all that the recipe starts
+        preexec_fn=die_with_parent,
+    )
+    try:
+        message, stderr_tail = process.communicate(request.model_dump_json(), timeout=WITHIN_S)
+    except subprocess.TimeoutExpired:
+        return f"one step on made-up rows did not end within {WITHIN_S:g} s"
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if process.returncode == -signal.SIGKILL:
+        return "one step on made-up rows was killed, most likely for want of memory"
+    if process.returncode:
+        raise _ended(request, process.returncode, stderr_tail)
+    found = FirstStep.model_validate_json(message.splitlines()[-1])
+    if found.refused:
+        kind: type[HeadwayError] = getattr(errors, found.refused)
+        raise kind(found.what, where=found.where, advice=found.advice)
+    return found.undecided
+
+
+def _ended(request: FirstStepRequest, code: int, stderr_tail: str) -> ConfigError:
+    lines = stderr_tail.strip().splitlines()
+    how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+    return ConfigError(
+        f"its first step on made-up rows ended {how}{f'; its last line was: {lines[-1]}' if lines else ''}.",
+        where=f"recipe.name {request.training.recipe.name!r}",
+        advice="Call build, losses and measures by hand on some rows.",
+    )
+
+
+def take_first_step(request: FirstStepRequest) -> FirstStep:
+    """In this process. A recipe that takes one of the shapes is good: which one it is, the data will say."""
+    found = FirstStep()
+    for shape in request.shapes:
+        tried = _attempt(request.training, shape)
+        if not tried.refused:
+            return tried
+        found = found if found.refused else tried
+    return found
+
+
+def _attempt(training: TrainingSpec, shape: DataShape) -> FirstStep:
+    import torch
+
+    try:
+        _step(training, shape)
+    except (MemoryError, torch.OutOfMemoryError):
+        return FirstStep(undecided="no memory is left here for one step")
+    except Exception as error:  # whatever a recipe raises that was not blamed on a line of it
+        text = " ".join(str(error).split())
+        if not torch.cuda.is_available() and any(word in text for word in OF_DEVICES):
+            return FirstStep(undecided=f"it wants a device that is not here ({text[:200]})")
+        if isinstance(error, HeadwayError):
+            return FirstStep(refused=type(error).__name__, what=error.what, where=error.where, advice=error.advice)
+        what = f"one step on made-up rows raised {type(error).__name__}: {text[:300]}."
+        return FirstStep(refused=ConfigError.__name__, what=what, where="recipe")
+    return FirstStep()
+
+
+def _step(training: TrainingSpec, shape: DataShape) -> None:
+    import torch
+
+    from headway.training.engine.learner import Learner
+    from headway.training.ranks.distributed import ProcessGroup, choose_device, enable_determinism
+    from headway.training.recipes.load import load_recipe
+
+    rows = min(training.micro_batch_sequences, MAX_ROWS)
+    alone = {
+        "global_batch_sequences": rows,
+        "micro_batch_sequences": rows,
+        "parallel": ParallelSpec(mode=training.parallel.mode),
+        "compile": False,
+    }
+    spec = training.model_copy(update=alone)
+    enable_determinism(spec.num_threads)
+    process_group = ProcessGroup(rank=0, world_size=1, device=choose_device())
+    recipe = load_recipe(spec.recipe.name, spec.recipe.model, shape)
+    learner = Learner(recipe, spec, process_group)
+    batch = {name: values.to(process_group.device) for name, values in synthetic_batch(shape, rows).items()}
+    sums = learner.exchange(learner.backward(0, [batch]), stop=False)
+    norm = learner.gradient_norm(sums)
+    if not learner.overflowed(sums, norm):
+        learner.update(0, sums, norm)
+    learner.model.eval()
+    with torch.no_grad():
+        recipe.measures(learner.model, batch)
+    del learner  # two models of a size that just fits would not
+    _export(recipe)
+
+
+def _export(recipe: Recipe) -> None:
+    """As is done with what training ends with: not for that to be refused hours later."""
+    import torch
+
+    from headway.training.programs.export import write_graph
+
+    model, example = recipe.build().eval(), recipe.example_input()
+    kind = type(getattr(recipe, "_recipe", recipe))
+    try:
+        with torch.no_grad():
+            model(example)
+    except Exception as error:
+        raise ConfigError(
+            f"the model cannot be called with example_input ({type(error).__name__}: {str(error)[:200]}).",
+            where=definition(vars(kind).get("example_input", kind)) or "recipe",
+            advice="It is exported as it is called with that.",
+        ) from error
+    with scratch_folder("headway-first-step-") as folder:
+        write_graph(model, example, folder)
+
+
+def main() -> None:
+    keep_compiled_code_private()
+    request = FirstStepRequest.model_validate_json(sys.stdin.read())
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a user's code prints is no answer
+    print(take_first_step(request).model_dump_json(), file=answer, flush=True)
+    os._exit(0)  # whatever threads the recipe has started
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Rehearsal: a few steps on made-up rows, to say what a step takes and holds before anything is spent.
+
+As a process: `python -m headway.training.programs.rehearsal REQUEST`, with a `RehearsalRequest` as JSON; it prints a
+`RehearsalResult`. Ranks rehearse at the same time, since they share the machine's cores and memory, but do not
+communicate.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from headway.data_contracts.store.documents import Frozen
+from headway.data_contracts.store.errors import EnvironmentProblem, TrainingFailed
+from headway.data_contracts.store.places import keep_compiled_code_private
+from headway.training.config.parallel import ParallelSpec
+from headway.training.config.shapes import DataShape
+from headway.training.config.training_spec import TrainingSpec, replicas_per_rank
+from headway.training.launch.base.process_tree import beside_headway, die_with_parent
+from headway.training.programs.synthetic_rows import synthetic_batch
+
+NUM_STEPS = 4
+"""The first is left out of the figure: it allocates."""
+WITHIN_S = 120.0
+
+
+class RehearsalRequest(Frozen):
+    training: TrainingSpec
+    shape: DataShape
+    world_size: int
+
+
+class RehearsalResult(Frozen):
+    step_s: float
+    """Of the slowest rank, without the exchange between ranks."""
+    peak_bytes: int
+    """Resident memory of the largest rank, torch itself included."""
+    num_parameters: int
+    groups: tuple[str, ...]
+    """Of parameters, by how they are updated; a line each."""
+
+
+def rehearse(request: RehearsalRequest, *, search_path: Sequence[str]) -> RehearsalResult:
+    """Run all ranks of one machine side by side for a few steps.
+
+    Args:
+        search_path: folders where a user's recipe may lie.
+
+    Raises:
+        TrainingFailed: a rank failed; with the last line it wrote.
+        EnvironmentProblem: no answer in time.
+    """
+    environment = os.environ | beside_headway(search_path)
+    command = [sys.executable, "-P", "-m", "headway.training.programs.rehearsal", request.model_dump_json()]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    places = [environment | _place(number, request.world_size) for number in range(request.world_size)]
+    ranks = [
+        subprocess.Popen(command, env=place, text=True, preexec_fn=die_with_parent, **pipes)  # type: ignore[call-overload]
+        for place in places
+    ]
+    try:
+        found = [_result(rank) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    return RehearsalResult(
+        step_s=max(each.step_s for each in found),
+        peak_bytes=max(each.peak_bytes for each in found),
+        num_parameters=found[0].num_parameters,
+        groups=found[0].groups,
+    )
+
+
+def _place(rank: int, world_size: int) -> dict[str, str]:
+    """As an agent would say, so that ranks take different devices."""
+    return {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(world_size)}
+
+
+def _result(rank: subprocess.Popen[str]) -> RehearsalResult:
+    try:
+        out, error = rank.communicate(timeout=WITHIN_S)
+    except subprocess.TimeoutExpired as late:
+        raise EnvironmentProblem(
+            f"{NUM_STEPS} steps did not end within {WITHIN_S:g} s.",
+            where="rehearsal",
+            advice="Plan with --no-rehearse, or make the model or the micro-batch smaller.",
+        ) from late
+    if rank.returncode == -signal.SIGKILL:
+        raise EnvironmentProblem(
+            "a rank was killed, most likely for want of memory.",
+            where="rehearsal",
+            advice="Make the model or the micro-batch smaller, or start fewer ranks on this machine.",
+        )
+    if rank.returncode:
+        last = (error.strip().splitlines() or [f"exit code {rank.returncode}"])[-1]
+        raise TrainingFailed(f"the model cannot be trained as it is ({last}).", where="rehearsal")
+    return RehearsalResult.model_validate_json(out)
+
+
+def measure(request: RehearsalRequest) -> RehearsalResult:
+    """One rank's share of `NUM_STEPS` steps, in this process."""
+    keep_compiled_code_private()
+    from headway.training.engine.learner import Learner
+    from headway.training.optimizers.groups import parameter_groups
+    from headway.training.ranks.distributed import ProcessGroup, choose_device, enable_determinism
+    from headway.training.recipes.load import load_recipe
+
+    share = replicas_per_rank(request.training, request.world_size)
+    rows = request.training.micro_batch_sequences
+    # On a mesh this is the time and memory of a rank that holds the whole model alone.
+    alone = {"parallel": ParallelSpec(mode=request.training.parallel.mode)}
+    spec = request.training.model_copy(update={"global_batch_sequences": share * rows, **alone})
+    enable_determinism(spec.num_threads)
+    process_group = ProcessGroup(rank=0, world_size=1, device=choose_device())
+    recipe = load_recipe(spec.recipe.name, spec.recipe.model, request.shape)
+    learner = Learner(recipe, spec, process_group)
+    batch = {name: values.to(process_group.device) for name, values in synthetic_batch(request.shape, rows).items()}
+    for step in range(NUM_STEPS):
+        if step == 1:
+            started_s = time.perf_counter()
+        sums = learner.exchange(learner.backward(step, [batch] * share), stop=False)
+        norm = learner.gradient_norm(sums)
+        if not learner.overflowed(sums, norm):
+            learner.update(step, sums, norm)
+    return RehearsalResult(
+        step_s=(time.perf_counter() - started_s) / (NUM_STEPS - 1),
+        peak_bytes=_peak_bytes(process_group.device.type == "cuda"),
+        num_parameters=sum(value.numel() for value in learner.model.parameters()),
+        groups=tuple(str(group) for group in parameter_groups(learner.model, recipe, spec.optimizer)),
+    )
+
+
+def _peak_bytes(on_cuda: bool) -> int:
+    import torch
+
+    host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return int(torch.cuda.max_memory_allocated()) if on_cuda else host
+
+
+if __name__ == "__main__":
+    print(measure(RehearsalRequest.model_validate_json(sys.argv[1])).model_dump_json())

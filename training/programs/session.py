@@ -1,0 +1,325 @@
+"""One rank's life: through the gate, to the gang, from the newest good checkpoint to the last step."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import gc
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway.data_contracts.store.documents import Link
+from headway.data_contracts.store.errors import IntegrityError, RunStopped
+from headway.data_contracts.store.publication import Workspace, make_folder
+from headway.training.checkpoint.content import Content
+from headway.training.checkpoint.inexactness import HALVED_MICRO_BATCH, INEXACT_RESUMES, inexactness
+from headway.training.checkpoint.proof import fingerprint
+from headway.training.checkpoint.restore import restore_newest
+from headway.training.checkpoint.retention import discard_expired
+from headway.training.checkpoint.save import Checkpointer, SavedCheckpoint
+from headway.training.checkpoint.verify import VerifiedCheckpoint
+from headway.training.config.checkpoints import save_is_due
+from headway.training.config.loader_spec import loader_spec
+from headway.training.config.parallel import mesh_that_decides_bits
+from headway.training.config.shards import TRAIN
+from headway.training.config.training_spec import replicas_per_rank
+from headway.training.data.load.shard_reader import ShardReader
+from headway.training.engine.batches import RankBatches, prefetched, proof_batch
+from headway.training.engine.learner import Learner
+from headway.training.engine.loop import Step, train
+from headway.training.engine.profiling import StepProfiler
+from headway.training.engine.run_documents import (
+    RunDocuments,
+    load_receipt,
+    load_run_documents,
+    require_passing_receipt,
+    training_spec,
+)
+from headway.training.engine.step_recorder import StepRecorder
+from headway.training.frozen.result import is_finished, publish_result
+from headway.training.guards.memory import explaining_out_of_memory, remember_allocations, with_noted_micro_batch
+from headway.training.guards.roll_back import abandon_after
+from headway.training.guards.step_guard import RollBack, StepGuard
+from headway.training.guards.stop import StopConditions
+from headway.training.launch.node.rank_process import RankProcess
+from headway.training.observe.heartbeat import Heartbeat
+from headway.training.observe.telemetry import Stopwatch
+from headway.training.observe.traffic import as_fields
+from headway.training.optimizers.groups import all_names
+from headway.training.ranks.distributed import ProcessGroup, enable_determinism, init_process_group
+from headway.training.recipes.checked import require_finite_first_loss
+
+
+def train_run(rank: RankProcess, workspace: Workspace, run: Link, run_dir: Path) -> None:
+    """Train a run to its last step and publish its result; at once when that is done already.
+
+    Raises:
+        ContractViolation: the shards carry no passing receipt of their own.
+        IntegrityError: a shard differs from its manifest.
+        RunStopped: asked to stop; a checkpoint was kept.
+    """
+    ledger = rank.ledger
+    with ledger.span("run.open"):
+        documents = load_run_documents(workspace, run)
+        require_passing_receipt(documents.run, documents.manifest, load_receipt(workspace, documents.run.receipt))
+        replicas_per_rank(documents.training, rank.world_size)  # refuses an impossible world
+        enable_determinism(documents.training.num_threads)
+    with contextlib.ExitStack() as process_group_stack:
+        with ledger.span("rendezvous"):
+            process_group = process_group_stack.enter_context(
+                init_process_group(rank=rank.rank, world_size=rank.world_size)
+            )
+            training = with_noted_micro_batch(documents.training, run_dir, process_group)
+            documents = dataclasses.replace(documents, training=training)
+        with ledger.span("result.check"):
+            finished = is_finished(run_dir, run, process_group, on_part=Heartbeat(ledger, "result.check"))
+        if finished:
+            ledger.event("run.already_finished")
+        else:
+            with ledger.span("data.open"):
+                heartbeat = Heartbeat(ledger, "data.open")
+                reader = ShardReader(workspace, documents.manifest, TRAIN, also=documents.mixed, on_shard=heartbeat)
+            remember_allocations(process_group.device)
+            _Session(rank, documents, run, run_dir, reader, process_group).run_to_the_end()
+        with ledger.span("teardown"):
+            process_group_stack.close()
+
+
+class _Session:
+    def __init__(
+        self,
+        rank: RankProcess,
+        documents: RunDocuments,
+        run: Link,
+        run_dir: Path,
+        reader: ShardReader,
+        process_group: ProcessGroup,
+    ) -> None:
+        self._rank, self._run, self._process_group, self._reader = rank, run, process_group, reader
+        self._run_dir, self._checkpoints = run_dir, run_dir / "checkpoints"
+        self._spec = documents.training
+        self._recipe, self._start = documents.recipe(), documents.start
+        self._guard = StepGuard(self._spec.guards, on_alarm=lambda fields: rank.ledger.event("guard", **fields))
+        self._fingerprint = fingerprint(
+            process_group.device, mesh_that_decides_bits(self._spec.parallel, process_group.world_size)
+        )
+        self._inexact_resumes = 0
+        configured, rows = training_spec(documents.run).micro_batch_sequences, self._spec.micro_batch_sequences
+        self._halved_micro_batch = rows if rows != configured else None
+        self._known_good: set[int] = set()
+        self._saved_s = 0.0
+        self._stop = StopConditions(lambda: rank.stop_requested, rank.stop_at)
+        self._profiler = StepProfiler(rank, run_dir, self._spec.profile)
+
+    def run_to_the_end(self) -> None:
+        at_most: int | None = None
+        while (at_most := self._train(self._begin(at_most))) is not None:
+            self._release_memory()
+        with self._rank.ledger.span("result") as fields:
+            full_tensors = Heartbeat(self._rank.ledger, "result").beside(self._learner.full_tensors())
+            if self._process_group.leads and self._checkpointer.newest is not None:
+                publish_result(self._run_dir, self._run, self._checkpointer.newest, full_tensors, self._rank.fence)
+            collections.deque(full_tensors, maxlen=0)  # all ranks take part in making them up
+            fields |= as_fields(self._process_group.traffic.take())
+
+    def _train(self, first_step: int) -> int | None:
+        """Train to the end, and return None; or to where the guard wants to go back, at most to the step returned."""
+        self._left_unix_s = time.time()
+        try:
+            return self._train_steps(first_step)
+        finally:
+            # What is still written behind the steps, and threads that end: it is nobody else's time.
+            self._rank.ledger.elapsed("wind_down", self._left_unix_s)
+
+    def _train_steps(self, first_step: int) -> int | None:
+        windows = self._guard.windows(first_step, self._spec.max_steps)
+        batches = RankBatches(self._reader, self._spec, share=self._learner.share, device=self._process_group.device)
+        with (
+            self._rank.worth_keeping(),
+            self._checkpointer,
+            self._profiler,
+            prefetched(batches, loader_spec(), start=windows.start, stop=windows.stop) as made,
+        ):
+            numbered = zip(windows, made, strict=False)
+            self._profiler.at_boundary(first_step)
+            try:
+                with self._explaining_out_of_memory(of_batches=True):
+                    train(
+                        self._learner,
+                        ((window, batch) for window, batch in numbered if not self._guard.plan.excludes(window)),
+                        self._guard,
+                        first_step=first_step,
+                        max_steps=self._spec.max_steps,
+                        stop_is_due=self._stop,
+                        save_is_due=self._save_is_due,
+                        on_step=self._record,
+                        save=self._save,
+                        before_update=self._checkpointer.finish_staging,
+                    )
+            except RollBack as wanted:
+                return wanted.step
+            except RunStopped as stopped:
+                raise RunStopped(stopped.what, reason=self._stop.reason) from None
+            finally:
+                self._guard.finish()
+                self._left_unix_s = time.time()
+                self._rank.ledger.event("wind_down.begin")  # so that nobody expects another step
+        return None
+
+    def _explaining_out_of_memory(self, *, of_batches: bool) -> contextlib.AbstractContextManager[None]:
+        report, fence = self._rank.files.memory(self._rank.rank), self._rank.fence
+        return explaining_out_of_memory(
+            self._spec,
+            self._run_dir,
+            report=report,
+            device=self._process_group.device,
+            of_batches=of_batches,
+            fence=fence,
+        )
+
+    def _release_memory(self) -> None:
+        """Give up the model and all that belongs to it: the device need not hold two of them."""
+        del self._learner, self._recorder, self._checkpointer, self._proof_batch
+        gc.collect()  # hooks and the parameters they lie on hold each other
+        if self._process_group.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _begin(self, at_most: int | None = None) -> int:
+        """Fresh weights, or those of the newest good checkpoint of at most so many steps. Returns how many are done."""
+        with self._rank.ledger.span("restore") as fields, self._explaining_out_of_memory(of_batches=False):
+            self._rank.fence.require()
+            if at_most is not None and self._process_group.leads:
+                abandon_after(self._run_dir, at_most, self._rank.fence)
+            self._learner = Learner(self._recipe, self._spec, self._process_group)
+            self._recorder = StepRecorder(self._rank, self._recipe, self._spec, self._process_group, self._learner)
+            self._proof_batch = proof_batch(self._reader, self._spec, self._process_group.device)
+            step = fields["step"] = self._restore(fields)
+            self._saved_s = time.monotonic()
+            if inexact := inexactness(self._inexact()):
+                self._rank.ledger.event("run.inexact", what=f"not to the bit an undisturbed run: {inexact}.")
+            if step < self._spec.max_steps and self._stop.is_reached(step):
+                raise RunStopped(f"step {step} of {self._spec.max_steps} was done already.")
+            self._stop.begin()
+            # So that a request to stop finds all ranks on the same side of the first step.
+            self._process_group.barrier()
+            fields |= as_fields(self._process_group.traffic.take())
+        return step
+
+    def _restore(self, fields: dict[str, Any]) -> int:
+        """Take up the newest good checkpoint. Returns how many steps are done.
+
+        Args:
+            fields: of the event; `quarantine` is the number of checkpoints that were not good.
+        """
+        make_folder(self._checkpoints)
+        heartbeat = Heartbeat(self._rank.ledger, "restore")
+        verified = restore_newest(
+            self._run_dir,
+            self._run,
+            self._process_group,
+            state=self._learner.tensors(),
+            on_quarantine=partial(self._report_quarantine, fields),
+            on_part=heartbeat,
+            fence=self._rank.fence,
+        )
+        self._checkpointer = Checkpointer(
+            self._checkpoints,
+            self._process_group,
+            newest=None if verified is None else verified.manifest,
+            retain=self._discard_expired,
+            on_saved=self._report_saved,
+            on_part=Heartbeat(self._rank.ledger, "checkpoint"),
+            fence=self._rank.fence,
+        )
+        if verified is None:
+            self._guard.restart()
+            self._inexact_resumes, self._known_good = 0, set()
+            if self._start is not None:
+                self._start.take_over(
+                    self._learner.tensors(), self._recipe.build, names=all_names(self._learner.model), on_part=heartbeat
+                )
+            with self._explaining_out_of_memory(of_batches=True):
+                first_loss = self._learner.proof_loss(self._proof_batch)
+            require_finite_first_loss(self._recipe, self._proof_batch, first_loss)
+            return 0
+        manifest = verified.manifest
+        self._learner.load(verified.tensors, manifest.scalars)
+        self._guard.restore(str(manifest.scalars["guard"]))
+        self._recorder.tokens_seen = int(manifest.scalars["tokens_seen"])
+        self._inexact_resumes = int(manifest.scalars[INEXACT_RESUMES]) + self._is_inexact(verified)
+        if self._halved_micro_batch is None and HALVED_MICRO_BATCH in manifest.scalars:
+            self._halved_micro_batch = int(manifest.scalars[HALVED_MICRO_BATCH])
+        self._known_good = {step for step in self._known_good if step < manifest.step} | {manifest.step}
+        return manifest.step
+
+    def _is_inexact(self, verified: VerifiedCheckpoint) -> bool:
+        """Whether this machine's bits may differ from those of the one that saved."""
+        saved, here = verified.manifest.fingerprint.model_dump(), self._fingerprint.model_dump()
+        changed = {name: [saved[name], here[name]] for name in saved if saved[name] != here[name]}
+        if changed:
+            what = f"another {', '.join(changed)} than the checkpoint's: bits may differ from here on."
+            self._rank.ledger.event("restore.inexact", changed=changed, what=what)
+        return bool(changed)
+
+    def _report_quarantine(self, fields: dict[str, Any], directory: Path, error: IntegrityError) -> None:
+        fields["quarantined"] = fields.get("quarantined", 0) + 1
+        self._rank.ledger.event(
+            "checkpoint.quarantined", checkpoint=directory.name, problem=str(error), what=str(error)
+        )
+
+    def _report_saved(self, saved: SavedCheckpoint) -> None:
+        self._stop.saved(saved.durable_s)
+        self._rank.ledger.event("checkpoint.durable", **dataclasses.asdict(saved))
+
+    def _record(self, step: Step, watch: Stopwatch) -> None:
+        self._recorder(step, watch)
+        self._profiler.at_boundary(step.number)
+
+    def _save_is_due(self, step: int) -> bool:
+        """Rank 0's answer is everybody's: clocks differ."""
+        since_save_s = time.monotonic() - self._saved_s
+        saved_step = self._checkpointer.saved_step
+        return self._process_group.leads and save_is_due(
+            self._spec.checkpoints, step=step, saved_step=saved_step, since_save_s=since_save_s
+        )
+
+    def _save(self, step: int) -> None:
+        if self._checkpointer.saved_step != step:
+            with self._rank.ledger.span("checkpoint", step=step) as fields:
+                fields["size_bytes"] = self._checkpointer.save(self._content(step))
+                fields |= as_fields(self._process_group.traffic.take())
+            self._saved_s = time.monotonic()
+
+    def _discard_expired(self, step: int) -> None:
+        self._known_good.add(step)
+        spec, fence = self._spec.checkpoints, self._rank.fence
+        discard_expired(self._checkpoints, spec, known_good=self._known_good, fence=fence)
+
+    def _inexact(self) -> dict[str, int]:
+        halved = {} if self._halved_micro_batch is None else {HALVED_MICRO_BATCH: self._halved_micro_batch}
+        return {INEXACT_RESUMES: self._inexact_resumes, **halved}
+
+    def _content(self, step: int) -> Content:
+        return Content(
+            run=self._run,
+            step=step,
+            num_samples=self._guard.plan.window(step) * self._spec.global_batch_sequences,
+            tensors=self._learner.weights(),
+            moments=self._learner.moments(),
+            scalars={
+                "optimizer_step": step,
+                "tokens_seen": self._recorder.tokens_seen,
+                **self._inexact(),
+                "guard": self._guard.state(),
+                **({} if (loss := self._guard.recent_loss) is None else {"loss": loss}),
+                **self._learner.scalars(),
+            },
+            proof_batch=self._proof_batch,
+            proof_loss=self._learner.proof_loss(self._proof_batch),
+            fingerprint=self._fingerprint,
+        )
