@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from s3fs import S3FileSystem
 
 from tests.longest_first import LongestFirst, unit
@@ -54,6 +55,10 @@ settings.register_profile(
     "headway", deadline=None, derandomize="CI" in os.environ, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("headway")
+
+# Hypothesis would parse the source of all modules that are imported, for numbers and words to try: seconds, and which
+# examples a test is given would depend on the tests that its process had before.
+providers._get_local_constants = lambda: providers._local_constants  # type: ignore[attr-defined]
 
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "AKIATESTKEY",

@@ -24,8 +24,8 @@ def pytest_configure():
     tiers.LIMIT_S = 0.1  # of which a busy machine is given twice as much
 
 def work(cpu_s):
-    started_s = time.process_time()
-    while time.process_time() - started_s < cpu_s: pass
+    started_s = time.thread_time()
+    while time.thread_time() - started_s < cpu_s: pass
 
 @pytest.fixture(scope="session")
 def costly():
@@ -61,6 +61,9 @@ def test_works(): work(0.4)
 def test_has_a_dear_fixture(dear): pass
 def test_waits():
     import time; time.sleep(0.4)
+def test_runs_beside_a_busy_thread():
+    import threading
+    busy = threading.Thread(target=work, args=(0.4,)); busy.start(); busy.join()
 def test_imports():
     work(0.4)
     sys.modules.update({f"toy{number}": types.ModuleType("toy") for number in range(30)})
@@ -104,7 +107,7 @@ def suite(tmp_path: Path) -> Path:
 
 def outcomes(suite: Path, *options: str, report: str = "") -> tuple[dict[str, set[str]], str]:
     """Names of tests by what became of them, and all that was said."""
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "HEADWAY_TIERS_REPORT": report}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "HEADWAY_TIERS_REPORT": report, "PYTEST_ADDOPTS": ""}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-v", *options, str(suite)]
     done = subprocess.run(command, cwd=suite, env=environment, capture_output=True, text=True)
     found: dict[str, set[str]] = {}
@@ -117,7 +120,15 @@ def test_a_unit_test_that_starts_a_process_or_takes_long_fails_and_is_told_why(s
     found, message = outcomes(suite, "-m", "unit")
     assert found["FAILED"] == {*STARTS, *WORKS, "fails_by_itself"}, message
     assert found["PASSED"] == {
-        *("quick", "waits", "imports", "comes_first_to_what_is_shared", "marked_parameter", "place[folder]")
+        *(
+            "quick",
+            "waits",
+            "runs_beside_a_busy_thread",
+            "imports",
+            "comes_first_to_what_is_shared",
+            "marked_parameter",
+            "place[folder]",
+        )
     }, message
     assert (
         "is no unit test: it starts a process (subprocess.Popen true). Mark it `process`, or let it do less." in message

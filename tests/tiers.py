@@ -3,8 +3,8 @@
 A test is of the tier that it, its class or its module is marked with, `soak` before any other; else of its folder's;
 else `process` where a fixture of its starts one; else `unit`. A test of `unit` fails when it starts a process, or
 takes more of the processor than `LIMIT_S`. Both are the test's own: what a fixture of a module or a session costs is
-left out, and so is the test during which modules were imported, since whoever comes first pays for them. How long it
-took says how busy the machine is, and is not asked.
+left out, so is what threads do that an earlier test left behind, and so is the test during which modules were imported,
+since whoever comes first pays for them. How long it took says how busy the machine is, and is not asked.
 
 `HEADWAY_TIERS_REPORT=FILE` lists in a file what would fail, and lets it pass.
 """
@@ -74,7 +74,7 @@ class _Spent:
     def begin(self) -> None:
         _started.clear()
         self.num_modules = len(sys.modules)
-        self.started_s = time.process_time()
+        self.started_s = time.thread_time()
 
 
 _spent = _Spent()
@@ -90,12 +90,12 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, object, object]:
-    started_s, num_started, fixture_began_s = _spent.started_s, len(_started), time.process_time()
+    started_s, num_started, fixture_began_s = _spent.started_s, len(_started), time.thread_time()
     try:
         return (yield)
     finally:
         if fixturedef.scope != "function":
-            _spent.started_s = started_s + time.process_time() - fixture_began_s
+            _spent.started_s = started_s + time.thread_time() - fixture_began_s
             if _started[num_started:]:
                 _spent.from_fixtures[fixturedef.baseid, fixturedef.argname] = _started[num_started]
             del _started[num_started:]
@@ -115,7 +115,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def _problems(item: pytest.Item) -> list[str]:
-    taken_s = time.process_time() - _spent.started_s
+    taken_s = time.thread_time() - _spent.started_s
     is_reported = "HEADWAY_TIERS_REPORT" in os.environ
     started = [*_started, *(message for name, message in _spent.from_fixtures.items() if _uses(item, *name))]
     problems = [f"it starts a process ({message})" for message in started[:1]]

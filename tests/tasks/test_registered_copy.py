@@ -33,7 +33,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.process
 SLOWLY_S = 90
 """A child's imports on a busy machine are the most of it."""
-PATIENCE_S = 12.0
+PATIENCE_S = 30.0
+"""A child's imports on a busy machine, and then a server that never answers."""
 
 
 @dataclass
@@ -154,7 +155,7 @@ def test_a_server_that_accepts_and_never_answers_ends_in_a_line_at_the_deadline(
     monkeypatch.setattr(registered_copy, "ANSWERS_WITHIN_S", PATIENCE_S)
     server.signal(signal.SIGSTOP)
     try:
-        assert "no answer within 12 s" in refused(verify)
+        assert "no answer within 5 s" in refused(verify)
     finally:
         server.signal(signal.SIGCONT)
 
@@ -248,7 +249,7 @@ def test_a_store_of_files_that_never_answers_is_named_at_the_deadline(
 
     elsewhere(Mute)
     line = refused(verify)
-    assert "MLflow's store of files, http://127.0.0.1" in line and "no answer within 12 s" in line
+    assert "MLflow's store of files, http://127.0.0.1" in line and "no answer within 30 s" in line
 
 
 def test_a_file_without_end_is_altered_and_fills_no_disk(
