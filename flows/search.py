@@ -26,7 +26,7 @@ from headway.tasks.stages.validate import validate
 @flow(name="trials", flow_run_name="trials of {request.pipeline}", persist_result=False)
 @keeping_to_windows
 def trials(request: TrialsRequest) -> TrialsSummary | State[TrialsSummary]:
-    """Train a model with each of several settings, rank them, and go on with the best as a retrain does.
+    """Train a model with each of several settings, rank them, and continue with the best as a retrain does.
 
     Args:
         request: Whose training to try settings of, and what may come of it.

@@ -72,7 +72,7 @@ def _freshness(profile: TableProfile, now_unix_s: float) -> Iterator[Line]:
         )
         return
     yield "freshness:", ""
-    yield "  - id: fresh", "judged by the clock whenever the data pass the gate"
+    yield "  - id: fresh", "checked against the clock whenever the data pass the gate"
     yield f"    column: {scalar(newest)}", f"the newest is {written} UTC"
     yield f"    max_age_h: {max(24, math.ceil(2 * age_h))}", "DECIDE: how late may the newest row be?"
     yield "    severity: warning", ""

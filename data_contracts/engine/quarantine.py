@@ -39,9 +39,9 @@ class Quarantine:
     num_quarantined: int
     num_allowed: int
     num_by_check: dict[str, int]
-    """Rows set aside by each check, by `rule_id`."""
+    """Rows quarantined by each check, by `rule_id`."""
     num_unparsable: int = 0
-    """Rows set aside because they cannot be read as their columns' types."""
+    """Rows quarantined because they cannot be read as their columns' types."""
     raised: dict[str, str] = field(default_factory=dict)
     """Checks that could not be judged, by `rule_id`, and the kind of error."""
 
@@ -84,7 +84,7 @@ def quarantine_rows(
     """Fill the table of broken rows, which takes them out of the views of rows that remain.
 
     A rule that raises sets nothing aside and is reported: its check fails. Rows that cannot be read as their columns'
-    types are set aside in any case: there are some only where the contract wants them quarantined.
+    types are quarantined in any case: there are some only where the contract wants them quarantined.
     """
     num_by_check, raised = find_broken(connection, database, checks, states)
     num_unparsable = _quarantine_unparsable(connection, database)
@@ -103,12 +103,12 @@ def quarantine_rows(
 
 
 def write_quarantine(connection: duckdb.DuckDBPyConnection, quarantine: Quarantine, target: Path) -> StoredFile | None:
-    """Write the rows set aside as a Parquet file, by file and row, and say where in the workspace it belongs.
+    """Write the rows quarantined as a Parquet file, by file and row, and say where in the workspace it belongs.
 
     Over the limit, only the first `MAX_LISTED_ROWS` are written. Equal rows give equal bytes.
 
     Returns:
-        None when no row is set aside; nothing is written then.
+        None when no row is quarantined; nothing is written then.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -93,13 +93,13 @@ def validate(
     quarantine_file: Path,
     surroundings: ValidationContext | None = None,
 ) -> ContractReceipt:
-    """Judge every expectation of the contract, and set aside the rows its quarantine rules name.
+    """Evaluate every expectation of the contract, and quarantine the rows its quarantine rules name.
 
     Args:
         contract_file: the contract's own text in the workspace; the receipt names it.
         rows: the snapshot's rows as Parquet files.
         scratch: a local folder for what does not fit into memory; nothing stays there.
-        quarantine_file: where the rows set aside are written, if there are any; the caller publishes the file under the
+        quarantine_file: where quarantined rows are written, if there are any; the caller publishes the file under the
             path that the receipt gives.
 
     Returns:
@@ -145,12 +145,12 @@ class _Evaluation:
 
     @property
     def has_raised(self) -> bool:
-        """Whether something was not judged, which a file that cannot be read may be the reason of."""
+        """Whether something was not evaluated, which a file that cannot be read may be the reason of."""
         return bool(self.quarantine.raised) or any(found.raised for found in self.evidence)
 
     @property
     def may_lack_memory(self) -> bool:
-        """Whether something was not judged that more memory might let be. Great Expectations does not say why."""
+        """Whether something was not evaluated that more memory might let be. Great Expectations does not say why."""
         errors = {*self.quarantine.raised.values(), *(found.raised for found in self.evidence)}
         return not errors.isdisjoint({duckdb.OutOfMemoryException.__name__, GX_RAISED})
 
@@ -177,7 +177,7 @@ def _evaluate(
             limit_ratio = contract.quarantine_limit_ratio
             quarantine = quarantine_rows(connection, database, quarantining, limit_ratio, given.states)
             excluded = write_quarantine(connection, quarantine, quarantine_file)
-            # Rows that a rule could not set aside this time are no ground for what is remembered.
+            # Rows that a rule could not quarantine this time are no ground for what is remembered.
             states = None if quarantine.raised else given.states
             tallies = Tallies(connection, database, is_quarantined=quarantine.num_quarantined > 0, states=states)
             given_suite = SuiteEvaluator(connection, tallies, checks, rows.columns)

@@ -12,7 +12,7 @@ from headway.data_contracts.scans.set_scans import SetRuleResult
 from headway.data_contracts.store.documents import ExpectationVerdict
 from headway.data_contracts.store.quarantine_limit import limit_advice
 
-NOT_EVALUATED = "not judged: no accepted snapshot"
+NOT_EVALUATED = "not evaluated: no accepted snapshot"
 """What is observed where there is nothing to compare with; it refuses nothing, and nothing was found to hold."""
 
 
@@ -43,7 +43,7 @@ def verdict_of(check: Check, evidence: CheckEvidence, quarantine: Quarantine) ->
     unknown_rows = quarantine.raised.get(check.rule_id, "")
     raised = evidence.raised or unknown_rows
     passed = not raised and _holds(check, evidence)
-    unjudged = evidence.unfit or f"could not be judged ({raised})"
+    unjudged = evidence.unfit or f"could not be evaluated ({raised})"
     return ExpectationVerdict(
         rule_id=check.rule_id,
         description=check.description,
@@ -79,7 +79,7 @@ def _observed(check: Check, evidence: CheckEvidence, quarantine: Quarantine, pas
         inside = "within the bounds" if passed else "outside the bounds"
         return inside if evidence.aggregate is None else _figure(evidence.aggregate)
     if check.quarantine_rule and passed:
-        return f"{quarantine.num_by_check[check.rule_id]:,} of {_rows(quarantine.num_rows)} set aside"
+        return f"{quarantine.num_by_check[check.rule_id]:,} of {_rows(quarantine.num_rows)} quarantined"
     if evidence.num_broken:
         return f"{evidence.num_broken:,} of {_rows(evidence.num_evaluated)} break it"
     if not passed:
@@ -97,7 +97,7 @@ def _column_difference(check: Check, actual: tuple[str, ...]) -> str:
 
 
 def quarantine_verdict(quarantine: Quarantine, limit_ratio: float) -> ExpectationVerdict:
-    """Whether few enough rows were set aside."""
+    """Whether few enough rows were quarantined."""
     num_rows, num_out = quarantine.num_rows, quarantine.num_quarantined
     enough = "" if quarantine.is_within_limit else f"; {limit_advice(num_out, num_rows)} is enough"
     return ExpectationVerdict(
@@ -116,7 +116,7 @@ def unparsable_verdict(quarantine: Quarantine) -> ExpectationVerdict:
         description="Rows that cannot be read as their columns' types are quarantined",
         severity="info",
         passed=True,
-        observed=f"{quarantine.num_unparsable:,} of {_rows(quarantine.num_rows)} set aside",
+        observed=f"{quarantine.num_unparsable:,} of {_rows(quarantine.num_rows)} quarantined",
     )
 
 
@@ -125,7 +125,7 @@ def snapshot_verdict(num_different: int | None, num_files: int) -> ExpectationVe
     found = "could not be compared" if num_different is None else f"{num_different:,} differ"
     return ExpectationVerdict(
         rule_id="snapshot",
-        description="The rows judged are the files of the snapshot, by path, size and digest",
+        description="The rows checked are the files of the snapshot, by path, size and digest",
         severity="critical",
         passed=num_different == 0,
         observed=f"all {num_files:,} files agree" if num_different == 0 else found,

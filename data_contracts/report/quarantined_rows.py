@@ -1,4 +1,4 @@
-"""The report's list of rows set aside: how many by rule, and the names of some. Their values are shown nowhere."""
+"""The report's list of rows quarantined: how many by rule, and the names of some. Their values are shown nowhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sample_quarantine(table: Path | BytesIO) -> QuarantineSample:
 
 
 def quarantine_section(sample: QuarantineSample, *, num_quarantined: int, num_rows: int, limit_ratio: float) -> str:
-    """The section; empty when no row is set aside.
+    """The section; empty when no row is quarantined.
 
     Args:
         num_rows: rows that remain.

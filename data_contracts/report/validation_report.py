@@ -44,7 +44,7 @@ def render_html(
         _tiles(receipt, snapshot, f"{len(held):,} / {len(verdicts):,}", passed=passed),
         _table("What broke", "These refuse the data.", broken),
         _table("Worth a look", "These refuse nothing.", remarks),
-        _table("Not judged", "There is no accepted snapshot to compare with.", unjudged),
+        _table("Not evaluated", "There is no accepted snapshot to compare with.", unjudged),
         columns_section(column_cards(receipt, contract), baseline=receipt.baseline.sha256 if receipt.baseline else ""),
         quarantine_section(
             quarantine,
@@ -90,7 +90,7 @@ def _banner(
 
 def _tiles(receipt: ContractReceipt, snapshot: Snapshot, held: str, *, passed: bool) -> str:
     shown = (
-        (f"{receipt.num_rows:,}", "rows accepted" if passed else "rows judged"),
+        (f"{receipt.num_rows:,}", "rows accepted" if passed else "rows checked"),
         (f"{receipt.num_quarantined:,}", "quarantined"),
         (held, "rules held"),
         (f"{len(snapshot.files):,}", "files"),
@@ -113,7 +113,7 @@ def _table(title: str, note: str, verdicts: Sequence[ExpectationVerdict]) -> str
 
 def _verdict_row(verdict: ExpectationVerdict) -> str:
     if not is_evaluated(verdict):
-        state, word = "warn", "– not judged"
+        state, word = "warn", "– not evaluated"
     elif verdict.passed:
         state, word = "good", "✔ held"
     else:
@@ -135,7 +135,7 @@ def _evaluated_each_time(receipt: ContractReceipt) -> str:
     )
     note = "By the clock, whenever the data pass the gate; a refusal gets a page of its own."
     table = f"<div class='scroll'><table><tbody>{rows}</tbody></table></div>"
-    return section("Judged anew each time", table, count=len(receipt.freshness), note=note) if rows else ""
+    return section("Evaluated again each time", table, count=len(receipt.freshness), note=note) if rows else ""
 
 
 def _facts(receipt: ContractReceipt, contract: Contract, snapshot: Snapshot) -> str:

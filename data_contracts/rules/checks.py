@@ -43,7 +43,7 @@ class Check:
     arguments: dict[str, Any] = field(default_factory=dict)
     max_failed_ratio: float = 0.0
     quarantine_rule: str = ""
-    """The rule whose breakers are set aside before this check is judged; empty when it sets none aside."""
+    """The rule whose breakers are quarantined before this check is judged; empty when it sets none aside."""
 
     @property
     def is_row_level(self) -> bool:
@@ -61,7 +61,7 @@ class Check:
         return self.kind in GREAT_EXPECTATIONS
 
     def num_tolerated(self, num_evaluated: int) -> int:
-        """How many of the rows judged may break it."""
+        """How many of the rows checked may break it."""
         # 0.29 * 100 is 28.999999999999996 in binary.
         return int(num_evaluated * self.max_failed_ratio + 1e-9)
 

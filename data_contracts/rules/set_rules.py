@@ -116,7 +116,7 @@ class Drift(Frozen):
     """
 
     id: str = Slug
-    columns: tuple[str, ...] = Field(min_length=1, description="Columns, each judged for itself.")
+    columns: tuple[str, ...] = Field(min_length=1, description="Columns, each checked by itself.")
     of: Literal["values", "lengths"] = Field(
         default="values",
         description="`values`: of numbers, in bins; of texts and bools, by category; `lengths`: of texts, binaries or "

@@ -61,7 +61,7 @@ def evaluate_label(
     """A warning where an input alone tells the label, and one where it nearly does; promotion is decided elsewhere.
 
     Args:
-        types: of the rows' columns, by name; what is not there is not judged.
+        types: of the rows' columns, by name; what is not there is not evaluated.
     """
     inputs = [name for name in label.inputs if name in types]
     try:
@@ -72,7 +72,7 @@ def evaluate_label(
         else:
             left = _left_of_a_number(connection, label.column, inputs, types)
     except duckdb.Error as error:
-        return (_verdict(LABEL_LEAK, DESCRIPTION, passed=False, observed=f"could not be judged ({_name(error)})"),)
+        return (_verdict(LABEL_LEAK, DESCRIPTION, passed=False, observed=f"could not be evaluated ({_name(error)})"),)
     certain, likely = (
         (MAX_ERRORS_LEFT, MAX_LIKELY_ERRORS_LEFT)
         if label.is_class

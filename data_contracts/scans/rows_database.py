@@ -26,9 +26,9 @@ ROWS = "rows"
 FILES = "files"
 """The table of files: `_headway_file`, `_headway_path`, num_rows, and the columns that folders' names hold."""
 BROKEN = "broken"
-"""The table of rows set aside: their name and the rule they break, once for each rule."""
+"""The table of rows quarantined: their name and the rule they break, once for each rule."""
 QUARANTINED = "quarantine_rows"
-"""The view of rows set aside, each once."""
+"""The view of rows quarantined, each once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +92,7 @@ class RowsDatabase:
             connection.close()
 
     def create_views(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Make the tables and views above; nothing is set aside yet."""
+        """Make the tables and views above; nothing is quarantined yet."""
         self._link_files()
         names = self.rows.names()
         connection.register("names", names)
@@ -110,11 +110,11 @@ class RowsDatabase:
         connection.execute(f"CREATE VIEW {ROWS} AS SELECT * EXCLUDE ({name}) FROM {NAMED_ROWS}")
 
     def keep_all(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Nothing was set aside: read the rows that remain without looking for those that do not."""
+        """Nothing was quarantined: read the rows that remain without looking for those that do not."""
         connection.execute(f"CREATE OR REPLACE VIEW {NAMED_ROWS} AS SELECT * FROM {ALL_ROWS}")
 
     def select(self, names: Sequence[str]) -> str:
-        """The SQL that reads some columns of all rows, whether set aside or not, without a look at the others."""
+        """The SQL that reads some columns of all rows, whether quarantined or not, without a look at the others."""
         wanted = ", ".join(identifier(name) for name in names)
         if self.rows.is_packed or any(name in self.rows.partitions for name in names):
             return f"SELECT {wanted} FROM {ALL_ROWS}"

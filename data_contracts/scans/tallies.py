@@ -27,7 +27,7 @@ class Tallies:
     """Totals over the rows that remain after quarantine.
 
     Args:
-        connection: to `database`, whose views are made and whose broken rows are set aside.
+        connection: to `database`, whose views are made and whose broken rows are quarantined.
         is_quarantined: whether any row was.
         states: what earlier snapshots' files counted; None scans everything at once and keeps nothing.
     """

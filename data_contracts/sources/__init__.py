@@ -1,4 +1,4 @@
 """Where files lie, what belongs to a source, and its snapshot.
 
-The data themselves are not judged here.
+The data themselves are not evaluated here.
 """

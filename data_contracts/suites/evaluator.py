@@ -71,5 +71,5 @@ def _unforeseen(error: Exception) -> UnsupportedExpectation:
     return (
         error
         if isinstance(error, UnsupportedExpectation)
-        else UnsupportedExpectation(f"could not be judged ({type(error).__name__})")
+        else UnsupportedExpectation(f"could not be evaluated ({type(error).__name__})")
     )

@@ -79,7 +79,7 @@ def _problems(expectations: Any, types: Mapping[str, str]) -> Iterator[str]:
         elif each.get("severity", "critical") not in SEVERITIES:
             yield f"expectation {number} (`{kind}`) has an unknown severity"
         elif reason := refusal(kind, each.get("kwargs", {}), types):
-            yield f"expectation {number} (`{kind}`) cannot be judged here: {reason}"
+            yield f"expectation {number} (`{kind}`) cannot be evaluated here: {reason}"
 
 
 def _check(number: int, given: dict[str, Any]) -> Check:

@@ -28,7 +28,7 @@ from headway.tasks.registry.promotion_spec import PromotionSpec
 from headway.training.observe.ledger import Event
 
 KEPT = "It is kept in the history."
-MARKS = {"passed": "passed", "failed": "FAILED", "not judged": "not judged", "waiting": "waits"}
+MARKS = {"passed": "passed", "failed": "FAILED", "not evaluated": "not evaluated", "waiting": "waits"}
 
 
 class MoveReport(BaseModel):

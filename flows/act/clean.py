@@ -112,7 +112,7 @@ def _look(workspace_uri: str, keep_last: int, older_than: str, now_unix_s: float
     workspace = Workspace.existing(workspace_uri)
     older_than_s = duration(older_than, "--older-than").total_seconds()
     if older_than_s < DAY_S:
-        advice = "Give a day at least: a retrain that goes on may stand on what is younger."
+        advice = "Give a day at least: a running retrain may need what is younger."
         raise ConfigError(f"{older_than} is too short.", where="--older-than", advice=advice)
     return workspace, cleaning.plan(workspace, older_than_s=older_than_s, keep_last=keep_last, now_unix_s=now_unix_s)
 

@@ -220,7 +220,7 @@ def print_checked(checked: CheckResult, console: Console | None = None, *, repor
     warned = f", {_count(num_warnings, 'warning')}" if num_warnings else ""
     word = Text(f"✔ passed{warned}", style="bold green") if checked.passed else Text("✖ REFUSED", style="bold red")
     rows, files = _count(receipt.num_rows, "row"), _count(len(checked.snapshot.files), "file")
-    suffix = f", {receipt.num_quarantined:,} set aside" if receipt.num_quarantined else ""
+    suffix = f", {receipt.num_quarantined:,} quarantined" if receipt.num_quarantined else ""
     console.print(word, f" {receipt.contract_name} {receipt.contract_version}   {rows} in {files}{suffix}\n", sep="")
     table = Table("verdict", "rule", "expectation", "observed", box=None, padding=(0, 2, 0, 0))
     for verdict in sorted(checked.verdicts, key=_urgency):
@@ -242,7 +242,7 @@ def _urgency(verdict: ExpectationVerdict) -> int:
 
 def _mark(verdict: ExpectationVerdict) -> Text:
     if not is_evaluated(verdict):
-        return Text("– not judged", style="yellow")
+        return Text("– not evaluated", style="yellow")
     if verdict.passed:
         return Text("✔ held", style="green")
     return (

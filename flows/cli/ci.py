@@ -33,7 +33,7 @@ def ci(
     smoke: Annotated[bool, typer.Option(help="Retrain a few steps on a part of the data, and verify?")] = True,
     full: Annotated[
         bool,
-        typer.Option("--full", help="Also the whole run, judged as for a promotion; no registry hears of it."),
+        typer.Option("--full", help="Also the whole run, evaluated as for a promotion; nothing is registered."),
     ] = False,
     register: Annotated[
         bool, typer.Option("--register", help="With --full: register its model, as challenger and never champion.")

@@ -33,7 +33,7 @@ def promote(
         str, typer.Option(help="Besides --why: promote it against the policy, for this reason; recorded.")
     ] = "",
     pipeline: Annotated[
-        str, typer.Option(help="The pipeline whose policy counts; by default the one it was last judged by.")
+        str, typer.Option(help="The pipeline whose policy counts; by default the one of its last evaluation.")
     ] = "",
     workspace: WorkspaceUri = "",
     as_json: AsJson = False,

@@ -83,7 +83,7 @@ def resume(
     from headway.tasks.stages.resumed_run import named_run
 
     if from_step is not None and not why.strip():
-        raise ConfigError("going back needs its reason.", where="--why", advice="Whoever is on call will read it.")
+        raise ConfigError("going back needs its reason.", where="--why", advice="It is shown to who is on call.")
     uri = workspace or default_workspace()
     there = Workspace.existing(uri)
     link, started = named_run(there, run)
@@ -121,6 +121,6 @@ def _file_of(workspace: Workspace, pipeline: str, run: str) -> str:
     raise ConfigError(
         f"run {run} is {pipeline}'s, of which no file is found from {project_folder()}.",
         where="--pipeline",
-        advice="Name the file here, or resume the run from the folder it was begun in"
+        advice="Name the file here, or resume the run from the folder it was started in"
         + (f", where `{command}` was given." if command else "."),
     )

@@ -56,13 +56,15 @@ def stop(
 def logs(
     run: Annotated[
         str,
-        typer.Argument(help="A run's id or its beginning, or a flow run's; left out: what goes on, or the newest."),
+        typer.Argument(
+            help="A run's id or its beginning, or a flow run's; by default the running one, or else the newest."
+        ),
     ] = "",
     workspace: WorkspaceUri = "",
     rank: Annotated[list[int] | None, typer.Option(help="Only this rank's; may be given several times.")] = None,
     attempt: Annotated[int | None, typer.Option(help="Only this attempt at training.")] = None,
     tail: Annotated[int | None, typer.Option(min=0, help="Only so many of the lines that are there.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow until the run ends.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what happened in a run. Also what ranks, agents and guards wrote, by time."""

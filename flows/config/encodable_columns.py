@@ -67,7 +67,7 @@ def _label(encoder: TabularEncoderSpec, contract: Contract) -> Iterator[Problem]
             _other(name, column, "what is predicted is a number", "To predict a class, leave out `label_kind`"),
         )
     else:
-        yield from _missing(location, name, contract, "nothing is learnt from a row without it", "")
+        yield from _missing(location, name, contract, "a row without it trains nothing", "")
 
 
 def _class(location: Location, name: str, contract: Contract, advice: str) -> Iterator[Problem]:
@@ -75,7 +75,7 @@ def _class(location: Location, name: str, contract: Contract, advice: str) -> It
     if family(column.type) not in CATEGORIES:
         yield location, _other(name, column, "a class is a whole number, a boolean or a text", advice)
     else:
-        yield from _missing(location, name, contract, "nothing is learnt from a row without it", "")
+        yield from _missing(location, name, contract, "a row without it trains nothing", "")
 
 
 def _number(location: Location, name: str, contract: Contract, *, allows_missing: bool) -> Iterator[Problem]:

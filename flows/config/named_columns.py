@@ -56,9 +56,7 @@ def _unknown(pipeline: PipelineSpec, contract: Contract, named: Iterable[Named])
     for location, name in named:
         if name not in known and not (location[0] == "evaluation" and name == PATH):
             is_default = location[:2] == ENCODER and location[2] not in written
-            reader = (
-                f", which the encoder {pipeline.shards.encoder.kind} reads unless told otherwise" if is_default else ""
-            )
+            reader = f", which the encoder {pipeline.shards.encoder.kind} reads by default" if is_default else ""
             yield location, f"{lister} has no column `{name}`{reader}.{nearest(name, known)}"
 
 

@@ -35,7 +35,7 @@ class PipelineSpec(Frozen):
     shards: ShardSpec = Field(default_factory=ShardSpec, description="How files become shards.")
     training: TrainingSpec = Field(default_factory=TrainingSpec, description="What is trained, and how.")
     launch: LaunchSpec = Field(default_factory=LaunchSpec, description="Where it runs; changes no bit of the model.")
-    evaluation: EvaluationSpec = Field(default_factory=EvaluationSpec, description="How it is judged.")
+    evaluation: EvaluationSpec = Field(default_factory=EvaluationSpec, description="How it is evaluated.")
     promotion: PromotionSpec = Field(default_factory=PromotionSpec, description="What it takes to become champion.")
     registry: RegistrySpec = Field(description="Where it is registered.")
     trials: TrialsSpec | None = Field(default=None, description="What `headway trials` tries out; empty: nothing.")
@@ -168,7 +168,7 @@ def _check_trials(spec: PipelineSpec, trials: TrialsSpec, path: Path, world_size
     try:
         if not spec.evaluation.ranking_share:
             raise ConfigError(
-                "trials are ranked on held-out examples that judge nothing else, and none are set apart.",
+                "trials are ranked on held-out examples of their own, and none are reserved.",
                 where="evaluation.ranking_share",
                 advice="Say which share, such as `evaluation: {ranking_share: 0.5}`.",
             )

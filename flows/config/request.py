@@ -36,8 +36,8 @@ class TrainingRequest(BaseModel):
     may_register: bool = Field(
         default=True,
         title="May be registered",
-        description="Off: train and evaluate, and say what the policy makes of it; neither the registry nor any alias "
-        "hears of it.",
+        description="Off: train and evaluate, and say what the policy makes of it; nothing is registered and no alias "
+        "moves.",
     )
     note: str = Field(default="", title="Note", description="Why this retrain was asked for; kept in the ledger.")
     in_window: bool = Field(
@@ -112,14 +112,14 @@ class RetrainRequest(TrainingRequest):
     run: str = Field(
         default="",
         title="Run to resume",
-        description="An unfinished run of this pipeline, or the beginning of its name, to go on with on its own code "
-        "and data. Left empty: what the files say now.",
+        description="An unfinished run of this pipeline, or the beginning of its id, to resume on its own code and "
+        "data. Left empty: what the files say now.",
     )
     from_step: int | None = Field(
         default=None,
         ge=0,
         title="Resume from step",
-        description="With a run: put its checkpoints past this step aside, and go on from there. None: its newest.",
+        description="With a run: quarantine its checkpoints past this step, and resume from there. None: its newest.",
     )
 
     @property

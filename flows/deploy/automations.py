@@ -35,7 +35,7 @@ def zombies(wanted: DesiredState) -> Resource:
     silent_s = HEARTBEATS_MISSED * wanted.profile.heartbeat_s
     heartbeat = "prefect.flow-run.heartbeat"
     why = (
-        f"No sign of life for {silent_s} s: the worker or its machine is gone. The next run goes on from a checkpoint."
+        f"No sign of life for {silent_s} s: the worker or its machine is gone. The next run resumes from a checkpoint."
     )
     return _automation(
         wanted,
@@ -61,8 +61,8 @@ def waiting_runs(wanted: DesiredState) -> Resource:
     return _automation(
         wanted,
         "waiting runs",
-        f"Fires where a run was due, and within {within_s} s no worker of the pool {pool} took one or showed that one "
-        f"goes on. `prefect worker start --pool {pool}` starts a worker; what was due begins then if its window is "
+        f"Fires where a run was due, and within {within_s} s no worker of the pool {pool} took one or reported one "
+        f"as running. `prefect worker start --pool {pool}` starts a worker; what was due starts then if its window is "
         "still open.",
         {
             "posture": "Proactive",
@@ -83,7 +83,7 @@ def lost_starts(wanted: DesiredState) -> Resource:
     return _automation(
         wanted,
         "lost starts",
-        "Fires where a run was cancelled because another of its deployment was going on: its start is lost. After an "
+        "Fires where a run was cancelled because another of its deployment was running: its start is lost. After an "
         "outage nothing is: the first of the starts that were missed runs for all of them. Where triggers are looked "
         "at, the next look asks again for what the other run did not take.",
         {

@@ -113,7 +113,7 @@ def _retrain(wanted: DesiredState, name: str, spec: PipelineSpec) -> Resource:
 
 def _trials(wanted: DesiredState, name: str, spec: PipelineSpec) -> Resource:
     description = (
-        f"Train **{name}** with each setting that its file's `trials` says, rank them, and go on with the best as a "
+        f"Train **{name}** with each setting that its file's `trials` says, rank them, and continue the best as a "
         "retrain does. A trial that was trained before is found. Cancelling keeps checkpoints; the next run continues."
     )
     usual: dict[str, Json] = {"request": {"pipeline": name}}
@@ -150,8 +150,8 @@ def _move_champion(wanted: DesiredState) -> Resource:
 
 def _housekeeping(wanted: DesiredState, spec: HousekeepingSpec) -> Resource:
     description = (
-        "End runs that MLflow shows as running and nobody trains any more, and say what no model, ref, run or cached "
-        "stage needs; take it away where the form says so."
+        "End runs that MLflow shows as running and nobody trains any more, and list what no model, ref, run or cached "
+        "stage needs; delete it where the form says so."
     )
     hour, minute = (int(number) for number in spec.at.split(":"))
     request: Json = spec.model_dump(exclude={"at"})

@@ -63,7 +63,7 @@ def _renew(lease_id: UUID, lease_duration_s: float, ended: threading.Event) -> N
                 is_reported = False
             except Exception as error:
                 if not is_reported and not ended.is_set():
-                    _log().warning("Prefect's server does not renew this run's slot, and the run goes on: %s", error)
+                    _log().warning("Prefect's server does not renew this run's slot; the run continues: %s", error)
                 is_reported = True
             ended.wait(lease_duration_s / RENEWALS_A_LEASE)
 

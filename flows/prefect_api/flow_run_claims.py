@@ -85,7 +85,7 @@ def _end(claim: Path, ended: list[str]) -> None:
 
     identity = UUID(claim.name.removeprefix(f"{MACHINE}-"))
     process = read_regular(claim, max_bytes=4096).decode(errors="replace").strip()
-    message = f"Its process ({process}) was killed. What was finished is kept; a retrain goes on."
+    message = f"Its process ({process}) was killed. What was finished is kept; the next retrain resumes."
     with get_client(sync_client=True) as client:
         try:
             run = client.read_flow_run(identity)

@@ -101,7 +101,7 @@ def _ends(started: Sequence[tuple[ServerProcess, subprocess.Popen[bytes]]], logs
         time.sleep(0.5)
         for server, process in [each for each in going if each[1].poll() is not None]:
             going.remove((server, process))
-            note = " ".join(f"{other.name} goes on." for other, _ in going)
+            note = " ".join(f"{other.name} keeps running." for other, _ in going)
             yield ended_by_itself(server, process, logs, note)
 
 

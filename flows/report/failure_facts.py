@@ -247,9 +247,9 @@ def _commands(
         look = {"look again": check} if error.__class__ is ContractViolation else {}
         return look | {f"once {mended} is mended": request.command}
     if run_dir is None:
-        return {"go on": request.command}  # of what failed before training, status and logs know nothing
+        return {"resume": request.command}  # of what failed before training, status and logs know nothing
     found = {}
     if failed is not None:
         rank = "" if failed.failure.rank is None else f" --rank {failed.failure.rank}"
         found["what it wrote"] = f"{name} logs {run_dir.name}{rank}{where}"
-    return found | {"go on": request.command, "look around": f"{name} status{where}"}
+    return found | {"resume": request.command, "look around": f"{name} status{where}"}

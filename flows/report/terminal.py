@@ -52,7 +52,7 @@ NOTICES = {
     "attempt.tight_deadline": "deadline",
     "job.state": "job",
     "job.found": "job",
-    "job.told": "job",
+    "job.notified": "job",
     "job.requeue": "job",
     "job.again": "job",
     "job.unknown": "job",
@@ -103,7 +103,7 @@ def notice_line(event: Event) -> str:
         return stage_line(event)
     if name == "restore" and event.get("outcome") == "ok" and (event.get("step") or event.get("quarantined")):
         step = event["step"]
-        what = f"goes on from the checkpoint of step {step:,}" if step else "no good checkpoint is left: begins anew"
+        what = f"resumes from the checkpoint of step {step:,}" if step else "no good checkpoint is left: begins anew"
         return f"{event.get('trial', name):<{STAGE_WIDTH}} {what}"
     return (
         f"{NOTICES[name]:<{STAGE_WIDTH}} {event.get('message') or event.get('what') or ''}" if name in NOTICES else ""

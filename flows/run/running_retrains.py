@@ -222,7 +222,7 @@ def _stopped(role: str, pid: int) -> Iterator[ProcessProblem]:
             pid=pid,
             state="stopped",
             what=f"{role} (pid {pid}) is stopped by a signal: it does nothing, and answers nobody.",
-            advice=f"`kill -CONT {pid}` lets it go on; `kill -KILL {pid}` ends it, and the run continues by a retrain.",
+            advice=f"`kill -CONT {pid}` continues it; `kill -KILL {pid}` ends it, and the run continues by a retrain.",
         )
 
 

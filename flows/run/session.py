@@ -38,7 +38,7 @@ watchers: ContextVar[tuple[Listener, ...]] = ContextVar("watchers", default=())
 command_started_unix_s: ContextVar[float | None] = ContextVar("command_started_unix_s", default=None)
 """When the command was started, so that imports and Prefect's own start are accounted for too."""
 keep_running()  # as the module is imported: Prefect loads a flow, and then takes up its slot
-WORKER_LOST = "the worker that started this flow is gone; what was finished is kept, and the next run goes on."
+WORKER_LOST = "the worker that started this flow is gone; what was finished is kept, and the next run resumes."
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from headway.flows.windows.moments import MAX_LOOK_AHEAD, moment
 from headway.flows.windows.openings import Timetable
 from headway.flows.windows.overrides import read_overrides, record_override, withdraw_overrides
 
-NOT_STOPPED = "A run that is going on keeps its deadline; `headway stop` ends it."
+NOT_STOPPED = "A running retrain keeps its deadline; `headway stop` ends it."
 
 
 def skip(pipeline: Pipeline, now: datetime.datetime, *, until: str, skip_next: bool, why: str) -> str:
@@ -68,7 +68,7 @@ def open_until(pipeline: Pipeline, now: datetime.datetime, *, until: str, why: s
 
 def _require_reason(why: str) -> None:
     if not why.strip():
-        raise ConfigError("a decision needs its reason.", where="--why", advice="Whoever is on call will read it.")
+        raise ConfigError("a decision needs its reason.", where="--why", advice="It is shown to who is on call.")
 
 
 def _until(pipeline: Pipeline, until: str, now: datetime.datetime) -> datetime.datetime:

@@ -60,7 +60,7 @@ def show_logs(
     events = _EventLines(RunEvents(folder, Workspace(workspace_uri).local_path("ledger"), ranks, attempt))
     if not any(attempts_of(folder)):
         raise ConfigError(
-            "no attempt of this run has begun on this machine.",
+            "no attempt of this run has started on this machine.",
             where=str(folder),
             advice="Ask on the machine that trained it; `headway status` shows what is known here.",
         )

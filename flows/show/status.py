@@ -41,7 +41,7 @@ from headway.training.launch.base.retry_budget import RECORDS_NAME, AttemptRecor
 from headway.training.observe.ledger import Event, SpoolTail
 
 DOCUMENT = re.compile(r"([0-9a-f]{64})\.json")
-COPIED = ("card", "go on")
+COPIED = ("card", "resume")
 """Facts that a person copies."""
 MIN_WIDTH = 20
 
@@ -271,13 +271,15 @@ def _running_folder(workspace_uri: str, run: str) -> RunStatus:
     named = runs_named(status, run)
     matching = [each for each in named if each.is_running]
     if len(matching) != 1:
-        known = f"Going on: {', '.join(each.run for each in status.runs if each.is_running) or 'none'}."
+        known = f"Running: {', '.join(each.run for each in status.runs if each.is_running) or 'none'}."
         over = [each for each in named if not each.is_running]
         if not matching and len(over) == 1:
             raise _over(over[0], known)
-        raise ConfigError(f"{run!r} names {len(matching)} runs that are going on.", advice=known)
+        raise ConfigError(f"{run!r} names {len(matching)} running runs.", advice=known)
     if matching[0].is_remote:
-        raise ConfigError(f"run {matching[0].run} goes on elsewhere ({matching[0].owner}).", advice="Ask for it there.")
+        raise ConfigError(
+            f"run {matching[0].run} runs on another machine ({matching[0].owner}).", advice="Ask for it there."
+        )
     return matching[0]
 
 
@@ -285,7 +287,7 @@ def _over(run: RunStatus, is_running: str) -> ConfigError:
     """What who asks something of a run is told, if it goes on no more."""
     where = "before its first step" if run.step is None else f"at step {run.step:,}"
     why = f": {run.ended}" if run.ended else "."
-    again = f"`{run.continued_by}` goes on with it. " if run.continued_by else ""
+    again = f"`{run.continued_by}` resumes it. " if run.continued_by else ""
     what = f"run {run.run} {'is finished' if run.finished else 'has ended'}, {where}{why}"
     return ConfigError(what, where=run.folder, advice=f"{again}{is_running}")
 
@@ -318,12 +320,12 @@ def print_status(status: Status, console: Console | None = None) -> None:
     at_stage = {retrain.run: retrain.stage for retrain in status.running if retrain.run}
     for run in status.runs:
         trained = f"trained, in stage {at_stage[run.run]}" if at_stage.get(run.run) else "finished"
-        state = "going on" if run.is_running else trained if run.finished else "unfinished"
+        state = "running" if run.is_running else trained if run.finished else "unfinished"
         _print_entry(console, f"{run.run}  {state}", _run_facts(run))
     if not status.runs:
         console.print("no runs yet")
     for pipeline in status.waiting:
-        state = "STARVING" if pipeline.starving else "goes on in its next window"
+        state = "STARVING" if pipeline.starving else "resumes in its next window"
         console.print()
         _print_entry(console, f"{pipeline.pipeline}  {state}", {"windows": f"{pipeline.what}."})
 
@@ -355,7 +357,7 @@ def _run_facts(run: RunStatus) -> dict[str, str]:
         "step": f"{step}, {count(run.num_checkpoints, 'checkpoint')}{newest}",
         "owner": run.owner,
         "ended": run.ended,
-        "go on": run.continued_by,
+        "resume": run.continued_by,
     }
 
 

@@ -65,7 +65,7 @@ def _gauges(status: Status) -> Iterator[Gauge]:
     for run in status.runs:
         if run.is_running:
             named = {"pipeline": run.pipeline, "run": run.run}
-            yield Gauge("headway_run_step", "Newest step of a run that goes on.", named, run.step or 0)
+            yield Gauge("headway_run_step", "Newest step of a running run.", named, run.step or 0)
 
 
 def _running_gauges(running: RunningRetrain) -> Iterator[Gauge]:

@@ -103,7 +103,7 @@ def as_state(summary: TrialsSummary) -> TrialsSummary | State[TrialsSummary]:
 def print_ranking(summary: TrialsSummary, console: Console) -> None:
     direction = "higher" if summary.greater_is_better else "lower"
     console.print()
-    evaluated = f"{summary.num_ranking_examples:,} held-out examples that judge nothing else"
+    evaluated = f"{summary.num_ranking_examples:,} held-out examples of their own"
     by = f" by {summary.metric}, {direction} is better, on {evaluated}"
     console.print(headed(count(len(summary.trials), "trial"), by))
     table = Table(box=None, padding=(0, 2), header_style="dim")

@@ -15,7 +15,7 @@ from headway.flows.console.environment import project_folder
 from headway.tasks.core.identity import current_user
 from headway.tasks.ownership.pipeline_history import Hold, PipelineEvent, append, iso_utc, read, ref_of
 
-NOT_STOPPED = "A run that is going on is not stopped; `headway stop` does that."
+NOT_STOPPED = "A running retrain is not stopped; `headway stop` does that."
 
 
 def current_hold(workspace: Workspace, pipeline: str) -> Hold | None:
@@ -55,7 +55,7 @@ def hold(workspace_uri: str, pipeline: str, *, why: str, name: str = "") -> str:
         return message
     return (
         f"{message}\nIt was held already, by {before.by} since {before.since}: {before.why}\n"
-        "That stays on record; your reason is what everybody is told now, and one release lets it go."
+        "That stays on record; your reason is now shown to everybody, and one release ends it."
     )
 
 
@@ -78,7 +78,7 @@ def release(workspace_uri: str, pipeline: str, *, why: str, name: str = "") -> s
 
 def _record(workspace_uri: str, pipeline: str, action: Literal["held", "released"], why: str) -> None:
     if not why.strip():
-        raise ConfigError("a decision needs its reason.", where="--why", advice="Whoever is on call will read it.")
+        raise ConfigError("a decision needs its reason.", where="--why", advice="It is shown to who is on call.")
 
     def decided(before: PipelineEvent) -> PipelineEvent:
         hold = Hold(pipeline=pipeline, by=current_user(), why=why.strip(), since=iso_utc(time.time()))

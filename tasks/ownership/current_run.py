@@ -57,7 +57,7 @@ def not_continued(context: RunContext, run: RunSpec) -> str:
     ]
     return (
         f"run {now.run} is not continued, for its {', '.join(changed)} changed since: this one begins at step 1. "
-        f"`headway resume {now.run}` goes on with that one"
+        f"`headway resume {now.run}` resumes that one"
     )
 
 

@@ -103,7 +103,7 @@ def _is_silent(
         context.require_time("training")
         if looked_s - started_s > MAX_LEASES * lease.lease_s:
             raise EnvironmentProblem(
-                f"whether {lease} still trains this run cannot be told: the store is away, or too slow.",
+                f"whether {lease} still trains this run is unknown: the store is away, or too slow.",
                 where=workspace.uri,
                 advice="Check the network and the store, and run again.",
             )

@@ -182,7 +182,7 @@ class RunLease:
             owner = ""
             with contextlib.suppress(OSError, HeadwayError):
                 owner = f" ({records.read(later)})"
-            self._lost_to = f"another machine goes on with run {records.run}{owner}"
+            self._lost_to = f"another machine has resumed run {records.run}{owner}"
         elif not records.is_there(self._number):
             self._lost_to = f"the claim on run {records.run} was removed"
 

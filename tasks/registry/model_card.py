@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 FILE = "model_card.md"
 MAX_DESCRIPTION = 5000
 """Characters that MLflow's tables take."""
-MARKS = {"passed": "✔ passed", "failed": "✖ failed", "not judged": "– not judged", "waiting": "… waits"}
+MARKS = {"passed": "✔ passed", "failed": "✖ failed", "not evaluated": "– not evaluated", "waiting": "… waits"}
 
 
 def card_path(model: str, registration: Link) -> str:
@@ -172,7 +172,7 @@ def _data(workspace: Workspace, run: RunSpec, receipt: ContractReceipt, report: 
         ("rows", f"{receipt.num_rows:,} accepted, {receipt.num_quarantined:,} left out"),
         *((f"split {split}", f"{shards.num_rows(split):,} packed rows") for split in splits),
         *((f"newest row, {each.rule_id}", _moment(each.unix_s)) for each in receipt.freshness),
-        ("examples judged", f"{report.num_examples:,}, digest {report.examples_sha256[:12]}"),
+        ("examples evaluated", f"{report.num_examples:,}, digest {report.examples_sha256[:12]}"),
     ]
     return ["## Data", "", *markdown_table(("", ""), rows), ""]
 
@@ -208,13 +208,13 @@ def _moves(workspace: Workspace, model: str, registration: Link) -> list[str]:
 
 def _limits(receipt: ContractReceipt, report: EvaluationReport, found: RecordedDecision | None) -> list[str]:
     """What a reader must not take from the figures."""
-    evaluated = f"It was judged on {markdown(report.split)} examples of the same source"
+    evaluated = f"It was evaluated on {markdown(report.split)} examples of the same source"
     limits = [
         f"{evaluated}; of other data the figures say nothing.",
         "Differences within their intervals are noise.",
     ]
     if any(name.endswith(OTHERS) for name in report.slices):
-        limits.append(f"Slices too small to be judged are taken together as {code(OTHERS)}.")
+        limits.append(f"Slices too small to be evaluated are taken together as {code(OTHERS)}.")
     if receipt.num_quarantined:
         excluded = count(receipt.num_quarantined, "row")
         limits.append(f"Left out of training and judgement, for breaking row rules: {excluded}.")
@@ -223,7 +223,9 @@ def _limits(receipt: ContractReceipt, report: EvaluationReport, found: RecordedD
         for verdict in receipt.verdicts
         if not verdict.passed
     ]
-    unjudged = [] if found is None else [check.name for check in found.decision.checks if check.status == "not judged"]
+    unjudged = (
+        [] if found is None else [check.name for check in found.decision.checks if check.status == "not evaluated"]
+    )
     if unjudged:
-        limits.append(f"Not judged: {markdown(', '.join(unjudged))}.")
+        limits.append(f"Not evaluated: {markdown(', '.join(unjudged))}.")
     return ["## Limits", "", *(f"- {limit}" for limit in limits), ""]

@@ -1,7 +1,7 @@
 """Who becomes champion: a pure decision, from the policy and the report to one line for each check.
 
 Nothing is promoted unproven. A limit that the policy sets and nobody can judge is a failed one; what the policy does
-not ask for is *not judged*, and says so.
+not ask for is *not evaluated*, and says so.
 """
 
 from __future__ import annotations
@@ -71,18 +71,20 @@ def _same_data(report: EvaluationReport, subject: Subject) -> PromotionCheck:
     elif report.manifest != subject.manifest:
         detail = f"was evaluated on other data ({report.manifest.short} instead of {subject.manifest.short})"
     elif report.compared_with != subject.champion:
-        detail = "was judged against another champion than today's; run again"
+        detail = "was compared with another champion than today's; run again"
     else:
         count = f"{report.num_examples:,} {report.split} examples {report.examples_sha256[:12]}"
         return PromotionCheck(
-            name="data", status="passed", detail=f"judged on {count}", value=float(report.num_examples)
+            name="data", status="passed", detail=f"evaluated on {count}", value=float(report.num_examples)
         )
     return PromotionCheck(name="data", status="failed", detail=detail)
 
 
 def _baseline(report: EvaluationReport, subject: Subject) -> PromotionCheck:
     if report.compared_with is not None or subject.champion is not None:
-        return PromotionCheck(name="baseline", status="not judged", detail="a challenger is held against the champion")
+        return PromotionCheck(
+            name="baseline", status="not evaluated", detail="a challenger is held against the champion"
+        )
     return versus_rival(report)
 
 
@@ -90,8 +92,8 @@ def _champion(policy: PromotionSpec, report: EvaluationReport, subject: Subject)
     if report.compared_with is not None:
         return versus_rival(report, policy.margin)
     if subject.champion is not None:
-        return PromotionCheck(name="champion", status="failed", detail="was not judged against the champion; run again")
-    return PromotionCheck(name="champion", status="not judged", detail="there is no champion yet")
+        return PromotionCheck(name="champion", status="failed", detail="was not compared with the champion; run again")
+    return PromotionCheck(name="champion", status="not evaluated", detail="there is no champion yet")
 
 
 def versus_rival(report: EvaluationReport, margin: float = 0.0) -> PromotionCheck:
@@ -163,16 +165,16 @@ def _slices(limits: SliceLimits | None, report: EvaluationReport, subject: Subje
         return _not_asked("slices")
     if report.comparison is None:
         why = "there is no champion yet" if subject.champion is None else "no champion was scored"
-        return PromotionCheck(name="slices", status="not judged", detail=why)
+        return PromotionCheck(name="slices", status="not evaluated", detail=why)
     large = {
         name: _gain(difference, report.greater_is_better)
         for name, difference in report.comparison.slices.items()
         if report.slice_sizes.get(name, 0) >= limits.min_examples
     }
     small = len(report.slices) - len(large)
-    suffix = f"; {small} not judged: no comparison, or fewer than {limits.min_examples} examples" if small else ""
+    suffix = f"; {small} not evaluated: no comparison, or fewer than {limits.min_examples} examples" if small else ""
     if not large:
-        return PromotionCheck(name="slices", status="not judged", detail=f"none is large enough{suffix}")
+        return PromotionCheck(name="slices", status="not evaluated", detail=f"none is large enough{suffix}")
     worst = min(large, key=lambda name: large[name].high)
     lost = sorted(name for name, gain in large.items() if gain.high < -limits.may_lose)
     if lost:
@@ -191,7 +193,7 @@ def _shadow(policy: PromotionSpec, report: EvaluationReport, subject: Subject) -
     if shadow is None:
         return
     if report.compared_with is None and subject.champion is None:
-        yield PromotionCheck(name="shadow", status="not judged", detail="there is no champion yet")
+        yield PromotionCheck(name="shadow", status="not evaluated", detail="there is no champion yet")
         return
     size, compared = report.slice_sizes.get(shadow.slice, 0), report.comparison
     difference = None if compared is None else compared.slices.get(shadow.slice)
@@ -222,7 +224,7 @@ def _label_leak(policy: PromotionSpec, subject: Subject) -> Iterator[PromotionCh
     likely = subject.likely_leak
     if likely is not None and not likely.passed:
         detail = f"{likely.observed}, which refuses nothing. {LIKELY_LEAK_ADVICE}"
-        yield PromotionCheck(name=LIKELY_LEAK, status="not judged", detail=detail)
+        yield PromotionCheck(name=LIKELY_LEAK, status="not evaluated", detail=detail)
 
 
 def _at_most(
@@ -230,7 +232,7 @@ def _at_most(
 ) -> PromotionCheck:
     if limit is None:
         found = "" if value is None else f" ({value:,.6g} {unit})"
-        return PromotionCheck(name=name, status="not judged", detail=f"the policy sets no limit{found}", value=value)
+        return PromotionCheck(name=name, status="not evaluated", detail=f"the policy sets no limit{found}", value=value)
     if value is None:
         detail = f"{name} is limited and not known{f' ({problem})' if problem else ''}"
         return PromotionCheck(name=name, status="failed", detail=detail, limit=limit)
@@ -261,4 +263,4 @@ def _approval(policy: PromotionSpec, subject: Subject) -> Iterator[PromotionChec
 
 
 def _not_asked(name: str) -> PromotionCheck:
-    return PromotionCheck(name=name, status="not judged", detail="the policy does not ask")
+    return PromotionCheck(name=name, status="not evaluated", detail="the policy does not ask")

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from headway.data_contracts.store.documents import Document, ExpectationVerdict, Frozen, Json, Link
 
-CheckStatus = Literal["passed", "failed", "not judged", "waiting"]
+CheckStatus = Literal["passed", "failed", "not evaluated", "waiting"]
 """`waiting` is a person's decision that was not made yet: it speaks against nothing, and promotes nobody."""
 APPROVAL = "approval"
 LIKELY_LEAK = "likely label leak"
@@ -65,7 +65,7 @@ class Decision(Document):
     @property
     def reason(self) -> str:
         """What speaks against it; where nothing does, by how much it is better, and what a person should look at."""
-        decisive = next(check for check in self.checks if check.name in RIVALS and check.status != "not judged")
+        decisive = next(check for check in self.checks if check.name in RIVALS and check.status != "not evaluated")
         message = "; ".join(check.detail for check in self.failed) or decisive.detail
         message = "; ".join((message, *(check.detail for check in self.checks if check.name == LIKELY_LEAK)))
         return f"waits for approval: {message}" if self.waits else message

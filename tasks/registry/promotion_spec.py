@@ -14,7 +14,7 @@ class SliceLimits(Frozen):
     may_lose: float = Field(
         0.0, ge=0, description="By how much the decisive figure of a slice may get worse, in its own unit."
     )
-    min_examples: int = Field(20, ge=1, description="Smaller slices are not judged: their intervals say little.")
+    min_examples: int = Field(20, ge=1, description="Smaller slices are not evaluated: their intervals are too wide.")
 
 
 class Shadow(Frozen):

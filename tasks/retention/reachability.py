@@ -136,11 +136,11 @@ def is_running(workspace: Workspace, folder: str, newest_unix_s: float, policy: 
     """Why a run's or flow run's folder stays as a whole; empty when it need not."""
     here = workspace.local_path(folder)
     if run_lock.is_at_work(here):
-        return "the run goes on"
+        return "the run is running"
     if not workspace.is_local:
         local = FolderStore(workspace.local_root).files(folder)
         newest_unix_s = max([newest_unix_s, *(file.unix_s for file in local)])
-    return "the run may go on: it was worked on within the limit" if newest_unix_s >= policy.limit_unix_s else ""
+    return "the run may be resumed: it was worked on within the limit" if newest_unix_s >= policy.limit_unix_s else ""
 
 
 def kind_of(path: str) -> str:

@@ -102,7 +102,7 @@ def _whole(column: pa.Array, name: str) -> pa.Array:
 
 
 def _other(name: str, column: pa.Array, fitted: str) -> DataError:
-    advice = "Convert it to what the rows were that the model learnt from."
+    advice = "Convert it to the type of the rows that the model was trained on."
     return DataError(f"column {name!r} is {column.type} and was fitted as {fitted}.", where=ROWS, advice=advice)
 
 

@@ -79,7 +79,7 @@ class EvaluationSpec(Frozen):
         lt=1,
         exclude_if=operator.not_,
         description="Share of the held-out examples on which `trials` are ranked, and which no report and no gate "
-        "judges by: what was chosen on examples looks too good on them, so that those which ranked once judge no more, "
+        "uses: what was chosen on examples looks too good on them, so those that ranked once never evaluate again, "
         "also where the share is lower later. 0: none, and no trials.",
     )
     xz_baseline: bool = Field(True, description="Also compress the held-out documents with `xz -9`, for scale.")

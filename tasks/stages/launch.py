@@ -71,11 +71,11 @@ def continue_run(context: RunContext, spec: LaunchSpec, cut: Link, tracking_uri:
             training = TrainingSpec.model_validate(run.config)
         except ValidationError as error:
             raise ConfigError(
-                f"run {name} was begun by another version of Headway, which this one cannot carry on.",
+                f"run {name} was started by another version of Headway, which this one cannot resume.",
                 where=context.pipeline,
                 advice="It is given up: the next retrain takes the newest data.",
             ) from error
-    context.ledger.event("run.carried_on", message=f"run {name}, begun before, on its own code and data")
+    context.ledger.event("run.carried_on", message=f"run {name}, started before, on its own code and data")
     return _trained(context, training, spec, ResolvedStart(run, ""), tracking_uri)
 
 

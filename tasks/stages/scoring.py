@@ -115,7 +115,7 @@ class ScoringHarness:
                 raise IntegrityError(
                     f"{message}, nor its registered model: {second.what}",
                     where=second.where,
-                    advice="Put one of the two back; until then no challenger can be judged.",
+                    advice="Put one of the two back; until then no challenger can be evaluated.",
                 ) from error
             self.context.ledger.event("champion.damaged", message=f"{message}; its registered model is scored instead.")
             return graph

@@ -231,7 +231,7 @@ def _kept_sample(context: RunContext, receipt: ContractReceipt) -> QuarantineSam
 
 
 def _basis(contract: Contract, taken: Snapshot) -> str:
-    """What decides a file's figures besides the file: how rows come out of it, which are set aside, code, libraries."""
+    """What decides a file's figures besides the file: how it is read, what is quarantined, code, libraries."""
     rules = [rule.model_dump(mode="json") for rule in contract.rules if rule.action == "quarantine"]
     types = {name: column.type for name, column in contract.columns.items()}
     libraries = {name: version(name) for name in LIBRARIES}

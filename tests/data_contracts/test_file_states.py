@@ -114,7 +114,7 @@ def test_a_receipt_has_the_same_bytes_with_states_and_without(
     paths: list[Path], tmp_path: Path, large_file_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tallies_module, "LARGE_FILE_ROWS", large_file_rows)
-    write_file(paths[7], 7, shift=2e300)  # its rows are set aside
+    write_file(paths[7], 7, shift=2e300)  # its rows are quarantined
     files = of_parquet(*paths[:20])
     contract = CONTRACT.model_copy(update={"quarantine_limit_ratio": 0.1})
     plain = judge(files, tmp_path, contract=contract)

@@ -199,4 +199,4 @@ def test_two_columns_are_both_named_and_no_value_is() -> None:
 def test_what_cannot_be_judged_is_said_to_be_so() -> None:
     with duckdb.connect() as connection:
         (found,) = evaluate_label(connection, label("y", True, ("x",)), {"y": "string", "x": "string"})
-    assert not found.passed and found.observed == "could not be judged (CatalogException)"
+    assert not found.passed and found.observed == "could not be evaluated (CatalogException)"

@@ -207,7 +207,7 @@ def test_a_run_can_be_watched_is_nobody_elses_and_can_be_stopped_and_continued(
     assert is_running["run"] == run and is_running["is_running"] and not is_running["finished"]
     assert is_running["step"] >= 25 and is_running["num_checkpoints"] >= 1
     assert f"pid {in_mid_training.pid}" in is_running["owner"]
-    assert run in shown and "going on" in shown
+    assert run in shown and "running" in shown
     assert stopped.returncode == 0 and run in stopped.stdout
     _, err = in_mid_training.communicate()
     assert in_mid_training.returncode == 75, err
@@ -223,7 +223,7 @@ def test_a_run_can_be_watched_is_nobody_elses_and_can_be_stopped_and_continued(
     (idle,) = json.loads(here("status", "--json").stdout)["runs"]
     assert not idle["is_running"] and not idle["finished"]
     for command in ("stop", "profile"):
-        assert here(command, run).returncode == 2, "nothing is going on any more"
+        assert here(command, run).returncode == 2, "nothing runs any more"
     train_here(project)
     (restored,) = (event for event in project.rank_events(project.attempts()[-1]) if event["event"] == "restore")
     assert restored["step"] == newest

@@ -120,7 +120,7 @@ def test_it_says_who_failed_first_what_was_tried_and_from_where_it_goes_on(retra
     ]
     assert (card.failure.cause, card.failure.exit_code, card.stage) == ("training", 6, "launch")
     assert "logs 0123456789abcdef --rank 1" in card.commands["what it wrote"]
-    assert card.commands["go on"] == retrain.request.command
+    assert card.commands["resume"] == retrain.request.command
     for text in (markdown(card), shown(card, width=400)):
         for message in (
             "tiny failed in stage launch",
@@ -161,14 +161,14 @@ def test_what_happens_next_is_what_will_happen(tmp_path) -> None:
             TrainingFailed("lost."),
             "until somebody or a trigger asks for a retrain, which takes data and code as they are then",
         ),
-        ("", OSError("gone"), "which goes on from step 40"),
-        (WINDOWS, RanksLost("killed."), "goes on from step 40."),
+        ("", OSError("gone"), "which resumes from step 40"),
+        (WINDOWS, RanksLost("killed."), "resumes from step 40."),
         (
             WINDOWS,
             ContractViolation("no."),
             "a retrain starts then, and is refused again unless the data or the contract is mended.",
         ),
-        (WINDOWS, OSError("gone"), "goes on from step 40."),
+        (WINDOWS, OSError("gone"), "resumes from step 40."),
         (WINDOWS, TrainingFailed("lost."), "data and code as they are then. What failed for good fails again there"),
     ):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))

@@ -139,7 +139,7 @@ def test_where_an_attempt_started_from_is_told(workspace, capsys) -> None:
         run.record("restore", 1.0, duration_s=1.0, outcome="ok", step=step)
     show_logs(str(workspace), "")
     anew, again = capsys.readouterr().out.splitlines()[2:]
-    assert anew.endswith("at step 0.") and again.endswith("goes on from the checkpoint of step 1,500")
+    assert anew.endswith("at step 0.") and again.endswith("resumes from the checkpoint of step 1,500")
 
 
 def test_of_steps_one_a_minute_is_told(workspace, capsys) -> None:
@@ -287,5 +287,5 @@ def test_what_cannot_be_shown_is_refused_with_what_there_is(workspace) -> None:
     with pytest.raises(ConfigError, match=f"'x' names 0 runs.*{'e' * 16}"):
         show_logs(str(workspace), "x")
     (workspace / "runs" / ("f" * 16)).mkdir()
-    with pytest.raises(ConfigError, match="no attempt of this run has begun on this machine"):
+    with pytest.raises(ConfigError, match="no attempt of this run has started on this machine"):
         show_logs(str(workspace), "f")

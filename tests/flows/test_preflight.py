@@ -236,5 +236,5 @@ def test_columns_are_not_held_against_a_contract_that_lets_others_in(table):
 def test_a_column_that_nobody_wrote_is_missed_by_what_trains_and_not_by_what_judges_data(table):
     request = table(TABLE[TABLE.index("shards:") :], "registry: {model: churn}\n")
     assert resolve_request("churn.yaml", "").pipeline == "churn"
-    with pytest.raises(ConfigError, match="no column `text`, which the encoder byte-pair reads unless told otherwise"):
+    with pytest.raises(ConfigError, match="no column `text`, which the encoder byte-pair reads by default"):
         check_request(request)

@@ -65,7 +65,7 @@ def test_no_line_is_wider_than_80_columns_and_nothing_is_cut_off() -> None:
     facts = ("stdlib-language-model", "v11", "v12", "stdlib-lm-nightly", model.champion_since, run.run, "123,456,")
     for fact in (*facts, *REASON.split()):
         assert fact in words
-    assert "0123456789abcdef  going on" in lines
+    assert "0123456789abcdef  running" in lines
     assert all(line == line.rstrip() for line in lines)
 
 
@@ -225,7 +225,7 @@ def test_a_stop_of_a_run_that_has_ended_says_so_and_at_which_step_and_what_goes_
     with owning(other), pytest.raises(ConfigError) as requested:
         request_stop(workspace.uri, "0123", "")
     assert "run 0123456789abcdef has ended, at step 538." in str(requested.value)
-    assert "Going on: 1123456789abcdef." in str(requested.value)
+    assert "Running: 1123456789abcdef." in str(requested.value)
     stopped = AttemptRecord(
         attempt=1,
         scope="one",
@@ -236,11 +236,11 @@ def test_a_stop_of_a_run_that_has_ended_says_so_and_at_which_step_and_what_goes_
     AttemptRecords(over).end(stopped)
     with pytest.raises(ConfigError, match=r"at step 538: asked: so it was\.") as requested:
         request_stop(workspace.uri, "0123", "")
-    assert "`headway retrain tiny` goes on with it. Going on: none." in str(requested.value)
+    assert "`headway retrain tiny` resumes it. Running: none." in str(requested.value)
     (over / "result.json").write_text("{}")
     with pytest.raises(ConfigError, match="run 0123456789abcdef is finished, at step 538"):
         request_stop(workspace.uri, "0123", "")
-    with pytest.raises(ConfigError, match="'3' names 0 runs that are going on"):
+    with pytest.raises(ConfigError, match="'3' names 0 running runs"):
         request_stop(workspace.uri, "3", "")
 
 
@@ -303,7 +303,7 @@ def test_a_run_is_known_by_its_pipeline_as_long_as_its_document_is_whole(tmp_pat
 def test_a_pipeline_whose_windows_close_before_its_run_is_finished_waits_and_then_starves(tmp_path: Path) -> None:
     workspace = Workspace.create(str(tmp_path / "workspace"))
     entry = None
-    for cut, message in ((0, None), (1, "tiny  goes on in its next window"), (5, "tiny  STARVING")):
+    for cut, message in ((0, None), (1, "tiny  resumes in its next window"), (5, "tiny  STARVING")):
         now = PipelineEvent(pipeline="tiny", run="0" * 16, state="cut" if cut else "finished", windows_cut=cut)
         target = workspace.publish_document(now.model_copy(update={"starving": cut == 5}))
         entry = refs.move(workspace, ref_of("tiny"), target, expected=entry, reason="cut")

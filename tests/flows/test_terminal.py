@@ -26,7 +26,7 @@ def test_each_attempt_that_goes_on_tells_once_from_the_checkpoint_of_which_step(
                 fields["step"] = step
     with context.ledger.span("restore"):  # of an evaluation, which reads a checkpoint and goes on from none
         watch.poll()
-    line = "restore    goes on from the checkpoint of step 1,500"
+    line = "restore    resumes from the checkpoint of step 1,500"
     assert stream.getvalue().splitlines() == [line, line]
     assert [*filter(None, map(notice_line, in_prefect))] == [line, line]
 

@@ -101,7 +101,7 @@ def test_a_first_model_must_beat_its_baseline_beyond_doubt(difference: Interval,
     decision = decide(PromotionSpec(), report(difference), FIRST)
     assert decision.promote is promote
     assert "bigram" in decision.reason
-    assert line(decision, "champion").status == "not judged"
+    assert line(decision, "champion").status == "not evaluated"
 
 
 @pytest.mark.parametrize(("difference", "promote"), CASES)
@@ -144,7 +144,7 @@ def test_a_part_that_nobody_cut_out_promotes_nobody_but_a_first_model() -> None:
     refused = evaluated(PromotionSpec(shadow=MONTH), slices={"month = 8": (GOOD, 99)})
     assert [check.name for check in refused.failed] == ["shadow"] and "; there are month = 8" in refused.reason
     first = decide(PromotionSpec(shadow=MONTH), report(GOOD), FIRST)
-    assert first.promote and line(first, "shadow").status == "not judged"
+    assert first.promote and line(first, "shadow").status == "not evaluated"
     assert "shadow" not in {check.name for check in evaluated().checks}, "and is no line of who does not ask"
     assert "shadow" not in PromotionSpec().model_dump(), "nor of a policy as it was written down before"
 
@@ -184,8 +184,8 @@ def test_one_slice_that_regresses_beyond_doubt_refuses_a_model_that_is_better_on
 def test_a_slice_with_few_examples_is_not_judged_and_the_line_says_so() -> None:
     decision = evaluated(slices={"a/": (GOOD, 30), "b/": (BAD, 19)})
     assert decision.promote
-    assert "1 not judged: no comparison, or fewer than 20 examples" in line(decision, "slices").detail
-    assert line(evaluated(slices={"b/": (BAD, 19)}), "slices").status == "not judged"
+    assert "1 not evaluated: no comparison, or fewer than 20 examples" in line(decision, "slices").detail
+    assert line(evaluated(slices={"b/": (BAD, 19)}), "slices").status == "not evaluated"
     assert line(evaluated(slices={"b/": (BAD, 20)}), "slices").status == "failed"
 
 
@@ -202,7 +202,7 @@ OTHER = Link(kind="manifest", sha256="1" * 64)
     [
         ({"manifest": OTHER}, "was evaluated on other data (manifest 111111111111 instead of manifest 000000000000)"),
         ({"checkpoint": OTHER}, "was evaluated as another checkpoint"),
-        ({"difference": None}, "was judged against another champion than today's; run again"),
+        ({"difference": None}, "was compared with another champion than today's; run again"),
     ],
 )
 def test_a_report_on_anything_else_decides_nothing(fields: dict[str, Any], message: str) -> None:
@@ -242,7 +242,7 @@ def test_a_limit_holds_at_its_figure_fails_beyond_it_and_fails_unknown(
         decision = decide(policy, better, replace(CHALLENGER, **{known: value}))
         assert line(decision, name).status == status, value
         assert decision.promote is (status == "passed")
-    assert line(decide(PromotionSpec(), better, replace(CHALLENGER, **{known: 1_001})), name).status == "not judged"
+    assert line(decide(PromotionSpec(), better, replace(CHALLENGER, **{known: 1_001})), name).status == "not evaluated"
 
 
 @pytest.mark.parametrize(("has", "name"), [("has_signature", "signature"), ("has_input_example", "input example")])
@@ -251,7 +251,7 @@ def test_a_model_that_does_not_say_what_it_takes_is_refused_unless_the_policy_al
     refused = decide(PromotionSpec(), better, bare)
     assert [check.name for check in refused.failed] == [name] and "has not" in refused.reason
     allowed = decide(PromotionSpec(signature=False, input_example=False), better, bare)
-    assert allowed.promote and line(allowed, name).status == "not judged"
+    assert allowed.promote and line(allowed, name).status == "not evaluated"
 
 
 def test_all_that_speaks_against_a_model_is_said_at_once() -> None:

@@ -141,7 +141,7 @@ def test_the_report_says_what_the_gate_says_by_the_clock(
     assert name in message.value.advice and "-refused-2027" in name
     assert "<h1>Refused</h1>" in refusal and "lies 25.0 hours in the future" in refusal
     assert "<h1>Passed</h1>" in first and "1 row left out" in first
-    assert "Judged anew each time" in first and "hours in the future" not in first
+    assert "Evaluated again each time" in first and "hours in the future" not in first
     monkeypatch.setattr(gate.time, "time", lambda: NOW_S + 2 * 3600)
     link = validate()
     assert own == contract_page(link).rpartition("/")[2] and len(pages()) == 2

@@ -35,7 +35,7 @@ class BytePairSpec(Frozen):
     fit_mb: int = Field(
         default=128,
         ge=1,
-        description="Megabytes (10^6) of text that the vocabulary is learnt from, at most: documents drawn by hash. "
+        description="Megabytes (10^6) of text that the vocabulary is fitted on, at most: documents drawn by hash. "
         "They are held in memory.",
     )
 

@@ -97,7 +97,7 @@ class KubernetesSpec(Frozen):
     gather_s: float = Field(
         300.0,
         ge=0,
-        description="Seconds to wait for pods that are not there yet, before going on with `min_nodes`; for fewer than "
+        description="Seconds to wait for missing pods before continuing with `min_nodes`; for fewer than "
         "those the run waits as in a queue.",
     )
 

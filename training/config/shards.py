@@ -36,7 +36,7 @@ Codec = Literal["none", "lz4", "zstd"]
 
 
 class SkewLimits(Frozen):
-    """How uneven the groups of a split may be; a figure left out is not judged."""
+    """How uneven the groups of a split may be; a figure left out is not evaluated."""
 
     max_rows_ratio: float | None = Field(default=None, ge=1, description="Rows of the largest group over the mean.")
     max_bytes_ratio: float | None = Field(
@@ -49,7 +49,7 @@ class SkewLimits(Frozen):
         description="How far a class's share of a shard may lie from its share of the split; of 1,024 classes at most.",
     )
     min_rows: int = Field(
-        default=1000, ge=1, description="Shares of a shard with fewer rows are left to chance, and not judged."
+        default=1000, ge=1, description="Shares of a shard with fewer rows are left to chance, and not checked."
     )
 
 

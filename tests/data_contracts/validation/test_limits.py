@@ -39,7 +39,7 @@ def test_an_expectation_that_raises_has_failed(judge: Validate, monkeypatch: pyt
 
     monkeypatch.setattr(duckdb_engine.sa.func, "regexp_matches", broken, raising=False)
     receipt = judge()
-    assert failures(receipt) == {"path.pattern": "could not be judged (Great Expectations raised an error)"}
+    assert failures(receipt) == {"path.pattern": "could not be evaluated (Great Expectations raised an error)"}
     assert not receipt.passed
     assert SECRET.encode() not in receipt.to_bytes()
 
@@ -117,6 +117,6 @@ def test_what_a_little_memory_cannot_judge_is_judged_with_more(tmp_path: Path, m
         )
 
     little = evaluated("16MB")
-    assert not little.passed and "could not be judged (OutOfMemoryException)" in failures(little).values()
+    assert not little.passed and "could not be evaluated (OutOfMemoryException)" in failures(little).values()
     assert evaluated("16MB", "1GB") == evaluated("1GB")
     assert evaluated("1GB", "never asked for").passed

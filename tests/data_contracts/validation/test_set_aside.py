@@ -1,4 +1,4 @@
-"""A few rows that break a quarantine rule are set aside; what such a rule cannot judge is refused."""
+"""A few rows that break a quarantine rule are quarantined; what such a rule cannot judge is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_few_bad_rows_are_set_aside_and_the_rest_is_judged(judge: Validate, tm
         ("rows.parquet", MIDDLE, ("clean",)),
         ("rows.parquet", 2999, ("clean",)),
     ]
-    assert verdict(receipt, "clean").observed == "3 of 3,000 rows set aside"
+    assert verdict(receipt, "clean").observed == "3 of 3,000 rows quarantined"
     assert receipt.metrics["num_quarantined"] == 3
 
 
@@ -69,7 +69,7 @@ def test_a_quarantine_rule_that_cannot_be_judged_fails_and_sets_nothing_aside(ju
 
 
 def test_a_quarantine_rule_that_cannot_be_judged_refuses_whatever_its_severity(judge: Validate) -> None:
-    """The rows that it would have set aside are not known, so that they would be trained on."""
+    """The rows that it would have quarantined are not known, so that they would be trained on."""
     lenient = TEXT.replace("is_clean: {type: bool}", "is_clean: {type: bool, severity: warning}")
     lenient = lenient.replace("action: quarantine}", "action: quarantine, severity: warning}")
     rows = pa.table(clean_columns())

@@ -48,7 +48,7 @@ def accept_what_lies_there(folder: Path, workspace_name: str = "workspace") -> N
 
 def marks(answer: Answer) -> dict[str, str]:
     """The mark of every rule in the table."""
-    pattern = re.compile(r"^(✔ held|✖ broken|– not judged|! \w+) +(\S+)", re.MULTILINE)
+    pattern = re.compile(r"^(✔ held|✖ broken|– not evaluated|! \w+) +(\S+)", re.MULTILINE)
     return {rule: mark for mark, rule in pattern.findall(answer.out)}
 
 
@@ -66,9 +66,9 @@ def sales(tmp_path: Path) -> Path:
 def test_volume_and_drift_are_held_against_the_accepted_snapshot_or_not_judged(headway: Headway, sales: Path) -> None:
     first = headway("contract", "check", "sales.yaml", "--report", "r.html")
     assert first.code == 0, first.err
-    assert {marks(first)[rule] for rule in ("volume", "steady")} == {"– not judged"}
+    assert {marks(first)[rule] for rule in ("volume", "steady")} == {"– not evaluated"}
     assert "no accepted snapshot" in first.out
-    assert "<h2>Not judged" in (sales / "r.html").read_text()
+    assert "<h2>Not evaluated" in (sales / "r.html").read_text()
     assert not (sales / "workspace").exists()
 
     accept_what_lies_there(sales)
@@ -79,7 +79,7 @@ def test_volume_and_drift_are_held_against_the_accepted_snapshot_or_not_judged(h
     assert broken.code == 4
     assert {marks(broken)[rule] for rule in ("volume", "steady")} == {"✖ broken"}
     alone = headway("contract", "check", "contract.yaml", "data")
-    assert {marks(alone)[rule] for rule in ("volume", "steady")} == {"– not judged"}
+    assert {marks(alone)[rule] for rule in ("volume", "steady")} == {"– not evaluated"}
 
 
 def test_a_breaking_change_is_refused_by_the_check_as_by_the_gate(headway: Headway, sales: Path) -> None:

@@ -173,7 +173,7 @@ def test_text_files_are_drafted_with_bytes_of_unknown_meaning_set_aside(headway:
     assert load_pipeline(tmp_path / "texts.pipeline.yaml").shards.encoder.kind == "byte-pair"
     checked = headway("contract", "check", "texts.pipeline.yaml")
     assert checked.code == 0, checked.out + checked.err
-    assert "300 rows in 301 files, 1 set aside" in checked.out
+    assert "300 rows in 301 files, 1 quarantined" in checked.out
 
 
 def test_a_plan_reads_the_drafted_pipeline_of_a_table(headway: Headway, tmp_path: Path) -> None:

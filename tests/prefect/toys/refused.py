@@ -37,7 +37,7 @@ def retrain(has_cause: bool) -> None:
             stage="snapshot",
             failure=Failure.of(DataError("lacks `spend`.", where="a.csv", advice="Mend the file.")),
             next="Nothing.",
-            commands={"go on": "headway retrain tiny"},
+            commands={"resume": "headway retrain tiny"},
         )
         listener({"event": "flow.card", **card.model_dump(mode="json")})
 

@@ -127,7 +127,7 @@ def _try_on(
             return None
         first, second = ((answer.header, [bytes(part) for part in answer.parts]) for answer in fitted)
         if first != second:
-            raise _not_repeated(spec, "fit learnt something else from the same rows the second time.")
+            raise _not_repeated(spec, "`fit` answered something else for the same rows the second time.")
         _require_function_of_rows(spec, sample, *pair)
         return CustomEncoderFacts.model_validate(first[0]["facts"]).with_markers()
 

@@ -29,7 +29,7 @@ def refuse_unjudgeable(limits: SkewLimits, num_classes: int) -> None:
         f"asks how a class is spread over shards, and there are {num_classes:,} classes to predict; of 1 to "
         f"{MAX_CLASSES_COUNTED:,} classes rows are counted.",
         where="shards.skew.max_label_difference",
-        advice="Take it out; max_rows_ratio and max_bytes_ratio are judged whatever there is to predict.",
+        advice="Take it out; max_rows_ratio and max_bytes_ratio are checked whatever there is to predict.",
     )
 
 

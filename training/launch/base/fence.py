@@ -102,7 +102,7 @@ class AttemptFence:
             newest = max(_numbers(own.parent))
             if newest > int(own.name):
                 return Superseded(
-                    f"attempt {newest} has begun: attempt {int(own.name)} publishes nothing any more.", where=str(own)
+                    f"attempt {newest} has started: attempt {int(own.name)} publishes nothing any more.", where=str(own)
                 )
         return Superseded("the fence was revoked: a later attempt may run.", where=str(own))
 

@@ -76,13 +76,13 @@ class LaunchSpec(Frozen):
     nodes: int = Field(2, ge=1, description="Number of torchrun agents.")
     ranks_per_node: int = Field(1, ge=1, description="Worker processes of each agent.")
     min_nodes: int | None = Field(
-        None, ge=1, description="Fewest agents to go on with when hosts are lost; `nodes` without it."
+        None, ge=1, description="Fewest agents to continue with when hosts are lost; `nodes` without it."
     )
     max_attempts: int = Field(5, ge=1, description="Attempts before lost ranks or machines fail the run.")
     max_cycles_without_progress: int = Field(
         3, ge=1, description="Failed attempts in a row that came no further than an earlier one, before giving up."
     )
-    stop_grace_s: float = Field(20.0, ge=0, description="Seconds for ranks to keep a checkpoint when told to stop.")
+    stop_grace_s: float = Field(20.0, ge=0, description="Seconds for ranks to save a checkpoint after a stop request.")
     lost_grace_s: float = Field(5.0, ge=0, description="The same when the launching process is gone.")
     peer_grace_s: float = Field(2.0, ge=0, description="The same when another rank was lost.")
     lease_s: float = Field(
@@ -94,7 +94,7 @@ class LaunchSpec(Frozen):
         60.0,
         gt=0,
         description="Of a workspace in object storage: seconds without a sign of life of the machine that has a run, "
-        "after which another may go on with it.",
+        "after which another may take it over.",
     )
     start_deadline_s: float = Field(120.0, gt=0, description="Seconds without a sign of life before the first step.")
     progress_deadline_s: float = Field(
@@ -108,8 +108,8 @@ class LaunchSpec(Frozen):
     )
     stragglers: Literal["report", "exclude"] = Field(
         "report",
-        description="What comes of a rank that the others wait for: `report` names it; `exclude` also goes on without "
-        "its host from the next step on, if other hosts can take its place or fewer are faster.",
+        description="What comes of a rank that the others wait for: `report` names it; `exclude` also drops "
+        "its host from the next step on if other hosts can take its place or fewer are faster.",
     )
     backoff_s: float = Field(1.0, ge=0, description="Wait before another attempt after one without progress; doubles.")
     max_backoff_s: float = Field(30.0, ge=0, description="Longest wait between attempts.")

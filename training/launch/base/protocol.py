@@ -58,7 +58,7 @@ PODS = "HEADWAY_PODS"
 OWNER_GONE = "the owner was gone before the guard stood"
 OWNER_ENDED = "the owner ended"
 OWNER_RELEASED = "the owner let go of the lifeline"
-OWNER_SILENT = "nothing was heard of the owner within its lease"
+OWNER_SILENT = "the owner did not renew its lease in time"
 OWNER_LOST = frozenset({OWNER_GONE, OWNER_ENDED, OWNER_RELEASED, OWNER_SILENT})
 """Why a guard stops its agent on its own account."""
 

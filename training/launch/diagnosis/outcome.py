@@ -139,7 +139,7 @@ def _lost_owner_below(evidence: AttemptEvidence) -> AttemptOutcome | None:
             return _lost(evidence, what, node=node.node)
     for node in evidence.nodes:
         if node.status is not None and node.status.why.endswith("came"):
-            what = f"the guard of node {node.node} was told to end ({node.status.why})."
+            what = f"the guard of node {node.node} was asked to end ({node.status.why})."
             return _lost(evidence, what, node=node.node)
     return None
 

@@ -76,7 +76,7 @@ class Follower:
     def run(self) -> Steps[None]:
         """Raises as `follow` does."""
         while not (yield from self._one_job()):
-            self._ledger.event("job.again", message="another job goes on with the run")
+            self._ledger.event("job.again", message="another job continues the run")
 
     def _one_job(self) -> Steps[bool]:
         """Whether the run is done; if not, another job may go on with it."""

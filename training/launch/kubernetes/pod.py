@@ -99,7 +99,7 @@ class Pod:
         return None
 
     def _leave(self) -> None:
-        print("told to end", flush=True)
+        print("asked to end", flush=True)
         self._place = self._place.changed("leaving")
         self._place.save(self._files.pods)
         if self._supervisor is not None:

@@ -158,7 +158,7 @@ class FixedMembership(RendezvousHandler):
         parameters = self._parameters
         address, port = parse_rendezvous_endpoint(parameters.endpoint, default_port=-1)
         node = parameters.get_as_int("node")
-        assert node is not None, "every agent is told which node it is"
+        assert node is not None, "every agent is given its node's number"
         # Where ranks meet is their own affair; the variables are for who looks for them.
         return RendezvousInfo(NoStore(), node, parameters.max_nodes, RendezvousStoreInfo(address, port))
 

@@ -64,7 +64,7 @@ class Detached:
             order_id = order.order
             self._begin(order)
             while not self._is_done(order):
-                message = "a machine must go; the run goes on without it, or with the one that comes in its place"
+                message = "a machine is going away; the run continues without it, or with its replacement"
                 self._ledger.event("job.room", message=message)
             outcome = JobOutcome(order=order_id, state="done", job=self._job)
         except BaseException as error:
@@ -139,7 +139,7 @@ class Detached:
             state, name = self._here.state(), self._here.scheduler
             if state.is_over or self._has_notice:
                 words = f"is being ended by {name}" if state.is_over else f"got notice of {name} that it must make room"
-                self._ledger.event("job.told", message=f"job {self._job} {words}", state=state.value)
+                self._ledger.event("job.notified", message=f"job {self._job} {words}", state=state.value)
                 return ENDING if state.is_over else NOTICE
             self._has_lost_an_attempt = False
         if time.monotonic() - self._looked_s < POLL_S:
@@ -163,7 +163,7 @@ class Detached:
         return not state.is_over
 
     def _has_drained(self) -> bool:
-        self._ledger.event("job.requeue", message=f"job {self._job} made room; another start of it goes on")
+        self._ledger.event("job.requeue", message=f"job {self._job} made room; another start of it continues")
         try:
             self._here.make_room()
         except EnvironmentProblem as problem:

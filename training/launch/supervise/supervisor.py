@@ -168,7 +168,7 @@ class _Supervisor:
                     outcome = watch.run()
                     if watch.excluded and outcome.state == "stopped":
                         machine = watch.excluded.machine
-                        what = f"{watch.why_excluded} The run goes on without {machine}."
+                        what = f"{watch.why_excluded} The run continues without {machine}."
                         self._ledger.event("host.excluded", attempt=number, host=str(watch.excluded), what=what)
                         outcome = replace(stopped_outcome(what, None), excluded=machine)
             finally:
