@@ -74,6 +74,12 @@ def trees() -> dict[str, ast.Module]:
     return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text()) for path in files}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def parsed_once() -> None:
+    """At no single test's cost."""
+    trees()
+
+
 def names_of(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Of classes, functions, parameters, fields, attributes and constants; what is local to a function is its own."""
     for node in ast.walk(tree):

@@ -84,8 +84,8 @@ def test_each_end_is_told_by_name_code_and_last_lines_while_the_other_goes_on(
     message.append(capfd.readouterr().err)
     first, second = "".join(message).splitlines()
     assert "Prefect ended by itself (exit code 3); it wrote last: the last word | of this server." in first
-    assert "prefect.log" in first and first.endswith("MLflow goes on.") and "mlflow.log" not in first
-    assert "MLflow ended by itself (SIGKILL)." in second and "goes on" not in second
+    assert "prefect.log" in first and first.endswith("MLflow keeps running.") and "mlflow.log" not in first
+    assert "MLflow ended by itself (SIGKILL)." in second and "keeps running" not in second
 
 
 @pytest.mark.process

@@ -97,7 +97,7 @@ def test_a_run_that_ended_early_says_why_and_what_goes_on(tmp_path: Path) -> Non
         AttemptRecords(folder).end(record)
     status = read_status(workspace.uri)
     text = " ".join(" ".join(shown(status)).split())
-    assert f"ended {failure.what} go on headway retrain tiny" in text
+    assert f"ended {failure.what} resume headway retrain tiny" in text
     AttemptRecords(folder.parent).end(replace(record, attempt=2, start_unix_s=3.0, state="done"))
     run = read_status(workspace.uri).runs[0]
     assert not run.ended and not run.continued_by
@@ -263,7 +263,7 @@ def test_a_run_of_another_machine_is_told_and_left_to_be_stopped_there(
     with leased_run(context, Link(kind="run", sha256="7" * 64), LaunchSpec()):
         (run,) = read_status(uri).runs
         assert run.is_running and run.is_remote and f"pid {os.getpid()} on " in run.owner
-        with pytest.raises(ConfigError, match=f"goes on elsewhere .pid {os.getpid()} on .*Ask for it there"):
+        with pytest.raises(ConfigError, match=f"runs on another machine .pid {os.getpid()} on .*Ask for it there"):
             request_stop(uri, "7777", "")
     (run,) = read_status(uri).runs
     assert not run.is_running and not run.is_remote

@@ -124,7 +124,7 @@ def test_a_slow_host_makes_room_for_one_that_stands_by_and_no_attempt_is_spent(t
     assert first.failure.what.startswith(
         "rank 1 on b is slow: forward takes it 0.7 s, the others 0.2 s; they wait 0.5 s of"
     )
-    assert first.failure.what.endswith("The run goes on without b.")
+    assert first.failure.what.endswith("The run continues without b.")
     kept = int((toy_run.folder / "checkpoint-0.txt").read_text())
     assert kept >= 40, "what was done is kept"
     (told,) = toy_run.events("host.excluded")
