@@ -48,7 +48,7 @@ def ask(module: str, question: dict[str, Any], *, silence_s: float) -> dict[str,
     """The answer of a process that runs `python -m` a module.
 
     Raises:
-        Silent, Ended: it gave none.
+        ProcessTimeout, ProcessEnded: it gave none.
     """
     message: dict[str, Any] | None = None
     while message is None:
@@ -56,11 +56,11 @@ def ask(module: str, question: dict[str, Any], *, silence_s: float) -> dict[str,
         try:
             message = process.ask(question, silence_s)
         finally:
-            if message is not None and not any(name in message for name in TROUBLE):
-                with _lock:
+            with _lock:
+                if message is None or any(name in message for name in TROUBLE) or not process.is_fit:
+                    process.close()
+                else:
                     _idle.append(process)
-            else:
-                process.close()
     return message
 
 
@@ -86,6 +86,16 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], *, on_progress: li
         send(answer(json.loads(line)))
 
 
+def _reap(process: _Process) -> None:
+    """Leave no zombie of a process that ends while nobody asks it."""
+    with contextlib.suppress(ChildProcessError):  # whoever closed it has reaped it
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    with _lock:
+        if process in _idle:
+            _idle.remove(process)
+            process.close()
+
+
 def _take(module: str) -> _Process:
     with _lock:
         for process in [process for process in _idle if process.module == module]:
@@ -93,7 +103,9 @@ def _take(module: str) -> _Process:
             if process.is_fit:
                 return process
             process.close()
-    return _Process(module)
+    process = _Process(module)
+    threading.Thread(target=_reap, args=(process,), daemon=True).start()
+    return process
 
 
 class _Process:
@@ -109,6 +121,10 @@ class _Process:
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
         )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def is_fit(self) -> bool:

@@ -31,8 +31,7 @@ from headway.flows.console.console import plain_console
 from headway.flows.console.environment import default_workspace, project_folder
 from headway.flows.console.tables import print_table
 from headway.tasks.rows.acceptance import baseline_of, refuse_breaking_change
-from headway.tasks.rows.enough_rows import require_enough_rows
-from headway.tasks.rows.label_classes import require_classes
+from headway.tasks.rows.first_rows import require_classes, require_enough_rows
 from headway.tasks.rows.pipeline_label import pipeline_label
 from headway.tasks.rows.pipeline_split import pipeline_split
 from headway.tasks.stages.validate import label_leaks, read_contract
@@ -90,7 +89,7 @@ class CheckResult:
             "passed": self.passed,
             "warning": self.warning or None,
             "verdicts": [
-                {**verdict.model_dump(mode="json"), "judged": is_evaluated(verdict)} for verdict in self.verdicts
+                {**verdict.model_dump(mode="json"), "evaluated": is_evaluated(verdict)} for verdict in self.verdicts
             ],
             **self.receipt.model_dump(mode="json", include=fields),
             "snapshot": self.snapshot.sha256,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -38,7 +39,38 @@ class ContractDraft(NamedTuple):
     source: GuessedSource
 
 
-def draft(data: str, *, out: str, name: str, base: Path, project: Path | None = None) -> ContractDraft:
+class NewFiles(contextlib.ExitStack):
+    """Files that did not exist: gone again with the folders made for them, unless all of them are to stay."""
+
+    def write(self, path: Path, text: str) -> None:
+        """Raises `ConfigError` where the file exists, or cannot be written."""
+        try:
+            for folder in reversed([each for each in path.parents if not each.exists()]):
+                folder.mkdir()
+                self.callback(folder.rmdir)
+            with path.open("x", encoding="utf-8") as stream:
+                self.callback(path.unlink)
+                stream.write(text)
+        except FileExistsError as error:
+            raise _exists(path) from error
+        except OSError as error:
+            raise ConfigError(f"cannot be written ({error.strerror}).", where=str(path)) from error
+
+    def keep(self) -> None:
+        self.pop_all()
+
+
+def draft(data: str, *, out: str, name: str, base: Path) -> ContractDraft:
+    """Profile data and write both files, or neither. Arguments and errors are those of `write_draft`."""
+    with NewFiles() as files:
+        drafted = write_draft(files, data, out=out, name=name, base=base)
+        files.keep()
+    return drafted
+
+
+def write_draft(
+    files: NewFiles, data: str, *, out: str, name: str, base: Path, project: Path | None = None
+) -> ContractDraft:
     """Profile data and write both files, which must not exist.
 
     Args:
@@ -69,8 +101,8 @@ def draft(data: str, *, out: str, name: str, base: Path, project: Path | None = 
     pipeline_text = draft_pipeline(
         beside, profile, name=name, seen=seen, contract=contract, is_partitioned=is_partitioned
     )
-    write_new(contract, draft_contract(profile, name=name, source=seen, is_text=is_text, now_unix_s=time.time()))
-    write_new(pipeline, pipeline_text)
+    files.write(contract, draft_contract(profile, name=name, source=seen, is_text=is_text, now_unix_s=time.time()))
+    files.write(pipeline, pipeline_text)
     return ContractDraft(contract, pipeline, profile, found)
 
 
@@ -135,18 +167,6 @@ def _describe_source(data: str, snapshot: Snapshot) -> str:
     files = count(len(snapshot.files), "file")
     rows = "" if snapshot.format == "text-files" else f"{count(snapshot.num_rows, 'row')} in "
     return f"{data}: {rows}{files}, {snapshot.size_bytes / 1e6:,.1f} MB ({snapshot.format})"
-
-
-def write_new(path: Path, text: str) -> None:
-    """Raises `ConfigError` where the file exists, or cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError as error:
-        raise _exists(path) from error
-    except OSError as error:
-        raise ConfigError(f"cannot be written ({error.strerror}).", where=str(path)) from error
 
 
 def _exists(path: Path) -> ConfigError:

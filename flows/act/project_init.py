@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
@@ -13,12 +12,12 @@ from rich.console import Console
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.act.contract_init import (
     ContractDraft,
-    draft,
+    NewFiles,
     num_decisions,
     print_profiled,
     require_name,
     slug,
-    write_new,
+    write_draft,
 )
 from headway.flows.config.pipeline_spec import OF_A_CONTRACT, OF_A_PIPELINE, SHIPPED, load_pipeline
 from headway.flows.console.console import plain_console
@@ -62,26 +61,22 @@ def write_project(name: str, data: str, base: Path) -> Project:
         "deployments/recipes/__init__.py": "",
         WORKFLOW: workflow_text(name),
     }
-    contract = f"deployments/{name}{OF_A_CONTRACT}"
-    for file in (*texts, NETWORK, contract, *(() if data else (SAMPLE,))):
+    contract, pipeline = f"deployments/{name}{OF_A_CONTRACT}", f"deployments/{name}{OF_A_PIPELINE}"
+    for file in (*texts, NETWORK, contract, pipeline, *(() if data else (SAMPLE,))):
         if (folder / file).exists():
             raise ConfigError("exists already, and is not overwritten.", where=str(folder / file), advice=NAME_ANOTHER)
-    made = not folder.exists()
-    try:
+    with NewFiles() as new:
         if not data:
-            write_new(folder / SAMPLE, _sample())
-        drafted = draft(
-            data or SAMPLE, out=str(folder / contract), name=name, base=base if data else folder, project=folder
+            new.write(folder / SAMPLE, _sample())
+        drafted = write_draft(
+            new, data or SAMPLE, out=str(folder / contract), name=name, base=base if data else folder, project=folder
         )
-    except BaseException:
-        if made:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-    texts[NETWORK] = _template(f"project/{_rows_of(drafted)}.py").replace(
-        "in the pipeline file", f"in {drafted.pipeline.name}"
-    )
-    for file, text in texts.items():
-        write_new(folder / file, text)
+        texts[NETWORK] = _template(f"project/{_rows_of(drafted)}.py").replace(
+            "in the pipeline file", f"in {drafted.pipeline.name}"
+        )
+        for file, text in texts.items():
+            new.write(folder / file, text)
+        new.keep()
     return Project(folder, drafted, is_sample=not data)
 
 

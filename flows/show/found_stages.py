@@ -8,7 +8,7 @@ from headway.tasks.core.context import RunContext
 from headway.tasks.core.run_result import final_checkpoint
 from headway.tasks.core.stage import find_intact
 from headway.tasks.registry import model_refs
-from headway.tasks.rows.early_leaks import leaks_in_first_rows
+from headway.tasks.rows.first_rows import leaks_in_first_rows
 from headway.tasks.stages.launch import describe_run
 from headway.tasks.stages.register import registration_inputs
 from headway.tasks.stages.shard import known_fitted_state, outlook, shard_inputs

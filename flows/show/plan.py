@@ -29,8 +29,7 @@ from headway.tasks.core.run_result import final_checkpoint
 from headway.tasks.core.stage_records import STAGES, newest_record_of
 from headway.tasks.ownership.pipeline_history import Hold
 from headway.tasks.registry import model_refs
-from headway.tasks.rows.enough_rows import require_enough_rows
-from headway.tasks.rows.label_classes import require_classes
+from headway.tasks.rows.first_rows import require_classes, require_enough_rows
 from headway.tasks.stages.shard import known_fitted_state
 from headway.training.checkpoint.layout import step_of
 from headway.training.config.encoder_specs import CustomEncoderSpec, TokenSpec

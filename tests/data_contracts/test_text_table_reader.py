@@ -78,7 +78,8 @@ def test_a_process_that_nobody_asks_ends_and_another_takes_its_place(
     monkeypatch.setenv("IDLE_S", "0.2")
     columns(file(tmp_path, "a.csv"))
     (idle,) = helper_process._idle
-    wait_until(lambda: not idle.is_fit)
+    wait_until(lambda: not Path(f"/proc/{idle.pid}").exists(), what="an end that leaves no zombie")
+    assert helper_process._idle == []
     assert columns(file(tmp_path, "b.csv")) == {"a": "int64", "b": "string"}
 
 

@@ -9,6 +9,8 @@ import pyarrow.csv
 import pytest
 
 from headway.data_contracts.rules.contract import load_contract
+from headway.data_contracts.store.errors import ConfigError
+from headway.flows.act.contract_init import NewFiles
 from headway.flows.act.pipeline_draft import heldout_fraction
 from headway.flows.config.first_step import check_first_step
 from headway.flows.config.pipeline_spec import load_pipeline
@@ -94,3 +96,35 @@ def test_nothing_is_overwritten_and_what_cannot_be_drafted_leaves_nothing(headwa
     assert lost.code == 3 and not (tmp_path / "other").exists()
     unnamed = headway("init", "My Project")
     assert unnamed.code == 2 and "my-project" in unnamed.err
+
+
+@pytest.mark.parametrize("of_a_person", ["deployments/demo.pipeline.yaml", "deployments/profiles.yaml"])
+def test_a_file_of_a_persons_keeps_all_others_from_being_written(
+    headway: Headway, tmp_path: Path, of_a_person: str
+) -> None:
+    mine = tmp_path / "demo" / of_a_person
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    refused = headway("init", "demo")
+    assert refused.code == 2 and of_a_person in refused.err
+    assert [path for path in (tmp_path / "demo").rglob("*") if path.is_file()] == [mine]
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["an existing folder", "a new folder"])
+def test_a_file_that_cannot_be_written_leaves_none_of_the_others_behind(
+    headway: Headway, tmp_path: Path, is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_there:
+        (tmp_path / "demo").mkdir()
+        (tmp_path / "demo/mine").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    write = NewFiles.write
+
+    def full(files: NewFiles, path: Path, text: str) -> None:
+        write(files, path, text)
+        if path.name == "headway.yml":  # the last of them
+            raise ConfigError("cannot be written (No space left on device).", where=str(path))
+
+    monkeypatch.setattr(NewFiles, "write", full)
+    assert headway("init", "demo").code == 2
+    assert sorted(tmp_path.rglob("*")) == before
