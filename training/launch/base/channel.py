@@ -59,8 +59,10 @@ class Channel:
         """
         (length,) = _LENGTH.unpack(_exactly(self.connection, _LENGTH.size, deadline_s))
         if length > MAX_MESSAGE_BYTES:
+            # Checked before anything is allocated, for the length is not authenticated until its tag has come.
             raise ConnectionError("a frame is longer than any that is sent")
         payload = _exactly(self.connection, length, deadline_s)
+        # Constant time: an ordinary comparison tells a stranger by its duration how much of a forged tag was right.
         if not hmac.compare_digest(
             _exactly(self.connection, _MAC_BYTES, deadline_s), _tag(self._receiving, self._received, payload)
         ):
@@ -82,6 +84,7 @@ def connect(address: str, port: int, key: str, *, within_s: float, once_s: float
     deadline_s = time.monotonic() + within_s
     while True:
         try:
+            # Each try has its own deadline: one server that accepts and says nothing must not use up all the time.
             return _connect(address, port, key, time.monotonic() + once_s)
         except OSError:
             if time.monotonic() > deadline_s:
@@ -93,8 +96,10 @@ def _connect(address: str, port: int, key: str, deadline_s: float) -> Channel:
     connection = socket.create_connection((address, port), timeout=_left_s(deadline_s))
     with contextlib.ExitStack() as on_failure:
         on_failure.enter_context(connection)
+        # Small frames go back and forth; Nagle's algorithm would hold each back for the peer's delayed acknowledgement.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         nonces = _exactly(connection, _NONCE_BYTES, deadline_s)
+        # Both sides contribute a nonce, so a recording of either side fits no other session.
         nonces += (own := secrets.token_bytes(_NONCE_BYTES))
         connection.sendall(own + _derive(key, b"client", nonces))
         proof = _exactly(connection, _MAC_BYTES, deadline_s)
@@ -115,6 +120,7 @@ def accept(connection: socket.socket, key: str, deadline_s: float) -> Channel:
     proof = _exactly(connection, _MAC_BYTES, deadline_s)
     if not hmac.compare_digest(proof, _derive(key, b"client", nonces)):
         raise ConnectionError("a stranger")
+    # The client has to prove itself first: a server that answers anybody would give strangers material to test keys on.
     connection.sendall(_derive(key, b"server", nonces))
     connection.settimeout(None)
     return Channel(connection, _derive(key, b"to client", nonces), _derive(key, b"to server", nonces))
@@ -133,6 +139,7 @@ class Listener:
 
     def __init__(self, address: str, port: int, key: str, serve: Callable[[Channel, float], None]) -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        # A long queue: hundreds of ranks connect in the same moment, and a refused one would wait for its next try.
         self._socket = socket.create_server((address, port), family=family, backlog=1024)
         self._key, self._serve = key, serve
         self._unproved: dict[socket.socket, None] = {}
@@ -150,6 +157,7 @@ class Listener:
     def close(self) -> None:
         """Take no further connection; those that are served go on."""
         self._closing.set()
+        # `close` alone does not wake a thread that is blocked in `accept`; `shutdown` does.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -159,6 +167,7 @@ class Listener:
             try:
                 connection, _ = self._socket.accept()
                 with contextlib.ExitStack() as on_failure:
+                    # If no thread can be started the connection is closed again, and its place given back.
                     on_failure.callback(self._close, connection)
                     self._note(connection)
                     threading.Thread(target=self._admit, args=(connection,), daemon=True).start()
@@ -171,7 +180,7 @@ class Listener:
                 time.sleep(PAUSE_S)
 
     def _note(self, connection: socket.socket) -> None:
-        """The newest strangers have the places: who has the key takes a few milliseconds to show it."""
+        """The newest strangers keep the places: a holder of the key takes milliseconds to prove it."""
         with self._lock:
             self._unproved[connection] = None
             if len(self._unproved) > MAX_UNAUTHENTICATED:
@@ -195,11 +204,12 @@ class Listener:
         with self._lock:
             self._unproved.pop(connection, None)
             with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)  # for who may still wait for its words
+                connection.shutdown(socket.SHUT_RDWR)  # wakes a thread that still reads from it
             connection.close()
 
 
 def _derive(key: str, what: bytes, nonces: bytes) -> bytes:
+    # Purpose and nonces are part of the derivation, so the four keys of a session have nothing in common.
     return hmac.digest(key.encode(), b"headway channel 1, " + what + b": " + nonces, "sha256")
 
 
@@ -210,6 +220,7 @@ def _tag(key: bytes, number: int, payload: bytes) -> bytes:
 def _exactly(connection: socket.socket, length: int, deadline_s: float | None) -> bytes:
     data = bytearray()
     while len(data) < length:
+        # One deadline for all pieces: a timeout for each would let a stranger stay for ever by one byte at a time.
         if deadline_s is not None:
             connection.settimeout(_left_s(deadline_s))
         if not (part := connection.recv(length - len(data))):

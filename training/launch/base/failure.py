@@ -20,7 +20,9 @@ EndState = Literal["done", "stopped", "failed"]
 TRACEBACK_CHARACTERS = 4000
 MESSAGE_CHARACTERS = 300
 
+# torch raises a plain RuntimeError where host memory is short; only its words say so.
 _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|cannot allocate memory", re.IGNORECASE)
+# gloo and TCPStore raise a plain RuntimeError too when a peer dies. Words are all there is to go by.
 _PEER_GONE = re.compile(
     r"connection (was )?(closed|reset|refused)|connectFullMesh|timed? ?out waiting|timed out after|"
     r"wait timeout|broken pipe|socket (closed|timeout)|peer (is )?(gone|dead)",
@@ -35,6 +37,7 @@ def cause_of(error: BaseException) -> str:
         return error.cause
     names = {base.__name__ for base in type(error).__mro__}
     text = str(error)
+    # Before the peers' patterns: a rank without memory may also report connections that broke.
     if isinstance(error, MemoryError) or "OutOfMemoryError" in names:
         return "oom"
     if isinstance(error, RuntimeError) and _NO_MEMORY.search(text):
@@ -77,9 +80,11 @@ class Failure:
         """Args:
         place: where the process writes, in case the disk is full.
         """
+        # A full disk appears under many exceptions; what matters to the person is where it is full.
         error = as_full_disk(error, place) or error
         cause, name = cause_of(error), type(error).__name__
         if not isinstance(error, HeadwayError):
+            # An unknown exception may come from a broken peer or a flaky device, so it is worth another attempt.
             is_passing = cause in ("infrastructure", "training")
             return cls(cause=cause, error=name, retryable=is_passing, what=_one_line(error))
         return cls(
@@ -101,6 +106,7 @@ class Failure:
 
     def to_error(self) -> HeadwayError | None:
         """The error that it was made of, with the same words; None where it was none of ours."""
+        # By name, since a class cannot travel through JSON, and nothing read from a folder is unpickled.
         error_class = error_classes().get(self.error)
         if error_class is None:
             return None
@@ -113,6 +119,7 @@ NO_FAILURE = Failure()
 
 
 def traceback_of(error: BaseException) -> str:
+    # The end of a traceback holds the error; the beginning is our own start-up.
     return "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS:]
 
 

@@ -34,9 +34,12 @@ def acquire(run_dir: Path, attempt: Path) -> None:
         Superseded: a later attempt has begun meanwhile.
     """
     number, attempts = int(attempt.name), run_dir / "attempts"
+    # All earlier ones, not the last alone: one that could not be revoked at the time may still be there.
     for earlier in (each for each in _numbers(attempts) if each < number):
         _revoke(attempts / f"{earlier:03d}")
+    # Only then does its own exist: at no moment can two attempts publish.
     (attempt / NAME).mkdir()
+    # A later attempt may have begun between the listing and the `mkdir`; it saw no folder here to revoke.
     if max(_numbers(attempts)) > number:
         _revoke(attempt)
         AttemptFence(attempt / NAME).require()
@@ -48,6 +51,7 @@ def _numbers(attempts: Path) -> list[int]:
 
 def _revoke(attempt: Path) -> None:
     try:
+        # One rename revokes everything below at once; deleting file by file would leave moments of half a fence.
         (attempt / NAME).rename(attempt / REVOKED)
     except FileNotFoundError:
         pass  # never acquired, or revoked already; what could not be removed then is tried again
@@ -59,6 +63,7 @@ def _revoke(attempt: Path) -> None:
         ) from error
     with contextlib.suppress(OSError):  # then it stays, and the next attempt tries again
         for passage in (attempt / REVOKED).glob("[!.]*/"):
+            # What was on its way to quarantine is kept; what the attempt had only staged is of no use to anybody.
             for path in passage.iterdir():
                 path.rename(_free_place(attempt.parent.parent / passage.name, path.name))
         shutil.rmtree(attempt / REVOKED, ignore_errors=True)
@@ -68,6 +73,7 @@ def _free_place(folder: Path, name: str) -> Path:
     """Where something of that name can be put, beside others that had it."""
     folder.mkdir(parents=True, exist_ok=True)
     taken = {path.name for path in folder.iterdir()}
+    # Numbered: two damaged checkpoints of one step may be quarantined, and both are evidence.
     return next(folder / f"{name}.{number}" for number in itertools.count() if f"{name}.{number}" not in taken)
 
 
@@ -87,6 +93,7 @@ class AttemptFence:
         except FileNotFoundError:
             return True
         except OSError:
+            # A file system that does not answer is no sign of a later attempt; the rename itself will still decide.
             return False
         return False
 
@@ -118,6 +125,7 @@ class AttemptFence:
             yield
         except FileNotFoundError:
             self.require()
+            # The folder that is missing may be the fence, which is revoked, or the body's own file, which is an error.
             raise
 
     def take_out(self, path: Path) -> Path:
@@ -132,6 +140,7 @@ class AttemptFence:
         if self.folder is None:
             return path
         with self.fenced():
+            # A fresh name: the attempt may take out a file of the same name more than once.
             return path.rename(self.folder / staging_name(path.name))
 
     def quarantine(self, path: Path, folder: Path) -> Path:
@@ -149,6 +158,7 @@ class AttemptFence:
         with self.fenced():
             passage = self.folder / folder.name
             passage.mkdir(exist_ok=True)
+            # Two renames: the first fails if the fence is gone, the second is completed by the next attempt if we die.
             return path.rename(passage / path.name).rename(place)
 
 

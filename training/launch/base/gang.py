@@ -26,6 +26,7 @@ TORCHRUN_AGENT = Path(__file__).parents[1] / "node" / "torchrun_agent.py"
 AGENT_SHUTDOWN_S = 3600
 """The guard keeps the grace; the agent's own shorter limit would cut it."""
 
+# Keys of trackers and servers, and the variables of an outer gang: either would reach a user's recipe.
 _NOT_INHERITED = ("PREFECT_", "MLFLOW_", "HEADWAY_", "TORCHELASTIC_", "PET_")
 _NOT_INHERITED_NAMES = frozenset(
     {"RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"}
@@ -191,6 +192,8 @@ class Gang:
     def world_size(self) -> int:
         return self.nodes * self.ranks_per_node
 
+    # Mode `exact` shares replicas out evenly, so it takes powers of two alone; another
+    # number of hosts leaves some idle.
     def max_nodes(self, num_hosts: int) -> int:
         """How many nodes it can have on so many hosts; 0 when none."""
         numbers = range(1, min(self.nodes, num_hosts) + 1)
@@ -216,6 +219,7 @@ def attempt_folder(run_dir: Path, number: int) -> Path:
 
 def agent_argv(gang: Gang, attempt: Attempt, node: int, python: str) -> tuple[str, ...]:
     """The agent's command on one node: torchrun's, where there is anybody to meet."""
+    # A gang of one rank has nobody to meet, and torchrun's import of torch would be most of its start.
     if gang.world_size > 1:
         return torchrun_argv(gang, attempt, node, python)
     log_dir = protocol.AttemptFiles(attempt.folder).rank_logs(node)
@@ -228,12 +232,14 @@ def torchrun_argv(gang: Gang, attempt: Attempt, node: int, python: str) -> tuple
         *(python, "-P", str(TORCHRUN_AGENT)),
         f"--nnodes={gang.nodes}",
         f"--nproc-per-node={gang.ranks_per_node}",
+        # A restart inside the agent keeps its store, and with it the addresses of ranks that are gone.
         "--max-restarts=0",
         "--rdzv-backend=fixed",
         f"--rdzv-id={attempt.rendezvous_id}",
         f"--rdzv-conf=node={node}",
         # Without it the agent asks DNS for its own name, which takes 10 s where no resolver answers.
         f"--local-addr={attempt.members[node].address}",
+        # The guard decides when patience ends; torchrun's default of 30 s would cut a longer grace short.
         f"--shutdown-timeout={AGENT_SHUTDOWN_S}",
         "--monitor-interval=0.1",
         f"--log-dir={protocol.AttemptFiles(attempt.folder).rank_logs(node)}",
@@ -277,8 +283,11 @@ def rank_environment(
     return {
         **(inherited_environment(environ) if is_local else _carried_environment(environ)),
         **gang.environment,
+        # With another number of threads the sums of a matrix product come out with other bits.
         "OMP_NUM_THREADS": str(gang.num_threads),
+        # A rank that is killed loses what is still in its buffers, which is what explains its death.
         "PYTHONUNBUFFERED": "1",
+        # Keeps the working folder off the import path, where a user's modules would shadow Headway's.
         "PYTHONSAFEPATH": "1",
         # They listen on the interface that peers reach them by, and on no other.
         "GLOO_SOCKET_IFNAME": interface,
@@ -290,6 +299,7 @@ def rank_environment(
         protocol.ATTEMPT_DIR: str(attempt.folder),
         protocol.FENCE: str(attempt.folder / fence.NAME),
         protocol.NODE: str(node),
+        # All local nodes share this machine's processors and memory; ranks divide them by this number.
         protocol.RANKS_HERE: str(spec.ranks_per_node * (spec.nodes if is_local else 1)),
         protocol.STOP_GRACE_S: f"{spec.stop_grace_s:g}",
         **gang.stop.environment(),

@@ -55,6 +55,7 @@ def collect_host_facts(folder: Path, address: str) -> HostFacts:
         unix_s=time.time(),
         free_bytes=shutil.disk_usage(folder).free,
         storage_problem=_storage_problem(folder),
+        # A name service that does not answer makes each process group wait 10 s; a gang of one forms none across hosts.
         resolve_s=_took_s(lambda: _resolve(address)) if address else 0.0,
         num_gpus=num_gpus,
         gpu_problem=gpu_problem,
@@ -77,6 +78,7 @@ def _storage_problem(folder: Path) -> str:
     staging = _within(folder, "attempts") / f"{name}.partial"
     published = _within(folder, "checkpoints") / name
     try:
+        # Twice: the second rename replaces a file that exists, as a later record does.
         for _ in range(2):
             descriptor = os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
             try:
@@ -85,12 +87,14 @@ def _storage_problem(folder: Path) -> str:
             finally:
                 os.close(descriptor)
             staging.replace(published)
+        # Some network file systems ignore O_EXCL, and two writers would both believe that they won.
         try:
             os.close(os.open(published, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return ""
         return "it creates a file exclusively that is there already"
     except OSError as error:
+        # EXDEV: `rename` works within one file system alone, and publication is a rename.
         if error.errno == errno.EXDEV:
             return f"{staging.parent} and {published.parent} must lie in one file system: checkpoints move by a rename"
         return f"it cannot be written as checkpoints are ({error.strerror})"
@@ -128,6 +132,7 @@ def _gpus() -> tuple[int, str]:
         return 0, ""
     query = ("--query-gpu=index,ecc.errors.uncorrected.volatile.total", "--format=csv,noheader")
     try:
+        # A driver in trouble may hang for minutes; the preflight has to answer anyway.
         answer = subprocess.run((asked, *query), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return 0, f"nvidia-smi does not answer within {PATIENCE_S:g} s"

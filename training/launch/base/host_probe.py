@@ -20,6 +20,7 @@ class Host:
     """By which it is left out, for pods come and go; the host's own name where nothing else is said."""
 
     def __post_init__(self) -> None:
+        # Pods have new names at each attempt, so a slow machine could never be excluded by them.
         object.__setattr__(self, "machine", self.machine or self.name)
 
     def __str__(self) -> str:

@@ -30,6 +30,7 @@ class Handle:
     @classmethod
     def load(cls, run_dir: Path) -> Handle | None:
         value = read_json(run_dir / HANDLE_NAME)
+        # A handle of another version may lack fields; its run is then treated as one without processes here.
         if value is None or value.keys() != {field.name for field in fields(cls)}:
             return None
         return cls(**value)

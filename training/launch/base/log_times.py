@@ -79,6 +79,7 @@ class Marks:
 
     def _take(self, line: bytes) -> None:
         with contextlib.suppress(ValueError, TypeError):
+            # Marks come in time's order, so one bisection finds when a byte was there.
             unix_s, name, size = json.loads(line)
             self._sizes.setdefault(name, []).append(int(size))
             self._unix_s.setdefault(name, []).append(float(unix_s))
@@ -103,6 +104,7 @@ class LineTimes:
         """The time of the file's next line, which was first seen at `seen_unix_s`."""
         unix_s = _printed_unix_s(line, seen_unix_s)
         if unix_s is None:
+            # Lines seen at once share a time; one that prints none stays with the line before it, as a traceback does.
             unix_s = self._unix_s if seen_unix_s == self._seen_unix_s else seen_unix_s
         self._seen_unix_s = seen_unix_s
         self._unix_s = max(self._unix_s, unix_s)
@@ -112,6 +114,7 @@ class LineTimes:
 def _printed_unix_s(line: bytes, seen_unix_s: float) -> float | None:
     if (message := PRINTED.match(line)) is None:
         return None
+    # torch prints no year. The one in which the line was seen is right but for New Year's eve, and then the mark holds.
     year = datetime.datetime.fromtimestamp(seen_unix_s).year
     with contextlib.suppress(ValueError):
         unix_s = datetime.datetime.strptime(f"{year}{message[1].decode()}", "%Y%m%d %H:%M:%S.%f").timestamp()

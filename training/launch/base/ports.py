@@ -16,6 +16,8 @@ def free_port(address: str = LOOPBACK) -> int:
     """A port of this machine's address that nobody has, and that the kernel gives to no connection until it is used."""
     draw = random.SystemRandom()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    # Below the ephemeral range, whose ports the kernel gives to outgoing connections before ours is used.
+    # At random, so that two launchers rarely choose alike; at last 0, by which the kernel chooses.
     for port in [*(draw.randrange(LOWEST, _first_ephemeral()) for _ in range(NUM_TRIES)), 0]:
         with socket.socket(family) as probe:
             try:

@@ -23,6 +23,7 @@ PROC = Path("/proc")
 ALREADY_DEAD = "ZX"
 HEADWAY_HOME = str(HOME)
 
+# Loaded before any fork: in the child of a threaded process loading a library may deadlock.
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -91,6 +92,7 @@ def is_child(pid: int, *, of: Sequence[int]) -> bool:
 
 def descendants(root: int) -> list[int]:
     """Living processes below `root`, through dead parents in between too."""
+    # One pass over /proc, then a walk in memory: processes that move while it lasts are found by the next call.
     children: dict[int, list[tuple[int, str]]] = {}
     for pid in _pids():
         if (stat := _stat(pid)) is not None:
@@ -111,10 +113,12 @@ def processes_with(variable: str, value: str) -> list[int]:
 
 
 def _was_started_with(pid: int, wanted: bytes) -> bool:
+    # Readable for the same user alone, which is why only this user's processes are found.
     try:
         environment = (PROC / str(pid) / "environ").read_bytes()
     except OSError:
         return False
+    # It may have ended between the two looks, and a zombie needs no kill.
     return wanted in environment.split(b"\0") and process_state(pid) not in ALREADY_DEAD
 
 
@@ -125,6 +129,7 @@ def kill_if(pid: int, still_meant: Callable[[], bool]) -> bool:
     except OSError:
         return False
     try:
+        # A pidfd is opened first: if the process still matches, the signal cannot reach another that took its number.
         if not still_meant():
             return False
         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
@@ -142,6 +147,7 @@ def kill_descendants() -> set[int]:
         Those killed.
     """
     me = os.getpid()
+    # Once more before each kill: what was a descendant when the list was made may have ended, and its number be reused.
     return {pid for pid in descendants(me) if kill_if(pid, lambda pid=pid: pid in descendants(me))}  # type: ignore[misc]
 
 
@@ -154,6 +160,7 @@ def sweep(variable: str, value: str, *, patience_s: float = 5.0) -> list[int]:
     wanted = f"{variable}={value}".encode()
     killed: list[int] = []
     deadline = time.monotonic() + patience_s
+    # Repeated until none is left: a process may fork between the look and the kill.
     while time.monotonic() < deadline and (left := processes_with(variable, value)):
         killed += [pid for pid in left if kill_if(pid, lambda pid=pid: _was_started_with(pid, wanted))]  # type: ignore[misc]
         time.sleep(0.02)
@@ -163,6 +170,7 @@ def sweep(variable: str, value: str, *, patience_s: float = 5.0) -> list[int]:
 def sweep_later(variable: str, value: str, *, patience_s: float, sweep_s: float = 5.0) -> list[int]:
     """The same for what is ending by itself, once it has had so long."""
     deadline = time.monotonic() + patience_s
+    # It may be keeping a checkpoint, and a kill would lose the steps since the last one.
     while processes_with(variable, value) and time.monotonic() < deadline:
         time.sleep(0.05)
     return sweep(variable, value, patience_s=sweep_s)

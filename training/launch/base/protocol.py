@@ -84,12 +84,15 @@ class Command(Enum):
 
 def write_json(path: Path, value: Any, *, is_private: bool = False) -> None:
     """A reader sees the old file or the new one, never a part."""
+    # By process and thread: two writers of one record must not share a staging file.
     staging = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
+        # Closed to others before the secret is written, not after.
         if is_private:
             staging.touch(mode=0o600)
         staging.write_text(json.dumps(value, default=str))
         staging.replace(path)
+    # A full disk stays full by staging files that nobody removes.
     except OSError:
         with contextlib.suppress(OSError):
             staging.unlink(missing_ok=True)
@@ -98,12 +101,14 @@ def write_json(path: Path, value: Any, *, is_private: bool = False) -> None:
 
 def overwrite_json(path: Path, value: Any) -> None:
     """Write into the space the file has already, for a disk with no more; for a moment a reader may find it torn."""
+    # Not truncated first: a process that dies here leaves the old record longer, not empty.
     with path.open("r+b") as stream:
         stream.write(json.dumps(value, default=str).encode())
         stream.truncate()
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
+    # A record that is missing, torn or foreign means the same to its reader: nothing is known yet.
     with contextlib.suppress(OSError, ValueError):
         value = json.loads(read_regular(path, MAX_JSON_BYTES))
         return value if isinstance(value, dict) else None
@@ -120,6 +125,7 @@ class _Record:
 
 
 def _decoded(name: str, item: Any) -> Any:
+    # JSON has no tuples, and records are compared with ones that were never written.
     if name == "failure":
         return Failure.from_json(item)
     return tuple(item) if isinstance(item, list) else item
@@ -268,6 +274,7 @@ class AttemptFiles:
 
     def read_markers(self, ranks: Collection[int] | None = None) -> dict[int, RankMarker]:
         """Markers of the ranks that have come up, by rank: of those given, without a look at any other's, or of all."""
+        # A gang of thousands on a far file system: reading the markers of others would take longer than a look may.
         paths = sorted(self.folder.glob("rank-*.json")) if ranks is None else map(self.marker, sorted(ranks))
         found = [read_json(path) for path in paths]
         markers = [RankMarker.from_json(value) for value in found if value is not None]

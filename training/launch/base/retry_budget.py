@@ -59,18 +59,21 @@ def decide(attempts: Sequence[AttemptRecord], spec: LaunchSpec) -> Retry | GiveU
     * Stopped attempts are free, and one that did its work closes the account: what follows begins anew.
     """
     done = max((index for index, attempt in enumerate(attempts) if attempt.state == "done"), default=-1)
+    # A stop is nobody's fault, and each halving makes the micro-batch smaller, so it ends by itself.
     counted = [attempt for attempt in attempts[done + 1 :] if attempt.state != "stopped" and not _is_halving(attempt)]
     if not counted:
         return Retry(0.0)
     last = counted[-1]
     if not last.failure.retryable:
         return GiveUp(f"another attempt cannot help against a problem of kind {last.failure.cause!r}.")
+    # Without progress the failures come from the start or from one place, and more attempts only cost machine time.
     cycles = cycles_without_progress(counted)
     if cycles >= spec.max_cycles_without_progress:
         return GiveUp(f"{_times(cycles)} in a row it came no further{_up_to(counted)}.")
     if len(counted) >= spec.max_attempts:
         spent = "its one attempt is" if spec.max_attempts == 1 else f"all {spec.max_attempts} attempts are"
         return GiveUp(f"{spent} spent.")
+    # No wait after progress: what failed was rare. Without progress the cause may need time to pass, so waits double.
     return Retry(min(spec.backoff_s * 2 ** (cycles - 1), spec.max_backoff_s) if cycles else 0.0)
 
 
@@ -120,6 +123,7 @@ class AttemptRecords:
         for line in read_events(self._path):
             if isinstance(line.get("attempt"), int) and "scope" in line:
                 message = {k: v for k, v in line.items() if k in known}
+                # Nested values come back as plain mappings; the two lines of an attempt are merged field by field.
                 failure = {"failure": Failure.from_json(message["failure"])} if "failure" in message else {}
                 lines.setdefault(line["attempt"], {}).update({**message, **failure})
         return [AttemptRecord(**lines[attempt]) for attempt in sorted(lines)]
@@ -133,12 +137,15 @@ class AttemptRecords:
 
     def next_attempt(self) -> int:
         """A number that neither a record nor a folder carries yet."""
+        # Folders count as well: an owner may have died between making one and writing its record.
         folders = [int(path.name) for path in entries(self._run_dir / "attempts") if path.name.isdigit()]
         return max([0, *folders, *(record.attempt for record in self.all())]) + 1
 
     def _append(self, event: str, fields: dict[str, Any]) -> None:
+        # A workspace that was unmounted would be created anew, empty, at the mount point.
         if (problem := lost_place(self._run_dir, self._run_dir)) is not None:
             raise problem
         with contextlib.closing(Ledger(self._path)) as ledger:
             ledger.event(event, **fields)
+            # An attempt that is not in the budget would be repeated for ever by owners that crash.
             ledger.require_written()

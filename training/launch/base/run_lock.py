@@ -58,6 +58,7 @@ def locked(path: Path, busy: Callable[[str], HeadwayError], *, within_s: float =
         descriptor = open_lock(path)
     try:
         _acquire(descriptor, busy, time.monotonic() + within_s)
+        # Truncated only once the lock is held: before, the content names the owner that keeps us out.
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
         yield
@@ -68,8 +69,10 @@ def locked(path: Path, busy: Callable[[str], HeadwayError], *, within_s: float =
 def _acquire(descriptor: int, busy: Callable[[str], HeadwayError], deadline_s: float) -> None:
     while True:
         try:
+            # `flock`, not `lockf`: it belongs to the open file, and another close in this process does not drop it.
             return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
+            # Asked without waiting, in a loop: a blocking `flock` knows no deadline.
             if time.monotonic() >= deadline_s:
                 raise busy(_owner(descriptor)) from error
             time.sleep(POLL_S)
@@ -83,6 +86,7 @@ def owner_of(run_dir: Path) -> str | None:
         return None
     with stream:
         try:
+            # Shared, so that two who only look never take each other for an owner.
             fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return _owner(stream.fileno())

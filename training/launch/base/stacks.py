@@ -56,23 +56,28 @@ def waits_for_peers(text: str) -> bool:
     threads = list(_threads(text))
     if not threads:
         return False
+    # Autograd, modules and context managers stand between; what matters is who called them, a collective or not.
     calls = (frame for frame in threads[0] if not _BETWEEN.search(frame.file))
     innermost = next(calls, None)
     if innermost is not None and (
         _MEETING.search(innermost.file) or any(innermost.is_in(call) for call in _MEETING_CALLS)
     ):
         return True
+    # The writing thread of a rank may wait for the parts of others, and the main thread waits for it.
     waits_for_writing = any(frame.is_in(_OWN_WRITING) for frame in threads[0])
     return waits_for_writing and any(frame.is_in(_OTHERS_WRITING) for stack in threads for frame in stack)
 
 
 def are_whole(text: str) -> bool:
     """Whether faulthandler has come to the end: the bottom of the main thread, which it writes last."""
+    # A dump is written line by line by a process that may be killed meanwhile; half of one would point at a wrong
+    # frame.
     return text.rstrip().endswith((" in <module>", " in _run_module_as_main"))
 
 
 def _threads(text: str) -> Iterator[Stack]:
     """Those that explain anything, the main thread first."""
+    # faulthandler writes the thread that it was called in, or the main thread, last.
     for block in reversed(_THREAD.split(text)):
         frames = [Frame(each["file"], int(each["line"]), each["function"]) for each in _FRAME.finditer(block)]
         if frames and not any(frame.function in _WATCHES for frame in frames):

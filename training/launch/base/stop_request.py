@@ -45,6 +45,7 @@ class StopRequest:
 
     def if_due(self) -> Self | None:
         """None while there is time."""
+        # By the wall clock, unlike deadlines: the moment is a window's end, which other hosts and jobs share.
         if not self.is_due(time.time()):
             return None
         return self if self.detail else replace(self, detail=f"the time was over at {self.end}")
@@ -87,6 +88,7 @@ NEVER = StopRequest()
 
 def request_stop(run_dir: Path, detail: str) -> None:
     """Leave the request in the run's folder, where whoever owns the run finds it."""
+    # A file, since owner and asker may be on different hosts, and the owner may be a job of a scheduler.
     write_json(run_dir / NAME, asdict(StopRequest.now(detail)))
 
 

@@ -1,4 +1,4 @@
-"""How fast a run steps, learnt from what its ranks wrote down, and so how soon a missing step is one that hangs.
+"""How fast a run steps, measured from what its ranks wrote down, and so how soon a missing step is one that hangs.
 
 The times of steps say nothing of what comes between them: a checkpoint, a restore, a trace, the end. So what is learnt
 holds only while the last word of every rank is that a step is done; else the configured deadline does. Nor do they say
@@ -32,7 +32,7 @@ TIMES = 10.0
 TIGHT = 3.0
 """How many times the p99 a configured deadline should leave."""
 REPORT_RATIO = 1.25
-"""The ratio by which a deadline moves before it is told again."""
+"""The ratio by which a deadline moves before it is reported again."""
 
 
 class AdaptiveTimeout:
@@ -41,6 +41,7 @@ class AdaptiveTimeout:
     def __init__(self, spec: LaunchSpec) -> None:
         self._cap_s, self._floor_s = spec.progress_deadline_s, spec.min_progress_deadline_s
         self._times_s: deque[float] = deque(maxlen=WINDOW)
+        # The newest event of each rank: a deadline from steps holds only while all of them are between two steps.
         self._words: dict[int, str] = {}
         self._ended_unix_s = 0.0
         self._num_here = 0
@@ -54,8 +55,10 @@ class AdaptiveTimeout:
         timeout = cls(spec)
         for number in range(1, attempt):
             files = AttemptFiles(attempt_folder(run_dir, number))
+            # An attempt that a tight deadline ended proves that such a pause exists; a second one would end there too.
             timeout._was_too_soon |= files.missed_step.exists()
             spools = rank_spools(files)
+            # With another number of ranks a step takes another time, so those attempts teach nothing.
             if len(spools) == world_size:
                 for event in last_events(spools[0][1]):
                     timeout.take(0, event)
@@ -67,6 +70,7 @@ class AdaptiveTimeout:
         name = str(event["event"])
         if rank == 0:
             ended_unix_s = float(event.get("unix_s", 0.0)) + float(event.get("duration_s", 0.0))
+            # The time of a step after a restore or an evaluation holds that work too, and would raise p99.
             if name in STEP_EVENTS and self._words.get(0) in BEFORE_A_STEP:
                 self._times_s.append(float(event.get("duration_s", max(0.0, ended_unix_s - self._ended_unix_s))))
                 self._num_here += 1
@@ -96,6 +100,7 @@ class AdaptiveTimeout:
         """How long the next step may take, at the most as long as is configured."""
         if self._was_too_soon or not self.is_known:
             return self._cap_s
+        # The floor covers pauses that short steps do not show, such as a disk's; the factor covers slower steps.
         return min(self._cap_s, self._floor_s + TIMES * self.p99_s)
 
     @property
@@ -110,6 +115,7 @@ class AdaptiveTimeout:
 
     def limit_s(self) -> float:
         """How long ranks may be silent now."""
+        # A rank that has ended sends no more events, and must not hold the others to the long deadline.
         at_steps = all(word in BEFORE_A_STEP for word in self._words.values() if word not in LAST_EVENTS)
         return self.timeout_s if at_steps else self._cap_s
 
@@ -133,6 +139,7 @@ class TimeoutReporter:
         timeout = self._timeout
         if not timeout.is_known:
             return
+        # Reported by ratio: each step moves the percentiles a little, and an event for each would be noise.
         if self._reported_s is None or not 1 / REPORT_RATIO < timeout.timeout_s / self._reported_s < REPORT_RATIO:
             self._reported_s = timeout.timeout_s
             what = f"a step is missed after {timeout.timeout_s:.3g} s: steps take {timeout}."

@@ -76,11 +76,14 @@ class ProgressClock:
 
     def observe(self, step: int | None, signs: Mapping[int, Liveness], now_s: float) -> None:
         """A change of any rank's word counts like a step."""
+        # The supervisor may have been halted, with its machine; that time is nobody's silence.
         self._moved_s += _looked_away_s(self._looked_s, now_s)
         self._looked_s = now_s
+        # An attempt begins with the step of the run before it; only a change shows that this one has stepped.
         if step is not None and step != self._step:
             self.step = self._step = step
             self._moved_s = now_s
+        # Markers and ledgers, not CPU time: a rank that spins in a collective uses CPU and makes no progress.
         if (message := _words(signs)) != self._message:
             self._message, self._moved_s = message, now_s
 
@@ -118,6 +121,8 @@ class SteplessClock:
         idle_s = self._spec.progress_deadline_s if self._signs else self._spec.start_deadline_s
         if now_s - self._moved_s > idle_s:
             return f"no sign of life within {idle_s:g} s"
+        # A long call such as `torch.export` sends no events, so a busy process is allowed
+        # far more time than an idle one.
         busy_s = max(self._spec.busy_deadline_s, idle_s)
         return f"at work, but without a word within {busy_s:g} s" if now_s - self._last_message_s > busy_s else ""
 
@@ -129,6 +134,7 @@ def _looked_away_s(looked_s: float, now_s: float) -> float:
 
 
 def _words(signs: Mapping[int, Liveness]) -> dict[int, Liveness]:
+    # CPU time is left out: it grows in a process that merely waits actively.
     return {rank: sign._replace(cpu_s=0) for rank, sign in signs.items()}
 
 
@@ -138,6 +144,7 @@ def liveness_of(files: AttemptFiles, markers: Mapping[int, RankMarker]) -> dict[
 
 
 def _liveness(files: AttemptFiles, marker: RankMarker, vitals: RankVitals | None) -> Liveness:
+    # Whole seconds: a waiting process wakes up briefly, and each wake-up would count as life.
     used_s = 0 if vitals is None or marker.has_ended else int(vitals.cpu_s)
     return Liveness(marker.state, marker.step, _size_bytes(files.rank_spool(marker.rank)), used_s)
 
@@ -170,8 +177,10 @@ def positions(files: AttemptFiles, world_size: int) -> list[RankPosition]:
 
 def _position(files: AttemptFiles, rank: int, marker: RankMarker | None, vitals: RankVitals | None) -> RankPosition:
     if marker is None:
+        # No marker, so the rank never came up; for the gang that is the same as one that is gone.
         return RankPosition(rank=rank, step=None, state="X")
     events = SpoolTail(files.rank_spool(rank)).stream()
+    # The marker has the step at which it was last written; the ledger may know a later one.
     steps = (event["step"] for event in events if isinstance(event.get("step"), int))
     known = [max(steps, default=None), marker.step]
     step = max((step for step in known if step is not None), default=None)
@@ -196,6 +205,7 @@ def stacks_text(path: Path) -> str:
 def hung_ranks(ranks: list[RankPosition]) -> tuple[int, ...]:
     """The odd ones: gone or halted first; else those whom others wait for, those a step behind before others."""
     unfinished = [rank for rank in ranks if not rank.ended] or ranks
+    # Stopped, zombie or gone: no stacks needed, for such a rank cannot take part in any collective.
     halted = tuple(rank.rank for rank in unfinished if rank.state and rank.state in "XTZ")
     if halted:
         return halted
@@ -203,6 +213,7 @@ def hung_ranks(ranks: list[RankPosition]) -> tuple[int, ...]:
     seen = [rank for rank in unfinished if (rank.doing and not rank.waits) or rank.state == "D"]
     elsewhere = seen or [rank for rank in unfinished if not rank.waits] or unfinished
     steps = [-1 if rank.step is None else rank.step for rank in elsewhere]
+    # Of several, those at the earliest step: the others have passed the collective that hangs.
     return tuple(rank.rank for rank, step in zip(elsewhere, steps, strict=True) if step == min(steps))
 
 

@@ -27,6 +27,7 @@ def last_lines(path: Path, count: int) -> list[str]:
     """The last lines of a log that are not blank; none when it cannot be read."""
     try:
         with open_regular(path) as stream:
+            # From the end: a log may be gigabytes, and only its last lines are wanted.
             begin = max(0, path.stat().st_size - TAIL_BYTES)
             stream.seek(begin)
             text = stream.read().decode(errors="replace")
@@ -77,8 +78,10 @@ class _LogFile:
             stream.seek(self._read_bytes)
             while line := stream.readline(MAX_LINE_BYTES):
                 end = self._read_bytes + len(line)
+                # A mark is written after the bytes are there, so the first mark at or beyond the line's end dates it.
                 seen_unix_s = self._marks.unix_s(self._name, end)
                 is_whole = line.endswith(b"\n") or len(line) == MAX_LINE_BYTES
+                # Held back: a line that is not dated yet would come out before older lines of other ranks.
                 if not is_over and (seen_unix_s is None or not is_whole):
                     return
                 self._read_bytes = end
@@ -123,6 +126,7 @@ class _AttemptLogs:
 
     def read(self, ranks: Sequence[int], *, is_over: bool) -> list[Iterator[LogLine]]:
         """What has come since the last call, an iterator a file."""
+        # torchrun chooses the folder; the rank itself says where its stderr leads.
         written_by = {Path(marker.log).parent: marker.rank for marker in self._files.read_markers().values()}
         found = []
         for node in self._nodes():
@@ -171,9 +175,10 @@ class RunLogs:
         """Lines by time.
 
         Args:
-            is_over: the run goes on no more: nothing is held back for its time to become known.
+            is_over: the run has ended: nothing is held back for its time to become known.
         """
         for attempt in attempts_of(self._run_dir, self._attempt):
             self._attempts.setdefault(attempt.folder, _AttemptLogs(attempt))
         files = [file for logs in self._attempts.values() for file in logs.read(self._ranks, is_over=is_over)]
+        # A merge instead of a sort: each file is in order already, and none is held in memory.
         return heapq.merge(*files, key=lambda line: line.unix_s)

@@ -1,6 +1,6 @@
-"""How an attempt ended, judged from what ranks and guards wrote down: exit codes say nothing under torchrun.
+"""How an attempt ended, determined from what ranks and guards wrote down: exit codes say nothing under torchrun.
 
-Pure. When one rank fails, its peers fail after it with torn connections; the judgement names the first, not the echo.
+Pure. When one rank fails, its peers fail after it with torn connections; the diagnosis names the first, not the echo.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class AttemptEvidence:
     markers: Mapping[int, RankMarker]
     nodes: Sequence[NodeReport]
     stopped_by: StopRequest | None = None
-    """Why the supervisor told it to stop; None when it did not."""
+    """Why the supervisor asked it to stop; None when it did not."""
     overdue: str = ""
     """What the supervisor said when a deadline passed; empty when none did."""
     overdue_ranks: tuple[int, ...] = ()
@@ -51,10 +51,12 @@ class AttemptEvidence:
 def diagnose(evidence: AttemptEvidence) -> AttemptOutcome:
     """The outcome of an attempt that is over; the earliest cause wins, whatever it tore down after it."""
     markers = evidence.markers
+    # Markers first: a rank may abort in its own teardown after its work, which torchrun reports as a failure.
     if len(markers) == evidence.world_size and all(marker.state == "done" for marker in markers.values()):
         # A process may still abort while it is torn down; what it was started for is done.
         return AttemptOutcome(state="done")
     outcome = (
+        # The order is the diagnosis: what the supervisor did comes before what ranks report, and echoes come last.
         _overdue(evidence)
         or _own_failure(evidence)
         or _stopped_on_request(evidence)
@@ -81,6 +83,7 @@ def _overdue(evidence: AttemptEvidence) -> AttemptOutcome | None:
 
 
 def _own_failure(evidence: AttemptEvidence) -> AttemptOutcome | None:
+    # Peers of a failed rank report torn connections; what is not such an echo is the first failure.
     own = [marker for marker in evidence.markers.values() if marker.state == "failed" and marker.failure.cause != ECHO]
     return _from_marker(min(own, key=lambda marker: marker.unix_s)) if own else None
 
@@ -118,6 +121,7 @@ def _ended_in_order(marker: RankMarker | None) -> bool:
 
 def _lost_owner_below(evidence: AttemptEvidence) -> AttemptOutcome | None:
     """A guard, an agent or a rank that was killed; what hung below it fell with it."""
+    # From the outside in: a lost guard takes its agent along, and a lost agent its ranks.
     for node in evidence.nodes:
         if node.guard_was_lost:
             what = f"the guard of node {node.node} ended ({_exit(node.guard_exit)}){_taken_along(evidence, node)}."
@@ -151,6 +155,7 @@ def _taken_along(evidence: AttemptEvidence, node: NodeReport) -> str:
 
 
 def _unfinished_of(evidence: AttemptEvidence, node: int) -> Sequence[int]:
+    # Taken when the loss was seen: beyond a cut link ranks end later, and their markers would hide who was lost.
     return evidence.lost_with.get(node) or unfinished_ranks(evidence.markers, node)
 
 
@@ -188,6 +193,7 @@ def _never_came_up(evidence: AttemptEvidence) -> AttemptOutcome:
 
 def _from_marker(marker: RankMarker) -> AttemptOutcome:
     own = marker.failure
+    # An echo may help again once the peer is back, whatever class of error carried it.
     retryable = own.retryable or own.cause == ECHO
     cause = own.cause or "training"
     failure = replace(own, cause=cause, rank=marker.rank, node=marker.node, log=marker.log, retryable=retryable)

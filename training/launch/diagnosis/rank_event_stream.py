@@ -42,6 +42,7 @@ def last_events(spool: Path) -> list[Event]:
     with contextlib.suppress(OSError), open_regular(spool) as stream:
         size_bytes = stream.seek(0, 2)
         stream.seek(max(0, size_bytes - TAIL_BYTES))
+        # The first line is most likely cut in the middle.
         lines = stream.read().splitlines()[size_bytes > TAIL_BYTES :]
     events = []
     for line in lines:

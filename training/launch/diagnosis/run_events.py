@@ -74,6 +74,7 @@ class RunEvents:
 
     def _of_records(self, gangs: Mapping[Path, str]) -> Iterator[RunEvent]:
         for path, gang in gangs.items():
+            # Records of attempts carry their owner's flow run, and with it the place of that owner's ledger.
             for event in _news(self._records.setdefault(path, SpoolTail(path))):
                 if "scope" in event and event["event"] in OF_RECORDS:
                     spool = self._ledgers / str(event["scope"]) / "flow.jsonl"
@@ -97,6 +98,7 @@ class _OwnerSpool:
 
     def read(self, run_dir: Path) -> Iterator[RunEvent]:
         for event in _news(self._tail):
+            # A flow copies the events of its jobs; read in both places, each would appear twice.
             if "attempt" not in event or ("job" in event) != self._is_jobs:
                 continue
             self._folder = Path(event.get("folder", self._folder))
@@ -116,6 +118,7 @@ class _AttemptEvents:
     def read(self, ranks: Sequence[int]) -> list[Iterable[RunEvent]]:
         """What has come since the last call, of a ledger each; of the markers beside them."""
         nodes = sorted(self._files.folder.glob("ledger/node-*.jsonl"))
+        # Unless ranks are named, the markers of all: they are small, where ledgers are not.
         markers = self._files.read_markers(ranks or None)
         return [
             *(self._of_node(spool, ranks) for spool in nodes),

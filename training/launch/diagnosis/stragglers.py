@@ -1,4 +1,4 @@
-"""Which rank the others wait for, and in which part of the step: told from what all ranks wrote down of their steps.
+"""Which rank the others wait for, and in which part of the step: derived from what all ranks wrote down of their steps.
 
 Ranks meet in every step, so all their steps take equally long. The slow one works longest and waits least, by as much
 as the others wait for it: two clocks that must agree. Single steps are noise on a machine that others use, so medians
@@ -82,14 +82,18 @@ def find_straggler(steps: Steps, *, min_score: float, num_stages: int = 1) -> St
 
 
 def _find_among(ranks: Sequence[int], steps: Steps, min_score: float) -> Straggler | None:
+    # Medians: one step that another process disturbed says nothing of the rank.
     works_s = {rank: statistics.median(_work_s(step[rank]) for step in steps) for rank in ranks}
     slow = max(ranks, key=lambda rank: works_s[rank])
     others = [rank for rank in ranks if rank != slow]
     behind_s = _ahead_of(slow, others, steps, _work_s)
     excess_s = statistics.median(behind_s)
     step_s = statistics.median(_work_s(step[slow]) + _wait_s(step[slow]) for step in steps)
+    # A second, independent clock: whoever is slow by its own timing must also be the one that waits least.
     waits_less_s = -statistics.median(_ahead_of(slow, others, steps, _wait_s))
+    # The standard error of a median of normal noise; the floor keeps identical times from dividing by zero.
     score = excess_s / max(MEDIAN_SIGMA * SIGMA * _deviation(behind_s) / len(steps) ** 0.5, 1e-9)
+    # With few others their spread is chance, so it is asked of four ranks and more.
     spread_s = SIGMA * _deviation([works_s[rank] for rank in others]) if len(others) >= OTHERS_WITH_SPREAD else 0.0
     is_found = (
         excess_s >= MIN_SHARE * step_s
@@ -131,7 +135,7 @@ def _deviation(values: Sequence[float]) -> float:
 
 
 class StragglerDetector:
-    """Told of all ranks' steps as they come; says once of a rank and part of one attempt that it is slow."""
+    """Receives all ranks' steps as they come; reports once of a rank and part of one attempt that it is slow."""
 
     def __init__(self, world_size: int) -> None:
         self._world_size, self._num_stages = world_size, 1
@@ -151,15 +155,17 @@ class StragglerDetector:
             return None
         step = self._pending.setdefault(int(event["step"]), {})
         step[rank] = {part: float(str(seconds)) for part, seconds in parts.items()}
+        # A step is compared only once all ranks have written it, for their ledgers are read at different moments.
         if len(step) < self._world_size:
             if len(self._pending) > LONG:
                 # Of a rank whose words cannot be read here.
                 del self._pending[min(self._pending)]
             return None
-        # Steps before it that a rank has not told of, it never will.
+        # Steps before it that a rank has not reported, it never will.
         self._pending = {number: ranks for number, ranks in self._pending.items() if number > int(event["step"])}
         self._steps.append(step)
         self._num_steps += 1
+        # Not at each step: windows that overlap almost wholly are one observation, taken many times.
         found = self._look() if self._num_steps % SHORT == 0 else None
         if found is None or (found.rank, found.part) in self._reported:
             return None
@@ -169,6 +175,7 @@ class StragglerDetector:
     def _look(self) -> Straggler | None:
         steps = list(self._steps)
         found = find_straggler(steps[-SHORT:], min_score=SHORT_SCORE, num_stages=self._num_stages)
+        # Twice in a row for the same rank: with so few steps chance alone would name someone now and then.
         suspect, self._suspect = self._suspect, None if found is None else found.rank
         if found is not None and found.rank == suspect:
             return found

@@ -62,13 +62,16 @@ def measure(address: str, port: int, key: str) -> NetworkLink:
             started = time.perf_counter()
             connection.sendall(PING)
             _exactly(connection, 1)
+            # The clock of one end alone; clocks of two hosts differ by more than a trip takes.
             trips.append(time.perf_counter() - started)
         connection.sendall(DATA)
         part, sent, started = bytes(BUFFER_BYTES), 0, time.perf_counter()
         while sent < MAX_MESSAGE_BYTES and time.perf_counter() - started < MAX_DURATION_S:
             sent += connection.send(part)
+        # The end of the stream tells the receiver that the count is due, and the answer that all has arrived.
         connection.shutdown(socket.SHUT_WR)
         (received,) = _COUNT.unpack(_exactly(connection, _COUNT.size))
+        # Time runs until the receiver's count has come: `send` returns as soon as the kernel has the bytes.
         return NetworkLink(statistics.median(trips) / 2, received / (time.perf_counter() - started))
 
 
@@ -95,6 +98,7 @@ def main(key_file: str, own_address: str, own_port: str, peer_address: str, peer
         listener = Listener(own_address, int(own_port), key, serve)
         listener.start()
         link = measure(peer_address, int(peer_port), key)
+        # The neighbour that measures this host may still be at it; closing now would look like a broken link.
         was_asked.wait(PATIENCE_S)
         listener.close()
         print(json.dumps(link._asdict()))

@@ -1,4 +1,4 @@
-"""Which hosts an attempt has: those that answer and are fit, without those that are left out if the others will do."""
+"""Which hosts an attempt has: those that answer and are fit, without excluded ones where the others suffice."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class Membership:
 
     def probe_hosts(self, number: int) -> tuple[HostProbe, AttemptOutcome | None]:
         """Hosts for an attempt, and what speaks against it; without those that are left out, if the others will do."""
+        # First without excluded machines; with them only where the rest would not do, for slow is better than none.
         for without in dict.fromkeys((self._records.excluded(), frozenset[str]())):
             with self._ledger.span("attempt.muster"):
                 found = self._launcher.probe_hosts(self._gang, without)
@@ -56,6 +57,7 @@ class Membership:
         if self._spec.stragglers != "exclude" or machine in excluded:
             return False
         there = (*found.members, *found.spare_hosts)
+        # Even if nothing else changed, a step must become shorter by this factor, or a restart costs more than it wins.
         if (slow.step_s - slow.excess_s) * MIN_GAIN < slow.step_s:
             taken = {host.machine for host in (*there, *found.unreachable)} | excluded
             self.is_rescheduled = self._launcher.has_capacity_beside(self._gang, taken)
@@ -63,11 +65,13 @@ class Membership:
                 return True
         nodes = self._gang.max_nodes(len(found.members))
         left = self._gang.max_nodes(sum(host.machine != machine for host in there))
+        # Fewer nodes share the same global batch, so the others' work grows by the ratio of nodes.
         step_s = (slow.step_s - slow.excess_s) * nodes / max(left, 1)
         return left >= self._min_nodes and step_s * MIN_GAIN < slow.step_s
 
     def _refused(self, found: HostProbe) -> AttemptOutcome | None:
         """What preflight has against these hosts; those that it let through are not looked at again."""
+        # A host that passed once is not measured again: the preflight takes seconds of every attempt.
         if found.members and {member.name for member in found.members} <= self._looked_at:
             return None
         with self._ledger.span("attempt.preflight"):

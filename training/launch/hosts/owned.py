@@ -3,7 +3,7 @@
     owner ──lifeline──► transport's client (none on this machine) ──► guard ──► agent ──► ranks
 
 A guard learns what to do, and its ranks' environment, by the first line down its lifeline, so that nothing of either
-is seen in a list of processes or a file. On another host it also hears a beat there every second: a lifeline does not
+appears in a list of processes or a file. On another host it also gets a beat every second: a lifeline does not
 end when a link is cut or the owner is halted.
 """
 
@@ -144,9 +144,11 @@ class OwnedLauncher:
             attempt=attempt.number,
         )
         handle.save(gang.run_dir)
+        # Written down before the first process: whoever comes after a crash here knows what to sweep.
         for host, command in zip(self._hosts, self.render(gang, attempt), strict=True):
             self._guards.append(self._start_guard(host, command, attempt))
         if not self._transport.is_local:
+            # A guard on another host has no pidfd of the owner, and a cut link does not end its lifeline.
             self._beats = _Beats(self._guards)
         return handle
 
@@ -178,9 +180,11 @@ class OwnedLauncher:
                 start_new_session=True,
             )
         assert guard.stdin is not None
+        # A guard that died at once is reported by the next poll, with its exit status.
         with contextlib.suppress(BrokenPipeError):
             guard.stdin.write(NodeOrder(plan=plan, environment=command.environment).to_line())
             guard.stdin.flush()
+        # A guard whose pipe is full must not block the thread that sends beats to all others.
         os.set_blocking(guard.stdin.fileno(), False)
         return guard
 
@@ -211,10 +215,13 @@ class OwnedLauncher:
         unfinished = [report.place for report in self.poll(handle, wait_s=0) if not report.has_ended_completely]
         for guard in self._guards:
             if guard.poll() is None:
+                # Its lifeline may be held up by a link: killing the client closes it.
                 guard.kill()
+        # By token, not by pid: what a guard lost track of, such as a rank's own daemon, still carries it.
         sweep(TOKEN, handle.token, patience_s=SWEEP_S)
         for guard in self._guards:
             guard.wait()
+            # Only after they have ended: closing earlier would tell living guards that their owner is gone.
             if guard.stdin is not None:
                 with contextlib.suppress(OSError):
                     guard.stdin.close()
@@ -253,7 +260,7 @@ class OwnedLauncher:
 
 
 class _Beats:
-    """Keeps telling guards that their owner lives, whatever its main thread is busy with."""
+    """Keeps sending guards their owner's beat, whatever its main thread is busy with."""
 
     def __init__(self, guards: Sequence[subprocess.Popen[bytes]]) -> None:
         self._guards, self._is_over = guards, threading.Event()
@@ -261,6 +268,7 @@ class _Beats:
         self._thread.start()
 
     def _beat(self) -> None:
+        # A thread of its own: the supervisor may be busy for minutes in a file system or a preflight.
         while not self._is_over.wait(BEAT_S):
             for guard in self._guards:
                 _write(guard, Command.BEAT.value)

@@ -59,6 +59,7 @@ def require_no_fault(faults: Sequence[str]) -> None:
 
 def _of_host(spec: PreflightSpec, here: HostFacts, seen: ObservedHost) -> list[str]:
     facts, faults = seen.facts, []
+    # Weights and digests depend on these versions; two hosts that differ would train two models in one gang.
     for name, wanted in here.versions.items():
         if (found := facts.versions.get(name, "none")) != wanted:
             faults.append(f"{name} is {found} there and {wanted} where the run is launched")
@@ -81,10 +82,12 @@ def _of_host(spec: PreflightSpec, here: HostFacts, seen: ObservedHost) -> list[s
 
 def _unlike(seen: Sequence[ObservedHost], ranks_per_node: int) -> list[str]:
     """A host with a GPU for each rank trains on them, any other on processors; both would wait for ever."""
+    # A host whose driver fails is reported for that already; its count of GPUs means nothing.
     working = [each for each in seen if not each.facts.gpu_problem]
     enough = [each.facts.num_gpus >= ranks_per_node for each in working]
     if len(set(enough)) < 2:
         return []
+    # Whatever most hosts have is taken for intended.
     usual = enough.count(True) >= enough.count(False)
     rest = working[enough.index(usual)]
     return [

@@ -102,6 +102,7 @@ def run_on_all(
     deadline_s = time.monotonic() + within_s
     started: list[tuple[Host, subprocess.Popen[str]]] = []
     answers: dict[Host, CommandResult] = {}
+    # Started on all before any is read: the whole takes as long as the slowest host, not as their sum.
     try:
         for host in hosts:
             command = module_command(transport, host, module, *arguments[host])
@@ -111,7 +112,7 @@ def run_on_all(
             started.append((host, process))
         for host, process in started:
             try:
-                # Who has answered is heard, however long another took.
+                # Who has answered is read, however long another took.
                 least_s = 0.0 if process.poll() is None else 1.0
                 out, err = process.communicate(timeout=max(least_s, deadline_s - time.monotonic()))
             except subprocess.TimeoutExpired:
@@ -126,6 +127,7 @@ def run_on_all(
         for _, process in started:
             if process.poll() is None:
                 process.kill()
+            # Reads what is left and reaps; otherwise each slow host would leave a zombie and two open pipes.
             process.communicate()
     return answers
 
@@ -139,8 +141,10 @@ def probe_hosts(
         within_s: how long a host may take.
         without: machines that are not asked.
     """
+    # On this machine alone all nodes stand on one host, which cannot be excluded.
     hosts = [host for host in transport.hosts(nodes) if transport.is_local or host.machine not in without]
     if transport.is_local:
+        # All local nodes meet at one address, so a single port is drawn and shared.
         port, request_unix_s = free_port(), time.time()
         here = [Member(name=host.name, address=host.address, interface="lo", port=port) for host in hosts[:nodes]]
         return HostProbe(
@@ -161,6 +165,7 @@ def probe_hosts(
     for host in hosts:
         answer = answers[host]
         try:
+            # Only the last line: a login shell or a site's profile may print before it.
             found = {} if answer.problem else json.loads(answer.stdout.splitlines()[-1])
             problem = answer.problem or found.get("problem", "")
         except (ValueError, IndexError):
@@ -199,6 +204,7 @@ class _ReachedAddress:
 
 def _reached_at() -> str:
     """The address by which sshd was reached; else what this machine's name stands for."""
+    # `SSH_CONNECTION` names the address that the owner really reached; a host's own name may map to loopback.
     words = os.environ.get("SSH_CONNECTION", "").split()
     return words[2] if len(words) == 4 else socket.gethostname()
 
@@ -215,6 +221,7 @@ def _interface_of(address: str) -> str:
         for name in names:
             request = struct.pack("256s", name.encode())
             with contextlib.suppress(OSError):
+                # Bytes 20 to 24 of `struct ifreq` hold the IPv4 address.
                 if socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24]) == address:
                     return name
     with contextlib.suppress(OSError):

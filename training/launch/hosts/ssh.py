@@ -34,6 +34,7 @@ class Ssh:
         return tuple(Host(name=host.host, address=host.address) for host in self._spec.hosts)
 
     def command(self, host: Host, argv: Sequence[str]) -> tuple[str, ...]:
+        # A user's options come after these defaults and override them; what ownership rests on comes after theirs.
         options = {
             "ConnectTimeout": str(self._spec.connect_timeout_s),
             "ServerAliveInterval": str(ALIVE_EVERY_S),
@@ -50,4 +51,5 @@ class Ssh:
             "ForwardX11": "no",
         }
         given = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+        # `-T`: a terminal would merge stdout and stderr, and echo the order. `--`: a host name may begin with a dash.
         return ("ssh", "-T", *given, "--", host.name, shlex.join(argv))

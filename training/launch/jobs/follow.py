@@ -77,6 +77,7 @@ def follow_all(
         RunStopped: one was stopped, and so are all.
         EnvironmentProblem, HeadwayError: as `follow`, of any that is not bearable; the others' jobs are left alone.
     """
+    # All locks are taken before anything is queued: a second flow must not find half of the runs free.
     with contextlib.ExitStack() as owned:
         followers = []
         for gang, poll in watched:
@@ -89,12 +90,14 @@ def follow_all(
 
 
 def _queue_as_array(scheduler: ArrayScheduler, followers: Sequence[Follower], ledger: Ledger, at_once: int) -> None:
+    # Runs that have a job already keep it; only the others are queued together.
     new = [follower for follower in followers if not follower.is_there()]
     if len(new) < 2:
         return  # one alone is queued as any run is
     keys = scheduler.array_keys([follower.run_dir for follower in new])
     orders = [follower.write_order(key) for follower, key in zip(new, keys, strict=True)]
     with ledger.span("launch.submit"):
+        # Keys are written down first: if this flow dies after the submission, the next finds the array by them.
         handles = scheduler.submit_array(orders, at_once)
     for follower, handle in zip(new, handles, strict=True):
         follower.is_queued_as(handle)
@@ -126,6 +129,7 @@ class _Together:
         try:
             if array is not None:
                 _queue_as_array(array, self._followers, self._ledger, self._at_once)
+                # The bound is given to the scheduler once; a second bound here would leave elements unwatched.
                 self._at_once = len(self._followers)  # the array keeps the bound
             while self._waiting or self._going:
                 while self._waiting and len(self._going) < self._at_once:
@@ -135,10 +139,12 @@ class _Together:
                     self._turn(number)
                 if self._going:
                     time.sleep(POLL_S)
+        # A failure of one run leaves the others' jobs alone: the next flow finds them. A stop is meant for all.
         except Exception as failure:
             if self._is_reporting or isinstance(failure, RunStopped):
                 self._stop_in_order()
             raise
+        # Ctrl-C and SIGTERM are wishes to stop; a lost worker is not, and its jobs are to outlive it.
         except BaseException as interrupt:
             if not self._worker_is_lost and not getattr(interrupt, "keeps_detached_runs", False):
                 self._stop_in_order()
@@ -161,11 +167,12 @@ class _Together:
             error = None
         except Exception as failure:
             if not isinstance(failure, HeadwayError) or not self._tolerable(failure):
-                # What has ended is not stopped; what was interrupted is.
+                # What has ended need not be stopped; what is suspended must be.
                 del self._going[number]
                 raise
             error = failure
         del self._going[number]
+        # While the caller handles an end, its errors are its own and stop the others; a run's errors do not.
         self._is_reporting = True
         self._ended(number, error)
         self._is_reporting = False

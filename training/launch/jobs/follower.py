@@ -69,6 +69,7 @@ class Follower:
 
     def is_there(self) -> bool:
         """Whether the run has a job already, or had one that came to its end."""
+        # Before anything slow: the job may have been without a watcher for almost a whole lease.
         self._lease.renew()
         self._known = run_to_completion(self._reattach())
         return self._known is not None
@@ -81,6 +82,7 @@ class Follower:
     def _one_job(self) -> Steps[bool]:
         """Whether the run is done; if not, another job may go on with it."""
         self._lease.renew()
+        # Another flow may have queued it, or this one before it was killed; a second job would train the same run.
         handle, self._known = self._known or (yield from self._reattach()), None
         if handle is None:
             handle = self._submit()
@@ -90,6 +92,7 @@ class Follower:
         self._poll()
         if outcome is None:
             return False
+        # Read by this flow, so a later retrain does not meet the same failure again.
         outcome.acknowledge(self._files)
         if outcome.state in ("stopped", "failed"):
             raise outcome.to_error(handle.log)
@@ -104,6 +107,7 @@ class Follower:
             yield
             key, job = yield from self._find(known)
         if job is None:
+            # A job that ended well while nobody watched is as good as one that ends now; a failed one is queued anew.
             if known is None or (left := JobOutcome.load(self._files, known.order)) is None or left.state != "done":
                 return None
             return known
@@ -146,11 +150,13 @@ class Follower:
         self._raise_if_stopped()
         without = self._records.excluded() if self._spec.stragglers == "exclude" else ()
         order = JobRequest.of(secrets.token_hex(16), self._spec, self._gang, self._scope, without)
+        # An old outcome would end the new job's watch at once, and an old stop request the job itself.
         self._files.outcome.unlink(missing_ok=True)
         clear_stop(self._gang.run_dir)
         self._attempts_before = len(self._records.all())
         order.save(self._files)
         if key:
+            # An array's elements have keys of their own, which a later flow could not derive from this run alone.
             JobHandle(launcher=self._scheduler.name, job="", key=key, order=order.order, log="").save(self._files)
         return order
 
@@ -170,6 +176,7 @@ class Follower:
         """
         queried_s, heard_s, ended_s = -QUERY_S, time.monotonic(), 0.0
         report = JobReport(state=JobState.UNKNOWN)
+        # The outcome file is read first in each round: it is exact, where the scheduler's state lags behind.
         while (outcome := JobOutcome.load(self._files, handle.order)) is None:
             self._lease.renew()
             self._relay(handle)
@@ -178,6 +185,7 @@ class Follower:
             if now_s - queried_s >= QUERY_S:
                 queried_s, report = now_s, self._scheduler.poll(handle)
                 self._report(handle, report)
+                # Only an answer counts as a sign; a scheduler that is silent says nothing of its job.
                 heard_s = heard_s if report.state is JobState.UNKNOWN else now_s
                 if report.state is JobState.PENDING:
                     self._take_out_of_the_queue_if_stopped(handle)
@@ -185,6 +193,7 @@ class Follower:
                 raise _unreachable(handle, report)
             if report.state.has_ended:
                 ended_s = ended_s or now_s
+                # A network file system may show the outcome some seconds after the job has ended.
                 if now_s - ended_s > OUTCOME_LATE_S:
                     self._raise_if_for_good(handle, report)
                     return None
@@ -193,6 +202,7 @@ class Follower:
 
     def _raise_if_for_good(self, handle: JobHandle, report: JobReport) -> None:
         """Where a job's supervisor could say nothing, its state does; returns where another job may go on."""
+        # Somebody cancelled it by hand; the supervisor had no time to write an outcome.
         if report.state is JobState.CANCELLED:
             self._ledger.event("run.stopped", reason="requested", message=f"job {handle.job} was cancelled")
             raise _stopped(self._gang, f"job {handle.job} was cancelled in {self._scheduler.name}.")
@@ -200,6 +210,7 @@ class Follower:
             # The attempt that lost its owner counts: the next supervisor gives up where the budget is spent.
             return
         self._failed_jobs += 1
+        # Preempted before its first attempt, again and again: without this bound it would be queued for ever.
         if report.state is JobState.PREEMPTED and self._failed_jobs < self._spec.max_cycles_without_progress:
             return
         words = self._scheduler.log_tail(handle, LOG_LINES)
@@ -236,7 +247,9 @@ class Follower:
             raise _stopped(self._gang, f"{due.why}: job {handle.job} was taken out of the queue.", due)
 
     def _is_out_of_the_queue(self, handle: JobHandle, since_s: float) -> bool:
-        """Takes out a job that waits there; False where it has begun, however it was last seen before that moment."""
+        """Takes out a job that waits there; False where it has started, however it was last seen before that moment."""
+        # Asked again now: between the last look and the cancellation it may have started,
+        # and would lose its checkpoint.
         state = self._scheduler.poll(handle, since_s=since_s).state
         if state is JobState.PENDING:
             self._scheduler.cancel(handle)
@@ -249,7 +262,7 @@ class Follower:
                 self._ledger.event("job.stop", message=f"job {handle.job} is asked to keep a checkpoint and end")
                 yield from self._stop(handle)
         except (EnvironmentProblem, OSError) as problem:
-            # What interrupted the flow is what is told; the lease ends the job.
+            # What interrupted the flow is what is reported; the lease ends the job.
             self._ledger.event("job.unknown", message=str(problem))
 
     def _living(self) -> JobHandle | None:
@@ -295,6 +308,7 @@ class Follower:
                 if time.monotonic() > deadline_s:
                     raise
                 self._ledger.event("job.unknown", message=str(problem))
+            # In pauses of the loop: meanwhile the same thread watches other runs.
             for _ in range(round(QUERY_S / POLL_S)):
                 yield
 

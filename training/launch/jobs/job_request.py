@@ -6,7 +6,7 @@
     job.json                   the job, for a later flow to find
     lease.json                 renewed by the flow that watches
     start.json                 which start of the job is the newest
-    outcome.json               how the order ended, or that a flow has taken it to heart
+    outcome.json               how the order ended, or that a flow has acknowledged it
     job-<id>.log               what the job's own process wrote
     job-<id>-<restarts>.jsonl  the supervisor's ledger
     pods/                      where the pods of a job can be reached; see `pods`
@@ -59,7 +59,7 @@ class JobRequest(Frozen):
     """What a job is to run. It holds no secret: what ranks need comes by the job's own environment."""
 
     order: str
-    """Made up anew for every submission, so that no outcome is taken for another's."""
+    """Drawn for every submission, so that no outcome is taken for another's."""
     spec: LaunchSpec
     gang: dict[str, Any]
     budget_scope: str
@@ -73,6 +73,7 @@ class JobRequest(Frozen):
         )
 
     def to_gang(self) -> Gang:
+        # JSON has neither tuples, sets nor paths.
         fields = self.gang | {name: tuple(self.gang[name]) for name in ("arguments", "import_path")}
         possible = fields["possible_nodes"]
         stored = {
@@ -116,8 +117,8 @@ class JobOutcome(Frozen):
 
     order: str
     state: EndState | Literal["preempted"]
-    """`preempted`: another job is to go on from the checkpoint that it kept. It was told to make room, and could not be
-    queued again by itself; or it goes on without a slow machine."""
+    """`preempted`: another job is to resume from the checkpoint that it kept. It was asked to make room, and could not
+    be queued again by itself; or it continues without a slow machine."""
     job: str = ""
     failure: Failure = NO_FAILURE
     """What its supervisor raised."""
@@ -132,8 +133,9 @@ class JobOutcome(Frozen):
 
     @classmethod
     def load(cls, files: DetachedFiles, order: str) -> Self | None:
-        """None while there is none, or another order's, or one that was taken to heart."""
+        """None while there is none, or another order's, or one that was acknowledged."""
         value = read_json(files.outcome)
+        # An outcome of an earlier order may lie there still; its order's name tells them apart.
         is_news = value is not None and value.get("order") == order and not value.get(_ACKNOWLEDGED)
         return cls.model_validate(value) if is_news else None
 
@@ -147,7 +149,7 @@ class JobOutcome(Frozen):
         return value is not None and value.get("order") == order and bool(value.get(_ACKNOWLEDGED))
 
     def to_error(self, where: str) -> HeadwayError:
-        """What the supervisor raised; a defect of its own is told as one."""
+        """What the supervisor raised; a defect of its own is reported as one."""
         return self.failure.to_error() or HeadwayError(
             f"the supervisor in the job failed: {self.failure.what or 'without a word'}", where=where
         )

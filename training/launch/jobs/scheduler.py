@@ -15,7 +15,7 @@ from headway.training.launch.jobs.job_request import JobHandle, JobRequest
 
 
 class SchedulerSilent(EnvironmentProblem):
-    """It cannot be reached, for now; what was asked of it may have been heard all the same."""
+    """It cannot be reached, for now; what was asked of it may have been received all the same."""
 
 
 class JobState(Enum):
@@ -44,11 +44,12 @@ class JobReport:
     reason: str = ""
     """In the scheduler's words."""
     restarts: int = 0
-    """How often the scheduler started it anew."""
+    """How often the scheduler started it again."""
 
 
 def run_key(run_dir: Path) -> str:
     """The same for whoever asks; another for a run of the same name in another workspace."""
+    # By the resolved path: two workspaces may hold runs of one name, since a run's name is a digest of its inputs.
     place = sha256_bytes(str(run_dir.resolve()).encode())[:12]
     return f"headway-{run_dir.name[:16]}-{place}"
 

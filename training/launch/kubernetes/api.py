@@ -33,6 +33,7 @@ class KubernetesApi:
 
     def __init__(self, context: str | None) -> None:
         try:
+            # An extra that most machines lack; imported at the top it would break every launcher.
             from kubernetes import client, config
         except ImportError as error:
             raise EnvironmentProblem(
@@ -43,6 +44,7 @@ class KubernetesApi:
         configuration = client.Configuration()
         try:
             given = os.environ.get("KUBECONFIG", "")
+            # As `kubectl` chooses: a configuration that is named or lies at home comes before the pod's own account.
             if given or context or Path("~/.kube/config").expanduser().exists():
                 config.load_kube_config(config_file=given or None, context=context, client_configuration=configuration)
             else:
@@ -64,17 +66,20 @@ class KubernetesApi:
 
     def create(self, item: Manifest, *, dry_run: bool = False) -> bool:
         """Whether it was; False where an object of that name is there already."""
+        # Strict: the server would otherwise drop a field that it does not know, and a misspelt limit would not hold.
         options: dict[str, Any] = {"field_validation": "Strict", "_request_timeout": _TIMEOUT}
         options |= {"dry_run": "All"} if dry_run else {}
         namespace = item["metadata"]["namespace"]
         try:
             with _asking(f"create {item['kind']} {item['metadata']['name']}"):
+                # The generic API has no path for kinds without a group, such as a Service.
                 if item["kind"] == "Service":
                     self._core.create_namespaced_service(namespace, item, **options)
                 else:
                     path = (*_path(item["apiVersion"]), namespace, _PLURALS[item["kind"]])
                     self._objects.create_namespaced_custom_object(*path, item, **options)
         except _Refused as refused:
+            # Two flows may create the same job at once; the name is the lock, and who loses finds the other's.
             if refused.reason == "AlreadyExists":
                 return False
             raise
@@ -94,6 +99,7 @@ class KubernetesApi:
     def delete(self, item: Manifest) -> None:
         """With all that belongs to it: it is there until that is gone. What is not there is gone."""
         try:
+            # Foreground: the object stays until its pods are gone, so no later job meets them.
             with _asking(f"delete {item['kind']} {item['metadata']['name']}"):
                 self._objects.delete_namespaced_custom_object(
                     *_place(item), propagation_policy="Foreground", _request_timeout=_TIMEOUT
@@ -118,6 +124,7 @@ class KubernetesApi:
             return [line for line in message.data.decode(errors="replace").splitlines() if line.strip()]
 
     def may(self, namespace: str, verb: str, group: str, resource: str) -> bool:
+        # The API wants the subresource in a field of its own.
         name, _, below = resource.partition("/")
         asked = {"namespace": namespace, "verb": verb, "group": group, "resource": name, "subresource": below}
         review = {
@@ -151,6 +158,7 @@ def _asking(what: str) -> Iterator[None]:
         refused = _Refused(f"Kubernetes refused to {what}: {words}", where="Kubernetes", advice=_advice(error.status))
         refused.reason = reason
         raise refused from error
+    # Lost on the way, so it may have been carried out all the same; the caller looks before it tries again.
     except (urllib3.exceptions.HTTPError, OSError) as error:
         raise SchedulerSilent(f"Kubernetes cannot be reached to {what}: {error}", where="Kubernetes") from error
 
@@ -158,6 +166,7 @@ def _asking(what: str) -> Iterator[None]:
 def _message(status: int, body: Any) -> tuple[str, str]:
     """The reason, and the words, of a refusal; a gateway's page, or what knows no such path, has none."""
     text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
+    # A proxy answers with a page of HTML, which must not end the flow with an error of the JSON parser.
     with contextlib.suppress(ValueError, AttributeError):
         answer = json.loads(text)
         return str(answer.get("reason", "")), str(answer.get("message", ""))[:500]

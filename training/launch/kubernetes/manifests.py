@@ -61,6 +61,7 @@ def manifests(
         "kind": "Service",
         "metadata": _metadata(request),
         # Names, forward and reverse, for process groups, which ask for their own.
+        # Addresses are published before pods are ready: ranks look each other up while they start.
         "spec": {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {KEY_LABEL: key}},
     }
     return [_indexed_job(request), service, policy]
@@ -100,8 +101,10 @@ def _indexed_job(request: _ManifestRequest) -> Manifest:
         "metadata": _labelled(request),
         "spec": {
             **_placement(request),
+            # Started again in place, it would have no place in the gang; the job makes a new pod.
             "restartPolicy": "Never",
             "subdomain": request.key,
+            # Otherwise each service of the namespace adds variables to every pod.
             "enableServiceLinks": False,
             # Pods ask nothing of Kubernetes.
             **({} if kubernetes.service_account else {"automountServiceAccountToken": False}),
@@ -124,6 +127,7 @@ def _indexed_job(request: _ManifestRequest) -> Manifest:
     }
     job_spec = {
         "completionMode": "Indexed",
+        # All at once: a gang waits for its last pod.
         "completions": nodes,
         "parallelism": nodes,
         **job_policies(request.spec.max_attempts),
@@ -141,6 +145,7 @@ def _indexed_job(request: _ManifestRequest) -> Manifest:
 
 def _network_policy(request: _ManifestRequest) -> Manifest:
     """Only the run's own pods reach each other's ports; the flow needs none."""
+    # A policy that selects the run's pods and admits them alone; egress stays open for storage and name service.
     pods = {"podSelector": {"matchLabels": {KEY_LABEL: request.key}}}
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -154,12 +159,16 @@ def job_policies(max_attempts: int) -> Manifest:
     """What ends a job: no eviction, no pod that was told to go, and otherwise nothing before the run's own budget."""
     exit_codes = {"containerName": CONTAINER, "operator": "In", "values": [EXIT_LEAVING]}
     return {
+        # Per index, so that the loss of one host does not count against the others.
         "backoffLimitPerIndex": max_attempts,
         "maxFailedIndexes": 0,
+        # Replaced only once the old pod has ended: two pods of one index would both claim its place.
         "podReplacementPolicy": "Failed",
         "podFailurePolicy": {
             "rules": [
+                # An eviction or a drained node is nobody's failure, and must not spend the job's own limit.
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                # The status by which our pod says that it was asked to go.
                 {"action": "Ignore", "onExitCodes": exit_codes},
             ]
         },
@@ -209,6 +218,7 @@ def _placement(request: _ManifestRequest) -> Manifest:
     kubernetes = request.kubernetes
     security = {**POD_SECURITY, "runAsUser": kubernetes.run_as_user, "fsGroup": kubernetes.fs_group}
     return {
+        # Kubernetes kills after it, so it has to hold the ranks' whole grace and what the guards add.
         "terminationGracePeriodSeconds": grace_s(request.spec),
         **_unless_empty(
             serviceAccountName=kubernetes.service_account,
@@ -238,12 +248,14 @@ def _affinity(without: Collection[str]) -> Manifest:
     """
     # What was left out under another launcher may be no name of Kubernetes', which would refuse the job.
     nodes = [name for name in sorted(without) if _NODE_NAME.fullmatch(name)]
+    # One term each: `matchFields` takes a single name, and terms of a preference are all counted.
     apart = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in nodes]
     wish = {"weight": 100, "preference": {"matchFields": apart}}
     return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [wish]}} if apart else {}
 
 
 def _volumes(kubernetes: KubernetesSpec) -> list[Manifest]:
+    # A claim may be mounted at several paths, but a pod names it once.
     claims = dict.fromkeys(volume.claim for volume in kubernetes.volumes)
     found: list[Manifest] = [
         {"name": f"volume-{number}", "persistentVolumeClaim": {"claimName": claim}}
@@ -266,6 +278,7 @@ def _mounts(kubernetes: KubernetesSpec) -> list[Manifest]:
         for volume in kubernetes.volumes
     ]
     if kubernetes.shared_memory:
+        # The runtime's own is 64 MB, and NCCL, among others, keeps its buffers there.
         found.append({"name": "shared-memory", "mountPath": "/dev/shm"})
     return found
 
@@ -273,6 +286,7 @@ def _mounts(kubernetes: KubernetesSpec) -> list[Manifest]:
 def _environment(request: _ManifestRequest) -> list[Manifest]:
     kubernetes, job = request.kubernetes, job_name(request.key, request.order)
     given = {"PYTHONSAFEPATH": "1", "PYTHONUNBUFFERED": "1", **kubernetes.environment, JOB: job}
+    # Known to the pod alone, and only once it is scheduled, so the kubelet fills them in.
     fields = {POD: "metadata.name", POD_ADDRESS: "status.podIP", MACHINE: "spec.nodeName"}
     return [
         *({"name": name, "value": value} for name, value in given.items()),
@@ -292,6 +306,7 @@ def _command(request: _ManifestRequest) -> list[str]:
 
 def _resources(kubernetes: KubernetesSpec) -> Manifest:
     given = dict(kubernetes.resources)
+    # Equal requests and limits: the pod is of class Guaranteed where these are processors and memory, and evicted last.
     return {"requests": given, "limits": dict(given)} if given else {}
 
 
@@ -300,6 +315,7 @@ def _deadline(request: _ManifestRequest) -> Manifest:
     left_s = request.gang.stop.at_unix_s - request.now_unix_s
     if math.isinf(left_s):
         return {}
+    # A job that waits in the queue past the run's end has no time left but its grace, in which it ends in order.
     return {"activeDeadlineSeconds": math.ceil(max(left_s, 0.0)) + grace_s(request.spec)}
 
 
@@ -318,6 +334,7 @@ def _unless_empty(**fields: Any) -> Manifest:
 
 
 def _require_mounted(kubernetes: KubernetesSpec, run_dir: Path) -> None:
+    # Pods write their place there, and the flow reads it: without a shared volume neither finds the other.
     writable = [Path(volume.mount_path) for volume in kubernetes.volumes if not volume.read_only]
     if not any(run_dir.is_relative_to(path) for path in writable):
         raise ConfigError(

@@ -47,6 +47,7 @@ INDEX = "JOB_COMPLETION_INDEX"
 class Pod:
     def __init__(self, run_dir: Path, environ: Mapping[str, str]) -> None:
         self._run_dir, self._files = run_dir, DetachedFiles(run_dir)
+        # A fresh key for each pod: one that was replaced cannot be impersonated by who knew the old key.
         address, key = environ[POD_ADDRESS], secrets.token_hex(32)
         self._listener = Listener(address, 0, key, self._serve)
         self._place = PodPlace(
@@ -67,9 +68,11 @@ class Pod:
     def run(self) -> int:
         """Returns the exit status: 0 where the job's work is done, and no other pod is to come."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
+        # A pod of the same index that was replaced left its place; the supervisor would go on trying to reach it.
         for place in places_of(self._files.pods, self._place.job):
             if place.index == self._place.index:
                 (self._files.pods / f"{place.pod}.json").unlink(missing_ok=True)
+        # The socket listens already, so a supervisor that reads the place at once gets its connection.
         self._place.save(self._files.pods)
         self._listener.start()
         print(f"pod {self._place.pod} of job {self._place.job} at {self._place.address}", flush=True)
@@ -88,8 +91,10 @@ class Pod:
             self._leave()
         if self._supervisor is not None:
             return self._after_supervisor(self._supervisor.poll())
+        # Its guards keep a checkpoint first; leaving earlier would cut them off.
         if self._place.state == "leaving":
             return None if self._num_started else EXIT_LEAVING
+        # Each look lists a folder on shared storage, from every pod.
         if time.monotonic() - self._looked_s < ENDED_POLL_S:
             return None
         self._looked_s = time.monotonic()
@@ -112,15 +117,19 @@ class Pod:
             # Also where it was told to end meanwhile: nothing is left to do for another pod.
             self._place.changed("over").save(self._files.pods)
             return 0
+        # A supervisor that failed while it was asked to end failed for that reason.
         return EXIT_LEAVING if self._is_terminating else _exit_status(status)
 
     def _start_supervisor(self) -> None:
+        # Appended: a job's later start writes to the same file.
         with self._files.log(self._place.job).open("ab") as log:
             self._supervisor = subprocess.Popen(
                 (sys.executable, "-P", "-m", "headway.training.launch.supervise.detached", str(self._run_dir)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                # The whole environment, secrets included: the supervisor hands them to ranks,
+                # and sends none over the network.
                 env={**os.environ, PODS: str(self._files.pods)},
                 start_new_session=True,
             )
@@ -128,11 +137,13 @@ class Pod:
     def _serve(self, channel: Channel, deadline_s: float) -> None:
         """Start one process for whoever has the key; the channel is its stdin, stdout and stderr."""
         argv = json.loads(channel.receive(deadline_s))
+        # State and count under one lock: a process that starts just as the pod leaves would be counted by nobody.
         with self._lock:
             if self._place.state != "here":
                 return
             self._num_started += 1
         try:
+            # The handshake's timeout was for a stranger; a guard may be silent for hours.
             channel.connection.settimeout(None)
             notice_silence(channel.connection)
             _run(argv, channel)
@@ -148,7 +159,10 @@ def _run(argv: list[str], channel: Channel) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=inherited_environment(os.environ),
+        # A group of its own, so that a signal to the pod's main process does not reach
+        # guards before their order to stop.
         start_new_session=True,
+        # Unbuffered: an order has to reach the guard when it comes, not when a buffer is full.
         bufsize=0,
     )
     stdin = threading.Thread(target=_pass_on_stdin, args=(channel, process), daemon=True)
@@ -166,7 +180,9 @@ def _pass_on_stdin(channel: Channel, process: subprocess.Popen[bytes]) -> None:
     """Until the client or the connection ends; a frame that is not the client's is the connection's end."""
     assert process.stdin is not None
     with contextlib.suppress(OSError), process.stdin as stdin:
+        # An empty frame is the end of the client's stdin, and closing ours passes it on.
         while data := channel.receive():
+            # The process may end first; what the client still sends has no reader.
             with contextlib.suppress(BrokenPipeError):
                 stdin.write(data)
 
@@ -182,6 +198,7 @@ def _pass_on_output(process: subprocess.Popen[bytes], channel: Channel) -> None:
                 poll.register(descriptor, select.POLLIN)
             has_ended = False
             while True:
+                # After the process has ended only what is in the pipe is read: a grandchild may hold it open for ever.
                 ready = {descriptor for descriptor, _ in poll.poll(0 if has_ended else None)}
                 has_ended |= ended in ready
                 if output in ready:

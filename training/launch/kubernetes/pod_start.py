@@ -22,7 +22,9 @@ class PodStart:
         self.job = environ[JOB]
         self._pods, self._pod = files.pods, environ[POD]
         last = read_json(files.start) or {}
+        # A pod that replaces the first continues the count, by which ledgers and logs of the starts are told apart.
         self.restarts = int(last["restarts"]) + 1 if last.get("job") == self.job else 0
+        # Pods that left before this start are no news.
         self._known_to_leave = {place.pod for place in self._places() if place.state == "leaving"}
 
     def where(self) -> str:
@@ -32,6 +34,7 @@ class PodStart:
         """The job was told when it was made."""
 
     def state(self) -> StartState:
+        # Kubernetes is asked nothing here: pods have no rights. The signal alone says that the pod is to end.
         return StartState.RUNNING
 
     def is_draining(self) -> bool:

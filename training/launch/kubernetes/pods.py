@@ -67,6 +67,7 @@ class PodPlace:
 
 def read_place(path: Path) -> PodPlace | None:
     value = read_json(path)
+    # A place that another version wrote is nobody's address here.
     if value is None or value.keys() != {field.name for field in fields(PodPlace)}:
         return None
     return PodPlace(**value)
@@ -105,6 +106,7 @@ class Pods:
         now_s = time.monotonic()
         self._since_s = now_s if self._since_s is None else self._since_s
         there = sum(_is_there(place) for place in places_of(self._folder, self._job))
+        # After a while fewer hosts than wanted are enough, so that one that never comes does not hold the others.
         if there < min_nodes or (there < nodes and now_s - self._since_s < self._gather_s):
             return False
         self._since_s = None
@@ -114,6 +116,7 @@ class Pods:
 def _is_there(place: PodPlace) -> bool:
     if place.state != "here":
         return False
+    # A place on disk may be of a pod that is gone; only one that answers with the key counts.
     with contextlib.suppress(OSError):
         connect(place.address, place.port, place.key, within_s=CONNECT_S).connection.close()
         return True
@@ -123,9 +126,11 @@ def _is_there(place: PodPlace) -> bool:
 def notice_silence(connection: socket.socket) -> None:
     """Have the kernel end a connection whose other end has gone without a word."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # The kernel's default notices a dead peer after two hours.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 2)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    # Keepalive does not run while data wait to be acknowledged; this bound covers that case.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(SILENT_S * 1000))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -156,10 +161,12 @@ def _converse(channel: Channel) -> tuple[bytes, int]:
         for descriptor, _ in poll.poll():
             if descriptor == 0:
                 data = os.read(0, PART_BYTES)
+                # The empty frame is sent too: it tells the pod that stdin has ended.
                 channel.send(data)
                 if not data:
                     poll.unregister(0)
                 continue
+            # Read whole, however long it is: half a frame has no tag that could be checked.
             frame = channel.receive()
             kind, part = frame[:1], frame[1:]
             if kind == STATUS:
@@ -176,6 +183,7 @@ def main(path: str, *argv: str) -> int:
     except OSError as error:
         print(f"pod {Path(path).stem}: {error}", file=sys.stderr)
         return LOST
+    # A failed command's words belong to stderr, where `run_on_all` looks for the reason.
     stream = sys.stderr if status else sys.stdout
     stream.buffer.write(out)
     stream.flush()

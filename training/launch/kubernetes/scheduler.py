@@ -51,6 +51,7 @@ class Kubernetes:
         self._api = KubernetesApi(self._spec.context)
 
     def key(self, run_dir: Path) -> str:
+        # Names in Kubernetes are labels of DNS: lower-case letters, digits and dashes.
         return re.sub(r"[^a-z0-9]+", "-", run_key(run_dir).lower())
 
     def render(self, order: JobRequest, now_unix_s: float) -> str:
@@ -67,6 +68,7 @@ class Kubernetes:
         """
         deadline_s = time.monotonic() + self._settle_s
         while (job := self._api.get(self._job(key))) is not None and not self._is_over(job):
+            # One that is being deleted still has the name; only when it is gone can another be created.
             if "deletionTimestamp" not in job["metadata"]:
                 return _name(job)
             self._settle(key, deadline_s)
@@ -76,6 +78,7 @@ class Kubernetes:
         """Or will be in a moment: other pods follow the first."""
         if _end(job) is not None:
             return True
+        # The Job counts as complete only when all pods have ended, seconds after the supervisor's.
         return any(pod["status"].get("phase") == "Succeeded" for pod in self._pods(job) if _is_first(pod))
 
     def submit(self, order: JobRequest) -> JobHandle:
@@ -116,6 +119,7 @@ class Kubernetes:
         Raises:
             EnvironmentProblem: it would refuse one, in its own words, or something that a run needs is not allowed.
         """
+        # A fixed order, for nothing is created: names and owners do not matter.
         for item in manifests(spec, gang, self.key(gang.run_dir), "dry-run", time.time()):
             self._api.create(item, dry_run=True)
         is_train_job = bool(self._spec.training_runtime)
@@ -138,14 +142,17 @@ class Kubernetes:
     def poll(self, handle: JobHandle, *, since_s: float = 0.0) -> JobReport:
         try:
             job = self._api.get(self._job(handle.key))
+            # One name for all jobs of a run: another order under it means that ours was deleted and replaced.
             if job is None or _name(job) != handle.job:
                 return JobReport(state=JobState.CANCELLED, reason="it was deleted")
             return read_job(job, self._pods(job))
+        # No answer says nothing of the job; the caller decides how long it is patient.
         except EnvironmentProblem as problem:
             return JobReport(state=JobState.UNKNOWN, reason=str(problem))
 
     def log_tail(self, handle: JobHandle, lines: int) -> list[str]:
         """Of the supervisor; where it came to none, of a pod, or of Kubernetes about it."""
+        # On the shared volume, so it is there also when the pod is gone.
         if words := last_lines(Path(handle.log), lines):
             return words
         try:
@@ -169,6 +176,7 @@ class Kubernetes:
 
     def _pods(self, job: Manifest) -> list[Manifest]:
         where = job["metadata"]
+        # A pod of an earlier job of the run has the same key, and may not have gone yet.
         order = where.get("labels", {}).get(ORDER_LABEL, "")
         return self._api.pods(where["namespace"], f"{KEY_LABEL}={where['name']},{ORDER_LABEL}={order}")
 
@@ -194,6 +202,7 @@ def read_job(job: Manifest, pods: list[Manifest]) -> JobReport:
     restarts = int(job.get("status", {}).get("failed") or 0)
     if "deletionTimestamp" in job["metadata"]:
         return JobReport(state=JobState.RUNNING, reason="it is being deleted", restarts=restarts)
+    # Kueue admits jobs by this field; until then no pod is created.
     if job["spec"].get("suspend"):
         return JobReport(state=JobState.PENDING, reason="it is suspended", restarts=restarts)
     newest = _newest(pods)
@@ -208,6 +217,7 @@ def read_job(job: Manifest, pods: list[Manifest]) -> JobReport:
 def _newest(pods: list[Manifest]) -> list[Manifest]:
     """Of each index, in their order: what failed stays to be looked at."""
     found: dict[int, Manifest] = {}
+    # Sorted by creation, so the newest pod of an index replaces the others in the dictionary.
     for pod in sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp", ""))):
         found[_index(pod)] = pod
     return [found[index] for index in sorted(found)]
@@ -222,6 +232,7 @@ def _end(job: Manifest) -> JobReport | None:
         if condition["type"] == "Complete":
             return JobReport(state=JobState.SUCCEEDED, reason=words or "Complete")
         if condition["type"] == "Failed":
+            # The deadline is the run's own end and some; the run may go on in another window.
             is_late = condition.get("reason") == "DeadlineExceeded"
             return JobReport(state=JobState.PREEMPTED if is_late else JobState.FAILED, reason=words or "Failed")
     return None
@@ -234,6 +245,7 @@ def _why(pod: Manifest) -> str:
         return disruption
     for container in status.get("containerStatuses", ()):
         for state in ("waiting", "terminated"):
+            # A container that waits or ended tells more than the pod's phase: the image's name, the exit status.
             if (found := container.get("state", {}).get(state)) and found.get("exitCode") != 0:
                 code = f"exit status {found['exitCode']}" if "exitCode" in found else ""
                 return ": ".join(filter(None, (found.get("reason"), found.get("message"), code)))

@@ -20,6 +20,7 @@ def environment(run_id: str, endpoint: str) -> dict[str, str]:
     first = dict.fromkeys(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "TORCHELASTIC_RESTART_COUNT"), "0")
     one = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"), "1")
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": endpoint.rpartition(":")[2], "TORCHELASTIC_RUN_ID": run_id}
+    # Started by no rendezvous, so the address is loopback and the numbers are those of a world of one.
     return {**first, **one, **place, "ROLE_NAME": "default", "TORCHELASTIC_MAX_RESTARTS": "0"}
 
 
@@ -37,6 +38,7 @@ def main(log_dir: str, run_id: str, module: str, *arguments: str) -> int:
         signal.signal(number, lambda number, _frame: asked.append(number))
     with (logs / "stdout.log").open("ab") as out, (logs / "stderr.log").open("ab") as err:
         rank = subprocess.Popen(
+            # `-P` keeps the working folder off the import path, where a user's modules could shadow others.
             (sys.executable, "-P", "-m", module, *arguments),
             env=os.environ | environment(run_id, os.environ["PET_RDZV_ENDPOINT"]),
             stdin=subprocess.DEVNULL,

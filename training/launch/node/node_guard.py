@@ -60,6 +60,7 @@ class NodeGuard:
         self._stopping_since = 0.0
         self._childless_since: float | None = None
         self._is_childless = False
+        # A set: a process that is killed in one round is seen again in the next until it has been reaped.
         self._swept: set[int] = set()
         self._signals: list[int] = []
         self._last_command_s = time.monotonic()
@@ -70,6 +71,7 @@ class NodeGuard:
         Returns:
             0 when the agent ended well, 1 otherwise; the status file says more.
         """
+        # Before the agent exists: what a rank detaches by a double fork would otherwise become init's child.
         adopt_orphans()
         self._listen()
         # Held to the end: an unused Popen would reap the agent behind our back, and its exit status would be lost.
@@ -86,6 +88,7 @@ class NodeGuard:
         self._publish()
         self._ledger.event("agent.begin", pid=agent.pid)
         while not self._is_childless:
+            # Commands come before ranks: a stop that arrives in this round must not be read as ranks that vanished.
             self._watchdog.begin_round()
             self._read_commands()
             self._reap()
@@ -93,18 +96,22 @@ class NodeGuard:
             self._ranks.note_vitals()
             self._log_times.look()
             self._hurry_a_childless_agent()
+            # Once the agent is gone nobody passes signals on to its ranks, so what it left behind is killed at once.
             if self._status.agent_exit is not None or self._is_over_deadline():
                 self._swept |= kill_descendants()
         self._publish_last_status()
         return 0 if self._status.agent_exit == 0 else 1
 
     def _listen(self) -> None:
+        # Python resumes an interrupted `poll`, so a handler alone would wake nobody; a byte in this pipe does.
         receiver, sender = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, _frame: self._signals.append(number))
+        # It does nothing, but without a handler Python writes no wake-up byte, and a child's end wakes nobody.
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         self._wakeup = receiver
+        # The first line was read blocking; from here on a half-sent command must not hold the guard up.
         os.set_blocking(LIFELINE, False)
         self._owner = None if self._plan.owner_pid is None else _watch_parent(self._plan.owner_pid)
         for descriptor in (self._wakeup, LIFELINE, self._owner):
@@ -115,6 +122,7 @@ class NodeGuard:
         guard_pid = os.getpid()
 
         def tie_to_guard() -> None:
+            # The signal is asked for first, and the parent compared afterwards: the guard may have died in between.
             die_with_parent()
             if os.getppid() != guard_pid:
                 os._exit(1)
@@ -136,6 +144,7 @@ class NodeGuard:
 
     def _read_commands(self) -> None:
         """Wait a tick for signals, commands and the owner's end."""
+        # The pidfd could not be opened: the owner was gone, or the guard had another parent, before the watch began.
         if self._owner is None and self._plan.owner_pid is not None and self._status.state == "running":
             self._stop(protocol.OWNER_GONE, self._plan.lost_grace_s)
         lease_s = self._plan.lease_s
@@ -145,12 +154,14 @@ class NodeGuard:
             and time.monotonic() - self._last_command_s > lease_s
         ):
             self._stop(protocol.OWNER_SILENT, self._plan.lost_grace_s)
+        # Short, because ranks leave markers and no events: they are looked at once a round.
         for descriptor, _ in self._poll.poll(TICK_S * 1000):
             if descriptor == self._wakeup:
                 os.read(descriptor, 4096)
             elif descriptor == LIFELINE:
                 self._read_lifeline()
             else:
+                # A pidfd stays readable for good, and the loop would spin.
                 self._poll.unregister(descriptor)
                 self._stop(protocol.OWNER_ENDED, self._plan.lost_grace_s)
         while self._signals:
@@ -164,6 +175,7 @@ class NodeGuard:
         if not data:
             self._poll.unregister(LIFELINE)
             self._stop(protocol.OWNER_RELEASED, self._plan.lost_grace_s)
+        # Any byte renews the lease, so that a command needs no beat beside it.
         self._last_command_s = time.monotonic()
         for byte in data:
             self._obey(Command(bytes([byte])))
@@ -184,11 +196,13 @@ class NodeGuard:
         if self._status.state != "running" or self._status.agent_exit is not None:
             return
         # Who vanished before anybody was asked to stop broke the gang, though its peers were the first to say so.
+        # A dead agent takes its ranks with it; those would look like ranks that vanished first.
         if process_state(self._status.agent_pid) not in ALREADY_DEAD:
             self._note_lost_ranks()
         self._stopping_since = now
         self._change(state="stopping", why=why)
         self._ledger.event("agent.stop", why=why, grace_s=grace_s)
+        # To the agent alone: torchrun passes it on, and so knows that its ranks' ends were asked for.
         send_signal(self._status.agent_pid, signal.SIGTERM)
 
     def _watch_ranks(self) -> None:
@@ -212,6 +226,7 @@ class NodeGuard:
         return lost
 
     def _reap(self) -> None:
+        # Any child, as a subreaper: orphans of ranks arrive here without ever having been started by this process.
         while not self._is_childless:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -223,10 +238,12 @@ class NodeGuard:
             if pid == self._status.agent_pid:
                 self._change(agent_exit=os.waitstatus_to_exitcode(status))
                 if self._status.state == "running":
+                    # `_watch_ranks` does nothing from now on, so ranks that vanished before their agent are noted here.
                     self._note_lost_ranks()
 
     def _hurry_a_childless_agent(self) -> None:
         if self._deadline is None or self._status.agent_exit is not None:
+            # torchrun may linger in its own teardown after its ranks have ended, for as long as the whole grace.
             return
         now = time.monotonic()
         if descendants(self._status.agent_pid):
@@ -263,6 +280,7 @@ def _watch_parent(pid: int) -> int | None:
         descriptor = os.pidfd_open(pid)
     except OSError:
         return None
+    # Checked after the open: while the parent is unchanged its number cannot have been reused.
     if os.getppid() == pid:
         return descriptor
     os.close(descriptor)
@@ -271,6 +289,7 @@ def _watch_parent(pid: int) -> int | None:
 
 def _read_line(descriptor: int) -> bytes:
     """Without a byte of what follows; empty where the end comes first."""
+    # Byte by byte: a larger read would swallow the commands that follow the line.
     line = bytearray()
     while not line.endswith(b"\n"):
         if not (byte := os.read(descriptor, 1)):
@@ -282,6 +301,7 @@ def _read_line(descriptor: int) -> bytes:
 def main() -> int:
     line = _read_line(LIFELINE)
     if not line:
+        # The owner went away before it gave its order; nothing was started, so nothing has to be swept.
         return 2
     order = NodeOrder.from_line(line)
     # What a rank leaves behind must not hold the connection by which the guard was started.

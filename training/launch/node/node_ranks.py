@@ -39,6 +39,7 @@ class NodeRanks:
         own = [
             marker for marker in self._files.read_markers(known).values() if (marker.node, marker.parent_pid) == mine
         ]
+        # A rank keeps its number for its whole attempt, so what was seen once need not be looked for again.
         self._known.update(marker.rank for marker in own)
         return own
 
@@ -68,6 +69,7 @@ class NodeRanks:
         if time.monotonic() - self._looked_s < POLL_EVERY_S:
             return
         ranks = [
+            # For readers on other hosts, who see no /proc here; CPU time tells a hang from work.
             RankVitals(rank=marker.rank, state=process_state(marker.pid), cpu_s=cpu_s(marker.pid))
             for marker in self._markers()
         ]

@@ -1,4 +1,4 @@
-"""A rank's side of ownership: it dies with its parent, hears SIGTERM even while blocked, and says how it ended.
+"""A rank's side of ownership: it dies with its parent, reacts to SIGTERM even while blocked, and records how it ended.
 
 Imported before torch, so standard library only. Works under a guard, under a bare torchrun, and alone.
 """
@@ -91,8 +91,10 @@ class RankProcess:
 
     def leave_if_expendable(self) -> None:
         """Called by the watch when SIGTERM has come; does not return when there is nothing to keep."""
+        # An end that was recorded already, such as `done`, must not be overwritten by the watch thread.
         if self._is_expendable and not self.has_ended:
             self._end("stopped", RunStopped(NOTHING_TO_KEEP))
+            # Not `sys.exit`: that would end the watch thread alone, while the main thread waits in a collective.
             os._exit(RunStopped.exit_code)
 
     def leave_if_superseded(self) -> None:
@@ -114,7 +116,9 @@ class RankProcess:
         marker, value = self.files.marker(self.rank), {**identity, **process, **self._facts, "state": state}
         try:
             write_json(marker, value)
+        # A full disk takes no new file, but lets an existing one be rewritten in place.
         except OSError:
+            # The traceback is dropped, so that the record fits into the space that the `running` marker took.
             with contextlib.suppress(OSError):
                 overwrite_json(marker, {**value, "traceback": ""})
 
@@ -127,6 +131,7 @@ class RankProcess:
         """
         try:
             yield
+        # Before `HeadwayError`, its base class: a stop is no failure, and is recorded as one of its own.
         except RunStopped as stop:
             self._end("stopped", stop)
             raise SystemExit(stop.exit_code) from None
@@ -157,17 +162,21 @@ def arm(default_attempt_dir: Path) -> RankProcess:
         default_attempt_dir: where to write when no supervisor said so.
     """
     _die_with_agent()
+    # Before torch is imported: it reads the folder for compiled code from the environment.
     keep_compiled_code_private()
     rank = RankProcess(_attempt_dir(default_attempt_dir))
+    # `faulthandler` writes from C without the GIL, so it answers even where Python code cannot run.
     faulthandler.register(signal.SIGUSR2, file=rank.stacks, all_threads=True)
     signal.signal(signal.SIGTERM, rank.on_sigterm)
     _watch(rank)
+    # From the first marker on the supervisor counts this rank as up; all that can fail quietly is done before.
     rank.mark("running")
     rank.ledger.event("rank.armed")
     return rank
 
 
 def _die_with_agent() -> None:
+    # Run by hand, without torchrun, there is no agent whose end should take the process along.
     if not _has_agent():
         return
     die_with_parent()
@@ -187,6 +196,7 @@ def _attempt_dir(default: Path) -> Path:
 
 def _watch(rank: RankProcess) -> None:
     """Start the thread that still acts while the main thread is blocked in a collective."""
+    # A Python signal handler runs in the main thread alone, which may be blocked; the wake-up pipe reaches a thread.
     receiver, sender = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
     grace_s = float(os.environ.get(protocol.STOP_GRACE_S, DEFAULT_STOP_GRACE_S))
@@ -206,13 +216,17 @@ def _stand_watch(rank: RankProcess, receiver: int, grace_s: float) -> None:
     deadline: float | None = None
     has_agent = _has_agent()
     while True:
+        # Without a signal the timeout still comes round, for the parent's pid and the deadline have no descriptor.
         if select.select([receiver], [], [], WATCH_S)[0] and signal.SIGTERM in os.read(receiver, 64):
             deadline = deadline or time.monotonic() + grace_s
             rank.leave_if_expendable()
+        # A second net beside the death signal, which the kernel drops where the rank changes its credentials.
         if has_agent and os.getppid() != rank.parent_pid:
             os._exit(EXIT_ORPHANED)
         if deadline is not None and time.monotonic() > deadline:
             if not rank.has_ended:
+                # Its peers may have been waiting for it, so the cause is infrastructure, and another attempt may
+                # succeed.
                 late = Failure(cause="infrastructure", what=f"did not end within {grace_s:g} s of SIGTERM.")
                 rank.mark("failed", failure=asdict(late))
             os._exit(EXIT_GRACE_OVER)

@@ -42,6 +42,7 @@ def reaped(
     """
     commands = json.dumps([list(command) for command in sweep_remote])
     order = (commands, *(("terminate",) if terminate else ()))
+    # A process, not a thread: it has to outlive the owner that it watches.
     reaper = subprocess.Popen(
         (
             sys.executable,
@@ -55,6 +56,7 @@ def reaped(
             *order,
         ),
         stdin=subprocess.DEVNULL,
+        # A pipe that nobody reads would kill or block the reaper just when it is needed.
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         # Without an outer run's token: that run's reaper must leave ours alone.
@@ -65,6 +67,7 @@ def reaped(
     try:
         yield
     finally:
+        # The owner ended in order and has cleaned up itself; a reaper that is kept would watch a reused pid later.
         reaper.kill()
         reaper.wait()
 
@@ -81,13 +84,16 @@ def reap(
     """Wait for the owner, which is this process's parent, to end; once patience is over, kill until nothing is left."""
     with contextlib.suppress(ProcessLookupError):
         owner = os.pidfd_open(owner_pid)
+        # The owner may have died before the pidfd was opened; then its number may belong to someone else.
         if os.getppid() == owner_pid:
             select.select([owner], [], [])
     time.sleep(SETTLE_S)
     for pid in processes_with(variable, value) if terminate else ():
         send_signal(pid, signal.SIGTERM)
+    # Their own guards end them first, with time to keep a checkpoint; only what is left is killed.
     sweep_later(variable, value, patience_s=patience_s, sweep_s=SWEEP_S)
     with contextlib.suppress(OSError):
+        # All are started before any is waited for: one host that is out of reach must not delay the others.
         for command in [subprocess.Popen(command, stdin=subprocess.DEVNULL) for command in sweep_remote]:
             command.wait()
 

@@ -54,6 +54,7 @@ class ForkedRank:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
+        # A pidfd instead of the number: it can be waited for with a timeout, and never means another process.
         self._descriptor = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
@@ -80,6 +81,7 @@ class ForkingHandler(SubprocessHandler):
         args: python, `-u`, `-m`, the module, its arguments.
         """
         _python, _unbuffered, _as_module, module, *arguments = args
+        # Buffers are copied by a fork; text left in them would be written twice.
         sys.stdout.flush()
         sys.stderr.flush()
         reading, writing = os.pipe()
@@ -104,16 +106,20 @@ def _become_rank(
 ) -> NoReturn:
     code = 1
     try:
+        # The stub below was for the agent alone; a rank has to see its GPUs.
         torch.cuda.is_available = CUDA_IS_AVAILABLE
         for number in AGENT_SIGNALS:
+            # As in a fresh Python, which turns SIGINT into KeyboardInterrupt and leaves the others to the kernel.
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, AGENT_SIGNALS)
         for stream, descriptor in ((out, 1), (err, 2)):
             if stream is not None:
                 os.dup2(stream.fileno(), descriptor)
+        # After the streams are in place, and before the rank opens sockets of its own.
         _close_inherited_sockets()
         with contextlib.suppress(OSError):
             Path("/proc/self/comm").write_text(f"rank {environment['RANK']}")
+        # Cleared first: variables of the agent that torchrun did not pass on would otherwise stay visible.
         os.environ.clear()
         os.environ.update(environment)
         sys.argv[1:] = arguments
@@ -128,6 +134,7 @@ def _become_rank(
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+        # Never returns into the agent's stack: its handlers and its loop over ranks would run in the fork too.
         os._exit(code)
 
 
@@ -184,6 +191,7 @@ class FixedMembership(RendezvousHandler):
 class NoStore(HashStore):
     """Through it agents would wait for each other at the end: none needs another, whose end its guard tells."""
 
+    # torchrun ends with a barrier over its store, which waits minutes for an agent that was killed.
     def wait(self, *_: object) -> None:
         pass
 
@@ -198,7 +206,7 @@ def main(arguments: Sequence[str]) -> int:
     torch.cuda.is_available = _not_asked
     setattr(starting, "get_subprocess_handler", ForkingHandler)  # noqa: B010  # a name that torch does not export
     rendezvous_handler_registry.register(BACKEND, FixedMembership)
-    # Each knows its ranks' numbers by its own: all nodes have as many.
+    # Otherwise torchrun exchanges the numbers of ranks through a store. All nodes have equally many.
     os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
     try:
         torch.distributed.run.main(list(arguments))

@@ -24,11 +24,15 @@ def batch_script(spec: LaunchSpec, gang: Gang, key: str, now_unix_s: float, with
         "job-name": key,
         "comment": f"headway {gang.run_dir.name}",
         **shape_options(spec, gang, now_unix_s),
+        # Two jobs of one name and user never run at once: a second flow's job waits
+        # instead of training beside the first.
         "dependency": "singleton",
+        # A requeued job writes to the same file, and would truncate it.
         "open-mode": "append",
         "output": log_pattern(gang.run_dir, "job-%j.log"),
         **place_options(spec, without),
     }
+    # `exec`: the shell is replaced, so Slurm's signals to the batch step reach the supervisor itself.
     return script(spec, options, (f"exec {supervisor_command(shlex.quote(str(gang.run_dir)))}",))
 
 
@@ -56,6 +60,7 @@ def _exclude(machines: Collection[str]) -> dict[str, object]:
 
 
 def log_pattern(run_dir: Path, name: str) -> str:
+    # A percent sign in a path would be read as one of sbatch's patterns.
     return str(DetachedFiles(run_dir).folder).replace("%", "%%") + f"/{name}"
 
 
@@ -72,8 +77,10 @@ def script(spec: LaunchSpec, options: Mapping[str, object], commands: Sequence[s
         (
             "#!/bin/sh",
             *lines,
+            # Slurm starts the job again after a lost node, also where the site's default is not to.
             "#SBATCH --requeue",
             *(f"#SBATCH {_joined(option, options)}" for option in spec.slurm.sbatch_options),
+            # `--export=ALL` carries the flow's environment; these two must not depend on it.
             f"export PYTHONPATH={shlex.quote(HEADWAY_HOME)} PYTHONSAFEPATH=1",
             *commands,
             "",
@@ -95,6 +102,7 @@ def names_a_file_of_machines(option: str) -> bool:
 def limit_s_of(spec: LaunchSpec, gang: Gang, now_unix_s: float) -> float | None:
     """How long a job that starts now may run; the notice comes after the run's own bound, not before it."""
     notice_s = spec.stop_grace_s + NOTICE_MARGIN_S + 60.0
+    # The sooner of the run's end and the configured limit; never less than a supervisor needs to stop in order.
     limits = [gang.stop.at_unix_s - now_unix_s + notice_s, spec.slurm.time_limit_s or math.inf]
     limit_s = max(min(limits), notice_s)
     return None if math.isinf(limit_s) else limit_s
@@ -102,6 +110,7 @@ def limit_s_of(spec: LaunchSpec, gang: Gang, now_unix_s: float) -> float | None:
 
 def in_minutes(seconds: float) -> int:
     """Slurm counts in minutes."""
+    # Rounded up: rounded down, the notice would come before the run's own end.
     return math.ceil(seconds / 60)
 
 

@@ -38,12 +38,14 @@ _NOT_CARRIED = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_")
 
 def listed_jobs(name: str) -> dict[str, str]:
     """State by job, of all of that name that are not over; of each element by itself."""
+    # `--array` lists elements one by one, which are otherwise folded into ranges while they wait.
     listed = run_command("squeue", "--noheader", "--array", f"--name={name}", "--me", "--format=%i %T")
     return dict(line.split()[:2] for line in listed.splitlines() if line.strip())
 
 
 def number_of(job: str) -> tuple[int, ...]:
     """Of a job such as `12`, or an array's element such as `12_3`; the one that was queued first is the least."""
+    # As numbers: as text, job 9 would come after job 10.
     return tuple(int(part) for part in job.split("_"))
 
 
@@ -58,13 +60,16 @@ def sbatch(script: str, run_dir: Path) -> str:
 
 def report_of_failure(problem: EnvironmentProblem) -> JobReport:
     """Where Slurm had nothing to show."""
+    # A controller that forgets a job is an answer; one that does not reply is none.
     state = JobState.FORGOTTEN if _FORGOTTEN.search(str(problem)) else JobState.UNKNOWN
     return JobReport(state=state, reason=str(problem))
 
 
 def read_job(shown: str) -> JobReport:
     """What `scontrol --oneliner show job` says of one job."""
+    # By name: fields change their order, and some are missing, between versions of Slurm.
     found = {name: match[1] if (match := re.search(rf"\b{name}=(\S+)", shown)) else "" for name in _SHOWN}
+    # `CANCELLED by 1000` or `CANCELLED+` begin with the word.
     word = found["JobState"].partition("+")[0]
     message = [found["JobState"], *(words for words in (found["Reason"],) if words not in ("", "None"))]
     if found["ExitCode"] not in ("", "0:0"):
@@ -93,6 +98,7 @@ def completed(*words: str, stdin: str | None = None, within_s: float = COMMAND_S
             capture_output=True,
             text=True,
             timeout=within_s,
+            # The parser reads English words; `LC_ALL` of a user's shell would translate them.
             env=_environment(words[0], os.environ),
             # An interrupt that a terminal sends to all is ours to answer.
             start_new_session=True,
@@ -107,6 +113,7 @@ def completed(*words: str, stdin: str | None = None, within_s: float = COMMAND_S
         raise SchedulerSilent(f"`{words[0]}` gave no answer within {within_s:g} s.", where="Slurm") from error
     if done.returncode != 0:
         message = " ".join(done.stderr.split()) or f"exit status {done.returncode}"
+        # What may pass by itself is asked again; a refusal, such as an unknown partition, is not.
         error_class = SchedulerSilent if _TRANSIENT.search(message) else EnvironmentProblem
         raise error_class(f"`{words[0]}` refused: {shortened(message, 500)}", where="Slurm")
     return done
@@ -114,9 +121,11 @@ def completed(*words: str, stdin: str | None = None, within_s: float = COMMAND_S
 
 def _environment(program: str, environ: os._Environ[str] | dict[str, str]) -> dict[str, str]:
     """What a job inherits is what ranks may see; the place in another job, and options by the back door, are not."""
+    # Queries run for us, and see our environment; a submission hands its environment to the job.
     if program != "sbatch":
         # Of an array all its elements are named, however many.
         return {**environ, "LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
     kept = inherited_environment(environ)
+    # Needed to reach the controller at all, though its prefix is one of those that are dropped.
     conf = {name: value for name, value in kept.items() if name == "SLURM_CONF"}
     return {name: value for name, value in kept.items() if not name.startswith(_NOT_CARRIED)} | conf

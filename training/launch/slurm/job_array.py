@@ -53,6 +53,7 @@ class SlurmArrays(Slurm):
             return array_script(orders[0].spec, gangs, array_name(run_dirs), at_once, time.time(), without)
 
         without = sorted({host for order in orders for host in order.without})
+        # A living element may have been found instead of a new array; its number begins with the array's.
         array = self._submitted(array_name(run_dirs), rendered, without, run_dirs[0]).partition("_")[0]
         return [
             JobHandle(
@@ -83,6 +84,7 @@ class SlurmArrays(Slurm):
 
     def _whole(self, array: str, since_s: float) -> str:
         """What Slurm shows of all elements, asked once for all who follow one."""
+        # Many elements are followed by one thread; one answer of the controller serves them all.
         queried_s, heard_s, shown = self._shown.get(array, (-1.0, -QUERY_S, ""))
         if queried_s < since_s or time.monotonic() - heard_s >= QUERY_S:
             queried_s = time.monotonic()
@@ -97,6 +99,7 @@ class SlurmArrays(Slurm):
 
 
 def array_name(run_dirs: Sequence[Path]) -> str:
+    # A digest, for Slurm limits a name's length, and the folders of all runs are much longer.
     return f"headway-trials-{sha256_bytes(chr(10).join(str(each.resolve()) for each in run_dirs).encode())[:16]}"
 
 
@@ -110,6 +113,7 @@ def array_script(
 ) -> str:
     """The array of several runs of one shape; an element finds its run by its index."""
     folders = [shlex.quote(str(gang.run_dir)) for gang in gangs]
+    # No singleton dependency: all elements have one name, and would run one at a time.
     options = {
         "job-name": name,
         "comment": f"headway {len(gangs)} trials",
@@ -125,6 +129,7 @@ def array_script(
         'case "$SLURM_ARRAY_TASK_ID" in',
         *(f"{index}) run={folder} ;;" for index, folder in enumerate(folders)),
         "esac",
+        # The run's folder is known only inside the element, after Slurm has opened the output.
         f'exec >>"{log}" 2>&1',
         f"exec {supervisor_command(chr(34) + '$run' + chr(34))}",
     )

@@ -31,7 +31,9 @@ class SlurmStart:
         return self._nodes
 
     def limit(self, gang: Gang, spec: LaunchSpec) -> None:
+        # The limit given at submission counted from then; the job may have waited for hours since.
         limit_s = limit_s_of(spec, gang, time.time())
+        # Only a run with an end of its own: otherwise the limit of the partition holds.
         if limit_s is not None and not math.isinf(gang.stop.at_unix_s):
             run_command("scontrol", "update", f"JobId={self.job}", f"TimeLimit={in_minutes(limit_s)}")
 
@@ -41,8 +43,10 @@ class SlurmStart:
         except EnvironmentProblem:
             return StartState.UNKNOWN
         report = read_job(shown)
+        # Slurm reuses the job's number when it requeues: another count of restarts is another start.
         if report.state is not JobState.RUNNING or report.restarts != self.restarts:
             return StartState.ENDED
+        # Still RUNNING in the table of states, but its processes are being ended.
         return StartState.ENDING if report.reason.startswith("COMPLETING") else StartState.RUNNING
 
     def is_draining(self) -> bool:

@@ -65,8 +65,10 @@ class Slurm:
         deadline_s = time.monotonic() + SETTLE_S
         while True:
             jobs = self._jobs(key)
+            # A requeued job is COMPLETING until it is pending again; queueing another meanwhile would make two.
             settled = [job for job, word in jobs.items() if word != "COMPLETING"]
             if settled or not jobs:
+                # The first that was queued, so that two flows which look at once agree.
                 return min(settled, key=number_of, default=None)
             # It is over, or on its way back into the queue; only then can it be said which.
             if time.monotonic() > deadline_s:
@@ -116,6 +118,7 @@ class Slurm:
         except EnvironmentProblem:
             if not without:
                 raise
+            # Excluded machines are a wish: a partition may be too small without them, and sbatch then refuses.
             return sbatch(rendered(()), run_dir)
 
     def dry_run(self, spec: LaunchSpec, gang: Gang) -> None:
@@ -125,6 +128,7 @@ class Slurm:
             EnvironmentProblem: it would refuse it, in its own words, or cannot be asked.
         """
         script = batch_script(spec, gang, self.key(gang.run_dir), time.time())
+        # `--test-only` validates against partitions and limits, and says why; nothing is queued.
         run_command("sbatch", "--test-only", f"--chdir={gang.run_dir}", stdin=script)
 
     def poll(self, handle: JobHandle, *, since_s: float = 0.0) -> JobReport:
@@ -146,6 +150,7 @@ def has_capacity_beside(spec: LaunchSpec, gang: Gang, machines: Collection[str])
     Asked where a gang is watched meanwhile: no answer within some seconds is a No.
     """
     if any(names_a_file_of_machines(option) for option in spec.slurm.sbatch_options):
+        # Which machines such a file names is known to sbatch alone, so nothing can be said of the rest.
         return False
     options = {**shape_options(spec, replace(gang, nodes=1), time.time()), **place_options(spec, machines)}
     try:

@@ -28,6 +28,7 @@ class Srun:
 
     def hosts(self, nodes: int) -> tuple[Host, ...]:
         """All nodes of the job, by the addresses that Slurm has for them."""
+        # Asked once: the nodes of a job do not change while it runs, and each question is one more for the controller.
         if not self._hosts:
             shown = run_command("scontrol", "--oneliner", "show", "node", os.environ["SLURM_JOB_NODELIST"])
             self._hosts = tuple(parse_hosts(shown))

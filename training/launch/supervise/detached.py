@@ -6,7 +6,7 @@
 SIGTERM is the scheduler's notice: a checkpoint is kept, and another start of the job goes on, which costs no attempt.
 Slurm sends the same signal to a job that it is ending already, by somebody's `scancel` or to queue it again itself:
 then the job's state is the last word, and no outcome is written. Kubernetes gives notice to one pod; where that is not
-the supervisor's own, the run goes on with the others, or with the one that comes in its place.
+the supervisor's own, the run continues with the others, or with the one that comes in its place.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ POLL_S = 1.0
 class Detached:
     def __init__(self, run_dir: Path) -> None:
         self._has_notice = False
+        # First of all: the scheduler's notice may come at any moment, and its default
+        # would end us without a checkpoint.
         signal.signal(signal.SIGTERM, self._on_sigterm)
         self._run_dir, self._files = run_dir, DetachedFiles(run_dir)
         self._here: JobStart = PodStart(run_dir, os.environ) if JOB in os.environ else SlurmStart(os.environ)
@@ -60,6 +62,7 @@ class Detached:
         """Returns the exit status: 0 also where the run failed in an orderly way, for the outcome says more."""
         order_id = ""
         try:
+            # Inside the `try`: an order that cannot be read is an outcome too, and the flow reads why.
             order = JobRequest.load(self._files)
             order_id = order.order
             self._begin(order)
@@ -68,9 +71,11 @@ class Detached:
                 self._ledger.event("job.room", message=message)
             outcome = JobOutcome(order=order_id, state="done", job=self._job)
         except BaseException as error:
+            # A later start, or the scheduler's own state, has the last word; an outcome of ours would contradict it.
             if not self._is_ours():
                 return self._here.left_status
             has_notice = isinstance(error, RunStopped) and self._why == NOTICE
+            # Requeued by the scheduler, so no outcome: the flow would take it for the end of the order.
             if has_notice and self._has_drained():
                 return self._here.left_status
             if has_notice or isinstance(error, Rescheduled):
@@ -84,7 +89,9 @@ class Detached:
     def _begin(self, order: JobRequest) -> None:
         again = f", start {self._here.restarts + 1}" if self._here.restarts else ""
         self._ledger.event("job.begin", message=f"job {self._job} runs on {self._here.where()}{again}")
+        # Taken now, not at submission: the wait in the queue is not held against the watcher.
         self._lease = WatcherLeaseMonitor(self._files.lease, order.spec.detached.lease_s)
+        # Before anything is started: an earlier start that still lives sees it and ends.
         self._take_over()
         with contextlib.suppress(EnvironmentProblem):
             # The limit it was queued with holds in any case.
@@ -119,6 +126,7 @@ class Detached:
         """A machine that Slurm gave up may live: what the job's earlier start left there ends itself."""
         write_json(self._files.start, self._start)
         deadline_s = time.monotonic() + PREDECESSOR_S
+        # Waits for the lock, not for a message: an earlier start may be beyond the scheduler's reach.
         while owner_of(self._run_dir) is not None and time.monotonic() < deadline_s:
             time.sleep(POLL_S / 4)
 
@@ -135,6 +143,7 @@ class Detached:
         return StopRequest.now(self._why) if self._why else None
 
     def _why_stop(self) -> str:
+        # Asking the scheduler costs seconds, so it is asked only when something points to an end.
         if self._has_notice or self._has_lost_an_attempt:
             state, name = self._here.state(), self._here.scheduler
             if state.is_over or self._has_notice:
@@ -145,6 +154,7 @@ class Detached:
         if time.monotonic() - self._looked_s < POLL_S:
             return ""
         self._looked_s = time.monotonic()
+        # Compared with what this start wrote: a later start of the job has replaced it.
         if read_json(self._files.start) not in (None, self._start):
             return REPLACED
         if self._lease.is_over():
@@ -157,6 +167,7 @@ class Detached:
             return False
         deadline_s = time.monotonic() + ANSWER_S
         while (state := self._here.state()) is StartState.UNKNOWN:
+            # No answer: an outcome that is perhaps not needed does less harm than none.
             if time.monotonic() > deadline_s:
                 return True
             time.sleep(POLL_S)
@@ -178,6 +189,7 @@ class NewestStep:
     def __init__(self, run_dir: Path) -> None:
         self._attempts = run_dir / "attempts"
         self._tails: dict[Path, SpoolTail] = {}
+        # Spools of earlier attempts are known already; only one that begins now can show progress.
         self._old = set(self._spools())
         self._step: int | None = None
 

@@ -74,11 +74,15 @@ def supervise(
     """
     make_folder(gang.run_dir)
     with owning(gang.run_dir):
+        # A request of before is done with: it stopped the run that had it then.
         clear_stop(gang.run_dir)
         launcher = launcher_for(spec)
         with ledger.span("launch.reattach"):
+            # First the processes of a dead owner end: two gangs would write to one run.
             launcher.reattach(gang.run_dir)
+        # A secret of this ownership: the sweep by token must never meet processes of another one.
         token = secrets.token_hex(16)
+        # The reaper is started before the first rank, so there is no moment at which a kill leaves orphans.
         with reaped(TOKEN, token, spec.lost_grace_s + GUARD_LATE_S, sweep_remote=launcher.sweeps(token)):
             return _Supervisor(spec, gang, launcher, ledger, budget_scope, token, poll, requested).run()
 
@@ -105,13 +109,17 @@ class _Supervisor:
         self._membership = Membership(spec, gang, launcher, ledger, self._records)
 
     def run(self) -> AttemptOutcome:
+        # Attempts of an owner that crashed count: otherwise a crash loop would renew its budget each time.
         self._refuse_a_spent_budget()
         while True:
+            # Before the wait for hosts, which may be long, and again within it.
             self._raise_if_stopped()
             self._wait_for_hosts()
             number = self._records.next_attempt()
             folder = attempt_folder(self._gang.run_dir, number)
+            # The number is taken by the folder, which is made exclusively.
             _make_attempt_folder(self._gang.run_dir, folder)
+            # After the folder: a later attempt finds this one by it.
             acquire(self._gang.run_dir, folder)
             outcome = self._run(number, folder)
             if outcome.state == "done":
@@ -119,10 +127,12 @@ class _Supervisor:
             if outcome.excluded and self._membership.is_rescheduled:
                 self._raise_if_stopped()
                 raise Rescheduled(outcome.failure.what, where=str(self._gang.run_dir))
+            # A slow machine is no failure: the attempt costs nothing, and the next begins at once.
             if outcome.excluded:
                 continue
             if outcome.state == "stopped":
                 raise self._stopped(outcome.failure.what, outcome.failure.reason)
+            # Read from disk, with all owners' attempts, not from memory.
             decision = decide(self._records.in_scope(self._scope), self._spec)
             if isinstance(decision, GiveUp):
                 raise as_error(outcome.failure, decision.reason, folder)
@@ -155,7 +165,9 @@ class _Supervisor:
             start_unix_s=time.time(),
             continued_by=self._gang.continued_by,
         )
+        # Written before any process starts; a crash from here on is counted as an attempt.
         self._records.begin(begin)
+        # What is recorded where an exception leaves the body: a person or a scheduler ended it.
         outcome = stopped_outcome("the owner was interrupted.", "requested")
         watch: AttemptMonitor | None = None
         with self._ledger.span("attempt", attempt=number, folder=str(folder)) as fields:
@@ -174,10 +186,12 @@ class _Supervisor:
             finally:
                 step = None if watch is None else watch.step
                 fields.update(result=outcome.state, cause=outcome.failure.cause, what=outcome.failure.what, step=step)
+                # In `finally`: an attempt without an end counts as one whose owner was lost.
                 self._records.end(_record(begin, outcome, step))
         return outcome
 
     def _watch(self, number: int, folder: Path, found: HostProbe) -> AttemptMonitor:
+        # Possible numbers of nodes may be fewer than the hosts that answered.
         members = found.members[: self._gang.max_nodes(len(found.members))]
         attempt = Attempt(
             number=number,
@@ -187,6 +201,7 @@ class _Supervisor:
             members=members,
             owner_pid=os.getpid(),
         )
+        # Before the launch: ranks read where their store is as soon as they come up.
         AttemptFiles(folder).write_store(
             StorePlace(address=members[0].address, port=members[0].port, key=secrets.token_hex(32))
         )
@@ -211,6 +226,7 @@ class _Supervisor:
 
     def _stopped(self, what: str, reason: StopReason | None) -> RunStopped:
         """A request is honoured once."""
+        # Otherwise the next retrain would be stopped by the same request.
         clear_stop(self._gang.run_dir)
         self._ledger.event("run.stopped", reason=reason, message=what, continued_by=self._gang.continued_by)
         advice = f"`{self._gang.continued_by}` continues it."
@@ -220,6 +236,7 @@ class _Supervisor:
         with self._ledger.span("attempt.backoff"):
             deadline = time.monotonic() + wait_s
             while (left_s := deadline - time.monotonic()) > 0:
+                # A request must not wait for the end of a long back-off.
                 self._raise_if_stopped()
                 time.sleep(min(left_s, POLL_S))
 
@@ -234,6 +251,7 @@ def _make_attempt_folder(run_dir: Path, folder: Path) -> None:
 def as_error(failure: Failure, reason: str, folder: Path) -> HeadwayError:
     """The error a person sees: a rank's own where no retry could help, else what failed first and what its log says."""
     own = failure.to_error()
+    # A rank's own error is the best message there is; only where a retry was possible does the budget explain the end.
     if own is not None and not failure.retryable and not isinstance(own, RunStopped):
         return own
     named = failure.rank is None or f"rank {failure.rank} " in failure.what

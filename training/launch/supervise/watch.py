@@ -58,7 +58,7 @@ class AttemptMonitor:
         self._attempt, self._poll, self._stop_due = attempt, poll, stop_due
         self._exclude_slow = exclude_slow
         self.excluded: Host | None = None
-        """Whose machine the run goes on without, and why."""
+        """Whose machine the run continues without, and why."""
         self.why_excluded = ""
         self._files = AttemptFiles(attempt.folder)
         self._words = RankEventStream(self._files)
@@ -101,23 +101,29 @@ class AttemptMonitor:
         finally:
             if self._ending_since_unix_s is not None:
                 self._ledger.elapsed("attempt.ending", self._ending_since_unix_s, attempt=self._attempt.number)
+        # Once more: a step that was written after the last look counts as progress in the budget.
         self._clock.observe(self._poll(), {}, time.monotonic())
         return diagnose(self._evidence(reports))
 
     def _until_the_end(self, handle: Handle) -> Sequence[NodeReport]:
         while True:
             reports = self._launcher.poll(handle, wait_s=POLL_S)
+            # After the reports: a rank that ended in between has then written its marker.
             markers = self._files.read_markers()
+            # One time for the whole look: reading hundreds of markers takes long, and is not the ranks' delay.
             looked_s = time.monotonic()
             self._clock.observe(self._poll(), liveness_of(self._files, markers), looked_s)
             self._listen(handle, reports, markers)
             for report in reports:
                 if report.guard_was_lost:
+                    # Noted now, for ranks beyond a cut link go on and may write another end later.
                     self._lost_with.setdefault(report.node, unfinished_ranks(markers, report.node))
+            # Past that moment guards are taken for stuck, and `close` ends them by force.
             if all(report.has_ended for report in reports) or self._is_past_force():
                 self._note_a_break_that_is_over(reports, markers)
                 return reports
             self._note_coming_up(markers)
+            # In this order: a stop by request is recorded before ranks that end because of it look like a break.
             self._stop_if_requested(handle)
             self._end_if_broken(handle, reports, markers)
             self._end_if_done(handle, markers)
@@ -137,6 +143,7 @@ class AttemptMonitor:
         host = "" if place is None else str(place)
         what = f"rank {slow.rank}{f' on {host}' if host else ''} is slow: {slow}."
         self._ledger.event("rank.slow", attempt=self._attempt.number, host=host, what=what, **asdict(slow))
+        # Not while the attempt ends anyway: its ranks are slow because they keep a checkpoint.
         if place is not None and self._request is None and not self._sent and self._exclude_slow(slow, place.machine):
             self.excluded, self.why_excluded = place, what
             self._stop(handle, StopRequest.now(what))
@@ -179,6 +186,7 @@ class AttemptMonitor:
             return
         now_s = time.monotonic()
         self._done_since_s = self._done_since_s or now_s
+        # Their work is done and durable; a teardown that hangs, as NCCL's may, must not hold the run.
         if now_s - self._done_since_s > TEARDOWN_S:
             self._send(handle, Command.PEER_LOST)
 
@@ -186,9 +194,11 @@ class AttemptMonitor:
         overdue = self._clock.overdue(looked_s)
         if not overdue or self._overdue or self._sent:
             return
+        # Later attempts then have the whole time, in case this step was only unusually slow.
         if self._timeout.ends_sooner:
             with contextlib.suppress(OSError):
                 write_json(self._files.missed_step, {"what": overdue})
+        # Before they are ended: the stacks are the only evidence of where a rank hangs.
         self._launcher.signal(handle, Command.STACKS)
         self._wait_for_stacks()
         ranks = positions(self._files, self._gang.world_size)
@@ -196,24 +206,29 @@ class AttemptMonitor:
         self._ledger.event(
             "attempt.overdue", attempt=self._attempt.number, what=self._overdue, ranks=self._overdue_ranks
         )
+        # A hung rank reacts to no ordinary stop, so the short grace is enough.
         self._send(handle, Command.PEER_LOST)
 
     def _wait_for_stacks(self) -> None:
         deadline = time.monotonic() + STACKS_S
+        # A stopped or dead process cannot run the handler that writes stacks.
         halted = {rank for rank, vitals in self._files.read_vitals().items() if vitals.state in "TXZ"}
         unfinished = {rank for rank, marker in self._files.read_markers().items() if not marker.has_ended}
         paths = [self._files.stacks(rank) for rank in sorted(unfinished - halted)]
+        # Polled: faulthandler writes straight from the signal handler, and reports to nobody.
         while time.monotonic() < deadline and not all(are_whole(stacks_text(path)) for path in paths):
             time.sleep(0.02)
 
     def _send(self, handle: Handle, command: Command) -> bool:
         """Send a command once; returns whether it was news."""
+        # After PEER_LOST nothing is worth waiting for, so no later command may lengthen the grace.
         if command in self._sent or Command.PEER_LOST in self._sent:
             return False
         self._sent.add(command)
         self._ending_since_unix_s = self._ending_since_unix_s or time.time()
         grace_s = self._spec.stop_grace_s if command is Command.STOP else self._spec.peer_grace_s
         force_at_s = time.monotonic() + grace_s + GUARD_MARGIN_S
+        # The sooner of two: a break during an orderly stop shortens what is left.
         self._force_at_s = min(self._force_at_s or force_at_s, force_at_s)
         self._launcher.signal(handle, command)
         return True
@@ -224,6 +239,7 @@ class AttemptMonitor:
     def _evidence(self, reports: Sequence[NodeReport]) -> AttemptEvidence:
         return AttemptEvidence(
             world_size=self._gang.world_size,
+            # Read once more: guards have ended, and the last markers may have been written since.
             markers=self._files.read_markers(),
             nodes=reports,
             stopped_by=self._request,
@@ -237,6 +253,7 @@ class AttemptMonitor:
         words = {}
         for node in range(self._gang.nodes):
             for log in sorted(self._files.rank_logs(node).glob("**/stderr.log")):
+                # A rank that died during import has no marker; its last line on stderr is all that it left.
                 if lines := last_lines(log, 1):
                     words[node] = lines[0]
         return words
@@ -251,10 +268,12 @@ def command_for(reports: Sequence[NodeReport], markers: Mapping[int, RankMarker]
     lost = any(report.guard_was_lost or (report.status is not None and report.status.lost_ranks) for report in reports)
     if failed or lost:
         return Command.PEER_LOST
+    # An agent that ended with a failure may have had no rank that wrote a marker.
     broken = [report for report in reports if _ended_badly(report)]
     if not broken:
         return None
     in_order = _nodes_in_order(markers)
+    # A guard that got SIGTERM was asked from outside, such as by a host that shuts down.
     are_requested = all(
         report.status is not None and report.status.why in ("stop", "SIGTERM came") for report in broken
     )
