@@ -98,7 +98,7 @@ class BlockMissing(IntegrityError):
 
 
 def unreadable(path: Path, error: OSError) -> EnvironmentProblem:
-    """A disk or a mount that gives no answer says nothing about the bytes: nothing is to be put aside for it."""
+    """A disk or a mount that gives no answer says nothing about the bytes: nothing is to be quarantined for it."""
     return EnvironmentProblem(
         f"cannot be read ({error.strerror}).",
         where=str(path),
@@ -118,11 +118,14 @@ def write_past_cache(
     Memory for pages that nobody will read soon costs more time than the disk does, and drives out the shards that the
     loader is about to read. File systems that refuse get an ordinary write.
     """
+    # Direct writes take whole pages at aligned offsets; what does not fill a page goes through the cache.
     past_cache = getattr(os, "O_DIRECT", 0) if len(data) >= DIRECT_BYTES else 0
     num_direct = len(data) - len(data) % PAGE_BYTES if past_cache else 0
     try:
+        # O_DIRECT holds for a whole descriptor, and the unaligned rest cannot be written through it.
         _write(path, data[:num_direct], past_cache, 0, wait_for, on_part)
     except OSError as error:
+        # tmpfs and some network file systems refuse O_DIRECT when it is opened, others at the first write.
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
         num_direct = 0
@@ -141,10 +144,13 @@ def _write(
     try:
         for start in range(0, len(data), WRITE_BYTES):
             part = data[start : start + WRITE_BYTES]
+            # Staging may still be copying; what is there already goes to the disk meanwhile.
             wait_for(offset + len(part))
             while part:
+                # A write may be short, on a signal or a full disk; the rest follows, or the next call raises.
                 num_written = os.pwrite(descriptor, part, offset)
                 part, offset = part[num_written:], offset + num_written
+            # Only through the cache; direct writes are on the disk already.
             if not flags and (start + WRITE_BYTES) % SYNC_BYTES == 0:
                 os.fdatasync(descriptor)
             on_part()
@@ -160,6 +166,7 @@ def _digests(
     whole, blocks = HASHERS[algorithm](), []
     for start in range(0, len(data), BLOCK_BYTES):
         block = data[start : start + BLOCK_BYTES]
+        # Of each block, so that a rank which reads a few rows need not read the file to verify them.
         blocks.append(xxhash.xxh3_128_hexdigest(block))
         whole.update(block)
         on_part()
@@ -180,6 +187,7 @@ class BlockReader:
     def __init__(self, directory: Path, file: CheckpointFile, *, on_part: Callable[[], None] = nothing) -> None:
         self._path, self._size_bytes, self._on_part = directory / file.name, file.size_bytes, on_part
         self._digests, self._block_bytes = file.blocks, file.block_bytes
+        # Before anything is read: a manifest whose blocks do not cover the file would leave bytes unchecked.
         if self._block_bytes * (len(self._digests) - 1) >= max(1, file.size_bytes) or (
             self._block_bytes * len(self._digests) < file.size_bytes
         ):
@@ -187,6 +195,7 @@ class BlockReader:
         self._held, self._held_index = memoryview(b""), -1
         self.num_blocks_read = 0
         try:
+            # Unbuffered: a buffer would read bytes of the next block, which are then read again and checked again.
             self._file = open_unbuffered(self._path)
         except NO_FILE as error:
             raise BlockMissing(f"not a file ({error.strerror}).", where=str(self._path)) from error
@@ -207,12 +216,14 @@ class BlockReader:
     def entries(self) -> dict[str, Entry]:
         """What the file holds, by name."""
         length = int.from_bytes(self._read(0, min(LENGTH_BYTES, self._size_bytes)), "little")
+        # The length comes from the file; without this bound a flipped bit could ask for gigabytes.
         if length > min(MAX_HEADER_BYTES, self._size_bytes - LENGTH_BYTES):
             raise self._bad("not readable as safetensors (the header is longer than the file).")
         try:
             entries = parse_header(self._read(LENGTH_BYTES, LENGTH_BYTES + length))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise self._bad(f"not readable as safetensors ({error}).") from error
+        # Bytes behind the last tensor are no tensor's, and no digest of a slice would cover them.
         if max((entry.stop for entry in entries.values()), default=LENGTH_BYTES + length) != self._size_bytes:
             raise self._bad("not readable as safetensors (its tensors do not fill it).")
         return entries
@@ -224,6 +235,7 @@ class BlockReader:
             index = position // self._block_bytes
             begin = index * self._block_bytes
             end = min(begin + self._block_bytes, self._size_bytes)
+            # A whole block goes straight to its place; only parts of blocks pass through a copy.
             if index != self._held_index and begin == position and end <= stop:
                 self._fetch(index, begin, target[begin - start : end - start])
                 position = end
@@ -231,6 +243,7 @@ class BlockReader:
             if index != self._held_index:
                 block = memoryview(bytearray(end - begin))
                 self._fetch(index, begin, block)
+                # One block is held: neighbouring tensors share it, and it is read and digested once.
                 self._held, self._held_index = block, index
             taken = min(end, stop)
             target[position - start : taken - start] = self._held[position - begin : taken - begin]
@@ -246,6 +259,7 @@ class BlockReader:
         try:
             while filled < len(block):
                 part = block[filled : filled + READ_BYTES]
+                # `preadv` fills the caller's memory, so the digest is of the very bytes that are then used.
                 if not (got := os.preadv(self._file.fileno(), [part], begin + filled)):
                     break
                 filled += got

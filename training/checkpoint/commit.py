@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PARTS_PATIENCE_S = PATIENCE_S / 2
 """How much later than rank 0 another rank may be done writing. Ranks that are done wait for rank 0's word in a meeting;
-it gives up well before they do, so that all of them hear who is missing."""
+it gives up well before they do, so that all of them learn who is missing."""
 POLL_EVERY_S = 0.005
 
 
@@ -97,6 +97,7 @@ class Commit:
             proof=ProofBatch(file=layout.PROOF_NAME, loss_hex=content.proof_loss.hex()),
             fingerprint=content.fingerprint,
         )
+        # The seal first: the manifest makes the checkpoint exist, and must never stand without its digest.
         self.store.publish(layout.SEAL_NAME, layout.seal(manifest))
         self.store.publish(layout.MANIFEST_NAME, manifest.to_bytes())
         return manifest
@@ -104,6 +105,7 @@ class Commit:
     def broadcast_failure(self, process_group: ProcessGroup, error: Exception) -> None:
         """Let rank 0 know that it need not wait; it finds out anyway when this rank ends."""
         if not process_group.leads:
+            # Best effort: the disk that failed may be the one that this word would be written to.
             with contextlib.suppress(Exception):
                 part = Part(files=(), problem=f"{type(error).__name__}: {error}")
                 self.store.publish(part_name(process_group.rank), part.model_dump_json().encode())
@@ -113,10 +115,12 @@ class Commit:
         found: dict[int, tuple[CheckpointFile, ...]] = {}
         deadline_s = time.monotonic() + PARTS_PATIENCE_S
         while True:
+            # Decided before the look, so that a part which arrives at the last moment is still found.
             is_last_look = self.abandoned.is_set() or time.monotonic() > deadline_s
             for rank in list(missing):
                 part = self._take(rank)
                 if part is not None and part.problem:
+                    # At once, not at the deadline: without this part the checkpoint cannot come about.
                     raise EnvironmentProblem(f"rank {rank} could not write its part: {part.problem}", where=self._where)
                 if part is not None:
                     found[rank] = part.files
@@ -129,6 +133,7 @@ class Commit:
                     where=self._where,
                     advice="See that rank's log, and whether its node sees the same folder.",
                 )
+            # Woken as soon as the save is abandoned, instead of sleeping through it.
             self.abandoned.wait(POLL_EVERY_S)
 
     def _take(self, rank: int) -> Part | None:
@@ -161,6 +166,7 @@ def write_share(
     Args:
         on_part: called after each part that is written or digested, in threads of this one's.
     """
+    # The numbers of files follow the ranks, so the layout's order gives each file its name.
     first = process_group.rank * len(images)
     checkpoints = commit.directory.parent
     names = [layout.file_name(first + index, len(commit.layout)) for index in range(len(images))]
@@ -171,7 +177,9 @@ def write_share(
             commit.store,
             name,
             image.data,
+            # Its own spare of the same name, so that ranks never compete for one.
             prepare=partial(recycled_files.take, checkpoints, name, image.header.size_bytes),
+            # Only the file: one fsync of the folder serves all names below.
             sync="file",
             wait_for=image.wait_for,
             digesters=digesters,
@@ -187,9 +195,12 @@ def write_share(
         digesters,
         ThreadPoolExecutor(len(work), "checkpoint-file") as pool,
     ):
+        # All at once: the disk and the digests work in parallel, one thread a file.
         own = tuple(pool.map(partial(recycled_files.with_room, checkpoints), work))
+    # Rank 0's names become durable with the seal's publication, which syncs the folder.
     if not process_group.leads:
         fsync_path(commit.directory)
+        # The part only tells rank 0; after a crash nobody reads it, so it need not be durable.
         part = Part(files=own).model_dump_json().encode()
         recycled_files.with_room(
             checkpoints, lambda: commit.store.publish(part_name(process_group.rank), part, sync="nothing")

@@ -23,6 +23,7 @@ def tensor_differences(theirs: Path, ours: Path) -> list[TensorDifference]:
     found = []
     for name in sorted(boxes[0].keys() | boxes[1].keys()):
         pair = [each.get(name) for each in boxes]
+        # The file is where it lies, which two checkpoints may do differently.
         if None in pair or pair[0].model_copy(update={"file": ""}) != pair[1].model_copy(update={"file": ""}):  # type: ignore[union-attr]
             found.append(TensorDifference(tensor=name, num_values=0, num_differing=0, largest=None))
             continue
@@ -31,6 +32,7 @@ def tensor_differences(theirs: Path, ours: Path) -> list[TensorDifference]:
             for folder, manifest, box in zip(folders, manifests, pair, strict=True)
         )
         width = first.element_size()
+        # Bits, not values: NaN differs from itself, and 0.0 equals -0.0.
         bits = [value.reshape(-1).view(torch.uint8).reshape(-1, width) for value in (first, second)]
         num_differing = int((bits[0] != bits[1]).any(dim=1).sum()) if first.numel() else 0
         if num_differing:

@@ -43,6 +43,7 @@ def make_header(tensors: Mapping[str, tuple[str, Sequence[int]]], metadata: Mapp
     """Places for tensors, given type (torch's name) and shape by name: widest elements first, so all are aligned."""
     places: dict[str, tuple[int, int]] = {}
     stop = 0
+    # By width, then name: every tensor is aligned to its own element, and the same tensors give the same file.
     for name in sorted(tensors, key=lambda name: (-DTYPES[tensors[name][0]][1], name)):
         dtype, shape = tensors[name]
         start, stop = stop, stop + DTYPES[dtype][1] * math.prod(shape)
@@ -52,6 +53,7 @@ def make_header(tensors: Mapping[str, tuple[str, Sequence[int]]], metadata: Mapp
         dtype, shape = tensors[name]
         fields[name] = {"dtype": DTYPES[dtype][0], "shape": list(shape), "data_offsets": [start, stop]}
     text = json.dumps(fields, separators=(",", ":")).encode()
+    # Padded with blanks, which JSON allows, so that the tensors begin at an aligned byte.
     text += b" " * (-(LENGTH_BYTES + len(text)) % ALIGNMENT_BYTES)
     encoded = len(text).to_bytes(LENGTH_BYTES, "little") + text
     entries = {
@@ -83,6 +85,7 @@ class FileImage:
 
     def __init__(self, header: Header, *, pinned: bool = False) -> None:
         self.header = header
+        # One page more than is needed: torch aligns to 64 bytes, and direct writing needs a page.
         memory = torch.empty(header.size_bytes + PAGE_BYTES, dtype=torch.uint8, pin_memory=pinned)
         start = -memory.data_ptr() % PAGE_BYTES
         self._bytes = memory[start : start + header.size_bytes]
@@ -105,16 +108,19 @@ class FileImage:
         """Copy some of its tensors to their places, in one call, which does not hold the interpreter up."""
         if tensors:
             places = [self._places[name] for name in tensors]
+            # One call that releases the GIL; a loop over thousands of small tensors would hold the training thread up.
             torch._foreach_copy_(places, [value.detach() for value in tensors.values()])
 
     def enqueue(self, tensors: Mapping[str, Tensor]) -> None:
         """The same on the current CUDA stream, for a pinned image."""
+        # `non_blocking` is truly asynchronous only between a device and pinned memory.
         for name, value in tensors.items():
             self._places[name].copy_(value.detach(), non_blocking=True)
 
     def runs(self, names: Collection[str]) -> Iterator[CopyRun]:
         """Those of its tensors that are among `names`, in the order of the file; all others are there already."""
         groups: list[list[str]] = []
+        # Runs never cross a tensor that is copied earlier: bytes behind it are there before those in front.
         num_free = -1
         for name, entry in self.header.entries.items():
             size_bytes = entry.stop - entry.start
@@ -126,6 +132,7 @@ class FileImage:
             else:
                 groups.append([name])
                 num_free = RUN_BYTES - size_bytes
+        # A run ends where the next begins, so tensors in between, copied before, count as there.
         starts = [self.header.entries[group[0]].start for group in groups]
         for group, stop in zip(groups, [*starts[1:], self.header.size_bytes], strict=False):
             yield CopyRun(tuple(group), stop)
@@ -143,6 +150,7 @@ class FileImage:
     def fail(self, error: BaseException) -> None:
         """No more of it will come."""
         with self._moved:
+            # Writers wait for this image; without a failure they would wait for ever.
             self._failure = error
             self._moved.notify_all()
 

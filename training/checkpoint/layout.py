@@ -95,11 +95,13 @@ def step_of(directory_name: str) -> int | None:
     """The step in a checkpoint folder's name; None for anything else."""
     digits = directory_name.removeprefix("step-")
     is_step = directory_name.startswith("step-") and digits.isascii() and digits.isdigit()
+    # Exactly eight digits: names sort by step, and a folder of another shape is nobody's checkpoint.
     return int(digits) if is_step and len(digits) == STEP_DIGITS else None
 
 
 def run_folder(run: Link) -> str:
     """Where a run keeps its attempts and checkpoints, below the workspace."""
+    # 64 bits of the digest keep paths short; the manifest inside has the whole of it.
     return f"runs/{run.sha256[:16]}"
 
 
@@ -126,6 +128,7 @@ def seal(manifest: CheckpointManifest) -> bytes:
 
 def stored_files(folder: str, manifest: CheckpointManifest) -> tuple[StoredFile, ...]:
     """Every file of a checkpoint in `folder` of the workspace: tensors, proof batch, seal and, last, the manifest."""
+    # The manifest last: whoever copies the files in this order publishes nothing half.
     own = {SEAL_NAME: seal(manifest), MANIFEST_NAME: manifest.to_bytes()}
     return (
         *(
@@ -152,8 +155,10 @@ def parse_header(text: bytes) -> dict[str, Entry]:
     fields.pop("__metadata__", None)
     begin = LENGTH_BYTES + len(text)
     entries, reached = {}, begin
+    # Sorted by place: the order of a JSON mapping says nothing of where tensors lie.
     for name, field in sorted(fields.items(), key=lambda item: list(item[1]["data_offsets"])):
         dtype, shape, (start, stop) = names[field["dtype"]], tuple(field["shape"]), field["data_offsets"]
+        # No gap and no overlap: a byte that belongs to no tensor could carry anything.
         if begin + start != reached or stop - start != DTYPES[dtype][1] * math.prod(shape):
             raise ValueError(f"{name} does not lie where it should")
         reached = begin + stop
@@ -182,6 +187,7 @@ def check_layout(layout: Sequence[TensorSlice], file_names: Collection[str]) -> 
             raise IntegrityError("it has an unknown type, or an unlisted file.", where=f"tensor {name}")
         if not all(_lies_inside(piece) for piece in pieces) or _overlap(pieces):
             raise IntegrityError("its slices overlap or stick out.", where=f"tensor {name}")
+        # Inside, without overlap and as many elements as the whole: then there is no gap.
         if sum(math.prod(piece.shape) for piece in pieces) != math.prod(first.global_shape):
             raise IntegrityError("its slices leave a gap.", where=f"tensor {name}")
 

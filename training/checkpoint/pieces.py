@@ -65,6 +65,7 @@ def _piece_of(tensor: Tensor) -> Piece:
     return Piece(local=tensor.detach(), global_shape=tuple(tensor.shape), offsets=(0,) * tensor.dim())
 
 
+# Cached: the same few placements come for thousands of tensors, at every save.
 @lru_cache(maxsize=4096)
 def _place(shape: tuple[int, ...], mesh: DeviceMesh, placements: tuple[Placement, ...]) -> _Place:
     """Shape and offsets of what this rank has of a tensor."""

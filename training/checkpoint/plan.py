@@ -31,7 +31,9 @@ def size_bytes(piece: TensorSlice) -> int:
 
 def files_per_rank(held: Sequence[Held]) -> int:
     """So many that a rank's files are no smaller than `FILE_BYTES`, but one, and at most `MAX_FILES`."""
+    # Counted once, however many ranks hold a box.
     boxes = {(piece.tensor, piece.offsets, piece.shape): size_bytes(piece) for pieces in held for piece in pieces}
+    # The number comes from what all ranks hold, so each of them finds the same.
     return min(MAX_FILES, max(1, sum(boxes.values()) // len(held) // FILE_BYTES))
 
 
@@ -69,11 +71,14 @@ def share_out(held: Sequence[Held], *, files_per_rank: int = 1) -> tuple[Held, .
     # What only one rank holds first, then the largest.
     for box in sorted(slices, key=lambda box: (len(holders[box]) > 1, -size_bytes(slices[box]), box)):
         piece, ranks = slices[box], holders[box]
+        # Cutting has a price in the manifest and in reads, so only what would unbalance the ranks is cut.
         if len(ranks) > 1 and size_bytes(piece) > max(CUT_BYTES, CUT_SHARE * even_share_bytes):
             for rank, part in zip(ranks, _cut(piece, len(ranks)), strict=False):
                 give(rank, part)
         else:
+            # To the least loaded, ties by rank: every rank computes this plan alone, and all must agree.
             give(min(ranks, key=lambda rank: (loads_bytes[rank], rank)), piece)
+    # The plan is proved before a byte is written, by the same rule as a manifest that is read.
     check_layout([piece for share in shares for piece in share], {file_name(i, len(held)) for i in range(len(held))})
     return tuple(tuple(sorted(share, key=lambda piece: piece.tensor)) for share in shares)
 
@@ -83,6 +88,7 @@ def _cut(piece: TensorSlice, num_parts: int) -> list[TensorSlice]:
     if not piece.shape:
         return [piece]
     num_parts = min(num_parts, piece.shape[0])
+    # By integer division, so that parts differ by one row at most.
     starts = [piece.shape[0] * part // num_parts for part in range(num_parts + 1)]
     return [
         piece.model_copy(

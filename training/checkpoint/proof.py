@@ -33,9 +33,12 @@ def fingerprint(device: torch.device, mesh: str = "") -> DeviceFingerprint:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     return DeviceFingerprint(
         device=device.type,
+        # The kind of processor decides which kernels run, and with them the order of sums.
         machine=f"{platform.machine()} {name}",
+        # torch chooses kernels by this capability, which an environment variable may lower.
         cpu_capability=torch.backends.cpu.get_cpu_capability(),
         torch=torch.__version__,
+        # Another number of threads cuts sums in other places.
         num_threads=torch.get_num_threads(),
         mesh=mesh,
     )
@@ -44,10 +47,12 @@ def fingerprint(device: torch.device, mesh: str = "") -> DeviceFingerprint:
 def proof_loss(recipe: Recipe, model: nn.Module, batch: Mapping[str, Tensor]) -> float:
     """Mean loss a token in nats, in evaluation mode, whatever mode the model is in."""
     was_training = model.training
+    # Evaluation mode: dropout would draw other numbers, and batch normalisation would use the batch.
     model.eval()
     try:
         with torch.no_grad():
             losses = recipe.losses(model, batch)
+            # In float64, so that the sum over a large batch adds no error of its own; at least 1, for an empty batch.
             return float(losses.nats.double().sum()) / max(1, int(losses.valid.sum()))
     finally:
         model.train(was_training)
@@ -64,7 +69,9 @@ def check_proof(
     Raises:
         IntegrityError: it differs.
     """
+    # Hexadecimal: the exact bits, whichever program wrote them.
     recorded = float.fromhex(manifest.proof.loss_hex)
+    # On an equal machine the bits must be equal: closeness would hide a swapped or slightly damaged tensor.
     same = manifest.fingerprint == here
     relative, absolute = (HALF_RELATIVE, HALF_ABSOLUTE) if recorded_in_half else (CLOSE_RELATIVE, 0.0)
     close = math.isclose(measured, recorded, rel_tol=relative, abs_tol=absolute)

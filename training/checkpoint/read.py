@@ -69,8 +69,10 @@ def read_tensors(
         IntegrityError: naming the file or tensor that is missing, altered, or not finite.
     """
     boxes = {box.tensor: box for box in wanted}
+    # Allocated before reading: a checkpoint that does not fit fails at once.
     tensors = {name: torch.empty(box.shape, dtype=getattr(torch, box.dtype)) for name, box in boxes.items()}
     scratch = _Scratch()
+    # The proof batch holds no part of the model; it is read apart.
     slices: dict[str, list[TensorSlice]] = {
         file.name: [] for file in manifest.files if file.name != manifest.proof.file
     }
@@ -79,15 +81,18 @@ def read_tensors(
     for file in manifest.files if files is None else files:
         pieces = slices.get(file.name, ())
         is_wanted = any(piece.tensor in boxes and _common(piece, boxes[piece.tensor]) is not None for piece in pieces)
+        # A file of which nothing is wanted need not be opened, unless all is to be verified.
         if not is_wanted and (rest == "skip" or file.name not in slices):
             continue
         with BlockReader(directory, file, on_part=on_part) as reader:
             entries = reader.entries()
             check_entries(entries, pieces, str(directory / file.name))
+            # In the file's order, so that each block is read and digested once.
             for piece in sorted(pieces, key=lambda piece: entries[piece.tensor].start):
                 if piece.tensor in boxes:
                     _read_slice(reader, entries[piece.tensor], piece, boxes[piece.tensor], tensors[piece.tensor])
                 elif rest == "check" and (checked is None or piece.tensor in checked):
+                    # One buffer for all: what is only verified must not need memory for a second model.
                     value = scratch.tensor(piece)
                     reader.read_into(entries[piece.tensor].start, bytes_of(value))
                     _require_finite(piece.tensor, value, directory)
@@ -104,6 +109,7 @@ class _Scratch:
 
     def tensor(self, piece: TensorSlice) -> Tensor:
         num_bytes = size_bytes(piece)
+        # It grows and never shrinks; the largest tensor decides.
         if self._bytes.numel() < num_bytes:
             self._bytes = torch.empty(num_bytes, dtype=torch.uint8)
         return self._bytes[:num_bytes].view(getattr(torch, piece.dtype)).view(piece.shape)
@@ -126,8 +132,10 @@ def read_file(directory: Path, file: CheckpointFile, *, on_part: Callable[[], No
 def is_finite(value: Tensor) -> bool:
     if not value.is_floating_point():
         return True
+    # torch promotes no 8-bit floats.
     if value.element_size() == 1:
         value = value.float()
+    # Summed in float32 at least: in fp16 a sum of finite numbers would overflow.
     wide = torch.promote_types(value.dtype, torch.float32)
     # A finite sum proves it, at a tenth of the price; an infinite one may also come of large numbers.
     return math.isfinite(float(value.sum(dtype=wide))) or bool(torch.isfinite(value).all())
@@ -158,6 +166,7 @@ def _read_slice(reader: BlockReader, entry: Entry, piece: TensorSlice, box: Tens
     rows = [(low - offset, high - offset) for (low, high), offset in zip(common, piece.offsets, strict=True)]
     row_bytes = (entry.stop - entry.start) // max(1, piece.shape[0] if piece.shape else 1)
     start = entry.start + (rows[0][0] * row_bytes if rows else 0)
+    # Whole rows are one run of bytes, read straight into the target; columns need a copy.
     are_whole = all(row == (0, length) for row, length in zip(rows[1:], piece.shape[1:], strict=True))
     if are_whole and place.is_contiguous():
         reader.read_into(start, bytes_of(place))

@@ -31,9 +31,11 @@ FILE_SYSTEMS = frozenset({"ext4", "xfs"})
 
 def keep(checkpoints: Path, expired: Path) -> None:
     """Make spares of an expired checkpoint's files, which is none any more; those of another one go."""
+    # One generation: two would hold the space of a whole checkpoint that nobody counts.
     drop(checkpoints)
     if _is_fit(checkpoints):
         for path in expired.glob(TENSOR_FILES):
+            # Into the staging name: a leftover of that form counts as nothing, and any cleaner may take it.
             path.rename(checkpoints / staging_name(path.name))
 
 
@@ -51,6 +53,7 @@ def take(checkpoints: Path, name: str, size_bytes: int, staging: Path) -> None:
     """
     if not _is_fit(checkpoints):
         return
+    # Escaped: a name could hold characters that glob reads as patterns.
     for spare in _recycled(checkpoints, glob.escape(name)):
         try:
             spare.rename(staging)
@@ -69,6 +72,7 @@ def with_room(checkpoints: Path, publish: Callable[[], T]) -> T:
     except (OSError, EnvironmentProblem) as error:
         if not is_out_of_space(error.__cause__ or error):
             raise
+        # Spares hold the space of one checkpoint; without them there may be room for a smaller one.
         drop(checkpoints)
     return publish()
 
@@ -80,8 +84,10 @@ def _recycled(checkpoints: Path, name: str) -> list[Path]:
 def _make_own(path: Path, size_bytes: int) -> bool:
     """Give a file that size, unless anybody else has it: under another name, open or mapped."""
     with contextlib.suppress(OSError):
+        # No symbolic link: it could lead to a file outside the run.
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
+            # A second name would be someone's hard link, whose content must not change.
             if os.fstat(descriptor).st_nlink == 1:
                 _require_sole_holder(descriptor)
                 os.ftruncate(descriptor, size_bytes)
@@ -108,5 +114,6 @@ def _is_fit(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> bool:
         fields = [line.split() for line in mounts.read_text().splitlines()]
     except OSError:
         return False
+    # Device numbers, not paths: bind mounts show one file system under several places.
     kinds = {each[each.index("-") + 1] for each in fields if each[2] == f"{os.major(device)}:{os.minor(device)}"}
     return bool(kinds) and kinds <= FILE_SYSTEMS

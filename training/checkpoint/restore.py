@@ -87,6 +87,7 @@ def restore_newest(
         sweep(checkpoints, fence)
     wanted = None if state is None else _wanted_by_any(state, process_group)
     while True:
+        # Chosen by one rank and sent to all: listings of a shared folder may differ for a moment.
         directory = _chosen(checkpoints, process_group)
         if directory is None:
             return None

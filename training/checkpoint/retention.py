@@ -35,6 +35,7 @@ def expired(kept: Collection[RetainedCheckpoint], spec: CheckpointSpec) -> tuple
     always the newest that is known to be good, however old it is. While none is known to be good, all stay.
     """
     good = [each.step for each in kept if each.is_good]
+    # Without one that is known to be good the old ones are the only hope after damage.
     if not good:
         return ()
     steps = sorted(each.step for each in kept)
@@ -42,10 +43,12 @@ def expired(kept: Collection[RetainedCheckpoint], spec: CheckpointSpec) -> tuple
     ranked = sorted(
         (sign * each.score, -each.step) for each in kept if each.score is not None and math.isfinite(each.score)
     )
+    # A good one always stays: newer ones may all turn out to be damaged.
     stay = {
         max(good),
         *steps[-spec.keep_last :],
         *(step for step in steps if spec.keep_every_steps is not None and step % spec.keep_every_steps == 0),
+        # The step is part of the key with a minus, so that of equal scores the newest ranks first.
         *(-negative_step for _, negative_step in ranked[: spec.keep_best]),
     }
     return tuple(step for step in steps if step not in stay)
@@ -70,7 +73,9 @@ def discard_expired(
     ]
     for step in expired(kept, spec):
         with fence.fenced():
+            # Out of reach first: a later attempt that restores meanwhile would find half a checkpoint.
             directory = fence.take_out(checkpoints / layout.directory_name(step))
+            # The manifest first, and durably: files are written over only once no manifest names them.
             (directory / layout.MANIFEST_NAME).unlink()
             for changed in (directory, checkpoints):
                 fsync_path(changed)
@@ -88,6 +93,7 @@ def sweep(checkpoints: Path, fence: AttemptFence = NO_FENCE) -> Iterable[str]:
     """
     recycled_files.drop(checkpoints)
     folders = sorted(checkpoints.iterdir()) if checkpoints.is_dir() else []
+    # Without a manifest it never became a checkpoint, or stopped being one.
     left = [
         path for path in folders if layout.step_of(path.name) is not None and not (path / layout.MANIFEST_NAME).exists()
     ]
@@ -109,6 +115,7 @@ def discard_unfinished(directory: Path, fence: AttemptFence) -> None:
 def _score(checkpoints: Path, step: int, scalar: str) -> float | None:
     try:
         value = read_manifest(checkpoints / layout.directory_name(step)).scalars.get(scalar)
+    # A damaged manifest has no score; it is not this function's to report that.
     except IntegrityError:
         return None
     return float(value) if isinstance(value, (int, float)) else None

@@ -4,7 +4,7 @@
     main thread, before the next update   wait until all is staged
     a thread of every rank                write own files ─ rank 0: wait for all parts ─ seal ─ manifest ─ retention
 
-The threads never use the process group, which belongs to training: other ranks tell rank 0 by a small file beside
+The threads never use the process group, which belongs to training: other ranks report to rank 0 by a small file beside
 theirs. Without a manifest there is no checkpoint, so a rank may die at any moment.
 """
 
@@ -115,6 +115,7 @@ class Checkpointer:
             self.finish()
             return
         self.finish_staging()
+        # Ranks that no longer answer will bring no part; rank 0's writing thread must not wait for them.
         self._abandoned.set()
         if self._in_flight is not None and (lost := self._end_of(self._in_flight)) is not None and error is not None:
             error.add_note(f"Besides, the checkpoint of step {self.saved_step} was not completed: {lost}")
@@ -129,6 +130,7 @@ class Checkpointer:
             Superseded: a later attempt has begun.
         """
         started_s = time.perf_counter()
+        # Refused before anything is copied: what is staged under a revoked fence is lost work.
         self._fence.require()
         pieces = pieces_of({**content.tensors, **content.moments})
         held = tuple(piece.slice(name) for name, piece in sorted(pieces.items()))
@@ -136,9 +138,11 @@ class Checkpointer:
         if self._process_group.leads:
             # What an interrupted save left behind has no manifest, so it is nobody's checkpoint.
             discard_unfinished(directory, self._fence)
+        # A plan is made by a collective, so one rank alone cannot skip or repeat it.
         if self._settle(replan=held != self._held or not self._images):
             self._replan(held)
         shares = plan.of_rank(self._layout, self._process_group.rank, self._process_group.world_size)
+        # Weights and buffers are copied before this returns; moments later, up to the next update.
         self._staging = Staging(
             self._images,
             [_shares(pieces, share) for share in shares],
@@ -154,7 +158,9 @@ class Checkpointer:
             abandoned=self._abandoned,
             fence=self._fence,
         )
+        # Before it is durable: the same step must not be saved twice.
         self.saved_step = content.step
+        # A plain thread, not a pool: a pool's threads are joined at exit, and a hung disk would hold the process.
         self._in_flight = _started(lambda: self._write(commit, started_s), name=f"checkpoint-{content.step}")
         return commit.size_bytes
 
@@ -176,6 +182,7 @@ class Checkpointer:
     def _settle(self, *, replan: bool) -> bool:
         """Wait for the save in flight, on all ranks. Returns whether any rank asks for a new plan."""
         saved, error = None, None
+        # Staging uses the images, which the next save fills again.
         self.finish_staging()
         if self._in_flight is not None:
             error = self._end_of(self._in_flight)
@@ -183,6 +190,7 @@ class Checkpointer:
             self._in_flight = None
         # Also a barrier: before anyone writes, rank 0 has cleared the place.
         try:
+            # Every rank takes part whether its own part failed or not; otherwise the others would wait for it.
             answers = self._process_group.gather(torch.tensor([[error is not None, replan]], dtype=torch.uint8))
         finally:
             if error is not None:
@@ -220,6 +228,7 @@ class Checkpointer:
         self._images = [
             FileImage(
                 make_header({piece.tensor: (piece.dtype, piece.shape) for piece in share}),
+                # Pinned memory is what the device copies into without stopping the host.
                 pinned=self._process_group.device.type == "cuda",
             )
             for share in plan.of_rank(self._layout, self._process_group.rank, self._process_group.world_size)
@@ -227,11 +236,13 @@ class Checkpointer:
 
     def _write(self, commit: Commit, started_s: float) -> SavedCheckpoint:
         try:
+            # A missing folder in here most likely means a revoked fence, which is then what is raised.
             with self._fence.fenced():
                 own = write_share(commit, self._process_group, self._images, on_part=self._count_part)
                 if self._process_group.leads:
                     self.newest = commit.complete(own)
             durable_s = time.perf_counter() - started_s
+            # Only after the manifest: retention must not delete the last good one before its successor exists.
             if self._process_group.leads:
                 self._retain(commit.content.step)
         except Exception as error:
@@ -259,6 +270,7 @@ def _shares(pieces: Mapping[str, Piece], own: plan.Held) -> dict[str, Tensor]:
     for share in own:
         piece = pieces[share.tensor]
         inside = zip(share.offsets, piece.offsets, share.shape, strict=True)
+        # Views, not copies: staging reads the tensors where they are.
         found[share.tensor] = piece.local[tuple(slice(a - b, a - b + length) for a, b, length in inside)]
     return found
 
@@ -270,6 +282,7 @@ def _started(work: Callable[[], SavedCheckpoint], *, name: str) -> Future[SavedC
     def run() -> None:
         try:
             future.set_result(work())
+        # `BaseException`: a future without a result would leave the main thread waiting for ever.
         except BaseException as error:
             future.set_exception(error)
 

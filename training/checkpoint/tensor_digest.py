@@ -40,14 +40,17 @@ def stored_tensors_sha256(directory: Path, manifest: CheckpointManifest) -> str:
     check_layout(manifest.layout, {file.name for file in manifest.files})
     entries = {name: _entries(directory / name) for name in {piece.file for piece in manifest.layout}}
     digest = hashlib.sha256()
+    # Sorted by name: a digest must not depend on the mesh that wrote the files.
     for name, pieces in sorted(by_tensor(manifest.layout).items()):
         for piece in pieces:
             found = entries[piece.file].get(name)
             if found is None or (found.dtype, found.shape) != (piece.dtype, piece.shape):
                 where = str(directory / piece.file)
                 raise IntegrityError(f"does not hold {name} as the layout says.", where=where)
+        # The header separates tensors: without it bytes could move from one to the next unnoticed.
         digest.update(f"{name} torch.{pieces[0].dtype} {tuple(pieces[0].global_shape)}\n".encode())
         if len(pieces) == 1:
+            # In parts: a tensor in one piece never lies in memory as a whole.
             for part in _parts(directory / pieces[0].file, entries[pieces[0].file][name]):
                 digest.update(part)
         else:
@@ -95,9 +98,11 @@ def _whole(directory: Path, pieces: Sequence[TensorSlice], entries: Sequence[Ent
     """The bytes of a tensor that lies in several pieces."""
     import numpy as np
 
+    # A type of plain bytes: values are only moved, and numpy has no bfloat16.
     value = np.empty(pieces[0].global_shape, dtype=f"V{DTYPES[pieces[0].dtype][1]}")
     for piece, entry in zip(pieces, entries, strict=True):
         part = np.frombuffer(bytearray().join(_parts(directory / piece.file, entry)), dtype=value.dtype)
         box = tuple(slice(low, low + length) for low, length in zip(piece.offsets, piece.shape, strict=True))
+        # A piece without elements cannot be reshaped into its box.
         value[box] = part.reshape(piece.shape) if math.prod(piece.shape) else value[box]
     return value.reshape(-1).view(np.uint8).data

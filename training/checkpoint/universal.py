@@ -43,6 +43,7 @@ def export_model(
         IntegrityError: the checkpoint is damaged.
         EnvironmentProblem: no space left, or writing is refused.
     """
+    # Everything is checked before anything is written; optimizer state is not read, which is most of the bytes.
     verified = load_checkpoint(checkpoint, prefix=PREFIX, rest="skip", on_part=on_part)
     tensors = {name.removeprefix(PREFIX): value for name, value in verified.tensors.items()}
     store = Workspace(str(out))
@@ -60,4 +61,5 @@ def export_model(
             name: {"dtype": dtype_name(value.dtype), "shape": list(value.shape)} for name, value in tensors.items()
         },
     }
+    # Last: a folder with a `config.json` is complete.
     store.publish_json(CONFIG_NAME, config)

@@ -35,9 +35,11 @@ def read_manifest(directory: Path) -> CheckpointManifest:
     """
     path = directory / layout.MANIFEST_NAME
     data = _read(path)
+    # The seal is checked before the manifest is parsed: parsing decides what is believed afterwards.
     if _read(directory / layout.SEAL_NAME) != f"{sha256_bytes(data)}\n".encode():
         raise IntegrityError("its bytes differ from the digest in manifest.sha256.", where=str(path))
     manifest = CheckpointManifest.from_bytes(data, where=str(path))
+    # A whole folder may have been copied over another step's; every digest inside would still agree.
     if layout.step_of(directory.name) != manifest.step:
         raise IntegrityError(f"it is the manifest of step {manifest.step}.", where=str(path))
     return manifest
@@ -82,6 +84,7 @@ def read_checkpoint(
     """
     proof = _require_described(directory, manifest)
     boxes = whole(manifest, prefix) if wanted is None else wanted
+    # Before reading: a model that does not fit is the user's mistake, and costs no read of gigabytes.
     require_fit(manifest, boxes)
     tensors = read_tensors(directory, manifest, boxes, rest=rest, checked=checked, on_part=on_part)
     return VerifiedCheckpoint(directory, manifest, tensors, read_file(directory, proof, on_part=on_part))
@@ -117,11 +120,13 @@ def _require_described(directory: Path, manifest: CheckpointManifest) -> Checkpo
     """
     expected = {file.name for file in manifest.files} | {layout.MANIFEST_NAME, layout.SEAL_NAME}
     try:
+        # Names first: a file too many or too few shows without reading a byte.
         actual = {path.name for path in directory.iterdir()}
     except NO_FILE as error:
         raise BlockMissing(f"not a folder ({error.strerror}).", where=str(directory)) from error
     if missing := sorted(expected - actual):
         raise BlockMissing("the file is missing.", where=str(directory / missing[0]))
+    # Whatever was added could be taken for part of it by another tool.
     if extra := sorted(actual - expected):
         raise IntegrityError("the file does not belong to this checkpoint.", where=str(directory / extra[0]))
     try:

@@ -53,6 +53,7 @@ class RankBatches:
     def __init__(self, reader: ShardReader, spec: TrainingSpec, *, share: BatchShare, device: torch.device) -> None:
         replicas = share.replicas(spec.num_replicas)
         self._num_replicas, self._micro_batch = len(replicas), spec.micro_batch_sequences
+        # Numbers of rows within a global batch, cut by replica; a rank takes those of its own replicas.
         rows = np.arange(spec.global_batch_sequences).reshape(spec.num_replicas, self._micro_batch)
         self._blocks = BlockGather(
             reader,
@@ -90,6 +91,7 @@ def prefetched(batches: RankBatches, loader: LoaderSpec, *, start: int, stop: in
     size = batches.steps_per_block
 
     def steps(blocks: Iterator[PendingCopy]) -> Iterator[StepBatches]:
+        # Blocks begin at multiples of their size, so the first may hold steps that are done already.
         for number, block in enumerate(blocks, start // size):
             for step, made in enumerate(batches.steps(block, size), number * size):
                 if start <= step < stop:
@@ -100,6 +102,7 @@ def prefetched(batches: RankBatches, loader: LoaderSpec, *, start: int, stop: in
         size_bytes=lambda block: block.size_bytes,
         max_bytes=loader.prefetch_bytes,
         start=start // size,
+        # Rounded up: the last block may reach beyond the last step.
         stop=-(-stop // size),
         num_threads=loader.prefetch_threads,
     ) as blocks:

@@ -1,4 +1,4 @@
-"""Starting from another run's weights: verified, taken over by name, and whatever does not fit is told at once."""
+"""Starting from another run's weights: verified, taken over by name, and whatever does not fit is reported at once."""
 
 from __future__ import annotations
 
@@ -55,18 +55,22 @@ class StartingPoint:
             IntegrityError: the checkpoint is altered, or is another one.
             ConfigError: a tensor has another shape, or the policy does not allow what is missing or extra.
         """
+        # Imported here, so that who only loads the documents of a run does not import torch.
         from headway.training.checkpoint.pieces import pieces_of
         from headway.training.checkpoint.verify import read_checkpoint, read_manifest
         from headway.training.engine.learner import model_tensors
 
         manifest = read_manifest(self.directory)
+        # A folder of that name may hold another run's checkpoint since the run was specified.
         if manifest.sha256 != self.checkpoint.sha256:
             raise IntegrityError(f"it is not {self.checkpoint.short}.", where=str(self.directory))
         given = _of_model({piece.tensor: piece.global_shape for piece in manifest.layout})
         own = _of_model(pieces_of(state))
         whole = {name: piece.global_shape for name, piece in own.items()}
+        # A rank with a part of the model cannot say what the whole lacks; only then is it built once more.
         if not given.keys() <= whole.keys():
             whole = {name: tuple(value.shape) for name, value in model_tensors(rebuild()).items()}
+        # Matching is of whole names and shapes, reading of this rank's slices.
         chosen = [name for name in matching(whole, given, self.spec, names) if name in own]
         wanted = [own[name].slice(f"{MODEL}{name}") for name in chosen]
         read = read_checkpoint(self.directory, manifest, wanted=wanted, on_part=on_part).tensors
@@ -83,6 +87,7 @@ def matching(own: Shapes, given: Shapes, spec: StartSpec, names: Mapping[str, tu
     Raises:
         ConfigError: one has another shape, or the policy does not allow what is missing or extra; names them.
     """
+    # A tied weight may be meant by any of its names.
     called = {name: names.get(name, (name,)) for name in own}
     require_matches(spec.fresh, [name for each in called.values() for name in each], where=f"{WHERE}.fresh")
     wanted = [name for name in own if not any(matches(each, spec.fresh) for each in called[name])]
@@ -101,6 +106,7 @@ def matching(own: Shapes, given: Shapes, spec: StartSpec, names: Mapping[str, tu
             advice="Choose the recipe and the model fields it was trained with, or set start_from.extra: ignore.",
         )
     chosen = [name for name in wanted if name in given]
+    # Shapes are compared before anything is read, so that all differences are named at once.
     others = [name for name in chosen if own[name] != given[name]]
     if others:
         name = others[0]

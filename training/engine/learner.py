@@ -51,6 +51,7 @@ class Learner:
         self._strategy = choose_strategy(recipe, spec, process_group)
         self.traffic = process_group.traffic
         self.model = self._strategy.model
+        # Buffers change in the forward pass; a step that is not taken has to restore them.
         self._buffers = [value for value in model_tensors(self.model).values() if not isinstance(value, nn.Parameter)]
         self._optimizer = ScheduledOptimizer(self._strategy, recipe, spec)
         self._scaler = LossScaler(spec)
@@ -68,8 +69,10 @@ class Learner:
 
     def exchange(self, own: Tensor, *, stop: bool, save: bool = False) -> Sums:
         """Sum gradients and losses over all ranks, in the same tree. What any rank wishes is everybody's wish."""
+        # As columns beside the losses: wishes need no collective of their own.
         wishes = torch.tensor([[stop, save]], dtype=torch.float64).expand(own.shape[0], 2)
         rows = self._strategy.exchange(torch.cat((own, wishes), dim=1))
+        # In tree order like gradients, so the loss that is shown has the same bits on any number of ranks.
         nats, num_tokens, num_stops, num_saves = tree_sum(rows).tolist()
         return Sums(nats=nats, num_tokens=int(num_tokens), stop=num_stops > 0, save=num_saves > 0)
 
@@ -79,13 +82,16 @@ class Learner:
 
     def overflowed(self, sums: Sums, gradient_norm: float) -> bool:
         """Whether the gradient overflowed in fp16 alone. The loss scale is halved then, and the step is lost."""
+        # Too large a scale leaves the loss finite; one that is not finite either is for the guard.
         return math.isfinite(sums.nats) and not math.isfinite(gradient_norm) and self._scaler.back_off()
 
     def update(self, step: int, sums: Sums, gradient_norm: float) -> float:
         """One optimizer step on the gradient, whose norm is finite. Returns the learning rate."""
         factor = clip_factor(gradient_norm, self._spec.optimizer.gradient_clip)
+        # Clipping, the mean over tokens and the loss scale are one factor: one pass over the gradients, one rounding.
         self._strategy.scale_gradients(factor / self._divisor(sums))
         self._scaler.succeed()
+        # Steps that fp16 skipped moved no moment, so they do not count for bias correction.
         return self._optimizer.step(step, num_updates=step + 1 - self._scaler.num_skipped)
 
     def discard(self) -> None:
@@ -136,6 +142,7 @@ class Learner:
         for name in sorted(own.keys() | tensors.keys()):
             if name not in own or name not in tensors or own[name][1].shape != tensors[name].shape:
                 raise IntegrityError(f"tensor {name} does not fit the configuration.", where="checkpoint")
+        # Checked as a whole first: a model that is half loaded would train on.
         for name, (_, value) in own.items():
             value.copy_(tensors[name])
 
@@ -147,6 +154,7 @@ class Learner:
         return {**self._own_weights(), **self._own_moments()}
 
     def _own_weights(self) -> _Own:
+        # Parameters of the strategy win: where the model is sharded they are this rank's slices.
         weights = model_tensors(self.model) | dict(self._strategy.parameters)
         return {f"model.{name}": (name, value.detach()) for name, value in weights.items()}
 

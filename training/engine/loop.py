@@ -68,6 +68,7 @@ def train(
             outcome = "excluded"
         if outcome == "taken":
             watch.lap("optimizer")
+            # Staging of the last save may still read what the update changes.
             before_update()
             watch.lap("staging")
             lr = learner.update(done, sums, grad_norm)
@@ -76,6 +77,7 @@ def train(
         watch.lap("optimizer")
         on_step(Step(done + 1, window, outcome, sums, grad_norm, lr), watch)
         watch.restart()
+        # An excluded step is tried again on the next window; one that overflowed is lost and counts.
         moved = outcome != "excluded"
         done += moved
         if sums.stop or (moved and (done == max_steps or sums.save)):

@@ -39,7 +39,7 @@ def trace_name(request: str, rank: int | str) -> str:
 
 
 class StepProfiler:
-    """Told of every step boundary; a context manager around training.
+    """Called at every step boundary; a context manager around training.
 
     Args:
         wanted: a window of steps to trace; None for none but what is requested.
@@ -48,6 +48,7 @@ class StepProfiler:
     def __init__(self, rank: RankProcess, run_dir: Path, wanted: ProfileSpec | None) -> None:
         self._rank, self._request, self._wanted = rank, run_dir / REQUEST_NAME, wanted
         self._looked_s = 0.0
+        # Requests that an earlier attempt served: their file still lies in the run's folder.
         self._served: set[str] = {path.name.split("-")[1] for path in run_dir.glob("attempts/*/profile-*")}
         self._profile: torch.profiler.profile | None = None
         self._name, self._steps_left, self._num_done = "", 0, 0
@@ -66,8 +67,10 @@ class StepProfiler:
             self._steps_left -= 1
             if self._steps_left == 0:
                 self._end()
+        # Before the step: a trace begins at the boundary where the wanted step starts.
         elif self._wanted is not None and num_done + 1 == self._wanted.first_step:
             self._begin("config", self._wanted.num_steps)
+        # Once a second, for the folder may be on a network file system.
         elif time.monotonic() - self._looked_s > POLL_EVERY_S:
             self._looked_s = time.monotonic()
             self._serve_request()
@@ -79,6 +82,7 @@ class StepProfiler:
             self._begin(str(request["id"]), max(1, int(request.get("num_steps", 1))))
 
     def _begin(self, name: str, num_steps: int) -> None:
+        # Imported when somebody wants a trace; it is no small module.
         from torch import profiler
 
         self._profile = profiler.profile(profile_memory=True)  # of every kind of activity there is

@@ -77,6 +77,7 @@ def mixed_manifests(workspace: Workspace, training: TrainingSpec, manifest: Shar
     """
     links = [Link(kind="manifest", sha256=dataset.manifest) for dataset in training.order.mix]
     mixed = tuple(workspace.load(link, ShardManifest) for link in links)
+    # Mixed-in data train the model too, so they pass the same gate.
     for other in mixed:
         require_same_encoding(manifest, other)
         receipt = load_receipt(workspace, other.receipt)
@@ -108,8 +109,10 @@ def require_passing_receipt(run: RunSpec, manifest: ShardManifest, receipt: Cont
     if not receipt.passed:
         failed = [verdict.rule_id for verdict in receipt.verdicts if not verdict.passed]
         problem = f"the data broke their contract: {', '.join(failed) or 'see the receipt'}."
+    # All three name each other: a passing receipt of other data must not open the gate.
     elif not run.receipt == manifest.receipt == receipt.link:
         problem = "run, shards and receipt do not name one another."
+    # The receipt is about a snapshot; shards of another one were never validated.
     elif manifest.snapshot != receipt.snapshot:
         problem = f"the shards are of {manifest.snapshot.short}, the receipt is about {receipt.snapshot.short}."
     elif run.manifest != manifest.link or run.fitted != manifest.fitted:
@@ -127,6 +130,7 @@ def training_spec(run: RunSpec) -> TrainingSpec:
     """
     try:
         return TrainingSpec.model_validate(run.config)
+    # Written by another version, perhaps: the message names the field, and no traceback is shown.
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in ("training", *first["loc"]))

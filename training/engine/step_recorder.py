@@ -34,15 +34,18 @@ class StepRecorder:
 
     def __call__(self, step: Step, watch: Stopwatch) -> None:
         record = self._record(step, watch)
+        # Tokens of a step that was not taken trained nothing.
         self.tokens_seen += record.tokens if record.outcome == "taken" else 0
         name, fields = record.as_event()
         self._rank.ledger.event(name, **fields)
+        # The marker costs a rename on shared storage, from every rank.
         if time.monotonic() - self._marked_s > MARK_EVERY_S:
             self._rank.mark("running", step=record.step)
             self._marked_s = time.monotonic()
 
     def _record(self, step: Step, watch: Stopwatch) -> StepRecord:
         laps, within_s = watch.laps_s, self._learner.parts_s()
+        # Clocks of device and host differ a little; no part may come out longer than the whole.
         waited_s = min(within_s["sync"], laps["compute"])
         forward_s = min(within_s["forward"], laps["compute"] - waited_s)
         duration_s = sum(laps.values())
@@ -65,5 +68,6 @@ class StepRecorder:
             optimizer_s=laps["optimizer"],
             memory_bytes=peak_memory_bytes(self._process_group.device),
             traffic=self._process_group.traffic.take(),
+            # Of the whole gang: all ranks' tokens over all devices' peak.
             mfu=None if at_peak is None else step.sums.num_tokens / duration_s / at_peak,
         )

@@ -28,6 +28,7 @@ def fitted_baseline(
     """The simple model of this kind of data."""
     metric_set = metric_set_for(workspace, manifest)
     column = TOKENS if metric_set.predicts == "tokens" else LABEL
+    # Only the column to predict: a baseline knows nothing else.
     training = _all_of(ShardReader(workspace, manifest, TRAIN, (column,), on_shard=on_shard), column)
     if metric_set.predicts == "tokens":
         bigram = Bigram(training, vocab_size_of(workspace, manifest))
@@ -55,6 +56,7 @@ def vocab_size_of(workspace: Workspace, manifest: ShardManifest) -> int:
 
 def prior_of(training: NDArray[Any], heldout: NDArray[Any]) -> Predict:
     """Classes, (rows, 1), are counted in both splits, their shares in the training split alone."""
+    # Counted over both splits: a class that only the held-out rows have must not be impossible, at infinite loss.
     prior = ClassPrior(training.reshape(-1), int(max(training.max(), heldout.max())) + 1)
 
     def predict(columns: Columns) -> Measured:

@@ -56,6 +56,7 @@ class Measure(NamedTuple):
 
     def value(self, sums: Sums) -> float:
         """Over all examples."""
+        # `fsum`: the ranks' blocks come in any order, and the figure must not depend on it.
         total = math.fsum(sums[self.numerator].tolist())
         return self.of_ratio(total / self.divisor / math.fsum(sums[self.denominator].tolist()))
 
@@ -74,7 +75,7 @@ class Measure(NamedTuple):
 
 
 class MetricSet(NamedTuple):
-    """How models of one kind of data are judged."""
+    """How models of one kind of data are evaluated."""
 
     measures: tuple[Measure, ...]
     """The first decides who is champion."""
@@ -137,19 +138,20 @@ def target_of(encoder: Json, statistics: Json = None) -> str:
 
 
 def metric_set_for(workspace: Workspace, manifest: ShardManifest) -> MetricSet:
-    """The yardstick for these shards.
+    """The metric set for these shards.
 
     Raises:
         ConfigError: there is nothing to predict in them.
         IntegrityError: their fitted state is gone or damaged.
     """
     encoder = manifest.spec["encoder"]
+    # Loaded only where a user's own encoder has to say what its rows are.
     is_own = encoder["kind"] == "own"
     return metric_set_of(encoder, workspace.load(manifest.fitted, FittedState).statistics if is_own else None)
 
 
 def metric_set_of(encoder: Json, statistics: Json = None) -> MetricSet:
-    """The yardstick for shards of this encoder, such as `ShardManifest.spec["encoder"]`.
+    """The metric set for shards of this encoder, such as `ShardManifest.spec["encoder"]`.
 
     Args:
         statistics: `FittedState.statistics`, in which a user's own encoder says what its rows are.

@@ -79,6 +79,7 @@ class _Rows:
 
     def __init__(self, reader: ShardReader) -> None:
         self._reader = reader
+        # Rounded up: the last block may be shorter.
         self.num_blocks = -(-reader.num_rows // BLOCK_ROWS)
 
     def _rows(self, block: int) -> NDArray[np.int64]:
@@ -108,11 +109,14 @@ class DocumentScorer(_Rows):
         rows = self._rows(block)
         columns = self._reader.gather(rows)
         targets = columns["tokens"][:, 1:]
+        # A row names its document within its group; the group's first document makes that a number of the split.
         first = self._first_documents[np.searchsorted(self._last_rows, rows, side="right")]
         documents = document_of_positions(columns["tokens"], columns["document"])[:, 1:] + first[:, None]
+        # Padding fills the last row of a group, and is no target.
         valid = targets != PAD_ID
         present, place = np.unique(documents[valid], return_inverse=True)
         sums = {
+            # Summed by document within the block; a document over several blocks is added up by `merge`.
             "nats": np.bincount(place, weights=predict(columns)["nats"][valid]).tolist(),
             "targets": np.bincount(place).tolist(),
         }
@@ -186,8 +190,11 @@ class NumberScorer(RowScorer):
 
     def __init__(self, reader: ShardReader) -> None:
         super().__init__(reader)
+        # The bounds are of the whole split: quarters must not depend on which rank scores a block.
         labels = reader.gather(np.arange(reader.num_rows))[LABEL].reshape(-1).astype(np.float64)
+        # `fsum`, for equal bits whatever the order of rows.
         self._mean = math.fsum(labels.tolist()) / len(labels)
+        # `lower` picks a number that occurs, so that equal labels fall into one quarter.
         self._bounds = np.quantile(labels, [0, 0.25, 0.5, 0.75, 1], method="lower")
 
     def _slices(self, labels: NDArray[Any]) -> list[str]:

@@ -45,6 +45,7 @@ def paired_difference(
         ValueError: as `ratio_interval`.
     """
     columns = _columns(challenger, champion, denominators)
+    # One draw for both: what makes a document hard moves both ratios alike, and cancels.
     return _interval(columns, lambda sums: (sums[..., 0] - sums[..., 1]) / sums[..., 2], resamples, confidence, seed)
 
 
@@ -69,6 +70,7 @@ def _interval(
 def _resampled_sums(columns: Array, resamples: int, seed: int) -> Array:
     """Column sums of documents drawn with replacement, shape (resamples, columns)."""
     generator, num_documents = np.random.default_rng(seed), len(columns)
+    # In blocks, since the draws are resamples times documents.
     rows = max(1, BLOCK_DRAWS // num_documents)
     blocks = []
     for first in range(0, resamples, rows):

@@ -44,12 +44,15 @@ def rank_sources(recipe_files: Iterable[Path] = ()) -> dict[str, Path]:
         ConfigError: a file of the user's recipe is not Python.
     """
     shipped = [recipe.place.partition(":")[0] for recipe in BUILT_IN.values()]
+    # What the user's recipe imports of Headway has to be in the archive too.
     named = (name for file in recipe_files for name in _imports_of(file, "recipe"))
     wanted = (PUBLIC.get(name, name) for name in named)
     own = {name for name in wanted if _is_ranks(name) and source_file(name, HOME)}
+    # The public names are always there: recipes import them as `headway.X`.
     roots = {*RANK_MODULES, *shipped, *own, "headway.public"}
     modules = modules_below(*sorted(roots), follow=_is_ranks)
     folders = {parent for path in modules.values() for parent in path.parents if parent.is_relative_to(HOME)}
+    # Packages need their `__init__`, which nobody imports by name.
     files = {*modules.values(), *(folder / "__init__.py" for folder in folders - {HOME})}
     return {path.relative_to(HOME).as_posix(): path for path in files}
 
@@ -78,7 +81,7 @@ def encoder_code(spec: EncoderSpec, search_path: tuple[str, ...]) -> bytes | Non
     """The archive of a user's own encoder; None for a shipped one.
 
     It holds the encoder's module, what that imports of its package, and the package's data files: an edit to a recipe
-    that lies in the same package encodes nothing anew.
+    that lies in the same package encodes nothing again.
 
     Raises:
         ConfigError: the package or module cannot be found or read, or carries one of Headway's own names.
@@ -102,6 +105,7 @@ def encoder_code(spec: EncoderSpec, search_path: tuple[str, ...]) -> bytes | Non
         found.add(file)
         package = name if file.endswith("/__init__.py") else name.rpartition(".")[0]
         unseen += [*_imports_of(sources[file], "encoder", package), *filter(None, [name.rpartition(".")[0]])]
+    # Data files always: what a module opens at run time cannot be read from its imports.
     return pack({name: path for name, path in sources.items() if name in found or path.suffix != ".py"})
 
 
@@ -113,11 +117,13 @@ def _package_sources(name: str, search_path: tuple[str, ...], what: str) -> dict
             where=name,
             advice=f"Rename the package that holds the {what}.",
         )
+    # In front, as it will be for ranks, and taken away again: this process keeps its own path.
     sys.path[:0] = list(search_path)
     try:
         spec = importlib.util.find_spec(package)
     finally:
         del sys.path[: len(search_path)]
+    # A folder without `__init__.py` is a namespace package, which may be spread over several places.
     if spec is not None and spec.origin is None and spec.submodule_search_locations:
         folder = Path(next(iter(spec.submodule_search_locations)))
         raise ConfigError(
@@ -134,6 +140,7 @@ def _package_sources(name: str, search_path: tuple[str, ...], what: str) -> dict
     origin = Path(spec.origin)
     if origin.name != "__init__.py":
         return {origin.name: origin}
+    # Compiled files differ by machine, and would change the digest.
     files = (path for path in origin.parent.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path.relative_to(origin.parent.parent).as_posix(): path for path in files}
 
@@ -141,7 +148,9 @@ def _package_sources(name: str, search_path: tuple[str, ...], what: str) -> dict
 def pack(sources: dict[str, Path]) -> bytes:
     """A zip whose bytes depend on names and contents alone."""
     buffer = io.BytesIO()
+    # Stored, not deflated: zlib's output may differ between versions, and the digest with it.
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        # Sorted, with one time for all: the bytes are a function of the code alone.
         for name, path in sorted(sources.items()):
             archive.writestr(zipfile.ZipInfo(name, EPOCH), path.read_bytes())
     return buffer.getvalue()
@@ -170,6 +179,7 @@ def environment_here() -> dict[str, str]:
     """The versions that a rank's arithmetic and reading stand on, by name."""
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
+        # Only what decides arithmetic and reading; other packages may differ without a word.
         **{name: importlib.metadata.version(name) for name in RANK_DISTRIBUTIONS},
     }
 

@@ -23,6 +23,7 @@ def require_trainable(spec: TrainingSpec, encoder: EncoderSpec, world_size: int,
     Raises:
         ConfigError: with the arithmetic of every problem.
     """
+    # All problems at once: each found by itself would cost another start.
     problems = [*_caught(lambda: replicas_per_rank(spec, world_size)), *_model_problems(spec, encoder, methods)]
     if len(problems) == 1:
         raise problems[0]
@@ -44,6 +45,7 @@ def _model_problems(spec: TrainingSpec, encoder: EncoderSpec, methods: set[str] 
             where="training.recipe.name",
             advice=f"Use {' or '.join(others)}, or another shards.encoder.",
         )
+        # With data that it cannot read, its other problems mean nothing.
         return
     yield from _built_in_problems(spec, encoder, built_in)
 

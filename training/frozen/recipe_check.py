@@ -39,6 +39,7 @@ def _check_own(name: str, search_path: tuple[str, ...]) -> None:
         modules = [file.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in sources]
         raise ConfigError(f"there is no module {module!r}.", where="recipe.name", advice=nearest(module, modules))
     defined = _top_level_names(path)
+    # `*`: what the other module defines cannot be known without running it.
     if attribute not in defined and "*" not in defined:
         raise ConfigError(
             f"{module} ({path}) defines no {attribute!r}.",
@@ -57,6 +58,7 @@ def _top_level_names(path: Path) -> set[str]:
     unseen: list[ast.AST] = [_parsed(path)]
     while unseen:
         for node in ast.iter_child_nodes(unseen.pop()):
+            # Not into functions and classes: what they bind inside is no name of the module.
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 names.add(node.name)
             elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -86,6 +88,7 @@ def may_name_matrices(name: str, search_path: tuple[str, ...]) -> bool:
         return True
     found = [each for each in definition.body if isinstance(each, ast.FunctionDef) and each.name == "hidden_matrices"]
     returned = [node.value for each in found for node in ast.walk(each) if isinstance(node, ast.Return)]
+    # Anything but an empty literal may name matrices; which ones, only running it would tell.
     return not returned or any(not isinstance(value, ast.Tuple | ast.List) or bool(value.elts) for value in returned)
 
 
@@ -96,6 +99,7 @@ def own_methods(name: str, search_path: tuple[str, ...]) -> set[str] | None:
         ConfigError: not Python.
     """
     definition = _own_class(name, search_path)
+    # A base class or a decorator may add methods that are not in this body.
     if definition is None or definition.bases or definition.decorator_list:
         return None
     return {each.name for each in definition.body if isinstance(each, ast.FunctionDef)}

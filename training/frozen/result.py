@@ -40,6 +40,7 @@ def publish_result(
         manifest_sha256=manifest.sha256,
         tensors_sha256=tensors_sha256(tensors),
     )
+    # Under the fence: an attempt that was overtaken must not declare the run finished.
     with fence.fenced():
         Workspace(str(run_dir), stage_in=fence.folder).publish_json(layout.RESULT_NAME, result.model_dump())
 
@@ -55,16 +56,19 @@ def is_finished(
     Args:
         on_part: called after each part that is read.
     """
+    # Rank 0 reads for all: a result that appears meanwhile would divide the ranks.
     message = gathered(process_group, _named_result(run_dir, run) if process_group.leads else b"")[0]
     if not message:
         return False
     directory_name, manifest_sha256 = message.decode().split()
     try:
+        # Every rank its share of files: together each byte is read once.
         share = slice(process_group.rank, None, process_group.world_size)
         manifest = verify_checkpoint(run_dir / "checkpoints" / directory_name, share=share, on_part=on_part)
         is_good = manifest.sha256 == manifest_sha256
     except IntegrityError:
         is_good = False
+    # Finished only if all say so; each has seen other files.
     return all(answer == b"good" for answer in gathered(process_group, b"good" if is_good else b"bad"))
 
 
@@ -73,6 +77,7 @@ def _named_result(run_dir: Path, run: Link) -> bytes:
     try:
         with opened(run_dir / layout.RESULT_NAME) as stream:
             result = layout.RunResult.parse(stream.readall(), run)
+    # Unreadable is the same as absent: the run then resumes, and writes it again.
     except (OSError, ValueError, IntegrityError):
         return b""
     return f"{result.checkpoint} {result.manifest_sha256}".encode()
@@ -82,6 +87,8 @@ def tensors_sha256(tensors: Iterable[tuple[str, Tensor]]) -> str:
     """One digest of names, types, shapes and bytes, sorted by name: equal for equal state, however it is spread."""
     digest = hashlib.sha256()
     for name, value in tensors:
+        # The header separates tensors; without it bytes could move from one to the next.
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        # Through the CPU and contiguous: the same bytes whatever device and layout.
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()

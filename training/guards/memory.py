@@ -72,8 +72,10 @@ def out_of_memory(
             advice=f"Set training.micro_batch_sequences to {max(1, rows // 2)}: another run, since in exact mode bits "
             "depend on it. Or shard the model (training.parallel), use mode `fast`, or more memory.",
         )
+    # An odd micro-batch cannot be halved and keep the global batch.
     if rows % 2:
         return OutOfMemory(what, where=f"micro-batch of {rows}", advice="Split the model further, or shrink it.")
+    # Only under the fence: a note of an attempt that was overtaken would halve the next one's batch too.
     with fence.fenced():
         note = {"micro_batch_sequences": rows // 2}
         Workspace(str(run_dir), stage_in=fence.folder).publish_json(NOTE_NAME, note)
@@ -92,17 +94,20 @@ def explaining_out_of_memory(
     try:
         yield
     except OutOfMemory:
+        # The error of an inner call has its report already.
         raise
     except Exception as error:
         if cause_of(error) != "oom":
             raise
         failure = out_of_memory(error, spec, run_dir, of_batches=of_batches, fence=fence)
+        # After the note, which matters more, and in an attempt's own file.
         write_json(report, what_took_memory(device))
         raise failure from error
 
 
 def with_noted_micro_batch(spec: TrainingSpec, run_dir: Path, process_group: ProcessGroup) -> TrainingSpec:
     """The configuration with the micro-batch that an earlier attempt noted, the same on every rank."""
+    # Rank 0 alone reads: ranks that saw different notes would train on different batches.
     note = read_json(run_dir / NOTE_NAME) if process_group.leads and spec.parallel.mode != "exact" else None
     noted = 0 if note is None else int(note["micro_batch_sequences"])
     agreed = int.from_bytes(process_group.from_leader(noted.to_bytes(8, "big")), "big")
@@ -135,6 +140,7 @@ def largest_tensors() -> list[dict[str, Any]]:
         if issubclass(type(thing), torch.Tensor):
             # A DTensor has no memory of its own: its slice is a tensor that is found by itself.
             with contextlib.suppress(RuntimeError):
+                # By storage, and the first object seen stands for it.
                 found.setdefault(thing.untyped_storage().data_ptr(), thing)
     largest = sorted(found.values(), key=lambda tensor: -tensor.untyped_storage().nbytes())[:NUM_SHOWN]
     return [

@@ -11,7 +11,7 @@ SUMMED_UP_STEPS: Final = 500
 
 
 class AlarmNotes:
-    """Tells of alarms; of noted ones at most `REPORTED_ALONE`, and one sum in `SUMMED_UP_STEPS` steps.
+    """Reports alarms; of noted ones at most `REPORTED_ALONE`, and one sum in `SUMMED_UP_STEPS` steps.
 
     Args:
         emit: called with the fields of a ledger event.
@@ -24,7 +24,7 @@ class AlarmNotes:
         self._held: list[Fields] = []
 
     def __call__(self, alarm: Fields) -> None:
-        """Told at once where something follows from it."""
+        """Reported at once where something follows from it."""
         if alarm["action"] != "note":
             self._emit(alarm)
             return
@@ -43,9 +43,10 @@ class AlarmNotes:
             self.finish()
 
     def finish(self) -> None:
-        """Tell what was held back."""
+        """Report what was held back."""
         if not self._held:
             return
+        # The highest loss stands for all: it is what a person would look for first.
         worst = max(self._held, key=lambda alarm: float(alarm["loss"]))
         first, last = self._held[0]["step"], self._held[-1]["step"]
         number = len(self._held)

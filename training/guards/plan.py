@@ -24,6 +24,7 @@ class DataPlan:
 
     def without(self, *further: ExcludedSpan) -> DataPlan:
         """This plan with more left out; what it left out already stays."""
+        # A set: a plan and the one of a checkpoint may hold the same span.
         return DataPlan(tuple(sorted({*self.excluded, *further})))
 
     def count(self, cause: str) -> int:
@@ -33,6 +34,7 @@ class DataPlan:
     def window(self, step: int) -> int:
         """The window that `step`, counted from 0, trains on."""
         window = step
+        # Spans are ascending: each that begins at or before the window moves it further along.
         for first, stop in self._stretches():
             if window < first:
                 break
@@ -50,6 +52,7 @@ class DataPlan:
         """Windows left out, ascending and disjoint."""
         found: list[tuple[int, int]] = []
         for first, stop, _ in self.excluded:
+            # Merged: spans may overlap after a roll-back, and a window must not count twice.
             if found and first <= found[-1][1]:
                 found[-1] = (found[-1][0], max(stop, found[-1][1]))
             else:

@@ -37,6 +37,7 @@ class SpikeDetector:
         self._decay = 0.5 ** (1 / (HALF_LIFE_WINDOWS * window_steps))
 
     def is_spike(self, loss: float) -> bool:
+        # Until the window is full the median rests on too few losses.
         if len(self.recent) < (self.recent.maxlen or 0) or robust_z(loss, self.recent) <= self._threshold:
             return False
         middle = statistics.median(self.recent)
@@ -44,7 +45,9 @@ class SpikeDetector:
 
     def add(self, loss: float) -> None:
         """Compare later losses with this one as well."""
+        # Only from a full window on, like the alarm itself.
         if len(self.recent) == self.recent.maxlen:
+            # It decays, so that one hard row of long ago does not hide spikes for ever.
             self.farthest = max(self._decay * self.farthest, loss - statistics.median(self.recent))
         self.recent.append(loss)
 
@@ -58,4 +61,5 @@ def robust_z(value: float, recent: Sequence[float]) -> float:
     """Negative below the median of the recent values. A pure function of the numbers, with no torch in it."""
     middle = statistics.median(recent)
     deviation = NORMAL_MAD * statistics.median(abs(each - middle) for each in recent)
+    # A floor relative to the median: losses that hardly differ would make any change a spike.
     return (value - middle) / max(deviation, MIN_RELATIVE * abs(middle), 1e-12)

@@ -1,7 +1,7 @@
-"""The guard: judges every step before the optimizer moves a weight, and says what happens to a bad one.
+"""The guard: checks every step before the optimizer moves a weight, and says what happens to a bad one.
 
 It sees only numbers that are equal on all ranks and for every arrangement that is exact, and draws on nothing else, so
-all ranks decide alike without asking each other. What it decided is part of every checkpoint; a run that went on from
+all ranks decide alike without asking each other. What it decided is part of every checkpoint; a run that resumed from
 one before the decision meets the same numbers, and decides the same again.
 """
 
@@ -26,7 +26,7 @@ ADVICE = {
 
 
 class RollBack(Exception):
-    """Raised on all ranks at once: go on from a checkpoint of `step` or earlier, without what the plan leaves out."""
+    """Raised on all ranks at once: resume from a checkpoint of `step` or earlier, without what the plan leaves out."""
 
     def __init__(self, step: int) -> None:
         super().__init__(step)
@@ -55,14 +55,16 @@ class StepGuard:
         alarm = self._alarm(loss, grad_norm)
         if alarm is not None and not self._may_pass(step, alarm, loss, grad_norm):
             return False
+        # Only of a step that is taken: a loss that was refused must not raise the bar for the next.
         self._spikes.add(loss)
         return True
 
     def finish(self) -> None:
-        """No step follows: tell of the noted alarms that were held back."""
+        """No step follows: report the noted alarms that were held back."""
         self._notes.finish()
 
     def _alarm(self, loss: float, grad_norm: float) -> str | None:
+        # Loss and norm: an overflow may show in only one of them.
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             return NON_FINITE
         return SPIKE if self._spikes.is_spike(loss) else None
@@ -70,6 +72,7 @@ class StepGuard:
     def _may_pass(self, step: int, alarm: str, loss: float, grad_norm: float) -> bool:
         policy: NonFinitePolicy | SpikePolicy = self._spec.non_finite if alarm == NON_FINITE else self._spec.spike
         window, spent = self.plan.window(step), self.plan.count(alarm)
+        # A budget bounds skips and roll-backs: data or learning rates that are broken would otherwise eat all windows.
         action = "stop" if policy.action != "note" and spent >= policy.budget else policy.action
         # As text: JSON has no word for what is not finite.
         numbers = {"loss": str(loss), "grad_norm": str(grad_norm)}
@@ -81,8 +84,10 @@ class StepGuard:
             raise _stop(step, alarm, loss, grad_norm, spent)
         rewind = self._spec.rewind_steps if action == "roll_back" else 1
         first = max(0, window + 1 - rewind)
+        # Where that window was trained on as a step; excluded windows in between count for none.
         target = self.plan.steps_before(first)
         self.plan = self.plan.without(ExcludedSpan(first, window + 1, alarm))
+        # A single window that is skipped costs no step done so far, so training continues from here.
         if target < step:
             raise RollBack(target)
         return False
@@ -107,6 +112,7 @@ class StepGuard:
         return json.dumps(
             {
                 "excluded": [list(each) for each in self.plan.excluded],
+                # As hexadecimal: a rounded loss could decide another way after a restore.
                 "recent": [loss.hex() for loss in self._spikes.recent],
                 "farthest": self._spikes.farthest.hex(),
             },
@@ -126,11 +132,12 @@ class StepGuard:
             farthest = float.fromhex(kept["farthest"])
         except (ValueError, KeyError, TypeError) as error:
             raise IntegrityError(f"the guard's state cannot be read ({error}).", where="checkpoint") from error
+        # A union: what was excluded since that checkpoint stays excluded, or the run would meet it again.
         self.plan = self.plan.without(*excluded)
         self._spikes.restore(recent, farthest)
 
     def restart(self) -> None:
-        """Forget the recent losses: the run goes on from its first step."""
+        """Forget the recent losses: the run starts from its first step."""
         self._spikes.restore((), 0.0)
 
 

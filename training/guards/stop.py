@@ -30,11 +30,11 @@ class StopConditions:
         self._last_s, self._longest_step_s, self._longest_save_s = clock(), 0.0, 0.0
 
     def begin(self) -> None:
-        """Told that steps begin now: what came before was none."""
+        """Called when steps begin: what came before was none."""
         self._last_s = self._clock()
 
     def saved(self, duration_s: float) -> None:
-        """Told how long a checkpoint took to become durable: so long before the end it must begin."""
+        """Called with what a checkpoint took to become durable: so long before the end it must begin."""
         self._longest_save_s = max(self._longest_save_s, duration_s)
         self._last_s = self._clock()
 
@@ -43,7 +43,9 @@ class StopConditions:
         now_s = self._clock()
         self._longest_step_s = max(self._longest_step_s, now_s - self._last_s)
         self._last_s = now_s
+        # One more step, and twice the slowest save so far: a disk may be slower at the end than it was.
         margin_s = MIN_MARGIN_S + self._longest_step_s + 2 * self._longest_save_s
+        # The request first: where both hold, a person's wish is the reason that is shown.
         if self._is_requested() or self.is_reached(step):
             self.reason = "requested"
         elif self._bound.is_due(now_s + margin_s):

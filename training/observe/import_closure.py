@@ -34,6 +34,7 @@ def modules_below(*roots: str, follow: Callable[[str], bool], home: Path = HOME)
         if name not in found:
             found[name] = path
             package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+            # `follow` decides by name, before anything is read: libraries are not searched.
             unseen += (imported for imported in imports(path, package) if follow(imported))
     return found
 
@@ -54,10 +55,12 @@ def imports(path: Path, package: str = "") -> Iterator[str]:
     Args:
         package: that the source lies in, for its relative imports; without it they are passed over.
     """
+    # Read, not imported: importing a user's module would run it.
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+            # One level of a relative import is the package itself, each further one a parent.
             parts = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
             base = ".".join((*parts, *filter(None, [node.module])))
             yield base

@@ -47,6 +47,7 @@ class Ledger:
         self._waiting, self._num_dropped = b"", 0
         self._refusal: OSError | None = None
         self.listeners: list[Listener] = []
+        # At once: a spool that cannot be opened shows before the first event matters.
         self._write_waiting()
 
     def event(self, name: str, **fields: Any) -> Event:
@@ -57,6 +58,7 @@ class Ledger:
     def span(self, name: str, **fields: Any) -> Iterator[dict[str, Any]]:
         """Record that something took from here to there; fields may be added to the yielded dict."""
         started_unix_s, started = time.time(), time.perf_counter()
+        # A begin of its own: of a process that is killed inside a span nothing else would tell where it was.
         self._append({"event": f"{name}.begin", "unix_s": started_unix_s, **self._common, **fields})
         outcome = "ok"
         try:
@@ -85,12 +87,15 @@ class Ledger:
 
     def _append(self, event: Event) -> Event:
         line = _line(event)
+        # Threads of one process share the spool, and two lines must not mix.
         with self._writing:
+            # Bounded: a disk that stays full must not take the process's memory as well.
             if len(self._waiting) + len(line) > WAITING_BYTES:
                 self._num_dropped += 1
             else:
                 self._waiting += line
             self._write_waiting()
+        # Outside the lock: a listener may record events itself.
         self.relay(event)
         return event
 
@@ -103,6 +108,7 @@ class Ledger:
             if self._descriptor is None:
                 self._descriptor = self._open()
             while self._waiting:
+                # What was not taken stays, so the rest of a torn line is written next time.
                 self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
                 if self._num_dropped and not self._waiting:
                     dropped = {"event": "ledger.dropped", "unix_s": time.time(), "num_events": self._num_dropped}
@@ -113,6 +119,7 @@ class Ledger:
 
     def _open(self) -> int:
         self._spool.parent.mkdir(parents=True, exist_ok=True)
+        # O_APPEND: a guard and its successors may have the file open at the same time.
         descriptor = os.open(self._spool, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         if _is_torn(descriptor):
             # A line that an earlier process could not finish must not swallow our first.
@@ -124,6 +131,7 @@ class Ledger:
         with self._writing:
             self._write_waiting()
             if self._descriptor is not None and self._refusal is None:
+                # Written is not durable; who asks for this builds on it.
                 os.fsync(self._descriptor)
         if self._refusal is not None:
             raise EnvironmentProblem(
@@ -138,6 +146,7 @@ class Ledger:
 
     def relay(self, event: Event) -> None:
         """Show listeners an event that another process has already written down; one that cannot be shown more goes."""
+        # A copy: a listener may remove itself.
         for listener in tuple(self.listeners):
             try:
                 listener(event)
@@ -189,9 +198,11 @@ class SpoolTail:
         try:
             with open_regular(self._spool) as stream:
                 stream.seek(self._offset)
+                # A whole line after the piece, however long: half an event is nobody's.
                 data = stream.read(PIECE_BYTES) + stream.readline(WAITING_BYTES)
         except FileNotFoundError:
             return b""
+        # A line without an end is still being written, or was torn by a kill.
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         return whole
@@ -199,6 +210,7 @@ class SpoolTail:
 
 def _events_in(lines: bytes) -> Iterator[Event]:
     for line in lines.splitlines():
+        # A hole or a damaged line costs its event, not the report.
         with contextlib.suppress(ValueError):
             event = json.loads(line)
             if isinstance(event, dict):

@@ -16,6 +16,8 @@ from headway.training.observe.ledger import Ledger
 def process_start_unix_s() -> float:
     """Wall-clock time at which the kernel started this process, to a clock tick (10 ms); now where it does not say."""
     try:
+        # The process's name, in brackets, may hold blanks; fields are counted after it.
+        # The twentieth is the start time.
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         uptime_s = float(Path("/proc/uptime").read_text().split()[0])
     except (OSError, ValueError, IndexError):

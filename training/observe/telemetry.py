@@ -86,16 +86,19 @@ class Stopwatch:
     def skip(self) -> None:
         """Leave out what happened since the last lap, which somebody else accounts for."""
         self._last_s, self._last_unix_s = time.perf_counter(), time.time()
+        # What was waited for before this moment belongs to nobody's step.
         self._stood_still_s = self._traffic.stood_still_s
         self.restart()
 
     def lap(self, part: str) -> None:
         """What happened since the last lap was this part of the step."""
         lap_s = time.perf_counter() - self._last_s
+        # By the measured lap, not by the clock, so that laps leave no gap.
         self._last_s += lap_s
         self._last_unix_s += lap_s
         waited_s = self._traffic.stood_still_s - self._stood_still_s
         self._stood_still_s += waited_s
+        # Waits for peers inside a lap belong to `sync`, whichever part they interrupted.
         self.laps_s[part] += lap_s - waited_s
         self.laps_s["sync"] += waited_s
 
@@ -123,6 +126,7 @@ class PartClock:
 
     def take_s(self) -> dict[str, float]:
         """Seconds since the last call, by name, of work that the device has finished, beside waits on the host."""
+        # Taken at the end of a step, when the device has passed the events anyway.
         spans, self._spans = self._spans, []
         taken_s = {"forward": 0.0, "sync": 0.0}
         for name, started, ended, waited_s in spans:
@@ -141,6 +145,7 @@ def _cuda_reading() -> _Reading:
 
 
 def _between_s(started: _Reading, ended: _Reading) -> float:
+    # CUDA gives milliseconds.
     return float(ended - started) if isinstance(ended, float) else float(started.elapsed_time(ended)) / 1000
 
 
@@ -148,4 +153,5 @@ def peak_memory_bytes(device: torch.device) -> int:
     """The most so far: allocated on the GPU, or resident where there is none."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
+    # Linux gives kilobytes.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -61,6 +61,7 @@ class TrafficMeter:
         self.stood_still_s = 0.0
         """How long this process has stood still in exchanges so far; 0 on CUDA, where streams do."""
         self._traffic: dict[str, Traffic] = {}
+        # Bounded: where nobody takes the figures, calls must not pile up.
         self._unfinished: deque[tuple[_Moment, Traffic]] = deque(maxlen=MAX_UNTAKEN)
 
     def start(self, kind: str, sent_bytes: int, call: Callable[[], dist.Work | None]) -> dist.Work:
@@ -69,6 +70,7 @@ class TrafficMeter:
         moment = self._moment()
         work = call()
         assert work is not None, "this process takes part in the group"
+        # By a callback on the host, or an event on the device: nobody waits for the end to be noticed.
         moment.ends_with(work)
         self._unfinished.append((moment, traffic))
         return work
@@ -91,6 +93,7 @@ class TrafficMeter:
         """Around nothing but a wait for an exchange to end."""
         started_s = time.perf_counter()
         yield
+        # On CUDA the host does not stand still; the stream does.
         if not self._is_cuda:
             self.stood_still_s += time.perf_counter() - started_s
 
@@ -120,6 +123,7 @@ class TrafficMeter:
         unfinished, self._unfinished = self._unfinished, deque(maxlen=MAX_UNTAKEN)
         taken, self._traffic = self._traffic, {}
         for moment, traffic in unfinished:
+            # All have been waited for, so their ends are known.
             traffic.busy_s += moment.elapsed_s()
         return taken
 
@@ -144,6 +148,7 @@ class _HostMoment:
         self._ended_s: float | None = None
 
     def ends_with(self, work: dist.Work) -> None:
+        # gloo completes in its own thread; the callback runs there, and only reads a clock.
         work.get_future().add_done_callback(lambda _future: self.ends())
 
     def ends(self) -> None:
@@ -156,6 +161,7 @@ class _HostMoment:
 class _CudaMoment:
     """The end is seen by a stream of its own, so that nothing waits for it before it is asked for."""
 
+    # One stream for all calls: it waits in their order, and costs nothing while it does.
     _watching: torch.cuda.Stream | None = None
 
     def __init__(self) -> None:

@@ -28,6 +28,7 @@ class AdamW:
     @torch.no_grad()
     def update(self, lr: float, num_updates: int) -> None:
         move = self._fused if self._spec.implementation == "fused" else self._foreach
+        # Fused and foreach kernels take lists of one type and device.
         for names in alike(self._parameters):
             parameters = [self._parameters[name] for name in names]
             values, gradients = list[Tensor](parameters), [gradient(each) for each in parameters]
@@ -38,6 +39,7 @@ class AdamW:
         self, values: Tensors, gradients: Tensors, means: Tensors, mean_squares: Tensors, lr: float, num_updates: int
     ) -> None:
         spec = self._spec
+        # The kernel takes the step as a tensor for each parameter; all share this one.
         step = torch.full((), float(num_updates), device=values[0].device)
         torch._fused_adamw_(
             values,
@@ -60,12 +62,14 @@ class AdamW:
         self, values: Tensors, gradients: Tensors, means: Tensors, mean_squares: Tensors, lr: float, num_updates: int
     ) -> None:
         spec = self._spec
+        # In place, and in this order: it is `torch.optim.AdamW`'s, and another order rounds differently.
         if self._weight_decay:
             torch._foreach_mul_(values, 1 - lr * self._weight_decay)
         torch._foreach_lerp_(means, gradients, 1 - spec.beta1)
         torch._foreach_mul_(mean_squares, spec.beta2)
         torch._foreach_addcmul_(mean_squares, gradients, gradients, 1 - spec.beta2)
         divisors = torch._foreach_sqrt(mean_squares)
+        # Bias correction as one division of the root, as torch does it.
         torch._foreach_div_(divisors, math.sqrt(1 - spec.beta2**num_updates))
         torch._foreach_add_(divisors, spec.epsilon)
         torch._foreach_addcdiv_(values, means, divisors, -lr / (1 - spec.beta1**num_updates))

@@ -58,6 +58,7 @@ def parameter_groups(model: nn.Module, recipe: Recipe, spec: OptimizerSpec) -> l
     names = all_names(model)
     for name, parameter in model.named_parameters():
         own = _spec_of(names[name], specs)
+        # Decay is for matrices between layers, as is usual; biases, gains and embeddings keep their scale.
         decays = parameter.ndim > 1 and id(parameter) not in embeddings
         treatment = (
             None if own.frozen else _treatment(own, spec, is_hidden=not hidden.isdisjoint(names[name]), decays=decays)
@@ -65,6 +66,7 @@ def parameter_groups(model: nn.Module, recipe: Recipe, spec: OptimizerSpec) -> l
         if treatment is not None and treatment.rule == "muon" and parameter.ndim != 2:
             raise ConfigError(f"muon updates matrices, and {name} has {parameter.ndim} dimensions.", where=WHERE)
         found.setdefault(treatment, {})[name] = parameter
+    # One order on every rank, for some rules exchange slices while they update.
     return [ParameterGroup(key, found[key]) for key in sorted(found, key=lambda key: (key is None, key or ()))]
 
 
@@ -80,6 +82,7 @@ class Freezing:
         return model
 
     def __getattr__(self, name: str) -> Any:
+        # Anything else goes to the recipe itself, which may bring methods that this class knows nothing of.
         return getattr(self._recipe, name)
 
 
@@ -96,6 +99,7 @@ def freeze(model: nn.Module, recipe: Recipe, spec: OptimizerSpec) -> None:
     require_matches((pattern for group in specs for pattern in group.parameters), names, where=WHERE)
     if names:
         require_known(recipe.hidden_matrices(model), names, source="hidden_matrices", where="recipe")
+    # Before sharding and before hooks, which would otherwise be laid on parameters that never get a gradient.
     for name, parameter in model.named_parameters():
         if _spec_of(aliases[name], specs).frozen:
             parameter.requires_grad_(False)
@@ -110,6 +114,7 @@ def freeze(model: nn.Module, recipe: Recipe, spec: OptimizerSpec) -> None:
 def all_names(model: nn.Module) -> dict[str, tuple[str, ...]]:
     """By the first name of every parameter, all of its names, that one first: a tied weight has several."""
     by_tensor: dict[int, list[str]] = {}
+    # `remove_duplicate=False` shows a tied weight under each name, by any of which a pattern may mean it.
     for name, parameter in model.named_parameters(remove_duplicate=False):
         by_tensor.setdefault(id(parameter), []).append(name)
     return {names[0]: tuple(names) for names in by_tensor.values()}
@@ -126,6 +131,7 @@ def _spec_of(names: Sequence[str], specs: Sequence[ParameterGroupSpec]) -> Param
     own = next(name for name in names if matches(name, chosen.parameters))
     for name in names:
         other = next((group for group in specs if matches(name, group.parameters)), chosen)
+        # A tied weight can have only one treatment; by which of its names it was meant must not be guessed.
         if not matches(own, other.parameters) and _without_names(other) != _without_names(chosen):
             raise ConfigError(
                 f"{' and '.join(names)} are one tensor, and the groups {chosen} and {other} treat it otherwise.",

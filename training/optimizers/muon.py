@@ -19,8 +19,10 @@ NEWTON_SCHULZ_ITERATIONS = 5
 def orthogonalise(matrices: Tensor) -> Tensor:
     """Approximate U V^T of each (n, m) matrix of a (count, n, m) stack, by Newton-Schulz iteration."""
     a, b, c = NEWTON_SCHULZ
+    # The iteration multiplies by the smaller square; a tall matrix is turned first.
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
+    # A norm of at most 1 puts all singular values where the iteration converges.
     x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
     for _ in range(NEWTON_SCHULZ_ITERATIONS):
         gram = x @ x.mT
@@ -63,9 +65,11 @@ class Muon:
 
     @torch.no_grad()
     def update(self, lr: float, num_updates: int) -> None:
+        # Matrices of one shape go through one batched product, which is much faster than one by one.
         by_shape: dict[torch.Size, list[tuple[str, Tensor]]] = {}
         for name in self._parameters:
             momentum = self._momentum(name)
+            # All ranks that hold slices call this in the same order, that of the parameters.
             whole = self._matrices.whole_matrix(name, momentum)
             if whole is None:
                 by_shape.setdefault(momentum.shape, []).append((name, momentum))
@@ -85,5 +89,6 @@ class Muon:
     def _momentum(self, name: str) -> Tensor:
         """Nesterov's: the gradient as it will look once this step's is part of the mean."""
         own, mean = gradient(self._parameters[name]), self.moments["momentum"][name]
+        # In place, before the look ahead, so that the moment is the mean that checkpoints keep.
         mean.lerp_(own, 1 - self._spec.matrix_momentum)
         return own.lerp(mean, self._spec.matrix_momentum)

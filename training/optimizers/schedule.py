@@ -22,6 +22,7 @@ def lr_factor(schedule: ScheduleSpec, step: int, max_steps: int) -> float:
     f stands at step n, right behind the last one: the last step still trains where f is 0.
     """
     if step < schedule.warmup_steps:
+        # Step 0 already trains: a factor of zero would waste a step.
         return (step + 1) / schedule.warmup_steps
     match schedule.kind:
         case "constant":
@@ -34,6 +35,7 @@ def lr_factor(schedule: ScheduleSpec, step: int, max_steps: int) -> float:
 
 def _decay(schedule: ScheduleSpec, step: int, max_steps: int) -> float:
     """From 1 to 0, over the steps behind the warm-up."""
+    # At least 1: a run may be all warm-up.
     remaining_steps = max(1, max_steps - schedule.warmup_steps)
     match schedule.kind:
         case "cosine":

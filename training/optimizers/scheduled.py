@@ -40,6 +40,7 @@ class ScheduledOptimizer:
 
     def __init__(self, model: ParallelizedModel, recipe: Recipe, spec: TrainingSpec) -> None:
         self._spec = spec
+        # A pure function of the step and the batch, so that nothing of the schedule has to be stored.
         optimizer, scale = spec.optimizer, spec.optimizer.lr_scale(spec.global_batch_sequences)
         self._peak_lr = optimizer.lr * scale
         self._paced: list[_GroupSchedule] = []
@@ -58,6 +59,7 @@ class ScheduledOptimizer:
         """
         factor = lr_factor(self._spec.schedule, step, self._spec.max_steps)
         for rule, peak_lr in self._paced:
+            # Bias correction counts updates: a step that was skipped moved no moment.
             rule.update(peak_lr * factor, step + 1 if num_updates is None else num_updates)
         return self._peak_lr * factor
 

@@ -28,6 +28,7 @@ class BufferSlot(NamedTuple):
     def state(self) -> tuple[int, int]:
         """Another one after any change: which tensor it is, and how often that was written to."""
         buffer = self.module._buffers[self.name]
+        # The version counts in-place writes; the identity shows a buffer that was replaced by a new tensor.
         return id(buffer), 0 if buffer is None else buffer._version
 
 
@@ -57,6 +58,7 @@ class BatchStatistics:
             if isinstance(module, _NormBase) and module.running_mean is not None:
                 assert module.running_var is not None and module.num_batches_tracked is not None
                 self._layers.append((module, module.running_mean, module.running_var, module.num_batches_tracked))
+        # References, not copies: models move to their device before, and the buffers stay the same tensors after.
         self._running = [buffer for _, mean, variance, _ in self._layers for buffer in (mean, variance)]
         self._others = list(_persistent_buffers(model, but={id(layer) for layer, *_ in self._layers}))
 
@@ -71,15 +73,20 @@ class BatchStatistics:
         self._states = [place.state() for place in self._others]
         self._rows: list[Tensor] = []
         for layer, *_ in self._layers:
+            # With a momentum of 1 the layer itself leaves this micro-batch's statistics, in
+            # whatever way it computes them.
             layer.momentum = 1.0
 
     def begin_replica(self) -> None:
         # A layer that this replica leaves out must not show what another one on the same rank made of it.
         if self._running:
+            # One call for all layers, instead of two copies a layer.
             torch._foreach_copy_(self._running, self._before)
 
     def end_replica(self) -> None:
         for place, state in zip(self._others, self._states, strict=True):
+            # Such a buffer would hold what the last replica of this rank wrote: another
+            # value with another number of ranks.
             if place.state() != state:
                 raise ConfigError(
                     "training changes this buffer, in a way that would depend on the number of ranks.",
@@ -93,13 +100,18 @@ class BatchStatistics:
         """Move the running statistics; all ranks together."""
         if not self._running:
             return
+        # All layers in one row, so that one collective serves the whole model.
         rows = self._gather(torch.stack(self._rows))
+        # In the same tree as gradients: a plain mean over ranks would have other bits for each number of ranks.
         means = (tree_sum(rows) / rows.shape[0]).split_with_sizes([buffer.numel() for buffer in self._running])
         for index, (layer, *_, count) in enumerate(self._layers):
             layer.momentum = self._momenta[index]
+            # Counted once a step; the layers themselves counted every replica.
             count.copy_(self._counts[index] + int(layer.training))
+            # No momentum means a cumulative average, as in torch's own layer.
             rate = layer.momentum if layer.momentum is not None else 1 / max(1, int(count))
             for place in (2 * index, 2 * index + 1):
+                # From the value before the step, since the buffer holds the last replica's statistics now.
                 self._running[place].copy_(self._before[place]).lerp_(means[place], rate)
 
 

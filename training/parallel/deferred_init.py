@@ -25,6 +25,7 @@ from headway.training.launch.base.failure import cause_of
 
 VALUE_DEPENDENT = (nn.init.trunc_normal_, nn.init.orthogonal_, nn.init.sparse_, nn.init.dirac_)
 """They do nothing at all to a tensor on the meta device, or look at what they draw: replayed as one operation each."""
+# Operations that leave nothing of the old content; what was drawn before them need not be kept.
 OVERWRITES = ("normal_", "uniform_", "zero_", "fill_", "copy_", "exponential_", "random_")
 ALLOCATES = ("empty", "empty_strided", "empty_like", "new_empty")
 
@@ -63,6 +64,7 @@ class DeferredModel:
             with recorder, recorder.whole_functions():
                 self.model = build()
         except (RuntimeError, NotImplementedError) as error:
+            # A lack of memory is no property of the recipe, and keeps its own class.
             if cause_of(error) == "oom":
                 raise
             raise ConfigError(
@@ -78,6 +80,7 @@ class DeferredModel:
             if value.is_meta:
                 view = recorder.view(value)
                 self._names.setdefault(view.storage, []).append((name, view))
+            # What a recipe computes outside of torch, such as a table from numpy, is there already.
             else:
                 self._constants.append((name, value.detach()))
 
@@ -89,7 +92,9 @@ class DeferredModel:
         for index, step in enumerate(self._steps):
             self._replay(step, held)
             for storage in done_with.get(index, ()):
+                # Let go at once: only the tensor at work is in memory, never the whole model.
                 whole = held.pop(storage)
+                # An earlier last use is of content that is overwritten later; only the final one is a weight.
                 if final_use[storage] == index:
                     for name, view in self._names.get(storage, ()):
                         yield name, _look(whole, view)
@@ -99,6 +104,7 @@ class DeferredModel:
         final_use: dict[int, int] = {}
         done_with: dict[int, list[int]] = {}
         is_needed: set[int] = set()
+        # Backwards: whether content is needed depends on what reads it later.
         for index in reversed(range(len(self._steps))):
             step = self._steps[index]
             for storage in step.reads | step.writes:
@@ -106,17 +112,20 @@ class DeferredModel:
                 if storage not in is_needed:
                     done_with.setdefault(index, []).append(storage)
                     is_needed.add(storage)
+            # A full overwrite needs nothing of before; a step that also reads does.
             is_needed -= step.writes - step.reads
         return final_use, done_with
 
     def _replay(self, step: _Step, held: dict[int, Tensor]) -> None:
         for storage in step.writes:
+            # Memory that was only allocated, and is written in part: it appears when the first step touches it.
             if storage in self._sizes and storage not in held and not _makes(step, storage):
                 dtype, numel = self._sizes[storage]
                 held[storage] = torch.empty(numel, dtype=dtype)
         arguments = [_look(held[each.storage], each) if isinstance(each, _View) else each for each in step.arguments]
         args, kwargs = tree_unflatten(arguments, step.structure)
         with torch.no_grad():
+            # The weights' history is of no use, and would keep every intermediate tensor.
             made = tree_flatten(step.func(*args, **kwargs))[0]
         for view, value in zip(step.outputs, made, strict=True):
             if view is not None and _makes(step, view.storage):
@@ -142,6 +151,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Raises:
             NotImplementedError: one was imported by name, and called on a tensor without values.
         """
+        # By code object: a function that was imported by name escapes the replacement, but not the profiler.
         by_code = {function.__code__: function for function in VALUE_DEPENDENT}
 
         def refuse(frame: FrameType, event: str, _argument: Any) -> None:
@@ -152,6 +162,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = sys.getprofile()
         for function in VALUE_DEPENDENT:
             setattr(nn.init, function.__name__, functools.partial(self._record_whole, function))
+        # A profiler sees every Python call, so it stays only while the model is built.
         sys.setprofile(refuse)
         try:
             yield
@@ -163,6 +174,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _record_whole(self, function: Any, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         flat, structure = tree_flatten(((tensor, *args), kwargs))
         target = self.view(tensor)
+        # A view of a part leaves the rest of the storage as it was.
         is_whole = tensor.numel() == self.sizes[target.storage][1]
         reads, writes = ((), (target.storage,)) if is_whole else ((target.storage,), ())
         arguments = [target, *flat[1:]]
@@ -176,6 +188,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if tensors and not any(tensor.is_meta for tensor in tensors):
             return func(*args, **kwargs)  # constants of the user's
         meta_args, meta_kwargs = tree_map_only(Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
+        # A factory would otherwise allocate on the device that the recipe names.
         if any(argument.name == "device" for argument in func._schema.arguments):
             meta_kwargs = {**meta_kwargs, "device": torch.device("meta")}
         result = func(*meta_args, **meta_kwargs)
@@ -192,6 +205,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.seen.append(each)
                 storage = each.untyped_storage()
                 self.sizes[storage._cdata] = (each.dtype, storage.nbytes() // each.element_size())
+        # It changes nothing, so replaying it would draw and compute nothing.
         if not new and not func._schema.is_mutable:
             return  # another look at what there is
         arguments = [self._argument(each) for each in flat]
@@ -199,6 +213,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = func._schema.name.removeprefix("aten::")
         if name in OVERWRITES and arguments and isinstance(arguments[0], _View):
             target = arguments[0]
+            # Only if it covers the whole storage; a slice keeps what is beside it.
             if torch.Size(target.size).numel() == self.sizes[target.storage][1]:
                 new.add(target.storage)
                 touched -= {target.storage} - {each.storage for each in arguments[1:] if isinstance(each, _View)}
@@ -209,6 +224,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _argument(self, value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_meta:
             return self.view(value)
+        # The recording ran on the meta device; the replay is on the CPU, whatever the recipe's own choice was.
         return torch.device("cpu") if value == torch.device("meta") else value
 
 

@@ -40,6 +40,7 @@ class ExactReplicas(UnshardedModel):
             BatchShare(process_group.rank, process_group.world_size),
             PartClock(process_group.device, process_group.traffic),
         )
+        # Weights have a seed of their own, so that no other draw can move them.
         seed_everything(derive(spec.seed, "weights"))
         self.model = recipe.build().to(process_group.device)
         self._is_sharded = spec.parallel.shard != 1
@@ -69,6 +70,7 @@ class ExactReplicas(UnshardedModel):
         self._statistics.begin_step()
         rows = []
         for replica, batch in zip(self.share.replicas(self._spec.num_replicas), micro_batches, strict=True):
+            # By step and replica, never by rank: the same replica draws the same numbers wherever it runs.
             seed_everything(derive(self._spec.seed, "replica", step, replica))
             self._statistics.begin_replica()
             self._gradients.begin_replica()
@@ -81,11 +83,13 @@ class ExactReplicas(UnshardedModel):
         return torch.stack(rows).cpu()
 
     def exchange(self, own: Tensor) -> Tensor:
+        # Backward has issued every bucket by now, so this only waits.
         self._total = self._gradients.total()
         self._statistics.end_step()
         return self._collectives.gather(own.to(self._process_group.device)).cpu()
 
     def gradient_norm(self) -> float:
+        # By rows, which a rank with slices can compute as well: both modes then have the same norm.
         places, length = row_places({name: value.shape for name, value in self._trained.items()})
         gradients = {name: gradient(value) for name, value in self._trained.items()}
         return math.sqrt(float(row_squares(gradients, places, length).sum()))
@@ -111,6 +115,7 @@ class _Entrance(torch.autograd.Function):
 
 
 def _enter(_block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    # Where FSDP2 has a boundary: without it autograd would add incoming gradients in another order.
     given, structure = tree_flatten((args, kwargs))
     places = [index for index, each in enumerate(given) if isinstance(each, Tensor) and each.requires_grad]
     if places and torch.is_grad_enabled():
@@ -128,6 +133,7 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """
     trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
     for name, value in trained.items():
+        # The tree rounds and adds in fp32; another type would enter it with bits of its own.
         if value.dtype != torch.float32:
             raise ConfigError(
                 f"it is {str(value.dtype).removeprefix('torch.')}, and weights are fp32 in every precision.",

@@ -44,13 +44,16 @@ class ExactShards(MeshStrategy):
     def __init__(self, recipe: Recipe, spec: TrainingSpec, process_group: ProcessGroup) -> None:
         super().__init__(recipe, spec, process_group)
         shape = self._mesh.shape
+        # Strided: neighbours in the tree run at the same time, so that a reduce-scatter sums exactly one subtree.
         self.share = BatchShare(self._mesh.share, shape.num_shares, stride=shape.shard)
         self._trained = {name: self._locals[name] for name in trained_parameters(self.model)}
+        # The sum within a shard group is one level of the tree, the sum over copies of the model the next.
         among_replicas = Collectives(process_group, self._mesh.group("replicate"), shape.replicate)
         self._among_shards = Collectives(process_group, self._mesh.group("shard"), shape.shard)
         self._gradients = GradientTree(
             {name: value.local for name, value in self._trained.items()},
             collectives=among_replicas,
+            # The scatter has added up `shard` replicas at once, so the counter sees that many fewer.
             num_replicas=spec.num_replicas // shape.shard,
             node_dtype=DTYPES[spec.gradient_compression],
         )
@@ -68,6 +71,7 @@ class ExactShards(MeshStrategy):
     def gradient_norm(self) -> float:
         places, length = row_places({name: value.global_shape for name, value in self._trained.items()})
         gradients = {name: gradient(value.local) for name, value in self._trained.items()}
+        # A slice begins somewhere within the whole parameter, and its rows keep their places there.
         first_rows = {name: places[name] + (value.offsets or (0,))[0] for name, value in self._trained.items()}
         squares = row_squares(gradients, first_rows, length)
         self._among_shards.wait(
@@ -86,6 +90,7 @@ class ExactShards(MeshStrategy):
     def _gather_replicas(self, rows: Tensor) -> Tensor:
         shape = self._mesh.shape
         gathered = self._collectives.gather(rows).view(shape.replicate, shape.shard, *rows.shape)
+        # Gathered in rank order, and reordered: shares take replicas in turn, and rows must be in the batch's order.
         return gathered.transpose(1, 2).flatten(0, 2)
 
     def _autocast(self) -> Any:
@@ -115,6 +120,7 @@ class TreeReduceScatter:
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
     ) -> None:
+        # Every rank's part for this slice; a reduce-scatter of the backend would add them in its own order.
         received = torch.empty_like(input_tensor)
         self._collectives.wait(self._collectives.all_to_all(received, input_tensor))
         output_tensor.copy_(tree_sum(received.view(self._collectives.num_ranks, -1)))

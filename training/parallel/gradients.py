@@ -49,12 +49,14 @@ class GradientTree:
         self._exchange = tree_exchange(collectives)
         self._node_dtype = node_dtype
         self._assign_buckets(num_replicas)
+        # Cached by address: buffers are reused every step, and thousands of views take milliseconds to make.
         self._views: dict[int, list[Tensor]] = {}
         self._free: list[Tensor] = []
         self._partial_sums: list[Tensor] = []
         self._num_added = 0
         self._is_running = False
         is_fp32 = node_dtype == torch.float32
+        # The sum itself is handed to the optimizer in fp32, whatever its nodes were rounded to.
         self._total = None if is_fp32 else torch.zeros(self._length, device=self._parameters[0].device)
         for index, parameter in enumerate(self._parameters):
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
@@ -69,14 +71,17 @@ class GradientTree:
         self._places = self._views_of(self._nodes)
         self._arrived = [False] * len(self._parameters)
         self._is_running, self._is_last = True, self._num_added == self._replicas_per_rank - 1
+        # Only the last replica's gradients may leave: until then the tree of this rank is not complete.
         if self._is_last:
             self._num_missing, self._next_bucket = list(self._num_overlapping), 0
         for parameter in self._parameters:
+            # Otherwise autograd would add to the last replica's gradient, in sequence instead of in the tree.
             parameter.grad = None
 
     def end_replica(self) -> None:
         """Add the finished replica to the tree."""
         self._is_running = False
+        # With a neighbour the sum is in place already; without one the buffer still holds an older step's values.
         if not self._has_neighbour:
             for place, has_arrived in zip(self._places, self._arrived, strict=True):
                 if not has_arrived:
@@ -86,6 +91,7 @@ class GradientTree:
                 self._send_next_bucket()
             return
         node, height = self._nodes, int(self._has_neighbour)
+        # The binary counter: as many trailing ones, so many subtrees of equal height that meet now.
         while height and self._num_added >> height & 1:
             self._free.append(node)
             node = self._partial_sums.pop().add_(node)
@@ -102,6 +108,7 @@ class GradientTree:
     def total(self) -> Tensor:
         """The sum over all replicas of all ranks, flat; `parameter.grad` are views into it until the next replica."""
         self._exchange.finish()
+        # Returned for the next step: fresh buffers would cost page faults as large as the model.
         self._free += (*self._partial_sums, self._nodes)
         self._partial_sums, self._num_added = [], 0
         total = self._nodes if self._total is None else self._total.copy_(self._nodes)
@@ -111,8 +118,10 @@ class GradientTree:
 
     def _gradient_arrived(self, index: int, parameter: Tensor) -> None:
         """Autograd's hook, once the parameter's gradient of one backward pass is complete."""
+        # Backward passes of others, such as an evaluation's, are none of the tree's.
         if not self._is_running:
             return
+        # A second arrival would come after its bucket has left, and be lost without a word.
         if self._arrived[index]:
             raise ConfigError(
                 "its gradient arrived twice in one backward pass, after it was added up.",
@@ -123,9 +132,11 @@ class GradientTree:
         self._arrived[index] = True
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
+        # In the tree all addends are dense; indices of sparse ones differ by replica.
         if gradient.is_sparse:
             gradient = gradient.to_dense()
         if self._has_neighbour:
+            # Rounded before the addition, as every node of the tree is.
             self._places[index].add_(gradient.to(self._node_dtype))
         else:
             self._places[index].copy_(gradient)
@@ -140,6 +151,7 @@ class GradientTree:
     def _send_next_bucket(self) -> None:
         place = self._buckets[self._next_bucket]
         bucket = self._nodes[place]
+        # Newest first: partial sums of falling height, which is the order of the tree's remaining levels.
         for partial_sum in reversed(self._partial_sums):
             bucket.add_(partial_sum[place])
         self._exchange.start(bucket)
@@ -150,6 +162,7 @@ class GradientTree:
         self._offsets = [0]
         for parameter in self._parameters:
             self._offsets.append(self._offsets[-1] + parameter.numel())
+        # Padded, so that every number of ranks up to V cuts each bucket evenly.
         self._length = -(-self._offsets[-1] // num_replicas) * num_replicas
         size = max(BUCKET_ELEMENTS, num_replicas)
         self._buckets = [slice(start, min(start + size, self._length)) for start in range(0, self._length, size)]
@@ -209,4 +222,5 @@ def row_places(shapes: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], int
 
 def clip_factor(norm: float, largest: float) -> float:
     """What to scale a gradient of this norm by, so that its norm is at most `largest`."""
+    # The small number keeps a norm of zero from dividing by it; torch's own clipping uses the same.
     return min(1.0, largest / (norm + 1e-6))

@@ -22,10 +22,12 @@ class Mesh:
     @property
     def share(self) -> int:
         """Which share of a batch the rank reads."""
+        # Ranks of one tensor group and of one pipeline read the same share.
         return self.place.replicate * self.shape.shard + self.place.shard
 
     def stage_before(self, rank: int) -> int | None:
         """The rank that feeds this one; None in the first stage."""
+        # Pipeline is the outermost dimension, so the stages beside this one are a whole stage's ranks away.
         return rank - self.ranks_per_stage if self.place.pipeline > 0 else None
 
     def stage_after(self, rank: int) -> int | None:
@@ -45,6 +47,7 @@ class Mesh:
 
 def make_mesh(shape: MeshShape, process_group: ProcessGroup) -> Mesh:
     """All ranks call it at once: a process group is made for every dimension."""
+    # Tensor is innermost: its ranks exchange most, and neighbours are most often on one host.
     rest, tensor = divmod(process_group.rank, shape.tensor)
     rest, shard = divmod(rest, shape.shard)
     pipeline, replicate = divmod(rest, shape.replicate)

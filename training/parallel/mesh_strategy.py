@@ -51,13 +51,17 @@ class MeshStrategy:
             BatchShare(self._mesh.share, shape.num_shares),
             PartClock(process_group.device, process_group.traffic),
         )
+        # Without memory first: the whole model may be larger than one rank can hold.
         model, draw = uninitialised(recipe, spec)
+        # Counted before it is cut, for the whole model.
         self.num_parameters = parameters_of(model)
         self.model = parallelize(recipe, self._part(model), spec, process_group, self._mesh)
         self._locals = {name: LocalParameter(value, self._mesh) for name, value in self.model.named_parameters()}
+        # After parallelizing, slice by slice: each rank keeps its part, and all draw the same.
         self._fill(draw())
         self._collectives = Collectives(process_group)
         self._statistics = BatchStatistics(self.model, self._gather_replicas)
+        # Running statistics of a layer that is split, or of a stage that others lack, have no average over all ranks.
         if self._statistics and shape.num_shares != process_group.world_size:
             raise ConfigError(
                 "batch normalisation's statistics are averaged over ranks that each hold the whole of a layer.",
@@ -87,9 +91,11 @@ class MeshStrategy:
                 with self.clock.part("forward"), self._autocast():
                     losses = self._losses(self.model, batch)
                 self._statistics.end_replica()
+                # A sum, not a mean: ranks may have different numbers of tokens, and the division comes once at the end.
                 (losses.nats.sum() * loss_scale).backward()  # type: ignore[no-untyped-call]
             self._after_backward()
             rows.append(sums_of(losses))
+        # One copy to the host a step, instead of one a micro-batch.
         own = torch.stack(rows).cpu()
         # The other ranks of a tensor-parallel group computed the same.
         return own if self._mesh.place.tensor == 0 else torch.zeros_like(own)
@@ -99,13 +105,16 @@ class MeshStrategy:
         self._statistics.end_step()
         shape, num_rows = self._mesh.shape, own.shape[0]
         rows = self._gather(own).view(shape.pipeline, shape.num_shares, shape.tensor, num_rows, -1)
+        # Summed over stages and tensor ranks, of which exactly one has the values and the others zeros.
         return rows.sum(dim=(0, 2)).flatten(0, 1)
 
     def gradient_norm(self) -> float:
         """Of squares that the owner of each slice adds up, in float64."""
         owned = [value.local.grad for value in self._locals.values() if value.owned and value.local.grad is not None]
+        # Of each slice by its owner: a replicated parameter would otherwise count once for each copy.
         norms = torch._foreach_norm(owned) if owned else ()
         square = torch.stack([torch.zeros((), device=self._process_group.device), *norms]).double().square().sum()
+        # `fsum` rounds once, so the result does not depend on the order of ranks.
         return math.sqrt(math.fsum(self._gather(square.reshape(1)).tolist()))
 
     def scale_gradients(self, factor: float) -> None:
@@ -117,6 +126,7 @@ class MeshStrategy:
         self.model.eval()
         with torch.no_grad(), self._split_loss(), self._autocast():
             nats, num_tokens = sums_of(self._losses(self.model, batch)).tolist()
+        # FSDP2 gathers weights for a forward pass and frees them after the backward pass, which does not come here.
         self._reshard()
         return float(nats / max(1.0, num_tokens))
 
@@ -146,11 +156,13 @@ class MeshStrategy:
     def _losses(self, model: nn.Module, batch: Batch) -> Losses:
         losses = self._recipe.losses(model, batch)
         nats = as_spread(losses.nats)
+        # Under loss parallelism the losses are spread over the tensor group.
         return losses if nats is None else Losses(nats=nats.full_tensor(), valid=losses.valid)
 
     def _seed(self, step: int, index: int) -> None:
         """Random streams of a micro-batch: the same on ranks that compute it together, in each stage other ones."""
         stage = self._mesh.place.pipeline
+        # Stages hold different layers, and one stream for all would repeat the same dropout mask in each.
         purpose = f"replica/stage-{stage}" if stage else "replica"
         replica = self.share.replicas(self._spec.num_replicas)[index]
         seed_everything(derive(self._spec.seed, purpose, step, replica))
@@ -199,6 +211,7 @@ class MeshStrategy:
     def _before_backward(self, *, is_last: bool) -> None:
         """Leave gradients where they are until the last micro-batch: one exchange a step."""
         for module in self._sharded_modules:
+            # FSDP2 otherwise exchanges after every backward pass, and a sum needs it once a step.
             module.set_is_last_backward(is_last)
             module.set_requires_gradient_sync(is_last or self._spec.parallel.reduce_every_micro_batch, recurse=False)
 
@@ -210,6 +223,7 @@ class MeshStrategy:
             return
         for parameter in self._locals.values():
             gradient = parameter.take_gradient()
+            # A frozen or unused parameter has no gradient, and the optimizer expects one for each.
             parameter.local.grad = torch.zeros_like(parameter.local) if gradient is None else gradient
 
 

@@ -41,9 +41,11 @@ class _MeteredTensors:
         setattr(_fsdp_collectives, "dist", _MeteredDist(self))  # noqa: B010
 
     def _metered(self, kind: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        # Bound by name: torch passes groups now by position, now by keyword.
         arguments = inspect.signature(call)
 
         def metered(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            # The compiler replaces collectives by its own; a Python call in between would break the graph.
             if functional._are_we_tracing():
                 return call(tensor, *args, **kwargs)
             asked = arguments.bind(tensor, *args, **kwargs).arguments
@@ -51,6 +53,7 @@ class _MeteredTensors:
             num_ranks = _get_group_size_by_name(group)
             ended = self.meter.begin(kind, sent_bytes(kind, tensor, num_ranks))
             result = call(tensor, *args, **kwargs)
+            # Asynchronous: its time ends when somebody waits for it, not here.
             if isinstance(result, functional.AsyncCollectiveTensor):
                 self._under_way[result.elem.untyped_storage().data_ptr()] = ended
             else:  # waited for already
@@ -60,6 +63,7 @@ class _MeteredTensors:
         return metered
 
     def _wait(self, tensor: Tensor) -> Any:
+        # The wait is counted by the exchange it belongs to.
         with self.meter.paused():
             result = self._wait_tensor(tensor)
         if ended := self._under_way.pop(tensor.untyped_storage().data_ptr(), None):
@@ -74,6 +78,7 @@ class _MeteredDist:
         self._tensors = tensors
 
     def __getattr__(self, name: str) -> Any:
+        # All else is torch's own, looked up at each call.
         return getattr(dist, name)
 
     def all_reduce(self, tensor: Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
@@ -83,6 +88,7 @@ class _MeteredDist:
 
 def sent_bytes(kind: str, tensor: Tensor, num_ranks: int) -> int:
     """What a rank sends in a ring that begins with this tensor."""
+    # An all-gather begins with one rank's part, the others with the whole.
     whole_bytes = size_bytes(tensor) * (num_ranks if kind == "all_gather" else 1)
     return whole_bytes * (num_ranks - 1) // num_ranks * (2 if kind == "all_reduce" else 1)
 
@@ -93,6 +99,7 @@ _metered: _MeteredTensors | None = None
 def meter_tensors(meter: TrafficMeter) -> None:
     """From now on this process's exchanges go into `meter`."""
     global _metered
+    # Once a process: the functions are global, and a second layer would count everything twice.
     if _metered is None:
         _metered = _MeteredTensors()
         _metered.install()

@@ -33,6 +33,7 @@ def uninitialised(recipe: Recipe, spec: TrainingSpec) -> tuple[nn.Module, Draws]
         deferred = DeferredModel(recipe.build)
 
         def draw() -> Iterator[tuple[str, Tensor]]:
+            # Seeded again: recording and drawing are at different times, and each must begin at the same place.
             seed_everything(derive(spec.seed, "weights"))
             return deferred.draw()
 
@@ -46,6 +47,7 @@ def parallelize(
     recipe: Recipe, model: nn.Module, spec: TrainingSpec, process_group: ProcessGroup, mesh: Mesh
 ) -> nn.Module:
     """Split a model without memory over the mesh as the configuration says, and give this rank's part memory."""
+    # Splitting and allocating replace parameters, so which ones were one has to be known before.
     ties = _ties(model)
     blocks = named_blocks(recipe, model) or [model]
     if mesh.shape.tensor > 1 or mesh.shape.shard > 1:
@@ -56,15 +58,18 @@ def parallelize(
         meter_tensors(process_group.traffic)
     if mesh.shape.tensor > 1:
         _split_tensors(recipe, model, spec, mesh)
+        # At once: sharding must see one parameter, not two.
         _tie(model, ties)
     for block in blocks:
         # Instead of the method, so that names stay the recipe's.
         if spec.compile:
             block.forward = torch.compile(block.forward)
+        # After compiling, so that the compiled block is what is computed again.
         if spec.parallel.recompute:
             block.forward = functools.partial(_recomputed, block.forward)
     if mesh.shape.shard > 1:
         _shard(model, blocks, spec, process_group, mesh)
+    # Memory only now, for this rank's part alone.
     model.to_empty(device=process_group.device)
     _tie(model, ties)
     return model
@@ -76,6 +81,7 @@ def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     # Non-reentrant: a reentrant pass would run hooks on gradients twice.
     return (
         checkpoint(forward, *args, use_reentrant=False, **kwargs)
+        # Without gradients nothing is kept, so there is nothing to compute again.
         if torch.is_grad_enabled()
         else forward(*args, **kwargs)
     )
@@ -94,19 +100,23 @@ def _shard(
     assert mesh.devices is not None
     require_shardable(model)
     is_fast = spec.parallel.mode == "fast"
+    # Exact mode sums over copies of the model by its own tree, so FSDP2 sees the shard dimension alone.
     names = ("replicate", "shard") if is_fast and mesh.shape.replicate > 1 else "shard"
     policy = MixedPrecisionPolicy(reduce_dtype=DTYPES[spec.gradient_compression])
     if is_fast and spec.precision != "fp32":
         # Autocast decides what is computed in what, as it does for models that are not sharded.
         policy = dataclasses.replace(policy, param_dtype=DTYPES[spec.precision], cast_forward_inputs=False)
+    # Blocks before the whole: FSDP2 gives each module what its children have not taken.
     for module in dict.fromkeys((*blocks, model)):
         fully_shard(module, mesh=mesh.devices[names], mp_policy=policy)
     for module in model.modules():
         if isinstance(module, FSDPModule):
+            # 1.0: the engine divides once, by the number of tokens.
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # sums, not means: gloo has no other
             module.set_custom_all_gather(MeteredAllGather(process_group.traffic))  # type: ignore[arg-type]
             module.set_custom_reduce_scatter(MeteredReduceScatter(process_group.traffic))  # type: ignore[arg-type]
+    # A block that a batch does not use must take part in the exchange, or its peers wait.
     cast(FSDPModule, model).set_reduce_scatter_unused_params(True)
 
 

@@ -36,6 +36,7 @@ class PipelineStrategy(MeshStrategy):
     def __init__(self, recipe: Recipe, spec: TrainingSpec, process_group: ProcessGroup) -> None:
         super().__init__(recipe, spec, process_group)
         self._link = StageLink(self._mesh, process_group, self.clock)
+        # Shapes are sent with the first activation of each kind, and known from then on.
         self._shape_known = False
 
     def backward(self, step: int, micro_batches: Sequence[Batch], *, loss_scale: float = 1.0) -> Tensor:
@@ -55,7 +56,9 @@ class PipelineStrategy(MeshStrategy):
                     self._seed(step, index)
                     pending[index], rows[index] = self._forward(micro_batches[index])
                 else:
+                    # The last backward pass of a step is where gradients may travel, whatever the schedule's order.
                     self._before_backward(is_last=index == len(micro_batches) - 1)
+                    # Popped: the activations are freed as soon as their backward pass is over.
                     self._backward(pending.pop(index), loss_scale)
         self._link.finish()
         own = rows.cpu()
@@ -63,6 +66,7 @@ class PipelineStrategy(MeshStrategy):
 
     def proof_loss(self, batch: Batch) -> float:
         self.model.eval()
+        # The proof batch may have other shapes than a micro-batch.
         self._shape_known = False
         with torch.no_grad(), self._split_loss():
             _, own = self._forward(batch)
@@ -83,6 +87,7 @@ class PipelineStrategy(MeshStrategy):
                 advice="Give the recipe `stages` and `inputs`, or shard the model instead.",
             )
         parts: list[nn.Module] = list(stages(model, self._mesh.shape.pipeline))
+        # A parameter in two stages would be trained twice, and differently.
         _require_partition(model, parts)
         return parts[self._mesh.place.pipeline]
 
@@ -91,6 +96,7 @@ class PipelineStrategy(MeshStrategy):
         if self._link.is_first:
             taken: Tensor = self._recipe.inputs(batch)  # type: ignore[attr-defined]
         else:
+            # A received tensor is a leaf; its gradient is what the stage before waits for.
             taken = self._link.receive_activation(shape_known=known).requires_grad_(torch.is_grad_enabled())
         with self.clock.part("forward"), self._autocast():
             given = self.model(taken)

@@ -48,8 +48,10 @@ class LossScaler:
 
     def back_off(self) -> bool:
         """Halve the scale, since the gradient is not finite. Returns whether that can help: the step is skipped."""
+        # Below that scale the overflow is the gradient's own, and halving again would only skip steps for ever.
         if not self._is_dynamic or self._exponent <= SMALLEST_EXPONENT:
             return False
+        # A power of two: scaling and unscaling change exponents alone.
         self._exponent -= 1
         self._num_good_steps = 0
         self.num_skipped += 1
@@ -58,6 +60,7 @@ class LossScaler:
     def succeed(self) -> None:
         """Count a step whose gradient was finite; enough of them in a row double the scale."""
         self._num_good_steps += 1
+        # Doubling tests a larger scale now and then; too large a one costs one skipped step.
         if self._is_dynamic and self._num_good_steps >= self._growth_interval_steps:
             self._exponent = min(self._exponent + 1, LARGEST_EXPONENT)
             self._num_good_steps = 0
@@ -79,6 +82,7 @@ class LossScaler:
         """
         if not self._is_dynamic:
             return
+        # Missing state would restart the scale at its beginning, and the run would leave its own path.
         for name in self.scalars():
             if name not in scalars:
                 raise IntegrityError(f"scalar {name} is missing.", where="checkpoint")

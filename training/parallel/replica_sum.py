@@ -40,7 +40,9 @@ class ReplicaSum:
         self, parameters: Sequence[LocalParameter], collectives: Collectives, dtype: torch.dtype = torch.float32
     ) -> None:
         self._collectives, self._dtype = collectives, dtype
+        # Reversed: backward reaches the last layer first.
         self._buckets = _fill_buckets(list(reversed(parameters)))
+        # By the source parameter, which is what autograd calls the hook with.
         self._place = {
             id(parameter.source): (number, index)
             for number, bucket in enumerate(self._buckets)
@@ -66,6 +68,7 @@ class ReplicaSum:
         self._send_ready()
         for pending, packed, flat in self._sent:
             pending.wait()
+            # Without compression `to` returns the same tensor, and no copy is needed.
             if packed is not flat:
                 flat.copy_(packed)
         for bucket in self._buckets:
@@ -82,6 +85,7 @@ class ReplicaSum:
             self._send_ready()
 
     def _send_ready(self) -> None:
+        # In bucket order on every rank: collectives pair up by order alone.
         while self._num_sent < len(self._buckets) and self._missing[self._num_sent] == 0:
             if self._collectives.num_ranks > 1:
                 flat = self._buckets[self._num_sent].flat
@@ -103,6 +107,7 @@ def _fill_buckets(parameters: Sequence[LocalParameter]) -> list[_Bucket]:
     buckets: list[list[LocalParameter]] = []
     size_bytes = 0
     for parameter in parameters:
+        # Mixed types cannot share a flat buffer.
         local = parameter.local
         added_bytes = local.numel() * local.element_size()
         if not buckets or size_bytes + added_bytes > BUCKET_BYTES or buckets[-1][0].local.dtype != local.dtype:

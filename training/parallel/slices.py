@@ -29,21 +29,25 @@ class LocalParameter:
         self.source = self.local = source
         self.global_shape, self.offsets = tuple(source.shape), (0,) * source.dim()
         split: set[str] = set()
+        # By an attribute: to import DTensor takes half a second that a plain rank does not need.
         if (spread := as_spread(source)) is not None:
             from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
             devices, placements = spread.device_mesh, spread.placements
             shape, offsets = compute_local_shape_and_global_offset(self.global_shape, devices, placements)
+            # Its own parameter over the same memory: the optimizer updates the slice, and the model sees it.
             self.local = nn.Parameter(spread.to_local().detach().view(shape), requires_grad=source.requires_grad)
             self.offsets = tuple(offsets)
             names = devices.mesh_dim_names or ()
             split = {name for name, placement in zip(names, placements, strict=True) if not placement.is_replicate()}
         place = mesh.place._asdict()
+        # Equal slices lie on several ranks; exactly one counts them in norms and writes them.
         self.owned = all(place[name] == 0 for name in {"replicate", "shard", "tensor"} - split)
         """On exactly one of the ranks that hold equal slices."""
 
     def take_gradient(self) -> Tensor | None:
         """This rank's slice of the gradient, which the source gives up; None if it has none."""
+        # Taken and cleared: the source's gradient would otherwise be added to by the next micro-batch.
         gradient, self.source.grad = self.source.grad, None
         if gradient is None:
             return None
@@ -67,6 +71,7 @@ class LocalParameter:
             return None
         from torch.distributed.tensor import DTensor
 
+        # `run_check` would compare all ranks by a broadcast, of what is known to agree.
         slices = DTensor.from_local(
             values, spread.device_mesh, spread.placements, shape=spread.shape, stride=spread.stride(), run_check=False
         )

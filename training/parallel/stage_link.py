@@ -34,6 +34,7 @@ class StageLink:
         self._device, self._traffic, self._clock = process_group.device, process_group.traffic, clock
         self._before, self._after = mesh.stage_before(process_group.rank), mesh.stage_after(process_group.rank)
         self._onwards = mesh.devices.get_group("pipeline")
+        # All pipelines, since every rank has to create every group, its own or not.
         ranks = mesh.devices.mesh.movedim(0, -1).reshape(-1, mesh.shape.pipeline).tolist()
         self._back, _ = dist.new_subgroups_by_enumeration(ranks)  # type: ignore[no-untyped-call]
         self._sent: list[tuple[dist.Work | None, Tensor]] = []
@@ -51,6 +52,7 @@ class StageLink:
         if not shape_known:
             header = [DTYPES.index(values.dtype), values.dim(), *values.shape]
             self._send(torch.tensor(header + [0] * (HEADER_LENGTH - len(header))), self._after, self._onwards)
+        # Detached: the autograd graph ends here, and the gradient comes back by a message.
         self._send(values.detach(), self._after, self._onwards)
 
     def receive_activation(self, *, shape_known: bool) -> Tensor:
@@ -58,6 +60,7 @@ class StageLink:
         if not shape_known:
             header = torch.zeros(HEADER_LENGTH, dtype=torch.int64, device=self._device)
             self._receive(header, self._before, self._onwards)
+            # As plain integers: torch's own pipelining pickles shapes.
             dtype, dimensions, *sizes = header.tolist()
             self._shape, self._dtype = sizes[:dimensions], DTYPES[dtype]
         values = torch.empty(self._shape, dtype=self._dtype, device=self._device)
@@ -68,6 +71,7 @@ class StageLink:
         self._send(values, self._before, self._back)
 
     def receive_gradient(self, like: Tensor) -> Tensor:
+        # A gradient has the shape of what was sent, so it needs no header.
         values = torch.empty_like(like, memory_format=torch.contiguous_format)
         self._receive(values, self._after, self._back)
         return values
@@ -81,6 +85,7 @@ class StageLink:
         self._sent.clear()
 
     def _send(self, values: Tensor, to: int | None, group: dist.ProcessGroup) -> None:
+        # `isend` reads memory as it lies; a strided view would send its neighbours.
         values = values.to(self._device).contiguous()
         self._traffic.sent(size_bytes(values))
         self._sent.append((dist.isend(values, dst=to, group=group), values))  # held until it has left

@@ -34,6 +34,7 @@ class BatchShare:
 
     def replicas(self, num_replicas: int) -> range:
         """Which replicas of a global batch it is made of, in the order in which a rank runs them."""
+        # Contiguous where the stride is 1: rank order is then replica order, and the tree stays one.
         length = num_replicas // self.count * self.stride
         turn, place = divmod(self.index, self.stride)
         return range(turn * length + place, (turn + 1) * length, self.stride)

@@ -76,6 +76,7 @@ def merge(folder: Path, num_ranks: int) -> Scores:
         TrainingFailed: a part is missing or unreadable, or blocks are missing or doubled.
     """
     try:
+        # Every rank's part is read: one that is missing must not pass for examples that do not exist.
         parts = [json.loads(read_regular(folder / part_name(rank))) for rank in range(num_ranks)]
         num_blocks = int(parts[0]["num_blocks"])
         slices, sums = _by_example([block for part in parts for block in part["blocks"]], num_blocks, folder)
@@ -92,7 +93,9 @@ def _by_example(blocks: list[dict[str, Any]], num_blocks: int, folder: Path) -> 
     Raises:
         TrainingFailed: blocks are missing or doubled.
     """
+    # In the order of blocks, not of ranks.
     blocks = sorted(blocks, key=lambda block: int(block["block"]))
+    # Each block once: a rank that was started twice, or another number of ranks, shows here.
     if [block["block"] for block in blocks] != list(range(num_blocks)):
         raise TrainingFailed("the ranks' scores do not make up the whole split.", where=str(folder))
     slices: dict[str, str] = {}
@@ -103,6 +106,7 @@ def _by_example(blocks: list[dict[str, Any]], num_blocks: int, folder: Path) -> 
             for example, value in zip(block["examples"], values, strict=True):
                 addends.setdefault(name, {}).setdefault(example, []).append(value)
     examples = sorted(slices)
+    # `fsum` is exact, so the order in which blocks were scored does not matter.
     sums = {name: np.array([math.fsum(its[example]) for example in examples]) for name, its in addends.items()}
     return {example: slices[example] for example in examples}, sums
 
@@ -116,6 +120,7 @@ def recipe_of(workspace: Workspace, run: RunSpec, shards: ShardManifest) -> Reci
     from headway.training.engine.run_documents import data_shape, training_spec
     from headway.training.recipes.load import load_recipe
 
+    # Token ids or columns mean something else under another fitted state, and scores would be nonsense.
     if shards.fitted != run.fitted:
         raise ConfigError("the shards were encoded by another fitted state than the run's.", where=shards.link.short)
     spec = training_spec(run)
@@ -144,6 +149,7 @@ def graph_model(workspace: Workspace, graph: StoredFile) -> nn.Module:
     Raises:
         IntegrityError: gone, or not the registered bytes; or loading them could run code.
     """
+    # Read once: the bytes that are hashed are the ones that are loaded.
     data = workspace.read(graph.path)
     if sha256_bytes(data) != graph.sha256:
         raise IntegrityError("its bytes are not the registered ones.", where=graph.path)
@@ -171,15 +177,18 @@ def evaluate_share(rank: RankProcess, workspace: Workspace, request: EvaluationR
     run = workspace.load(Link(kind="run", sha256=request.run), RunSpec)
     manifest = workspace.load(Link(kind="manifest", sha256=request.manifest), ShardManifest)
     with rank.ledger.span("restore"):
+        # Before the model is made: kernels are chosen by these settings.
         enable_determinism(training_spec(run).num_threads)
         predict = model_to_score(rank, workspace, request, run, recipe_of(workspace, run, manifest))
     with rank.ledger.span("data.open"):
         reader = ShardReader(workspace, manifest, request.split, on_shard=Heartbeat(rank.ledger, "data.open"))
         scorer = scorer_of(workspace, manifest, reader)
     with rank.ledger.span("evaluate.model"):
+        # Strided, so that ranks share the work evenly however the split is ordered.
         own = range(rank.rank, scorer.num_blocks, rank.world_size)
         blocks = score_all(scorer, own, predict, on_block=Heartbeat(rank.ledger, "evaluate.model"))
     baselines = {}
+    # On one rank: it fits on the training split, and its sums must not be counted twice.
     if request.baselines and rank.rank == 0:
         name = metric_set_for(workspace, manifest).gate_baseline
         with rank.ledger.span("evaluate.baseline"):

@@ -100,6 +100,7 @@ def write_graph(model: nn.Module, example: Tensor, out: Path) -> None:
     import numpy as np
     import torch
 
+    # Every length is free: a graph that was specialised to the example's would serve no other batch.
     free = dict.fromkeys(range(example.dim()), torch.export.Dim.AUTO)
     try:
         program = torch.export.export(model, (example,), dynamic_shapes=(free,))
@@ -111,6 +112,7 @@ def write_graph(model: nn.Module, example: Tensor, out: Path) -> None:
             advice="Its `forward` must be one graph for inputs of any length: torch.export's documentation says what "
             "Python it follows.",
         ) from error
+    # Recursively: control flow has graphs of its own inside.
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             for name in EXCLUDED:
@@ -121,6 +123,7 @@ def write_graph(model: nn.Module, example: Tensor, out: Path) -> None:
     # Source that torch executes, and only where there are example inputs.
     program._guards_code = []
     torch.export.save(program, out / GRAPH)
+    # Checked as a reader will: what would be refused later is refused while the recipe can still be changed.
     try:
         check_graph_file(out / GRAPH)
     except UnsafeGraph as error:
@@ -130,6 +133,7 @@ def write_graph(model: nn.Module, example: Tensor, out: Path) -> None:
             "those that pass. None draws numbers by chance, is quantized or sparse, or is a library's own.",
         ) from error
     with torch.inference_mode():
+        # The example and its output let any reader test that the graph computes what it did here.
         np.save(out / INPUT_EXAMPLE, example.numpy(), allow_pickle=False)
         np.save(out / OUTPUT_EXAMPLE, model(example).numpy(), allow_pickle=False)
 

@@ -1,4 +1,4 @@
-"""One step of a recipe on made-up rows, before anything is spent: what is wrong with it is told at once.
+"""One step of a recipe on made-up rows, before anything is spent: what is wrong with it is reported at once.
 
 As a process: `python -m headway.training.programs.first_step`, with a `FirstStepRequest` as JSON on its standard
 input; it prints a `FirstStep`. A user's code may end, hang or fill the memory of that process, and of no other.
@@ -65,6 +65,7 @@ def require_first_step(request: FirstStepRequest, *, search_path: Sequence[str])
         ConfigError: the recipe, or the optimizer's groups; names the recipe's line.
     """
     environment = os.environ | beside_headway(search_path)
+    # A process of its own: a user's code may crash, hang or print, and the command has to survive it.
     command = (sys.executable, "-P", "-m", "headway.training.programs.first_step")
     process = subprocess.Popen(
         command,
@@ -82,12 +83,14 @@ def require_first_step(request: FirstStepRequest, *, search_path: Sequence[str])
         return f"one step on made-up rows did not end within {WITHIN_S:g} s"
     finally:
         if process.returncode is None:
+            # The group, for a recipe may have started processes of its own.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if process.returncode == -signal.SIGKILL:
         return "one step on made-up rows was killed, most likely for want of memory"
     if process.returncode:
         raise _ended(request, process.returncode, stderr_tail)
+    # The last line: libraries may print before it.
     found = FirstStep.model_validate_json(message.splitlines()[-1])
     if found.refused:
         kind: type[HeadwayError] = getattr(errors, found.refused)
@@ -108,6 +111,7 @@ def _ended(request: FirstStepRequest, code: int, stderr_tail: str) -> ConfigErro
 def take_first_step(request: FirstStepRequest) -> FirstStep:
     """In this process. A recipe that takes one of the shapes is good: which one it is, the data will say."""
     found = FirstStep()
+    # The data will say which shape it is, so a recipe that accepts any of them is good.
     for shape in request.shapes:
         tried = _attempt(request.training, shape)
         if not tried.refused:
@@ -125,6 +129,7 @@ def _attempt(training: TrainingSpec, shape: DataShape) -> FirstStep:
         return FirstStep(undecided="no memory is left here for one step")
     except Exception as error:  # whatever a recipe raises that was not blamed on a line of it
         text = " ".join(str(error).split())
+        # A recipe for a GPU cannot be tested on a machine without one.
         if not torch.cuda.is_available() and any(word in text for word in OF_DEVICES):
             return FirstStep(undecided=f"it wants a device that is not here ({text[:200]})")
         if isinstance(error, HeadwayError):
@@ -142,6 +147,7 @@ def _step(training: TrainingSpec, shape: DataShape) -> None:
     from headway.training.recipes.load import load_recipe
 
     rows = min(training.micro_batch_sequences, MAX_ROWS)
+    # One rank and small: what is tested is whether it works, not what it costs.
     alone = {
         "global_batch_sequences": rows,
         "micro_batch_sequences": rows,
@@ -175,6 +181,7 @@ def _export(recipe: Recipe) -> None:
     kind = type(getattr(recipe, "_recipe", recipe))
     try:
         with torch.no_grad():
+            # Called first without tracing: an error of the model itself then has its own message.
             model(example)
     except Exception as error:
         raise ConfigError(
@@ -189,6 +196,7 @@ def _export(recipe: Recipe) -> None:
 def main() -> None:
     keep_compiled_code_private()
     request = FirstStepRequest.model_validate_json(sys.stdin.read())
+    # The answer has the real stdout; the recipe's own prints go to stderr.
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a user's code prints is no answer
     print(take_first_step(request).model_dump_json(), file=answer, flush=True)

@@ -25,7 +25,7 @@ from headway.training.launch.base.process_tree import beside_headway, die_with_p
 from headway.training.programs.synthetic_rows import synthetic_batch
 
 NUM_STEPS = 4
-"""The first is left out of the figure: it allocates."""
+"""The first does not count: it allocates."""
 WITHIN_S = 120.0
 
 
@@ -59,6 +59,7 @@ def rehearse(request: RehearsalRequest, *, search_path: Sequence[str]) -> Rehear
     command = [sys.executable, "-P", "-m", "headway.training.programs.rehearsal", request.model_dump_json()]
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     places = [environment | _place(number, request.world_size) for number in range(request.world_size)]
+    # All at once: ranks that share cores and memory slow each other down, and that is to be measured.
     ranks = [
         subprocess.Popen(command, env=place, text=True, preexec_fn=die_with_parent, **pipes)  # type: ignore[call-overload]
         for place in places
@@ -66,6 +67,7 @@ def rehearse(request: RehearsalRequest, *, search_path: Sequence[str]) -> Rehear
     try:
         found = [_result(rank) for rank in ranks]
     finally:
+        # Also when one failed: the others would otherwise hold memory until they are done.
         for rank in ranks:
             rank.kill()
             rank.wait()
@@ -122,6 +124,7 @@ def measure(request: RehearsalRequest) -> RehearsalResult:
     learner = Learner(recipe, spec, process_group)
     batch = {name: values.to(process_group.device) for name, values in synthetic_batch(request.shape, rows).items()}
     for step in range(NUM_STEPS):
+        # The first step allocates and may compile.
         if step == 1:
             started_s = time.perf_counter()
         sums = learner.exchange(learner.backward(step, [batch] * share), stop=False)
@@ -139,6 +142,7 @@ def measure(request: RehearsalRequest) -> RehearsalResult:
 def _peak_bytes(on_cuda: bool) -> int:
     import torch
 
+    # Linux gives kilobytes.
     host = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return int(torch.cuda.max_memory_allocated()) if on_cuda else host
 

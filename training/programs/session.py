@@ -66,17 +66,21 @@ def train_run(rank: RankProcess, workspace: Workspace, run: Link, run_dir: Path)
     ledger = rank.ledger
     with ledger.span("run.open"):
         documents = load_run_documents(workspace, run)
+        # The gate comes first: without a receipt nothing of the data is read.
         require_passing_receipt(documents.run, documents.manifest, load_receipt(workspace, documents.run.receipt))
         replicas_per_rank(documents.training, rank.world_size)  # refuses an impossible world
+        # Before the process group and the model, since kernels are chosen when they are first used.
         enable_determinism(documents.training.num_threads)
     with contextlib.ExitStack() as process_group_stack:
         with ledger.span("rendezvous"):
             process_group = process_group_stack.enter_context(
                 init_process_group(rank=rank.rank, world_size=rank.world_size)
             )
+            # After the rendezvous: all ranks must take the same micro-batch.
             training = with_noted_micro_batch(documents.training, run_dir, process_group)
             documents = dataclasses.replace(documents, training=training)
         with ledger.span("result.check"):
+            # Before the data are opened: a run that is finished already needs none of them.
             finished = is_finished(run_dir, run, process_group, on_part=Heartbeat(ledger, "result.check"))
         if finished:
             ledger.event("run.already_finished")
@@ -86,6 +90,7 @@ def train_run(rank: RankProcess, workspace: Workspace, run: Link, run_dir: Path)
                 reader = ShardReader(workspace, documents.manifest, TRAIN, also=documents.mixed, on_shard=heartbeat)
             remember_allocations(process_group.device)
             _Session(rank, documents, run, run_dir, reader, process_group).run_to_the_end()
+        # Timed apart, for collectives may wait here for slow peers.
         with ledger.span("teardown"):
             process_group_stack.close()
 
@@ -119,8 +124,10 @@ class _Session:
     def run_to_the_end(self) -> None:
         at_most: int | None = None
         while (at_most := self._train(self._begin(at_most))) is not None:
+            # Released before the next attempt to build it, which needs the memory.
             self._release_memory()
         with self._rank.ledger.span("result") as fields:
+            # A generator that gathers tensor by tensor: never the whole state on one rank.
             full_tensors = Heartbeat(self._rank.ledger, "result").beside(self._learner.full_tensors())
             if self._process_group.leads and self._checkpointer.newest is not None:
                 publish_result(self._run_dir, self._run, self._checkpointer.newest, full_tensors, self._rank.fence)
@@ -137,6 +144,7 @@ class _Session:
             self._rank.ledger.elapsed("wind_down", self._left_unix_s)
 
     def _train_steps(self, first_step: int) -> int | None:
+        # Windows that may yet be excluded are prepared too, so that a skip does not empty the pipeline.
         windows = self._guard.windows(first_step, self._spec.max_steps)
         batches = RankBatches(self._reader, self._spec, share=self._learner.share, device=self._process_group.device)
         with (
@@ -145,12 +153,14 @@ class _Session:
             self._profiler,
             prefetched(batches, loader_spec(), start=windows.start, stop=windows.stop) as made,
         ):
+            # Numbered here: the plan may change while batches are prefetched ahead.
             numbered = zip(windows, made, strict=False)
             self._profiler.at_boundary(first_step)
             try:
                 with self._explaining_out_of_memory(of_batches=True):
                     train(
                         self._learner,
+                        # Asked at each step, since the guard may exclude windows that are on their way.
                         ((window, batch) for window, batch in numbered if not self._guard.plan.excludes(window)),
                         self._guard,
                         first_step=first_step,
@@ -192,9 +202,12 @@ class _Session:
     def _begin(self, at_most: int | None = None) -> int:
         """Fresh weights, or those of the newest good checkpoint of at most so many steps. Returns how many are done."""
         with self._rank.ledger.span("restore") as fields, self._explaining_out_of_memory(of_batches=False):
+            # Not even a restore for an attempt that was overtaken: it may quarantine checkpoints.
             self._rank.fence.require()
+            # By rank 0 alone, before all look: else one rank might restore what another moves away.
             if at_most is not None and self._process_group.leads:
                 abandon_after(self._run_dir, at_most, self._rank.fence)
+            # Fresh weights first, always: a checkpoint is loaded into what was built, and must fit it.
             self._learner = Learner(self._recipe, self._spec, self._process_group)
             self._recorder = StepRecorder(self._rank, self._recipe, self._spec, self._process_group, self._learner)
             self._proof_batch = proof_batch(self._reader, self._spec, self._process_group.device)
@@ -202,6 +215,7 @@ class _Session:
             self._saved_s = time.monotonic()
             if inexact := inexactness(self._inexact()):
                 self._rank.ledger.event("run.inexact", what=f"not to the bit an undisturbed run: {inexact}.")
+            # The bound may be reached by the checkpoint already; then no step is trained beyond it.
             if step < self._spec.max_steps and self._stop.is_reached(step):
                 raise RunStopped(f"step {step} of {self._spec.max_steps} was done already.")
             self._stop.begin()
@@ -222,6 +236,7 @@ class _Session:
             self._run_dir,
             self._run,
             self._process_group,
+            # Only this rank's slices are read, whatever mesh saved them.
             state=self._learner.tensors(),
             on_quarantine=partial(self._report_quarantine, fields),
             on_part=heartbeat,
@@ -237,12 +252,14 @@ class _Session:
             fence=self._rank.fence,
         )
         if verified is None:
+            # A roll-back may lead back to the very beginning; nothing of the later steps may remain.
             self._guard.restart()
             self._inexact_resumes, self._known_good = 0, set()
             if self._start is not None:
                 self._start.take_over(
                     self._learner.tensors(), self._recipe.build, names=all_names(self._learner.model), on_part=heartbeat
                 )
+            # The first forward pass of a run: a loss that is not finite here is the recipe's or the data's.
             with self._explaining_out_of_memory(of_batches=True):
                 first_loss = self._learner.proof_loss(self._proof_batch)
             require_finite_first_loss(self._recipe, self._proof_batch, first_loss)
@@ -254,6 +271,7 @@ class _Session:
         self._inexact_resumes = int(manifest.scalars[INEXACT_RESUMES]) + self._is_inexact(verified)
         if self._halved_micro_batch is None and HALVED_MICRO_BATCH in manifest.scalars:
             self._halved_micro_batch = int(manifest.scalars[HALVED_MICRO_BATCH])
+        # Later steps were quarantined or abandoned, and are good no longer.
         self._known_good = {step for step in self._known_good if step < manifest.step} | {manifest.step}
         return manifest.step
 
@@ -289,6 +307,7 @@ class _Session:
         )
 
     def _save(self, step: int) -> None:
+        # The last step may have been saved already, because it was due or a stop was asked for.
         if self._checkpointer.saved_step != step:
             with self._rank.ledger.span("checkpoint", step=step) as fields:
                 fields["size_bytes"] = self._checkpointer.save(self._content(step))
@@ -308,6 +327,7 @@ class _Session:
         return Content(
             run=self._run,
             step=step,
+            # A position in windows, with those excluded: it is where the sample order continues.
             num_samples=self._guard.plan.window(step) * self._spec.global_batch_sequences,
             tensors=self._learner.weights(),
             moments=self._learner.moments(),
@@ -320,6 +340,7 @@ class _Session:
                 **self._learner.scalars(),
             },
             proof_batch=self._proof_batch,
+            # Computed with the weights as they are saved; verification has to find the same loss.
             proof_loss=self._learner.proof_loss(self._proof_batch),
             fingerprint=self._fingerprint,
         )

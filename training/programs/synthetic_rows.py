@@ -28,6 +28,7 @@ def plausible_shapes(encoder: EncoderSpec, num_label_values: int | None) -> tupl
     Args:
         num_label_values: values that the label may have; None where nobody has listed them.
     """
+    # How many classes the data have is not known yet; a recipe has to work for one likely number.
     classes = LIKELY_CLASSES if num_label_values is None else (num_label_values,)
     match encoder:
         case TabularEncoderSpec():
@@ -52,6 +53,7 @@ def synthetic_batch(shape: DataShape, rows: int) -> dict[str, Tensor]:
     import torch
 
     if isinstance(shape, TokenShape):
+        # One more than the context: targets are the tokens shifted by one.
         tokens = torch.randint(shape.vocab_size, (rows, shape.context_tokens + 1))
         return {"tokens": tokens, "document": torch.zeros((rows, 1), dtype=torch.int64)}
     if isinstance(shape, TabularNumberShape):

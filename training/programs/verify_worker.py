@@ -33,12 +33,14 @@ def prove(rank: RankProcess, workspace: Workspace, checkpoint: Path) -> dict[str
         verified = load_checkpoint(checkpoint, prefix="model.", on_part=Heartbeat(rank.ledger, "restore"))
         run = workspace.load(verified.manifest.run, RunSpec)
         spec = training_spec(run)
+        # As in training: other settings choose other kernels, and equal bits could not be expected.
         enable_determinism(spec.num_threads)
         device = choose_device()
         recipe = recipe_of(workspace, run, workspace.load(run.manifest, ShardManifest))
         model = restored_model(recipe, run, verified).to(device)
     with rank.ledger.span("proof"):
         batch = {name: value.to(device) for name, value in verified.proof_batch.items()}
+        # FSDP2 computed the recorded loss in half precision, which a whole model here does not.
         in_half = spec.precision != "fp32" and spec.parallel.shard != 1 and spec.parallel.mode == "fast"
         measured = proof_loss(recipe, model, batch)
         proof = check_proof(verified.manifest, measured, fingerprint(device), recorded_in_half=in_half)

@@ -70,6 +70,7 @@ class Collectives:
 
     def _sent_bytes(self, whole: Tensor) -> int:
         """All ranks' parts of it but the own."""
+        # What a rank keeps of its own does not cross the network.
         return size_bytes(whole) * (self.num_ranks - 1) // self.num_ranks
 
 
@@ -85,6 +86,7 @@ class Exchange(Protocol):
 
 def tree_exchange(collectives: Collectives) -> Exchange:
     """Adds ranks up in one binary tree, whatever their number: a power of two."""
+    # Alone, or with one other, a cheaper exchange has the bits of the tree.
     if collectives.num_ranks == 1:
         return LocalExchange()
     # a + b is b + a: the tree of two needs no order.
@@ -126,9 +128,11 @@ class TreeExchange:
 
     def start(self, bucket: Tensor) -> None:
         number = len(self._handing_in)
+        # One buffer for each bucket of a step, made in the first step and kept.
         if number == len(self._received):
             self._received.append(torch.empty_like(bucket))  # kept: fresh memory costs more than the sum
         self._handing_in.append((bucket, self._collectives.all_to_all(self._received[number], bucket)))
+        # The one before has most likely arrived by now, and is added up while this one travels.
         if number:
             self._hand_out(number - 1)
 
@@ -142,6 +146,7 @@ class TreeExchange:
     def _hand_out(self, number: int) -> None:
         bucket, pending = self._handing_in[number]
         self._collectives.wait(pending)
+        # Every rank adds the same operands in the same tree, each for its own part.
         own = tree_sum(self._received[number].view(self._collectives.num_ranks, -1))
         self._handing_out.append(self._collectives.all_gather(bucket, own))
 
@@ -150,6 +155,7 @@ def tree_sum(rows: Tensor) -> Tensor:
     """Sum of rows (n, ...) in binary-tree order. The rows are used as scratch space."""
     num_rows, distance = rows.shape[0], 1
     while distance < num_rows:
+        # In place: rows at twice the distance keep the sums of their subtrees.
         right = rows[distance :: 2 * distance]
         rows[:: 2 * distance][: len(right)].add_(right)
         distance *= 2

@@ -67,6 +67,7 @@ def choose_device() -> torch.device:
     num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     per_agent = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     ranks_here = int(os.environ.get(protocol.RANKS_HERE, per_agent))
+    # All on the CPU: a gang of both would wait for ever, since gloo and NCCL form no common group.
     if ranks_here > num_devices:
         return torch.device("cpu")
     # Agents that share a machine all count their ranks from 0.
@@ -79,10 +80,12 @@ def choose_device() -> torch.device:
 def enable_determinism(num_threads: int) -> None:
     """Ask torch for the same bits each time; threads split reductions, so their number is fixed too."""
     torch.set_num_threads(num_threads)
+    # cuBLAS gives equal bits only with a workspace of fixed size, read when it starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Not torch.use_deterministic_algorithms, which imports the compiler to tell it, for more than a second.
     torch._C._set_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time
+    # Benchmarking chooses kernels by their time, so another run may get other bits.
     torch.backends.cudnn.benchmark = False
 
 
@@ -102,6 +105,7 @@ def init_process_group(*, rank: int, world_size: int) -> Iterator[ProcessGroup]:
             dist.init_process_group(backend, timeout=timeout)
         else:
             dist.init_process_group(backend, timeout=timeout, store=store, rank=rank, world_size=world_size)
+        # gloo also beside NCCL: meetings are of CPU tensors, and may take as long as a read of a whole checkpoint.
         meetings = dist.new_group(backend="gloo", timeout=timedelta(seconds=PATIENCE_S))
         try:
             process_group = ProcessGroup(

@@ -63,6 +63,7 @@ class _Server:
 
     def _serve(self, channel: Channel, deadline_s: float) -> None:
         request = channel.receive(deadline_s)
+        # The handshake had a deadline; a rank may wait in here for as long as another reads its checkpoint.
         channel.connection.settimeout(None)
         while True:
             channel.send(self._answer(request))
@@ -70,12 +71,14 @@ class _Server:
 
     def _answer(self, request: bytes) -> bytes:
         operation, *arguments = json.loads(request)
+        # One condition for all keys: there are few, and every change wakes who waits.
         with self._changed:
             answer = self._operations[operation](*arguments)
             self._changed.notify_all()
         return json.dumps(answer).encode()
 
     def _set(self, key: str, value: str) -> None:
+        # Bytes travel as latin-1 text, since a request is JSON.
         self._values[key] = value
 
     def _get(self, key: str, within_s: float | None) -> str | None:
@@ -112,15 +115,18 @@ class KeyedStore(Store):
         super().__init__()
         self._place = place
         self._lock = threading.Lock()
+        # Connections are kept: torch asks from several threads, and each may be blocked in a `wait`.
         self._idle = [connect(place.address, place.port, place.key, within_s=patience_s, once_s=CONNECT_S)]
 
     def _ask(self, *request: Any) -> Any:
+        # Only the list is locked, never the conversation: one that waits would block all others.
         with self._lock:
             channel = self._idle.pop() if self._idle else None
         if channel is None:  # each is waited at by a thread of its own
             channel = connect(self._place.address, self._place.port, self._place.key, within_s=CONNECT_S)
         channel.send(json.dumps(request).encode())
         answer = json.loads(channel.receive())
+        # Not after an error: a connection in the middle of an answer must not be used again.
         with self._lock:
             self._idle.append(channel)
         return answer
@@ -184,13 +190,16 @@ def store_of_attempt(rank: int, world_size: int, patience_s: float) -> Iterator[
         return
     with contextlib.ExitStack() as at_the_end:
         deadline_s = time.monotonic() + patience_s
+        # Rank 0 serves before it connects to itself, like any other rank.
         if rank == 0:
             with _naming(place):
                 server = _Server(place)
             at_the_end.callback(server.close)
+            # Someone else has taken the port since it was drawn; the others read the file again.
             if server.place != place:
                 files.write_store(server.place)
         store = _reach(files, place, deadline_s)
+        # All ranks arrive before any goes on: a peer's address must not be asked for before its rank is there.
         if store.add("arrived", 1) == world_size:
             store.set("all arrived", b"1")
         store.wait(["all arrived"], timedelta(seconds=max(1.0, deadline_s - time.monotonic())))
@@ -204,6 +213,7 @@ def _reach(files: AttemptFiles, place: StorePlace, deadline_s: float) -> KeyedSt
         deadline_s: by `time.monotonic()`.
     """
     while True:
+        # Read again each time: rank 0 may have moved to another port.
         place = files.read_store() or place
         left_s = deadline_s - time.monotonic()
         with contextlib.suppress(OSError) if left_s > RETRY_S else _naming(place):

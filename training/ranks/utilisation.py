@@ -29,6 +29,7 @@ def peak_flops_per_s(device: torch.device, precision: str) -> float | None:
     if device.type != "cuda":
         return None
     words = torch.cuda.get_device_name(device).replace("-", " ").split()
+    # By words, and the longest match: "H100 PCIe" is another device than "H100".
     known = [name for name in PEAK_FLOPS_PER_S if set(name.split()) <= set(words)]
     if not known:
         return None
@@ -43,6 +44,7 @@ def flops_per_token(recipe: Any, num_parameters: int) -> float:
         num_parameters: N, of the whole model.
     """
     own = getattr(recipe, "flops_per_token", None)
+    # Two FLOPs a parameter forward, four backward, for each target.
     return float(own(num_parameters)) if own is not None else 6.0 * num_parameters
 
 

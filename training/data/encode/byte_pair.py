@@ -54,6 +54,7 @@ def fit_byte_pair(spec: BytePairSpec, documents: Iterable[bytes]) -> bytes:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
+            # The same rule as on bytes below, so that fitting and encoding cut alike.
             pre_tokenizers.Split(Regex(PIECES_OF_TEXT), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
@@ -62,12 +63,15 @@ def fit_byte_pair(spec: BytePairSpec, documents: Iterable[bytes]) -> bytes:
     trainer = trainers.BpeTrainer(
         vocab_size=spec.vocab_size,
         special_tokens=list(MARKERS),
+        # Every byte is in the vocabulary: no text can be unencodable.
         initial_alphabet=sorted(byte_alphabet()),
         show_progress=False,
     )
+    # Bytes that are no UTF-8 are replaced for fitting alone; encoding keeps them as they are.
     tokenizer.train_from_iterator((document.decode(errors="replace") for document in documents), trainer)
     fitted = json.loads(tokenizer.to_str())
     fitted["added_tokens"] = []  # else the library would turn a marker's spelling inside a file into the marker
+    # Canonical: the file's digest is part of keys, and the library's own text may vary.
     return canonical_json(fitted)
 
 
@@ -112,8 +116,10 @@ class BytePairEncoder:
 
     def tokens(self, documents: list[bytes]) -> list[Tokens]:
         """Token ids of each document."""
+        # Bounded: data without repetition would fill memory with pieces that never come again.
         if len(self._memory) > MAX_PIECES:
             self._memory = _PieceMemory(self._model)
+        # A local: another thread may start a new memory, and numbers of one mean nothing in the other.
         memory = self._memory
         return memory.tokens([memory.pieces(document) for document in documents])
 
@@ -130,8 +136,10 @@ class _PieceMemory(dict[bytes, int]):
         self._alphabet = dict(enumerate(byte_alphabet()))
 
     def __missing__(self, piece: bytes) -> int:
+        # Latin-1 maps bytes one to one to characters, which the alphabet then replaces.
         text = piece.decode("latin-1").translate(self._alphabet)
         tokens = [token.id for token in self._model.tokenize(text)]
+        # Only the number is claimed under the lock; two threads may encode one piece twice, and agree.
         with self._adding:
             number = len(self._tokens)
             self._tokens.append(tokens)
@@ -144,6 +152,7 @@ class _PieceMemory(dict[bytes, int]):
 
     def tokens(self, documents: list[NDArray[np.int32]]) -> list[Tokens]:
         """Tokens of each document from its pieces: a ragged gather, with no loop over pieces."""
+        # As far as these documents need: other threads may be adding pieces meanwhile.
         starts, flat = self._flat(max((int(pieces.max()) + 1 for pieces in documents if pieces.size), default=0))
         return [flat[_ragged(starts[pieces], starts[pieces + 1] - starts[pieces])] for pieces in documents]
 
@@ -151,6 +160,7 @@ class _PieceMemory(dict[bytes, int]):
         """All known tokens one after another and where each piece's start; made anew when pieces were learnt."""
         starts, flat = self._flattened
         if len(starts) <= num_pieces:
+            # A copy of the list's beginning, which other threads only append to.
             known = self._tokens[: len(self._tokens)]
             lengths = np.fromiter(map(len, known), dtype=np.int64, count=len(known))
             starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])

@@ -32,6 +32,7 @@ def canonical(block: SourceBlock, name: str, *, fitted: str = "") -> pa.Array:
         DataError: of another type.
     """
     column = plain(column_of(block.batch, name, block.path, fitted=fitted))
+    # Booleans count as whole numbers, so that a column may change between the two.
     if types.is_integer(column.type) or types.is_boolean(column.type):
         return pc.cast(column, pa.int64())
     if types.is_string(column.type):
@@ -51,6 +52,7 @@ class Categories:
         self.counts: Counter[Value] = Counter()
 
     def add(self, block: SourceBlock) -> None:
+        # Counted by Arrow in a batch; only distinct values reach Python.
         counted = pc.value_counts(canonical(block, self.name).drop_null())
         self.counts.update(dict(zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True)))
         if len(self.counts) > MAX_DISTINCT:
@@ -62,8 +64,10 @@ class Categories:
     def values(self, most: int | None = None) -> list[Value]:
         """The values in order; of more than `most` the commonest, and of equally common ones the first."""
         kinds = sorted({type(value).__name__ for value in self.counts})
+        # Texts and numbers have no common order, and a column of both is most likely two formats of one thing.
         if len(kinds) > 1:
             raise DataError(f"column {self.name!r} holds {' and '.join(kinds)} in different files.")
+        # Ties by value: the choice must not depend on the order of rows.
         ranked = sorted(self.counts, key=lambda value: (-self.counts[value], value))
         return sorted(ranked[:most])
 
@@ -86,8 +90,10 @@ class Lookup:
         column = canonical(block, self.name, fitted=self._fitted)
         if column.type != self._values.type:
             raise other_than_fitted(block, self.name, column.type, self._fitted)
+        # Dense numbers are looked up in a table, which is much faster than by hash.
         if self._dense is not None and not column.null_count:
             return self._from_table(column.to_numpy())
+        # `skip_nulls`: a null is unknown, not a category of its own.
         found: NDArray[Any] = pc.fill_null(pc.index_in(column, value_set=self._values, skip_nulls=True), -1).to_numpy()
         return found.astype(np.int32, copy=False)
 
@@ -108,6 +114,7 @@ def _dense_table(values: Sequence[Value]) -> tuple[np.int64, NDArray[np.int32]] 
         return None
     known = np.array(values, dtype=np.int64)
     span = int(known[-1]) - int(known[0]) + 1
+    # Memory in proportion to the values: keys spread over billions have no table.
     if span > 64 * len(known) + 1024:
         return None
     table = np.full(span + 1, -1, dtype=np.int32)

@@ -55,8 +55,10 @@ def classes_of(spec: EncoderSpec, statistics: Json) -> tuple[int | str, ...]:
 
 def _tabular_shape(spec: TabularEncoderSpec, statistics: Json) -> TabularShape | TabularNumberShape:
     num_numeric, label = len(spec.numeric), statistics["label"]
+    # One more than the values: number 0 is for those that training never saw.
     cardinalities = tuple(len(column["values"]) + 1 for column in statistics["categorical"])
     if spec.predicts_number:
+        # A constant label has no deviation, and dividing by zero would make it infinite.
         mean, deviation = label["mean"], label["deviation"] or 1.0
         return TabularNumberShape(num_numeric=num_numeric, cardinalities=cardinalities, mean=mean, deviation=deviation)
     num_classes = len(label["values"]) if spec.predicts_class else 0
@@ -65,5 +67,6 @@ def _tabular_shape(spec: TabularEncoderSpec, statistics: Json) -> TabularShape |
 
 def token_shape(spec: TokenSpec) -> TokenShape:
     """The shape that a spec of tokens tells without being fitted."""
+    # Byte-pair vocabularies hold the markers already; ids of the source are stored above them.
     num_markers = NUM_MARKERS if isinstance(spec, TokenIdsSpec) else 0
     return TokenShape(vocab_size=spec.vocab_size + num_markers, context_tokens=spec.sequence_tokens)

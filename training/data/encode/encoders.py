@@ -49,6 +49,7 @@ def libraries(spec: EncoderSpec) -> dict[str, str]:
     also = (
         ("tokenizers",) if isinstance(spec, BytePairSpec) else ("numpy",) if isinstance(spec, CustomEncoderSpec) else ()
     )
+    # Only what decides bytes: another version of a library that is not listed invalidates no group.
     return {name: version(name) for name in ("pyarrow", *also)}
 
 
@@ -78,6 +79,7 @@ def fit_encoder(
             return Fitted({}, None)
         case TabularEncoderSpec() | ImageEncoderSpec():
             with ThreadPoolExecutor(num_threads, "fit") as pool:
+                # Fitted group by group and merged: sums and counts are exact, so the order shows nowhere.
                 fits = list(pool.map(lambda blocks: _fit_of(spec, blocks), groups))
             whole = _new_fit(spec)
             for fit in fits:
@@ -116,6 +118,7 @@ def load_encoder(spec: EncoderSpec, fitted: FittedState, workspace: Workspace) -
         ConfigError: it was fitted for another encoder.
     """
     held = ENCODER_SPEC.validate_python(fitted.spec).fitting
+    # Only what fitting depends on is compared; other options may change without fitting again.
     if held != spec.fitting:
         raise ConfigError(
             f"the fitted state is for {_difference(held, spec.fitting)}.",
@@ -161,6 +164,7 @@ def fitted_file(workspace: Workspace, fitted: FittedState, name: str) -> bytes:
     for file in fitted.files:
         if file.path.rpartition("/")[2] == name:
             data = workspace.read(file.path)
+            # Read once and checked: what is hashed is what is used.
             if sha256_bytes(data) != file.sha256:
                 raise IntegrityError(
                     "its bytes differ from the digest in the fitted state.",

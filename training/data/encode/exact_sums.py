@@ -32,6 +32,7 @@ class ExactSum:
     def add(self, values: F64) -> None:
         """Add numbers of at most `LARGEST` squared."""
         for first in range(0, len(values), MAX_VALUES):
+            # In pieces, so that a layer's sum stays below 53 bits.
             self.units += _units(values[first : first + MAX_VALUES])
 
     @property
@@ -41,11 +42,13 @@ class ExactSum:
 
 def _units(values: F64) -> int:
     units, rest = 0, values
+    # Layer by layer, until nothing is left: each takes the highest bits of all values.
     while largest := max(float(rest.max()), -float(rest.min())):
         exponent = max(math.frexp(largest)[1] - LAYER_BITS, SMALLEST_EXPONENT)
         # Adding and taking away 1.5 * 2**52 units rounds to whole units.
         rounder = math.ldexp(1.5, 52 + exponent)
         layer = (rest + rounder) - rounder
+        # Exact: whole multiples of one unit, whose sum fits a double. Python's integers hold any size.
         units += int(math.ldexp(float(layer.sum()), -exponent)) << (exponent - SMALLEST_EXPONENT)
         rest = rest - layer
     return units

@@ -43,6 +43,7 @@ class FitSample:
         for name, row, document in places:
             self._num_all += 1
             self._all_bytes += len(document)
+            # Beyond the limit already, so its text need not be held.
             if self._beyond is not None and -name <= self._beyond:
                 continue
             heapq.heappush(self._held, (-name, block.path, row, document))
@@ -55,6 +56,7 @@ class FitSample:
     def documents(self) -> Iterator[bytes]:
         """By path and row."""
         excess = self._held_bytes - self._used_bytes
+        # Only the last in order can be cut; it lies on top of the heap.
         last = self._held[0] if excess else None
         for entry in sorted(self._held, key=lambda entry: entry[1:3]):
             yield entry[3][: len(entry[3]) - excess] if entry is last else entry[3]

@@ -84,6 +84,7 @@ class HostedCode:
         for method in ("fit", "encode"):
             if not callable(getattr(self._class, method, None)):
                 self._refuse(None, f"is no encoder: it has no method {method}.")
+        # `fit` runs before there is an instance, so an ordinary method would be called with the wrong arguments.
         if not inspect.ismethod(self._class.fit):
             self._refuse("fit", "is no classmethod: it runs before there is an encoder.")
 
@@ -93,12 +94,14 @@ class HostedCode:
         if not isinstance(fitted, EncoderState):
             self._refuse("fit", f"returned {_kind(fitted)}, not EncoderState(state, files).")
         try:
+            # Checked now: a state that is no JSON value would fail hours later, when it is written.
             canonical_json(fitted.state)
         except (TypeError, ValueError, RecursionError) as error:
             self._refuse("fit", f"returned a state that is no JSON value ({error}).")
         if not isinstance(fitted.files, Mapping):
             self._refuse("fit", f"returned files as {_kind(fitted.files)}, not as bytes by name.")
         for file, data in fitted.files.items():
+            # Names become paths in the workspace, so nothing that leads elsewhere may pass.
             if not isinstance(file, str) or not file or "/" in file or file.startswith("."):
                 self._refuse("fit", f"returned a file called {file!r}, which is no plain name.")
             if not isinstance(data, bytes):
@@ -129,6 +132,7 @@ class HostedCode:
     def _check_shape(self, facts: CustomEncoderFacts) -> None:
         shape = facts.shape
         if isinstance(shape, TokenShape):
+            # 31 bits less two: ids are stored as uint32 above two markers, and read as int64.
             if not (0 < shape.vocab_size < (1 << 31) - 2 and 0 < shape.context_tokens <= 1 << 17):
                 self._refuse("__init__", f"made a shape that cannot be: {shape}.")
             if facts.token_sizes_bytes is not None and len(facts.token_sizes_bytes) != shape.vocab_size:
@@ -168,6 +172,7 @@ class HostedCode:
             message = f"{values.dtype} {list(values.shape)}"
             expected = f"{column.dtype} {[num_rows, *column.shape]}"
             self._refuse("encode", f"returned {column.name} as {message}, not as {expected}.")
+        # A NaN in a shard would show as a loss that is not finite, far from its cause.
         if np.issubdtype(values.dtype, np.floating) and not bool(np.isfinite(values).all()):
             self._refuse("encode", f"returned {column.name} with a NaN or an infinity.")
         classes = num_classes_of(self.facts.shape) if column.name == LABEL and self.facts is not None else 0
@@ -186,6 +191,7 @@ class HostedCode:
                 self._refuse(
                     "encode", f"returned the tokens of a row as {message}, not as a flat array of whole numbers."
                 )
+        # With an empty array in front, so that a batch without rows still has a type.
         flat = np.concatenate([np.zeros(0, dtype=np.int64), *made]).astype(np.int64)
         if flat.size and not 0 <= int(flat.min()) <= int(flat.max()) < vocab_size:
             self._refuse("encode", f"returned a token outside [0, {vocab_size}), which the shape gives.")
@@ -198,12 +204,14 @@ class HostedCode:
             yield
         except HeadwayError as error:
             where = line_at_fault(error, self._package) or self._where
+            # The user's own subclass cannot be raised in the other process; its nearest class of ours can.
             raise _own_kind(error)(error.what, where=error.where or where, advice=error.advice) from error
         except MemoryError as error:
             advice = "Hold less at once: batches are bounded, and fit gets them one after another."
             raise EnvironmentProblem(f"no memory is left for {doing}.", where=self._where, advice=advice) from error
         except (Exception, SystemExit) as error:
             text = " ".join(str(error).split())[:MESSAGE_CHARACTERS]
+            # Messages of other exceptions may quote values, which must not reach logs.
             message = f": {text}" if text and isinstance(error, ABOUT_CODE) else ""
             where = line_at_fault(error, self._package) or self._definition(method)
             if isinstance(error, SyntaxError):
@@ -251,6 +259,7 @@ def _answer(
         case "fit":
             rows = _rows(questions)
             fitted = guest.fit(map(batch_from, rows))
+            # Read to the end: what is left in the pipe would be taken for the next question.
             for _ in rows:
                 pass  # that it did not ask for
             # As it will be read: JSON has text keys and no tuples.
@@ -275,6 +284,7 @@ def _rows(questions: BinaryIO) -> Iterator[memoryview]:
 
 
 def main() -> None:
+    # First of all: the parent may be killed while a library is imported.
     die_with_parent()
     # What a user's code prints, or reads, is not for this pipe.
     questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
@@ -294,6 +304,7 @@ def main() -> None:
         except HeadwayError as error:
             words = {"what": error.what, "where": error.where, "advice": error.advice}
             send(answers, {"refused": type(error).__name__, "is_of_code": _is_of_code(error), **words})
+            # It has refused, so it is not asked again; the parent starts another.
             return
         send(answers, header, parts)
 

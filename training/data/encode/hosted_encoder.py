@@ -73,14 +73,17 @@ def fit_custom_encoder(spec: CustomEncoderSpec, code: bytes, groups: Sequence[It
     if not sample:
         raise DataError("the training split has no row for the encoder to learn from.")
     with EncoderProcesses(code, spec) as processes:
+        # Two processes with different hash seeds: the order of a set is the commonest reason why bytes differ.
         does_repeat = _try_on(processes, spec, sample) is not None
         with processes.one() as process:
             answer = process.ask({"ask": "fit"}, batches=(block.batch for block in blocks))
+            # A sample may be too small to learn from; the whole split decides then.
             if not does_repeat:
                 # The sample alone could not be learnt from: encoding is tried with what all rows taught.
                 _require_function_of_rows(spec, sample, process, None)
     facts = CustomEncoderFacts.model_validate(answer.header["facts"]).with_markers()
     files = {name: bytes(part) for name, part in zip(answer.header["files"], answer.parts, strict=True)}
+    # The name is taken by the archive, without which the fitted state could not be used again.
     if CODE_FILE in files:
         raise ConfigError(
             f"fit returned a file called {CODE_FILE!r}, which is the encoder's own code.",
@@ -101,6 +104,7 @@ def _sample(blocks: Iterator[SourceBlock]) -> tuple[list[SourceBlock], Iterator[
         lacking -= len(sample[-1].ids)
         if not lacking:
             break
+    # The rows of the sample are put in front again: `fit` sees all of them, once.
     return sample, chain(held, blocks)
 
 
@@ -118,6 +122,7 @@ def _try_on(
         what the encoder says of its rows; None where the sample could not be learnt from.
     """
     with contextlib.ExitStack() as stack:
+        # Both are alive at once, so that one's files or caches cannot help the other.
         pair = [processes.start(hash_seed=seed) for seed in HASH_SEEDS]
         for process in pair:
             stack.callback(process.close)
@@ -141,6 +146,7 @@ def _require_function_of_rows(
             raise _not_repeated(spec, "encode made other bytes of the same rows the second time.")
         middle = len(block.ids) // 2
         halves = [_rows(block, 0, middle), _rows(block, middle, len(block.ids))] if middle else [block]
+        # Halves: a figure of the whole batch would make a row's bytes depend on its neighbours.
         parts = [_encoded(process, half) for half in halves]
         if [b"".join(each) for each in zip(*parts, strict=True)] != whole:
             raise _not_repeated(spec, "encode made other bytes of rows when other rows were beside them.")
@@ -181,6 +187,7 @@ class HostedEncoder:
         shape = self._facts.shape
         self.num_classes = num_classes_of(shape)
         if isinstance(shape, TokenShape):
+            # The narrowest type that holds the ids: tokens are most of the shards' bytes.
             self._dtype = "uint16" if shape.vocab_size <= 1 << 16 else "uint32"
             self.columns = token_columns(self._dtype, shape.context_tokens)
         else:
@@ -206,10 +213,12 @@ class HostedEncoder:
     def _documents(self, block: SourceBlock) -> list[Tokens]:
         made = self._ask(block)
         ends = np.cumsum(np.frombuffer(made["lengths"], dtype=np.int64))
+        # Headway's markers have the lowest ids.
         ids = np.frombuffer(made[TOKENS], dtype=np.int64) + NUM_MARKERS
         return np.split(ids.astype(self._dtype), ends[:-1])
 
     def _ask(self, block: SourceBlock) -> dict[str, memoryview]:
+        # A process for each thread that asks, kept for the next call.
         with _naming_rows(block), self._processes.one() as process:
             answer = process.ask({"ask": "encode"}, [batch_bytes(block.batch)])
         return dict(zip(answer.header["columns"], answer.parts, strict=True))

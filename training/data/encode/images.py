@@ -42,6 +42,7 @@ class ImageFit:
 
     def add(self, block: SourceBlock) -> None:
         self._classes.add(block)
+        # A histogram: 256 counts give mean and deviation exactly, whatever the order of rows.
         counts = np.bincount(pixels(self._spec, block).reshape(-1), minlength=BRIGHTEST + 1).tolist()
         self._num_values += sum(counts)
         self._total += sum(value * count for value, count in enumerate(counts))
@@ -57,6 +58,7 @@ class ImageFit:
         """Mean and deviation on a scale of 0 to 1."""
         values = class_values(self._classes)
         mean = Fraction(self._total, self._num_values)
+        # As fractions: no rounding until the end.
         variance = Fraction(self._squares, self._num_values) - mean * mean
         return {
             "mean": float(mean / BRIGHTEST),
@@ -102,11 +104,13 @@ def pixels(spec: ImageEncoderSpec, block: SourceBlock, *, fitted: str = "") -> N
         values = _whole_pictures(spec, block, columns[0], fitted)
     else:
         values = np.stack([numbers(block, name, may_be_missing=False, fitted=fitted) for name in columns], axis=1)
+    # Bytes on the full scale are pictures already; checking them would cost a pass over every pixel.
     if values.dtype != np.uint8 or spec.max_value != BRIGHTEST:
         # NaN is in no range.
         outside: NDArray[np.bool_] = np.any(~((values >= 0) & (values <= spec.max_value)), axis=1)
         name = columns[0] if len(columns) == 1 else f"{columns[0]} to {columns[-1]}"
         refuse_rows(block, outside, name, f"holds a value outside [0, {spec.max_value:g}]")
+        # Half to even, as numpy and torch round, so that a picture converted elsewhere has the same bytes.
         values = np.rint(values * (BRIGHTEST / spec.max_value)).astype(np.uint8)
     return values.reshape(len(values), *spec.payload_shape)
 
@@ -133,5 +137,6 @@ def _whole_pictures(spec: ImageEncoderSpec, block: SourceBlock, name: str, fitte
             raise DataError(f"column {name!r} holds {flat.type}, not numbers.", where=block.path)
         values: NDArray[Any] = flat.to_numpy()
     else:
+        # Joined without a loop over pixels: every picture has the same length.
         values = np.frombuffer(b"".join(value.as_buffer() for value in column), dtype=np.uint8)
     return values.reshape(-1, spec.num_values)

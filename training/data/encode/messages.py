@@ -22,6 +22,7 @@ class Message(NamedTuple):
 def send(stream: BinaryIO, header: dict[str, Any], parts: Sequence[Part] = ()) -> None:
     """Raises `OSError`: nobody reads."""
     text = json.dumps({**header, "parts": [memoryview(part).nbytes for part in parts]}).encode()
+    # The header names the parts' sizes, so a reader knows how much to wait for, and nothing is pickled.
     stream.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
     for part in parts:
         stream.write(part)
@@ -35,6 +36,7 @@ def receive(stream: BinaryIO) -> Message | None:
     if (text := _exactly(stream, int.from_bytes(size, "little"))) is None:
         return None
     header = json.loads(bytes(text))
+    # All are read before any is used: a message that ends early is the end of the stream.
     parts = [_exactly(stream, size_bytes) for size_bytes in header.pop("parts")]
     whole = [part for part in parts if part is not None]
     return Message(header, whole) if len(whole) == len(parts) else None
@@ -58,4 +60,5 @@ def batch_from(part: memoryview) -> pa.RecordBatch:
 
 
 def array_bytes(values: NDArray[Any]) -> memoryview:
+    # The bytes as they lie in memory; shape and type are known to the reader.
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data

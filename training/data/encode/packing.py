@@ -44,6 +44,7 @@ class Packer:
 
     def push(self, documents: Sequence[Tokens]) -> Packed:
         """The rows that these documents complete."""
+        # One more for the marker that opens the document.
         lengths = np.array([len(tokens) + 1 for tokens in documents], dtype=np.int64)
         opened = np.full(1, EOT_ID, dtype=self._dtype)
         parts = [part for tokens in documents for part in (opened, tokens.astype(self._dtype, copy=False))]
@@ -51,10 +52,12 @@ class Packer:
         self._num_documents += len(documents)
         self._waiting = np.concatenate([self._waiting, *parts])
         self._waiting_documents = np.concatenate([self._waiting_documents, np.repeat(numbers, lengths)])
+        # Rows overlap by one token, so a row needs one more than it advances.
         return self._cut(max(0, len(self._waiting) - 1) // self._sequence_tokens)
 
     def finish(self) -> Packed:
         """The last row, padded, where tokens are left that no row predicts yet."""
+        # Nothing but a single token: every target was predicted already.
         lacking = -(len(self._waiting) - 1) % self._sequence_tokens if len(self._waiting) > 1 else 0
         self._waiting = np.concatenate([self._waiting, np.full(lacking, PAD_ID, dtype=self._dtype)])
         return self._cut(max(0, len(self._waiting) - 1) // self._sequence_tokens)
@@ -63,6 +66,7 @@ class Packer:
         length = self._sequence_tokens
         rows = np.zeros((0, length + 1), dtype=self._dtype)
         if num_rows:
+            # A view of overlapping windows; no token is copied until rows are shuffled.
             rows = sliding_window_view(self._waiting, length + 1)[: num_rows * length : length]
         documents = self._waiting_documents[: num_rows * length : length, None]
         self._waiting = self._waiting[num_rows * length :]
@@ -74,6 +78,7 @@ def unpack(rows: Tokens) -> list[Tokens]:
     """The documents' tokens from all rows of a group, in packing order."""
     if not len(rows):
         return []
+    # The first token of a row is the last of the one before.
     stream = np.concatenate([rows[:1, 0], rows[:, 1:].reshape(-1)])
     stream = stream[stream != PAD_ID]
     return [part[1:] for part in np.split(stream, np.flatnonzero(stream == EOT_ID))[1:]]

@@ -44,8 +44,10 @@ class EncoderProcess:
     def __init__(self, archive: Path, spec: CustomEncoderSpec, *, hash_seed: int = 0) -> None:
         self._spec = spec
         inherited = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        # The user's code first, as for ranks, but never in place of Headway's own modules.
         path = os.pathsep.join((str(archive), str(HOME), *inherited))
         environment = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1", "PYTHONHASHSEED": str(hash_seed)}
+        # A file, not a pipe: an encoder that prints much must not block when nobody reads.
         self._message = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
         self._process = subprocess.Popen(
             (sys.executable, "-P", "-m", HOST),
@@ -84,12 +86,14 @@ class EncoderProcess:
             raise self._ended()
         if "refused" in answer.header:
             kind: type[HeadwayError] = getattr(errors, answer.header["refused"])
+            # What its code alone need not explain may lie in a row; the caller then blames neither for sure.
             if kind is ConfigError and not answer.header["is_of_code"]:
                 kind = PossiblyBadRows
             raise kind(answer.header["what"], where=answer.header["where"], advice=answer.header["advice"])
         return answer
 
     def _ended(self) -> HeadwayError:
+        # Waited for without reaping: the number must stay this process's while its group is killed.
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         code = self._end_group()
         self._message.seek(max(0, self._message.seek(0, os.SEEK_END) - STDERR_TAIL_BYTES))
@@ -112,6 +116,7 @@ class EncoderProcess:
     def _end_group(self) -> int:
         """Kill what is left of the process and of all that it started. Returns how it ended."""
         if self._process.returncode is None:  # else its number may be somebody else's by now
+            # The group, for an encoder may have started processes of its own.
             os.killpg(self._process.pid, signal.SIGKILL)
         return self._process.wait()
 
@@ -154,15 +159,18 @@ class EncoderProcesses:
         try:
             yield process
         except BaseException:
+            # A process that said no may be in any state.
             process.close()
             raise
         with self._lock:
+            # Back only after success; the lock is not held while it works.
             self._idle.append(process)
 
     def start(self, *, hash_seed: int = 0) -> EncoderProcess:
         """A new one, which the caller closes or uses in `one`'s stead."""
         with self._lock:
             if self._folder is None:
+                # Written once, and shared by all processes of this encoder.
                 self._folder = tempfile.TemporaryDirectory(prefix="headway-encoder-")
                 (Path(self._folder.name) / CODE_FILE).write_bytes(self._code)
             archive = Path(self._folder.name) / CODE_FILE

@@ -33,9 +33,11 @@ class Moments:
         wide = values.astype(np.float64, copy=False)
         refuse_rows(block, np.abs(wide) > LARGEST, self.name, "is beyond 1e144")
         present = wide[~np.isnan(wide)]
+        # NaN marks what is missing; it must not enter a sum.
         self.num_values += len(present)
         if len(present):
             self.total.add(present)
+            # A square has twice the bits of a double, so it is kept as two.
             squares, rests = exact_squares(present)
             self.squares.add(squares)
             if rests.any():
@@ -51,6 +53,7 @@ class Moments:
         if not self.num_values:
             raise DataError(f"column {self.name!r} has no value in the training split.")
         mean = self.total.value / self.num_values
+        # The difference of exact fractions: in floating point it could come out negative.
         variance = self.squares.value / self.num_values - mean * mean
         return {
             "column": self.name,
@@ -105,6 +108,7 @@ class TabularFit:
 def class_values(classes: Categories) -> list[int | str]:
     """The classes in order, or `DataError` where there is nothing to tell apart."""
     values = classes.values()
+    # A single class makes every prediction right, and a loss of zero.
     if len(values) < 2:
         raise too_few_classes(classes.name, len(values))
     return values
@@ -128,6 +132,7 @@ class ClassLabel:
         """Raises `DataError` at a class that training never saw: no model could ever be right about it."""
         found = self._lookup.numbers(block)
         what = "is null, or a class that the training split has no row of,"
+        # No model could be right about such a row, so it is refused and not numbered.
         refuse_rows(block, found < 0, self._lookup.name, what, advice=f"{QUARANTINE} For a new class, {FIT_AGAIN}")
         return found
 
@@ -142,6 +147,7 @@ class TabularEncoder:
     def __init__(self, spec: TabularEncoderSpec, statistics: Json) -> None:
         self._spec = spec
         self._means = [float(column["mean"]) for column in statistics["numeric"]]
+        # A constant column has no deviation; 1 leaves it at zero after the mean is taken off.
         self._scales = [float(column["deviation"]) or 1.0 for column in statistics["numeric"]]
         self._lookups = [Lookup(column["column"], column["values"]) for column in statistics["categorical"]]
         self._label = ClassLabel(spec.label or "", statistics["label"]["values"]) if spec.predicts_class else None
@@ -167,6 +173,7 @@ class TabularEncoder:
         if self._spec.numeric:
             values["numeric"] = self._numeric(block)
         if self._lookups:
+            # Number 0 is for unknown values, which the look-up gives as -1.
             numbered = [lookup.numbers(block) + np.int32(1) for lookup in self._lookups]
             values["categorical"] = np.stack(numbered, axis=1)
         if self._label is not None:
@@ -193,11 +200,14 @@ class TabularEncoder:
         for place, name in enumerate(self._spec.numeric):
             values = numbers(block, name, may_be_missing=may_be_missing, fitted="numbers")
             if may_be_missing and np.isnan(values).any():
+                # The mean of training, not of this batch: a row's bytes must not depend on its neighbours.
                 values = np.where(np.isnan(values), self._means[place], values)
             if self._spec.standardise:
+                # In float64, rounded once to float32: the same bits for any batch.
                 values = (values - np.float64(self._means[place])) / np.float64(self._scales[place])
             with np.errstate(over="ignore"):
                 made[:, place] = values
+                # float32 overflows silently; a sum of finite numbers would be finite.
                 fits = bool(np.isfinite(made[:, place].sum(dtype=np.float64)))
             if not fits:
                 refuse_rows(block, np.isinf(made[:, place]), name, "is too large a number for a model of 32 bits")

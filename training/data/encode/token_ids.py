@@ -21,6 +21,7 @@ class TokenIdsEncoder:
 
     def __init__(self, spec: TokenIdsSpec) -> None:
         self._spec = spec
+        # The narrowest type that holds the ids and the markers.
         self._dtype = "uint16" if spec.vocab_size + NUM_MARKERS <= 1 << 16 else "uint32"
         self.columns = token_columns(self._dtype, spec.sequence_tokens)
         self.num_classes = 0
@@ -48,8 +49,10 @@ class TokenIdsEncoder:
         if ids.size and (ids.min() < 0 or ids.max() >= self._spec.vocab_size):
             outside = (ids < 0) | (ids >= self._spec.vocab_size)
             broken = np.zeros(len(ends), dtype=bool)
+            # From places in the flat array back to the rows that hold them.
             broken[np.unique(ends.searchsorted(np.flatnonzero(outside), side="right"))] = True
             refuse_rows(block, broken, name, f"holds an id outside [0, {self._spec.vocab_size})")
+        # All lists are one array in Arrow; it is converted once and cut.
         return np.split((ids + NUM_MARKERS).astype(self._dtype), ends[:-1])
 
 

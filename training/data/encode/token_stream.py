@@ -46,7 +46,9 @@ class TokenStream:
         for document in self._documents(block):
             self._held.append(document)
             self._held_size += len(document) + 1
+            # Enough for the vectorised gather to pay; single documents would spend their time in Python.
             if self._held_size >= WORTH_ENCODING:
+                # Rows that are complete leave at once, so memory is bounded by what is collected.
                 yield self._encoded(self._packed())
 
     def finish(self) -> Iterator[EncodedBlock]:

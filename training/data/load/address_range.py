@@ -50,12 +50,15 @@ class AddressRange:
         self.starts, end = [], 0
         for size in self._sizes:
             self.starts.append(end)
+            # An empty file takes a place too, so that starts stay distinct.
             end += -(-max(size, 1) // spacing) * spacing
+        # Reserved as one range first: separate mappings could not be addressed by one array.
         self._mapping = _Mapping(max(end, spacing), keep)
         self.inodes = [0] * len(files)
         for number, (path, _) in enumerate(files):
             self.replace(number, path)
         self.array: NDArray[np.uint8] = np.asarray(self._mapping)
+        # The mapping is read-only, and a write would end the process by a signal instead of an error.
         self.array.flags.writeable = False
 
     def replace(self, number: int, path: Path) -> None:
@@ -73,12 +76,14 @@ class AddressRange:
     def records(self, width_bytes: int, *, every_bytes: int) -> NDArray[np.void]:
         """The `width_bytes` bytes at every so many bytes, shape (n,): a view, to take records of."""
         count = max((self.array.size - width_bytes) // every_bytes + 1, 0)
+        # A view that overlaps itself where the step is smaller than a record: no byte is copied.
         return np.ndarray(count, f"V{width_bytes}", buffer=self.array.data, strides=(every_bytes,))
 
 
 def _spacing(sizes: Sequence[int], widths: Sequence[int]) -> int:
     """Files start at multiples of this: of as many of the widths, too, as there are addresses for."""
     spacing = HUGE_PAGE_BYTES
+    # Multiples of a column's width let one array of records cover all files.
     for width in widths:
         wider = math.lcm(spacing, width)
         if sum(sizes) + len(sizes) * wider <= MAX_ADDRESSES:
@@ -97,11 +102,14 @@ class _Mapping:
         self._libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, offset_type]
         self._libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         self._libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        # One huge page more than needed, so that the base can be aligned to one.
         reserved_bytes = size_bytes + HUGE_PAGE_BYTES
         reserved = self._call(None, reserved_bytes, PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
         self._base = -(-reserved // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+        # Called when the last array is gone; the finalizer holds no reference to the mapping itself.
         release = weakref.finalize(self, self._libc.munmap, reserved, reserved_bytes)
         release.atexit = False  # a thread may still be reading while the interpreter ends
+        # numpy's protocol for foreign memory; arrays made by it keep this object alive.
         self.__array_interface__: dict[str, Any] = {
             "version": 3,
             "shape": (size_bytes,),
@@ -114,6 +122,7 @@ class _Mapping:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if size_bytes:
+                # MAP_FIXED replaces reserved pages alone: the addresses are ours.
                 placed = self._call(self._base + start, size_bytes, PROT_READ, mmap.MAP_SHARED | MAP_FIXED, descriptor)
                 self._libc.madvise(placed, size_bytes, MADV_HUGEPAGE)  # advice: a system without them may refuse
             return os.fstat(descriptor).st_ino

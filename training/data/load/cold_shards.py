@@ -32,6 +32,7 @@ def mapped_form(shard: Shard, columns: Sequence[PayloadColumn]) -> Shard:
     for row_group in shard.row_groups:
         chunks = []
         for chunk in row_group.chunks:
+            # Aligned as in a hot shard, so that both are read by the same code.
             width = widths[chunk.column]
             start = aligned(end, width)
             chunks.append(chunk.model_copy(update={"offset_bytes": start}))
@@ -53,17 +54,22 @@ def decode(compressed: Path, form: Shard, columns: Sequence[PayloadColumn], targ
     try:
         with pq.ParquetFile(compressed) as file, target.open("r+b") as out:
             for number, row_group in enumerate(form.row_groups):
+                # One thread: shards are decoded side by side already. Combined, so that
+                # each column is one run of bytes.
                 table = file.read_row_group(number, use_threads=False).combine_chunks()
                 for chunk in row_group.chunks:
                     out.seek(chunk.offset_bytes)
                     for values in table[chunk.column].chunks:
                         width = values.type.byte_width
+                        # The value buffer of fixed-size binaries; a slice may begin inside it.
                         rows = values.buffers()[1].slice(values.offset * width, len(values) * width)
                         out.write(rows)
     except (pa.ArrowException, OSError, KeyError, AttributeError) as error:
         if is_out_of_space(error):
+            # A full disk is no damage of the shard, and must not be reported as such.
             raise
         raise IntegrityError(f"the cold shard cannot be decoded ({error}).", where=form.file.path) from error
+    # From the file, as it will be mapped: the check covers what reached the disk.
     mapped = np.memmap(target, np.uint8, "r") if form.file.size_bytes else np.empty(0, np.uint8)
     if not payloads_are_good(form, columns, mapped):
         raise IntegrityError("a payload differs from its manifest's CRC.", where=form.file.path)

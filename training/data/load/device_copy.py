@@ -24,6 +24,7 @@ class PendingCopy:
         if self._ready is not None:
             device = next(iter(self._tensors.values())).device
             consumer = torch.cuda.current_stream(device)
+            # On the device: the host does not wait for the copy.
             consumer.wait_event(self._ready)
             for tensor in self._tensors.values():
                 tensor.record_stream(consumer)  # else its memory could be given away while the consumer still reads
@@ -35,6 +36,7 @@ class DeviceCopy:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        # A stream of its own, or the copy would queue behind the step that runs.
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     @property

@@ -46,6 +46,7 @@ class CachePin:
 
     def name(self, entries: list[str]) -> None:
         """Raises `OSError`; the lease is closed then."""
+        # The lock is the sign of life: the kernel drops it with the process, and with it the pin.
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             with os.fdopen(os.dup(self._descriptor), "wb") as stream:
@@ -94,6 +95,7 @@ class NodeCache:
             for folder in (self._files, self._locks, self._leases):
                 folder.mkdir(parents=True, exist_ok=True)
             path = self._leases / uuid.uuid4().hex
+            # Under the cache's lock: a cleaner must not see the pin between its creation and its lock.
             with self._changing():
                 pin = CachePin(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
                 pin.name(sorted(wanted))
@@ -111,10 +113,12 @@ class NodeCache:
             whatever `make` raises: nothing is left of the entry then.
         """
         path = self._files / item.name
+        # Asked twice, before and after the lock: most entries are there, and need no lock at all.
         if not _is_whole(path, item):
             with self._making(item, on_wait):
                 if not _is_whole(path, item):
                     self._make(item, make)
+        # The last use decides what is evicted first.
         os.utime(path)
         return path
 
@@ -131,8 +135,9 @@ class NodeCache:
         return [Item(path.name, stat.st_size) for path, stat in found.items()]
 
     def renew(self, item: Item, found_bad: Path, inode: int, make: Callable[[Path], None]) -> Path:
-        """The entry made anew, unless another process has done so since its `inode` was found bad."""
+        """The entry made again, unless another process has done so since its `inode` was found bad."""
         with self._making(item, lambda: None):
+            # By inode: another process may have replaced the bad file since this one mapped it.
             if _is_whole(found_bad, item) and found_bad.stat().st_ino == inode:
                 found_bad.unlink()
             if not _is_whole(found_bad, item):
@@ -148,9 +153,13 @@ class NodeCache:
                     self._make_room(item)
                     with part.open("wb") as reserved:
                         if item.size_bytes:
+                            # Reserved at once: two makers must not be promised the same room, and a
+                            # full disk shows before the fetch.
                             os.posix_fallocate(reserved.fileno(), 0, item.size_bytes)
                 make(part)
+                # Nobody writes to it any more; a stray write would change what others have mapped.
                 part.chmod(0o444)
+                # Under the lock, so that an eviction does not count it twice, as part and as entry.
                 with self._changing():
                     part.rename(self._files / item.name)
         finally:
@@ -181,6 +190,7 @@ class NodeCache:
         in_use = self._in_use()
         excess = sum(stat.st_size for stat in held.values()) + item.size_bytes - self.capacity_bytes
         lacking = item.size_bytes - shutil.disk_usage(self.folder).free
+        # Longest unused first; parts are being made, and pinned entries are mapped.
         for path, stat in sorted(held.items(), key=lambda pair: pair[1].st_mtime_ns):
             if max(excess, lacking) > 0 and path.suffix != PART and path.name not in in_use:
                 path.unlink()
@@ -197,6 +207,7 @@ class NodeCache:
         """Entries and parts; what a killed maker left half made is taken away."""
         held = {}
         for path in self._files.iterdir():
+            # A part whose lock is free has lost its maker.
             if path.suffix == PART and _try_lock(self._locks / path.stem):
                 path.unlink(missing_ok=True)
                 continue
@@ -209,6 +220,7 @@ class NodeCache:
         names: set[str] = set()
         for pin in self._leases.iterdir():
             with contextlib.suppress(FileNotFoundError):
+                # A pin that can be locked has no living owner.
                 if _try_lock(pin):
                     pin.unlink()
                 else:
@@ -219,6 +231,7 @@ class NodeCache:
     def _changing(self) -> Iterator[None]:
         descriptor = os.open(self.folder / "cache.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
+            # `flock` on a file that stays: locks on deleted files would divide the processes.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
@@ -229,6 +242,7 @@ class NodeCache:
         descriptor = os.open(self._locks / item.name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         part, moved_ns = self._files / f"{item.name}{PART}", 0
         try:
+            # In a loop, so that progress of the process that makes the entry can be shown.
             while not _lock_now(descriptor):
                 with contextlib.suppress(FileNotFoundError):
                     if (now_ns := part.stat().st_mtime_ns) != moved_ns:
@@ -242,6 +256,7 @@ class NodeCache:
 
 def _is_whole(path: Path, item: Item) -> bool:
     try:
+        # By its size: the entry appeared by one rename, and a torn disk write shows as a short file.
         return path.stat().st_size == item.size_bytes
     except FileNotFoundError:
         return False

@@ -54,6 +54,7 @@ class Prefetcher(Generic[T]):
         self._closed = False
         self.depth = max(FIRST_DEPTH, num_threads)
         self._changed = threading.Condition()
+        # Threads, not processes: gathering releases the GIL, and a process would copy each batch once more.
         self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for _ in range(num_threads)]
         for thread in self._threads:
             thread.start()
@@ -64,18 +65,22 @@ class Prefetcher(Generic[T]):
     def __next__(self) -> T:
         with self._changed:
             if not self._arrived():
+                # Deeper only after a wait: memory is spent where the consumer is really faster.
                 self.depth *= 2 if self._fits(self.depth + 1) else 1
                 self._changed.notify_all()
+                # Bounded: a disk that hangs must not hang the rank without a word.
                 if not self._changed.wait_for(self._arrived, self._wait_s):
                     raise EnvironmentProblem(
                         f"result {self._next_taken} did not come within {self._wait_s:g} s.",
                         where=self._name,
                         advice="Look at the storage that the shards lie on.",
                     )
+            # In order, though threads finish as they like.
             if self._next_taken in self._ready:
                 self._next_taken += 1
                 self._changed.notify_all()
                 return self._ready.pop(self._next_taken - 1)
+            # After the results before it, so that every run fails at the same batch.
             if self._error is not None and not self._closed:
                 raise self._error[1]
             raise StopIteration
@@ -88,6 +93,7 @@ class Prefetcher(Generic[T]):
         """
         with self._changed:
             self._closed = True
+            # Dropped under the lock: a thread may finish just now, and must not put its result back.
             self._ready.clear()
             self._changed.notify_all()
         for thread in self._threads:
@@ -129,6 +135,7 @@ class Prefetcher(Generic[T]):
             self._changed.wait_for(lambda: self._over() or self._has_room())
             if self._over():
                 return None
+            # Claimed under the lock: every number is made once.
             self._next_produced += 1
             return self._next_produced - 1
 
@@ -137,13 +144,16 @@ class Prefetcher(Generic[T]):
 
     def _has_room(self) -> bool:
         ahead = self._next_produced - self._next_taken
+        # One is always made, however large it is, or nothing would ever come.
         return ahead == 0 or (ahead < self.depth and self._fits(ahead + 1))
 
     def _fits(self, num_results: int) -> bool:
+        # Until one result is known nothing can be said of its size, so only one is made.
         return self._largest_bytes is not None and num_results * self._largest_bytes <= self._max_bytes
 
     def _fail(self, number: int, error: BaseException) -> None:
         with self._changed:
+            # The earliest error wins, which is the one that a single thread would have met.
             if self._error is None or number < self._error[0]:
                 self._error = (number, error)
             self._changed.notify_all()

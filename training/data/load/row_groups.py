@@ -23,10 +23,12 @@ class RowGroupTable:
         self._ends = np.cumsum(self.sizes)
         self.first_rows = self._ends - self.sizes
         self.num_rows = int(self._ends[-1]) if self.sizes.size else 0
+        # A power of two, so that the bucket is a shift instead of a division.
         self._shift = _bucket_bits(self.sizes, self.num_rows)
         bucket_firsts = np.arange(0, max(self.num_rows, 1), 1 << self._shift)
         self._row_groups = self._ends.searchsorted(bucket_firsts, side="right")
         last = np.append(self._row_groups[1:], max(self.sizes.size - 1, 0))
+        # A bucket may hold several borders; so many comparisons reach the right one.
         self._num_steps = int((last - self._row_groups).max(initial=0))
 
     def find(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -40,6 +42,7 @@ class RowGroupTable:
         found: NDArray[np.int64] = self._row_groups.take(rows >> self._shift)
         if self._num_steps > MAX_BUCKETS_PER_ROW_GROUP:  # crowds of tiny row groups between large ones
             return self._ends.searchsorted(rows, side="right")
+        # As few vectorised steps as the fullest bucket needs; a search for each row would cost more than its copy.
         for _ in range(self._num_steps):
             found += rows >= self._ends.take(found)
         return found

@@ -55,10 +55,12 @@ class ShardFiles:
         self.forms = tuple(mapped_form(shard, columns) for shard in shards)
         self._on_part, self._one_at_a_time = on_part, threading.Lock()
         self.proved: dict[int, int] = {}
+        # Hot shards of a local workspace are mapped where they lie; all others go through the cache.
         cached = [number for number in range(len(shards)) if not self._is_in_place(number)]
         paths = {number: _present(workspace, shard.file) for number, shard in enumerate(shards) if workspace.is_local}
         if cached:
             self._cache = NodeCache(cache_folder(spec), spec.cache_bytes)
+            # Pinned before the first is fetched: a later one must not evict an earlier one.
             self._lease = self._cache.pin(self._item(number) for number in cached)
             pool = ThreadPoolExecutor(NUM_FETCHES, thread_name_prefix="fetch")
             try:
@@ -79,6 +81,7 @@ class ShardFiles:
 
     def _item(self, number: int) -> Item:
         file = self.forms[number].file
+        # The name says what it was decoded from; both forms of a shard may lie in one cache.
         return Item(f"{file.sha256}.decoded" if is_cold(self._shards[number]) else file.sha256, file.size_bytes)
 
     def _entry(self, number: int) -> Path:
@@ -92,6 +95,7 @@ class ShardFiles:
         else:
             self._decode(shard.file, form, part)
             self._moved()
+        # Its bytes were checked on the way into this very file, so mapping need not hash them again.
         self.proved[number] = part.stat().st_ino
 
     def _decode(self, file: StoredFile, form: Shard, part: Path) -> None:
@@ -104,6 +108,7 @@ class ShardFiles:
         with tempfile.TemporaryFile(dir=self._cache.folder) as fetched:
             os.posix_fallocate(fetched.fileno(), 0, max(file.size_bytes, 1))
             self._fetch(file, fetched)
+            # Through its descriptor: the file has no name, and pyarrow opens paths.
             decode(Path(f"/proc/self/fd/{fetched.fileno()}"), form, self._columns, part)
 
     def _fetch(self, file: StoredFile, target: BinaryIO) -> None:
@@ -114,6 +119,7 @@ class ShardFiles:
             raise IntegrityError(error.what, where=error.where, advice=ADVICE) from error
 
     def _moved(self) -> None:
+        # Fetches run in several threads, and whoever listens expects one at a time.
         with self._one_at_a_time:
             self._on_part()
 

@@ -129,6 +129,7 @@ class ShardReader:
         Raises:
             IndexError: a row out of range.
         """
+        # 64-bit: row numbers of large data sets do not fit into 32.
         wanted = np.asarray(rows, dtype=np.int64)
         row_groups = self.row_groups.find(wanted)
         return LocatedRows(tuple(payload.locate(wanted, row_groups) for payload in self._payloads))
@@ -154,6 +155,7 @@ class ShardReader:
         on_shard: Callable[[], None],
     ) -> tuple[Shard, ...]:
         """Map the files, then prove what was mapped: the very bytes that will be read. Returns the shards' forms."""
+        # Mapped first and checked afterwards: what was checked in another copy could differ from what is read.
         files = ShardFiles(workspace, shards, columns, spec, on_shard)
         sizes = [form.file.size_bytes for form in files.forms]
         widths = [width_bytes(column) for column in self.columns]
@@ -164,8 +166,10 @@ class ShardReader:
                 return None  # its bytes were hashed on their way into these very pages
             return _problem(shards[number], files.forms[number], columns, mapped, number)
 
+        # Digests release the GIL, so all processors verify.
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             for number, found in enumerate(pool.map(problem, range(len(shards)))):
+                # Bad in the cache: fetched again once. Bad in the workspace itself: there is no other copy.
                 if found is not None and (renewed := files.renewed(number, mapped.inodes[number])) is not None:
                     mapped.replace(number, renewed)
                     found = problem(number)
@@ -210,6 +214,7 @@ class _Payload:
         self._step = self.width_bytes // every_bytes
         self._records = mapped.records(self.width_bytes, every_bytes=every_bytes)
         self._heads = mapped.records(1, every_bytes=every_bytes) if self.width_bytes >= WIDE_BYTES else None
+        # Row numbers count from each row group's origin, so one addition finds a row.
         self._origins = starts // every_bytes - first_rows * self._step
         self._numpy_dtype = np.dtype(column.dtype)
         self._dtype = torch.from_numpy(np.empty(0, dtype=self._numpy_dtype)).dtype
@@ -217,6 +222,7 @@ class _Payload:
 
     def locate(self, rows: NDArray[np.int64], row_groups: NDArray[np.int64]) -> NDArray[np.int64]:
         places = self._origins.take(row_groups)
+        # In place: the array of origins is fresh, and another would double the memory of a large batch.
         places += rows if self._is_array else rows * self._step
         return places
 
@@ -235,6 +241,7 @@ class _Payload:
 
     def _take(self, places: NDArray[np.int64], memory: NDArray[np.uint8], start: int) -> None:
         if self._heads is not None:
+            # Touching each row's first byte lets the processor fetch the next rows while one is copied.
             self._heads[places]
         out = np.ndarray(len(places), self._records.dtype, memory, start)
         if self._is_array:
@@ -279,6 +286,7 @@ def _numbered(
     first_row, numbered = 0, []
     for shards, manifest in zip(by_dataset, manifests, strict=True):
         table = RowGroupTable(_sizes(shards))
+        # Counted in two places of the manifest, which a damaged or foreign one contradicts.
         if table.num_rows != manifest.num_rows(split):
             raise IntegrityError("the manifest's row counts contradict each other.", where=manifest.link.short)
         numbered.append(Dataset(first_row, table))
@@ -290,6 +298,7 @@ def _offset(shard: Shard, row_group: int, column: PayloadColumn) -> int:
     """Where the row group's payload of this column starts in its file, checked against the file's end."""
     held = shard.row_groups[row_group]
     offsets = [chunk.offset_bytes for chunk in held.chunks if chunk.column == column.name]
+    # A payload beyond the file's end would be read from addresses where nothing is mapped, and end the process.
     if len(offsets) != 1 or not 0 <= offsets[0] <= shard.file.size_bytes - held.num_rows * width_bytes(column):
         raise IntegrityError(f"the manifest places column {column.name} outside the file.", where=shard.file.path)
     return offsets[0]

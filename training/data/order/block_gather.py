@@ -39,6 +39,7 @@ class BlockGather:
         share: slice | NDArray[np.int64] | None = None,
     ) -> None:
         self._reader, self._order, self._batch_rows = reader, order, batch_rows
+        # Places within a batch; a rank's share may be strided.
         self._places = np.arange(batch_rows)[slice(None) if share is None else share]
         share_rows = max(1, self._places.size)
         self.batches_per_block = max(1, BLOCK_BYTES // (share_rows * max(1, reader.row_bytes)))
@@ -60,8 +61,10 @@ class BlockGather:
         What is remembered never shows: threads may replace it under each other.
         """
         part, place = divmod(first_batch, self._batches_at_once)
+        # A range across two parts is located by itself; it is rare.
         if place + num_batches > self._batches_at_once:
             return self._locate(first_batch, num_batches)
+        # Read once into a local: another thread may replace it between the test and the use.
         known = self._known
         if known is None or known[0] != part:
             known = self._known = part, self._locate(part * self._batches_at_once, self._batches_at_once)
@@ -70,6 +73,7 @@ class BlockGather:
     def _locate(self, first_batch: int, num_batches: int) -> LocatedRows:
         first, last = first_batch * self._batch_rows, (first_batch + num_batches) * self._batch_rows
         if self._places.size == self._batch_rows:
+            # The whole batch is one range, which needs no addition for each row.
             positions = np.arange(first, last)
         else:
             positions = (np.arange(first, last, self._batch_rows)[:, None] + self._places).reshape(-1)

@@ -51,6 +51,7 @@ class ExactOrder:
     def __init__(self, num_rows: int, *, seed: int) -> None:
         if not 0 < num_rows <= MAX_ROWS:
             raise ValueError(f"no sample order for {num_rows=}")
+        # Mixed: seeds that differ by one must not give related keys.
         self.num_rows, self._seed = num_rows, np.uint64(mix(seed))
         self._domain = _domain(num_rows)
 
@@ -59,6 +60,7 @@ class ExactOrder:
         rows = np.empty(positions.size, dtype=np.int64)
         for first in range(0, positions.size, BLOCK_ROWS):
             epochs, indices = epochs_and_indices(positions[first : first + BLOCK_ROWS], self.num_rows)
+            # An epoch is another key, so nothing is stored and no epoch depends on the one before.
             keys = _round_keys(self._seed ^ epochs.astype(np.uint64))
             rows[first : first + BLOCK_ROWS] = _permute(indices, self.num_rows, self._domain, keys)
         return rows
@@ -74,6 +76,7 @@ def epochs_and_indices(positions: NDArray[np.int64], num_rows: int) -> tuple[NDA
     """Each position's epoch and index in it; one epoch for all of them where they share it, the usual case."""
     epoch = int(positions[0]) // num_rows
     indices = positions - epoch * num_rows
+    # The usual case is one epoch for all positions, and one division instead of one for each.
     if int(indices[-1]) < num_rows:
         return np.array([epoch], dtype=np.int64), indices
     passed = indices // num_rows
@@ -89,6 +92,7 @@ class _Domain(NamedTuple):
 
 def _domain(num_rows: int) -> _Domain:
     """Of two factors near the root, the pair with the fewest numbers to walk past: mostly none or one."""
+    # Both factors near the root keep the halves of the network even.
     root = math.isqrt(num_rows - 1) + 1
     lefts = np.arange(root, root + max(1, min(root // 4, MAX_CANDIDATES)))
     rights = -(-num_rows // lefts)
@@ -99,6 +103,7 @@ def _domain(num_rows: int) -> _Domain:
 def _permute(indices: NDArray[np.int64], num_rows: int, domain: _Domain, keys: U32) -> NDArray[np.int64]:
     """Images under the permutations of range(num_rows) that the keys name, one column for all or one each."""
     images = _feistel(indices, domain, keys)
+    # Cycle walking: an image outside is permuted again until it is inside, which keeps the map one to one.
     while int(images.max(initial=0)) >= num_rows:
         outside = np.flatnonzero(images >= num_rows)
         walking = keys if keys.shape[1] == 1 else keys[:, outside]
@@ -112,6 +117,7 @@ def _feistel(values: NDArray[np.int64], domain: _Domain, keys: U32) -> NDArray[n
     left = numbers // np.uint64(domain.right)  # numpy divides by one number much faster than divmod does
     right = numbers - left * np.uint64(domain.right)
     for even, odd in zip(keys[::2], keys[1::2], strict=True):
+        # Each half is moved by a hash of the other, which the inverse can undo.
         _add_hash(left, right, domain.left, even)
         _add_hash(right, left, domain.right, odd)
     left *= np.uint64(domain.right)
@@ -122,6 +128,7 @@ def _feistel(values: NDArray[np.int64], domain: _Domain, keys: U32) -> NDArray[n
 def _round_keys(seeds: U64) -> U32:
     """A key for each round and epoch, shape (rounds, epochs)."""
     numbers = np.arange(NUM_ROUNDS, dtype=np.uint64)[:, None]
+    # The upper bits of splitmix64 are the better mixed ones.
     return (splitmix64(splitmix64(seeds) ^ numbers) >> np.uint64(32)).astype(np.uint32)
 
 

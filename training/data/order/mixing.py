@@ -37,7 +37,9 @@ class MixingSchedule:
     """
 
     def __init__(self, weights: Sequence[float]) -> None:
+        # As the decimal numbers that weights print as: 0.1 in binary would make periods of billions.
         self.shares = np.array(whole_shares(weights), dtype=np.int64)
+        # Whole shares make a period, and a period makes the schedule a look-up at any position.
         self.period = int(self.shares.sum())
         self._datasets = _tijdeman(self.shares.tolist())
         self._ordinals = np.empty(self.period, dtype=np.int64)
@@ -66,6 +68,7 @@ class MixedOrder:
         draws = self._schedule.draws(positions)
         rows = np.empty(positions.size, dtype=np.int64)
         for dataset, (order, first_row) in enumerate(zip(self._orders, self._first_rows, strict=True)):
+            # Each dataset's own positions ascend with the mixture's, as its order asks for.
             chosen = draws.datasets == dataset
             rows[chosen] = order.rows(draws.ordinals[chosen]) + first_row
         return rows
@@ -83,6 +86,7 @@ def _tijdeman(shares: Sequence[int]) -> NDArray[np.int64]:
     order = np.empty(period, dtype=np.int64)
     for dataset, share in enumerate(shares):
         waiting[dataset] = (_first_place(share, 0, period, margin), dataset, 0)
+    # A heap for those whose time has come, and one for those who wait: a period costs n log n.
     heapq.heapify(waiting)
     for place in range(period):
         while waiting and waiting[0][0] <= place:
@@ -96,6 +100,7 @@ def _tijdeman(shares: Sequence[int]) -> NDArray[np.int64]:
 
 
 def _first_place(share: int, ordinal: int, period: int, margin: int) -> int:
+    # Whole numbers throughout: rounding here could let a dataset fall behind by one in long runs.
     return -(-(ordinal * margin + 1) * period // (margin * share)) - 1
 
 

@@ -39,6 +39,7 @@ class WindowOrder:
     """
 
     def __init__(self, table: RowGroupTable, *, seed: int, window_row_groups: int) -> None:
+        # A window of more row groups than there are is all of them.
         window_row_groups = min(window_row_groups, table.sizes.size)
         most_rows = window_row_groups * int(table.sizes.max(initial=0))
         if table.num_rows == 0 or not 0 < most_rows <= MAX_WINDOW_ROWS:
@@ -55,6 +56,7 @@ class WindowOrder:
         if epochs.size == 1:
             return self._rows_of_epoch(int(epochs[0]), indices)
         first, last = int(epochs[0]), int(epochs[-1])
+        # Positions ascend, so epochs are runs; each is one call.
         cuts = epochs.searchsorted(np.arange(first + 1, last + 1))
         parts = np.split(indices, cuts)
         return np.concatenate(
@@ -65,6 +67,7 @@ class WindowOrder:
         epoch = self._epoch
         if epoch.number != number:
             epoch = self._epoch = self._open_epoch(number)
+        # The last and the first index tell whether the range crosses a window.
         first, last = epoch.window_ends.searchsorted(indices[[0, -1]], side="right").tolist()
         if first == last:
             return self._rows_of_window(epoch, first, indices)
@@ -92,6 +95,7 @@ class WindowOrder:
         row_groups = _permutation(self._table.sizes.size, mix(self._seed, number))
         ends = np.cumsum(self._table.sizes[row_groups])
         width = self._window_row_groups
+        # The last window takes what is left, and may be smaller.
         return _Epoch(number, row_groups, np.append(ends[width - 1 : -1 : width], ends[-1]))
 
     def _open_window(self, epoch: _Epoch, window: int) -> NDArray[np.int64]:

@@ -75,6 +75,7 @@ class BucketShuffle:
         Raises:
             EnvironmentProblem: no space left in scratch, or writing there is refused.
         """
+        # By id, not by arrival: the order of files and the buffer's size must not show.
         keys = splitmix64(ids)
         taken = 0
         while taken < len(keys):
@@ -86,6 +87,7 @@ class BucketShuffle:
     def finish(self) -> ShuffledRows:
         """Everything that was added; the shuffle takes no more."""
         if self._buffer.num_rows:
+            # The last rows never leave memory; small groups spill nothing.
             self._runs.append(self._buffer.run())
         return ShuffledRows(self._runs, self._widths)
 
@@ -100,9 +102,11 @@ class ShuffledRows:
 
     def part(self, first: int, last: int) -> SortedRows:
         """Rows `first` to `last` of the order."""
+        # Nothing was spilled: rows are taken where they are.
         if len(self._runs) == 1 and isinstance(self._runs[0], _MemoryRun):
             run = self._runs[0]
             return SortedRows(run.order[first:last], run.payloads)
+        # A part of the order lies in some buckets of each run; only these are read.
         low = int(self._starts.searchsorted(first, side="right")) - 1
         high = int(self._starts.searchsorted(last, side="left"))
         places = [(run, int(run.starts[low]), int(run.starts[high])) for run in self._runs]
@@ -125,6 +129,7 @@ def sorting_order(keys: U64) -> Order:
     packed = keys & ~mask
     packed |= np.arange(len(keys), dtype=np.uint64)
     packed.sort()
+    # Keys that agree in the upper bits are rare, and are ordered by their whole keys afterwards.
     agree = np.flatnonzero((packed[1:] ^ packed[:-1]) <= mask)
     packed &= mask
     order: Order = packed.view(np.int64)
@@ -152,6 +157,7 @@ class _Buffer:
 
     def __init__(self, widths: Mapping[str, int], capacity: int) -> None:
         self._keys: U64 = np.empty(capacity, dtype=np.uint64)
+        # `empty`: pages that are never written take no memory.
         self._payloads: dict[str, Bytes2D] = {
             name: np.empty((capacity, width), dtype=np.uint8) for name, width in widths.items()
         }
@@ -184,6 +190,7 @@ class _MemoryRun:
         self._keys, self.payloads = keys, payloads
         self.order = sorting_order(keys)
         buckets = np.bincount((keys >> np.uint64(64 - BUCKET_BITS)).view(np.int64), minlength=NUM_BUCKETS)
+        # Starts of buckets, so that a part of a run is found without its keys.
         self.starts = np.concatenate([np.zeros(1, dtype=np.int64), buckets.cumsum()])
 
     def keys(self, first: int, last: int) -> U64:
@@ -204,10 +211,12 @@ class _Spill:
         num_rows = int(run.starts[-1])
         try:
             if self._file is None:
+                # Nameless: whatever happens, the file goes with the process.
                 self._file = tempfile.TemporaryFile(dir=self._scratch, prefix="shuffle-", buffering=0)  # noqa: SIM115
             offset = os.lseek(self._file.fileno(), 0, os.SEEK_END)
             _write_all(self._file, run.keys(0, num_rows))
             for name, width in widths.items():
+                # In slices: sorted rows are gathered as they are written, never a second time as a whole.
                 rows = max(1, SLICE_BYTES // width)
                 for first in range(0, num_rows, rows):
                     _write_all(self._file, run.payload(name, first, min(first + rows, num_rows)))
@@ -242,6 +251,7 @@ class _DiskRun:
     def _read(self, target: NDArray[Any], offset: int) -> None:
         view = memoryview(target.data).cast("B")
         while view:
+            # `preadv` names its place, so several threads read one file without a lock.
             num_bytes = os.preadv(self._file.fileno(), [view], offset)
             if not num_bytes:
                 raise EnvironmentProblem("the spilled rows ended early.", where="scratch")

@@ -52,6 +52,7 @@ class ShardLayout:
     def __init__(self, spec: ShardSpec, columns: Sequence[PayloadColumn], num_classes: int) -> None:
         self.columns, self.codec, self.num_classes = columns, spec.codec, num_classes
         self.row_bytes = sum(width_bytes(column) for column in columns)
+        # By bytes and by rows, whichever comes first; at least one row, however wide.
         self.rows_per_shard = max(1, min(spec.rows_per_shard, spec.shard_mb * 10**6 // self.row_bytes))
         self.rows_per_row_group = max(1, min(spec.rows_per_row_group, ROW_GROUP_BYTES // self.row_bytes))
 
@@ -61,6 +62,7 @@ class ShardLayout:
 
     def bounds(self, num_rows: int) -> list[tuple[int, int]]:
         """First and last row of each shard; their sizes differ by at most one row."""
+        # Rounded up, and cut evenly: the last shard is as large as the others.
         num_shards = -(-num_rows // self.rows_per_shard)
         edges = [number * num_rows // max(1, num_shards) for number in range(num_shards + 1)]
         return list(pairwise(edges))
@@ -98,11 +100,13 @@ def find_group(workspace: Workspace, key: str, digests: FileDigests) -> GroupRec
     try:
         with reading(where):
             value = json.loads(workspace.read(where))
+            # A record that was written half or altered is the same as none: the group is made again.
             if value["sha256"] != sha256_of(value["record"]):
                 return None
             record = GroupRecord.model_validate(value["record"])
             for part in record.parts:
                 for shard in part.group.shards:
+                    # The files as well: a shard may have been deleted, or damaged, since.
                     stages.check_file(workspace, shard.file, digests)
     except (IntegrityError, DataError, ValueError, KeyError, TypeError, FileNotFoundError, NotADirectoryError):
         return None
@@ -114,6 +118,7 @@ def store_group(workspace: Workspace, key: str, parts: Iterable[GroupPart]) -> G
     """Write the record, last of all."""
     record = GroupRecord(key=key, parts=tuple(parts))
     value = record.model_dump(mode="json")
+    # Last of all: a group without its record does not exist.
     workspace.publish(record_path(key), canonical_json({"record": value, "sha256": sha256_of(value)}))
     return record
 
@@ -139,6 +144,7 @@ class PartBuilder:
         self._workspace, self._layout, self._group, self._rows = workspace, layout, group, rows
         bounds = layout.bounds(rows.num_rows)
         self.num_shards = len(bounds)
+        # Submitted at once: several shards are written while others are still shuffled.
         self._jobs = [
             pool.submit(self._write, f"shards/{key}/{number:05d}.parquet", first, last)
             for number, (first, last) in enumerate(bounds, first_shard)
@@ -149,6 +155,7 @@ class PartBuilder:
 
     def __exit__(self, *_: object) -> None:
         for job in self._jobs:
+            # Only those not started; a shard that is being written ends by itself.
             job.cancel()
 
     def result(self) -> GroupPart:
@@ -170,6 +177,7 @@ class PartBuilder:
         def gather(start: int, stop: int) -> dict[str, Bytes2D]:
             payloads = part.gather(start, stop)
             for column in layout.columns:
+                # Over the payload alone: two libraries that compress differently hold equal content.
                 content.update(payloads[column.name].data)
             if does_count:
                 labels[:] += np.bincount(payloads[LABEL].view("<i4")[:, 0], minlength=layout.num_classes)
@@ -192,6 +200,7 @@ class PartBuilder:
 @contextlib.contextmanager
 def _published(workspace: Workspace, relative: str) -> Iterator[DigestingWriter]:
     """A writer whose file appears whole when the body ends well, and not at all otherwise."""
+    # Unbuffered: the digesting writer is given whole pages, and a buffer would copy each.
     with workspace.staged(relative) as staging, staging.open("wb", buffering=0) as stream:
         yield DigestingWriter(cast(BinaryIO, stream))
 

@@ -61,6 +61,7 @@ class GroupWriter:
         self._spec, self._workspace, self._scratch = spec, workspace, scratch
         self._digests = digests or UncachedDigests()
         self._encoder = load_encoder(spec.encoder, fitted, workspace)
+        # Before anything is encoded: a limit on labels that are not counted could never refuse.
         refuse_unjudgeable(spec.skew, self._encoder.num_classes)
         self.columns = self._encoder.columns
         self._layout = ShardLayout(spec, self.columns, self._encoder.num_classes)
@@ -95,6 +96,7 @@ class GroupWriter:
 
     def key(self, task: GroupTask) -> str:
         """Digest of all that decides the group's shards."""
+        # Quarantined rows are part of the key, by digest: another list of them makes other shards.
         files = [
             [member.path, member.sha256, member.reading, sha256_bytes(member.excluded.tobytes())]
             for member in task.members
@@ -103,18 +105,21 @@ class GroupWriter:
 
     def _write(self, key: str, task: GroupTask) -> GroupRecord:
         parts = {split: self._part(task, split) for split in task.splits}
+        # In the members' order, which is part of packing.
         for place, member in enumerate(task.members):
             for split, block in blocks_of(member, task, self._spec):
                 parts[split].push(place, block)
         with contextlib.ExitStack() as jobs:
             stored: list[PartBuilder] = []
             for part in parts.values():
+                # The splits of a group share a folder, so the second continues the numbers of the first.
                 first_shard = sum(each.num_shards for each in stored)
                 stored.append(jobs.enter_context(self._stored(key, task, part, first_shard)))
             return store_group(self._workspace, key, [each.result() for each in stored])
 
     def _part(self, task: GroupTask, split: str) -> _Part:
         held_out = self._spec.heldout_fraction
+        # The memory is shared out as rows will be, so that both splits spill about equally.
         share = 1.0 if len(task.splits) == 1 else held_out if split == HELDOUT else 1 - held_out
         shuffle = BucketShuffle(self.columns, int(self._buffer_bytes * share), self._scratch)
         stream = self._encoder.stream(row_seed(self._spec, task.group, split))
@@ -151,6 +156,7 @@ class _Part:
             for encoded in self._stream.push(block):
                 self._add(encoded)
         except DataError as error:
+            # A class of its own: a row that the fitted state cannot take asks for another fit, other errors do not.
             raise EncodingRefused(error.what, where=error.where, advice=error.advice) from error
 
     def finish(self) -> None:

@@ -64,14 +64,17 @@ def width_bytes(column: PayloadColumn) -> int:
 def aligned(offset_bytes: int, row_bytes: int) -> int:
     """Where the next payload starts, whose rows have so many bytes: less than a row further on, and of rows too wide
     for that, less than a page."""
+    # Rows wider than that start at a page of memory; padding by a whole row would waste too much.
     step = row_bytes if row_bytes <= MAX_ALIGNED_BYTES else 4096
     return -(-offset_bytes // step) * step
 
 
 def payload_of(column: PayloadColumn, values: NDArray[Any]) -> Bytes2D:
     """The column's bytes, shape (rows, width)."""
+    # Checked here: a wrong type would be written as other numbers, and no reader could tell.
     if values.shape[1:] != column.shape or values.dtype != np.dtype(column.dtype):
         raise ValueError(f"column {column.name} is {column.dtype}{column.shape}, got {values.dtype}{values.shape[1:]}")
+    # Little-endian in the file, whatever the machine; contiguous, for the file is an array of rows.
     contiguous = np.ascontiguousarray(values, dtype=column_dtype(column))
     return contiguous.reshape(len(values), math.prod(column.shape)).view(np.uint8)
 
@@ -109,6 +112,7 @@ def write_shard(
     Returns:
         where everything lies, for the manifest.
     """
+    # Offsets are counted here: the sink need not tell its position, and may be a digest as well.
     written = sink.write(MAGIC)
     groups: list[list[_Page]] = []
     for first in range(0, num_rows, rows_per_row_group):
@@ -126,10 +130,13 @@ def write_shard(
 
 def _write_page(sink: Sink, written: int, column: PayloadColumn, rows: Bytes2D, codec: Codec) -> _Page:
     payload = rows.reshape(-1).data
+    # Of the uncompressed payload, which the loader checks in either form.
     crc32 = zlib.crc32(payload)
     body = payload if codec == "none" else _compressed(payload, codec)
+    # Parquet's page checksum is of the bytes on disk.
     header = encoded(_page_header(rows, len(body), crc32 if codec == "none" else zlib.crc32(body)))
     end = written + len(header)
+    # The payload is aligned, not the header, whose length varies by the numbers in it.
     padding = aligned(end, width_bytes(column)) - end
     sink.write(bytes(padding) + header)
     sink.write(body)
@@ -147,6 +154,7 @@ def _compressed(payload: memoryview, codec: Codec) -> memoryview:
 
 def _page_header(rows: Bytes2D, compressed_bytes: int, crc32: int) -> StructValue:
     data_page = StructValue(((1, I32Value(len(rows))), (2, I32Value(PLAIN)), (3, I32Value(RLE)), (4, I32Value(RLE))))
+    # Thrift has no unsigned numbers.
     signed = crc32 - (1 << 32) if crc32 >> 31 else crc32
     return StructValue(
         (
@@ -212,6 +220,7 @@ def _chunk_metadata(page: _Page, codec: Codec) -> StructValue:
             (5, I64Value(page.num_rows)),
             (6, I64Value(page.header_bytes + page.payload_bytes)),
             (7, I64Value(page.header_bytes + page.compressed_bytes)),
+            # Absolute offsets, which tie the page to its place in this file.
             (9, I64Value(page.start)),
         )
     )

@@ -34,6 +34,7 @@ def blocks_of(member: SourceRows, task: GroupTask, spec: ShardSpec) -> Iterator[
             yield task.splits[0], block
             continue
         for split, mask in rows_by_split(member, block.batch, block.row_numbers, spec):
+            # A block without rows of a split must not reach the encoder: it may not expect one.
             if mask.any():
                 yield split, chosen(block, mask)
 
@@ -60,6 +61,7 @@ def chosen(block: SourceBlock, mask: np.ndarray[tuple[int], np.dtype[np.bool_]])
     """The rows where the mask is true."""
     import pyarrow as pa
 
+    # The usual case, and a copy of the whole block less.
     if mask.all():
         return block
     return SourceBlock(block.path, block.row_numbers[mask], block.ids[mask], block.batch.filter(pa.array(mask)))
@@ -67,12 +69,14 @@ def chosen(block: SourceBlock, mask: np.ndarray[tuple[int], np.dtype[np.bool_]])
 
 def _accepted(member: SourceRows, seed: int) -> Iterator[SourceBlock]:
     """The rows that are not in quarantine."""
+    # By path and seed: a row keeps its id while other files come and go.
     file_seed = np.uint64(hash_text("row", str(seed), member.path))
     first = 0
     for batch in _batches(member):
         numbers = np.arange(first, first + batch.num_rows, dtype=np.int64)
         first += batch.num_rows
         block = SourceBlock(member.path, numbers, numbers.astype(np.uint64) ^ file_seed, batch)
+        # Quarantined rows are sorted, so two searches find those of this batch.
         low, high = member.excluded.searchsorted([numbers[0], first]) if batch.num_rows else (0, 0)
         if low < high:
             accepted = np.ones(batch.num_rows, dtype=bool)
@@ -80,6 +84,7 @@ def _accepted(member: SourceRows, seed: int) -> Iterator[SourceBlock]:
             block = chosen(block, accepted)
         if len(block.ids):
             yield block
+    # Counted at the end: a file that was swapped since the snapshot would shift all row numbers.
     if first != member.num_rows:
         raise DataError(
             f"the file has {first:,} rows, its snapshot says {member.num_rows:,}.",

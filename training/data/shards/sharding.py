@@ -49,6 +49,7 @@ def fit(
     """
     groups = [training_blocks(task, spec) for task in plan_groups(sources, spec) if TRAIN in task.splits]
     fitted = fit_encoder(spec.encoder, groups, num_threads or num_cores(), code)
+    # By content: the same files fitted from other data are stored once.
     digest = sha256_of({name: sha256_bytes(data) for name, data in fitted.files.items()})
     return FittedState(
         encoder=spec.encoder.kind,
@@ -96,15 +97,18 @@ def write_shards(
             places = sorted(range(len(tasks)), key=lambda place: tasks[place].size_bytes, reverse=True)
             jobs = {place: pool.submit(writer.write, tasks[place]) for place in places}
             try:
+                # In manifest order, whichever group is done first.
                 for place in range(len(tasks)):
                     for part in jobs[place].result().parts:
                         parts.append(part)
                         if on_group:
                             on_group(part.group)
             finally:
+                # After an error nothing more is begun; finished groups stay, and the next run finds them.
                 for job in jobs.values():
                     job.cancel()
         columns = writer.columns
+    # After all are written: the gate looks at the whole, and finished groups are kept for the next try.
     check_skew([part.group for part in parts], spec.skew, classes_of(spec.encoder, fitted.statistics))
     return ShardManifest(
         snapshot=snapshot,

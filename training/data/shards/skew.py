@@ -23,6 +23,7 @@ def refuse_unjudgeable(limits: SkewLimits, num_classes: int) -> None:
     Raises:
         ConfigError: labels are to be judged, and shards do not count them.
     """
+    # A limit that never refuses would look like a check that passed.
     if limits.max_label_difference is None or 0 < num_classes <= MAX_CLASSES_COUNTED:
         return
     raise ConfigError(
@@ -42,6 +43,7 @@ def check_skew(groups: Sequence[ShardGroup], limits: SkewLimits, classes: Sequen
     Raises:
         DataError: names the first group or shard beyond a limit, its figure and the limit; or a split without rows.
     """
+    # Each split by itself: held-out groups are few, and would hide among the others.
     for split in SPLITS:
         members = [group for group in groups if group.split == split]
         if not sum(group.num_rows for group in members):
@@ -84,6 +86,7 @@ def _check_labels(groups: Sequence[ShardGroup], limit: float, min_rows: int, cla
     for where, counts in counted:
         differences = np.abs(counts / max(1, counts.sum()) - shares)
         worst = int(differences.argmax())
+        # Small shards differ by chance; the limit is for those with enough rows to judge.
         if counts.sum() >= min_rows and differences[worst] > limit:
             name = classes[worst] if classes else worst
             raise DataError(

@@ -80,6 +80,7 @@ def _values_of_split(
     found: dict[str, list[pa.Array]] = {name: [] for name in readers}
     for group in (group for group in manifest.groups if group.split == split):
         task = tasks.get(group.group)
+        # The same files in the same order, or rows would be matched with other rows' values.
         if task is None or tuple(member.path for member in task.members) != group.documents:
             raise IntegrityError("the source's files are not those of the shards.", where=manifest.link.short)
         for name, values in _values_of_group(task, group, spec, readers, in_row_order).items():
@@ -116,8 +117,10 @@ def _values_of_group(
             for name, read in readers.items():
                 parts[name].append(read(member, block))
     keys = splitmix64(np.concatenate(ids)) if ids else np.zeros(0, np.uint64)
+    # The number of rows as a last check that the split is still what it was.
     if len(keys) != group.num_samples:
         raise IntegrityError(f"the source yields {len(keys):,} of its {group.num_samples:,} rows.", where=group.name)
+    # The shuffle of the shards is repeated, from ids alone: nothing is read back from them.
     order = pa.array(sorting_order(keys)) if in_row_order else None
     joined = {name: pa.concat_arrays(each) for name, each in parts.items()}
     return {name: values if order is None else values.take(order) for name, values in joined.items()}

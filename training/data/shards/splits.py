@@ -62,6 +62,7 @@ def plan_groups(sources: Iterable[SourceRows], spec: ShardSpec) -> list[GroupTas
     Raises:
         DataError: a path listed twice, or a split that no file falls into.
     """
+    # A list: the sources are passed over several times, and listing order must not matter.
     sources = list(sources)
     if spec.split is not None:
         spec.split.require_files([source.path for source in sources])
@@ -72,6 +73,7 @@ def plan_groups(sources: Iterable[SourceRows], spec: ShardSpec) -> list[GroupTas
         if source.path in seen:
             raise DataError("the path is listed twice.", where=source.path)
         seen.add(source.path)
+        # A file whose rows are all in quarantine takes no part, and opens no group.
         if len(source.excluded) == source.num_rows:
             continue
         splits = _splits_of(source.path, spec)
@@ -82,6 +84,7 @@ def plan_groups(sources: Iterable[SourceRows], spec: ShardSpec) -> list[GroupTas
     _refuse_empty_splits({split for _, splits in groups for split in splits}, len(seen), spec)
     return [
         GroupTask(group, names[group], splits, _in_packing_order(members, spec))
+        # Sorted by number: the manifest's order, whatever order the files were listed in.
         for (group, splits), members in sorted(groups.items())
     ]
 
@@ -94,6 +97,7 @@ def split_of(path: str, spec: ShardSpec) -> str | None:
     """
     if spec.split is not None:
         return NAMES[spec.split.of_path(path)]
+    # By hash of the path, so that a file keeps its split while others come and go.
     return HELDOUT if hash_text("split", spec.split_salt, path) < _threshold(spec.heldout_fraction) else TRAIN
 
 
@@ -110,6 +114,7 @@ def group_of(path: str, spec: ShardSpec) -> tuple[int, str]:
         group = hash_text("group", spec.split_salt, path) % spec.num_groups
         return group, f"{group} of {spec.num_groups}"
     name = path if spec.group_by == "file" else path.rpartition("/")[0]
+    # 52 bits: JSON readers hold numbers as doubles, and larger ones would be rounded.
     return hash_text("group", spec.group_by, name) >> (64 - GROUP_BITS), name or "(top level)"
 
 
@@ -130,6 +135,7 @@ def rows_by_split(
 
         values = plain(column_of(batch, spec.split.column, source.path))
         codes = spec.split.of_values(values, source.path)
+        # Two masks: a given split may name rows for neither side.
         return (HELDOUT, codes == HELD_OUT), (TRAIN, codes == TRAINS)
     held_out = within_fraction(source, batch, row_numbers, spec, spec.heldout_fraction)
     return (HELDOUT, held_out), (TRAIN, ~held_out)
@@ -151,6 +157,7 @@ def within_fraction(
         hashes = splitmix64(row_numbers.astype(np.uint64) ^ np.uint64(seed))
     else:
         hashes = _key_hashes(source, batch, spec.split_key, spec.split_salt)
+    # At a fraction of 1 the threshold would be 2**64, which 64 bits cannot hold.
     return hashes <= np.uint64(MOST) if fraction >= 1 else hashes < np.uint64(threshold)
 
 
@@ -163,6 +170,7 @@ def _key_hashes(source: SourceRows, batch: Any, key: str, salt: str) -> NDArray[
     from headway.training.data.encode.source_columns import column_of, plain
 
     column = plain(column_of(batch, key, source.path))
+    # A null has no hash that means anything; all nulls on one side would be a split by absence.
     if column.null_count:
         raise DataError(
             f"column {key!r} decides the split and is null in a row.",
@@ -171,12 +179,15 @@ def _key_hashes(source: SourceRows, batch: Any, key: str, salt: str) -> NDArray[
         )
     if types.is_date32(column.type):
         column = pc.cast(column, pa.int32())
+    # As whole numbers: the same day or moment has one hash, whatever the column's type.
     elif types.is_date64(column.type) or types.is_timestamp(column.type):
         column = pc.cast(column, pa.int64())
     if types.is_integer(column.type):
         seed = np.uint64(hash_text("split-number", salt))
+        # Two rounds with a seed in between, so that keys in a row do not fall on one side.
         return splitmix64(splitmix64(column.to_numpy().astype(np.uint64)) ^ seed)
     if types.is_string(column.type):
+        # Each distinct text is hashed once; a column of keys repeats few.
         encoded = pc.dictionary_encode(column)
         found = [hash_text("split-text", salt, value) for value in encoded.dictionary.to_pylist()]
         hashes: NDArray[np.uint64] = np.array(found, dtype=np.uint64)[encoded.indices.to_numpy()]
@@ -193,6 +204,7 @@ def _threshold(fraction: float) -> int:
 
 
 def _in_packing_order(members: list[SourceRows], spec: ShardSpec) -> tuple[SourceRows, ...]:
+    # By hash, then path: packing order must not follow the alphabet, which often follows time or topic.
     def order(member: SourceRows) -> tuple[int, str]:
         return hash_text("order", str(spec.seed), member.path), member.path
 

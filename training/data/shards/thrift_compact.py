@@ -42,6 +42,7 @@ def encoded(value: Value) -> bytes:
             return _varint(len(value)) + value
         case ListValue():
             size = len(value.values)
+            # Fifteen marks a longer list, whose length follows.
             header = bytes([size << 4 | value.kind]) if size < 15 else bytes([0xF0 | value.kind]) + _varint(size)
             return header + b"".join(map(encoded, value.values))
         case StructValue():
@@ -51,6 +52,7 @@ def encoded(value: Value) -> bytes:
 def _struct(struct: StructValue) -> bytes:
     made, last = bytearray(), 0
     for number, value in struct.fields:
+        # The short form of a field; none of Parquet's own structures that are written here needs the long one.
         if not 0 < number - last < 16:
             raise ValueError(f"field {number} after {last}")
         made.append((number - last) << 4 | _kind(value))
@@ -74,6 +76,7 @@ def _kind(value: Value) -> int:
 
 
 def _zigzag(value: int) -> int:
+    # Small negative numbers get short codes too.
     return value << 1 if value >= 0 else (-value << 1) - 1
 
 
