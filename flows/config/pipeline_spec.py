@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from headway.data_contracts.rules.contract import load_contract
 from headway.data_contracts.sources.reading import SourceSpec
+from headway.data_contracts.store.credentials import credential_in_uri
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.file_systems import CREDENTIALS
 from headway.data_contracts.store.installation import HOME
 from headway.data_contracts.types.strict_yaml import parse_yaml_model, read_text, refused_values
 from headway.flows.config.triggers import TriggersSpec
@@ -50,6 +52,14 @@ class PipelineSpec(Frozen):
     def priority(self) -> int:
         """Among those who wait for the same devices."""
         return 0 if self.windows is None else self.windows.priority
+
+    @field_validator("source")
+    @classmethod
+    def _holds_no_secret(cls, source: SourceSpec) -> SourceSpec:
+        # A task run in Prefect is named after the source before anybody looks there.
+        if found := credential_in_uri(source.uri):
+            raise ValueError(f"its uri must not hold credentials, and this one holds {found}. {CREDENTIALS}")
+        return source
 
     @model_validator(mode="after")
     def _cuts_out_its_shadow(self) -> Self:

@@ -48,6 +48,18 @@ def test_a_mistake_costs_not_even_a_workspace(tmp_path, monkeypatch, recipe, uri
     assert not workspace.exists()
 
 
+@pytest.mark.parametrize("uri", ["https://host/data.csv?sig=Zk9Qv2Lr8XwT4sNb", "s3://AKIA:Zk9Qv2Lr8XwT4sNb@bucket/x"])
+def test_a_credential_in_the_sources_uri_is_refused_before_a_task_runs_name_or_a_workspace_holds_it(tmp_path, uri):
+    (tmp_path / "contract.yaml").write_text(CONTRACT)
+    text = PIPELINE.format(recipe="{}", uri="").replace("uri: texts", f'uri: "{uri}"')
+    (tmp_path / "tiny.yaml").write_text(text)
+    workspace = tmp_path / "workspace"
+    with pytest.raises(ConfigError, match=r"source \(line 2\): .*must not hold credentials.*environment") as refused:
+        check_request(RetrainRequest(pipeline=str(tmp_path / "tiny.yaml"), workspace=str(workspace)))
+    assert refused.value.where == str(tmp_path / "tiny.yaml") and "Zk9" not in str(refused.value)
+    assert not workspace.exists()
+
+
 @pytest.mark.parametrize(
     ("evaluation", "named", "problem"),
     [
