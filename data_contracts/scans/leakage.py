@@ -40,6 +40,7 @@ class PipelineSplit:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeakageCount:
     num_evaluated: int
+    """Rows of some split: one that is left out leaks into nothing."""
     num_splits: int
     num_rows: int
     """Rows whose values a row of another split has as well."""
@@ -75,7 +76,7 @@ def num_leaked(connection: duckdb.DuckDBPyConnection, check: Check, split: Pipel
     complete = " AND ".join(f"{identifier(name)} IS NOT NULL" for name in check.columns)
     rows = f"SELECT *, {_split_sql(connection, check, split)} AS headway_split_name FROM {_rows_with_paths()}"
     row = connection.execute(
-        f"SELECT count(*), count(DISTINCT headway_split_name) FROM ({rows}) WHERE {complete}"
+        f"SELECT count(headway_split_name), count(DISTINCT headway_split_name) FROM ({rows}) WHERE {complete}"
     ).fetchone()
     assert row is not None
     if check.arguments["compare"] == "similar":
@@ -101,7 +102,7 @@ def _num_equal(connection: duckdb.DuckDBPyConnection, source: str, values: list[
     keyed = ", ".join(f"{value} AS value_{place}" for place, value in enumerate(values))
     names = ", ".join(f"value_{place}" for place in range(len(values)))
     groups = (
-        "SELECT count(*) AS num_rows FROM "
+        "SELECT count(split) AS num_rows FROM "
         f"(SELECT {keyed}, headway_split_name AS split {source} AND {hashed} IN (SELECT hashed FROM suspects)) "
         f"GROUP BY {names} HAVING min(split) <> max(split)"
     )

@@ -34,7 +34,8 @@ def similar_rows_sql(connection: duckdb.DuckDBPyConnection, texts: str, min_simi
         f"{shingles} AS shingles FROM (SELECT split, {words} AS words FROM ({texts}))"
     )
     connection.execute(f"CREATE OR REPLACE TEMP TABLE banded AS {_bands_sql()}")
-    crowded = f"SELECT band FROM banded GROUP BY band HAVING count(*) <= {MAX_BUCKET_ROWS} AND min(split) <> max(split)"
+    shared = f"count(split) <= {MAX_BUCKET_ROWS} AND min(split) <> max(split)"
+    crowded = f"SELECT band FROM banded GROUP BY band HAVING {shared}"
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE candidates AS SELECT DISTINCT a.id AS one, b.id AS other "
         f"FROM banded a JOIN banded b USING (band) WHERE a.split < b.split AND band IN ({crowded})"

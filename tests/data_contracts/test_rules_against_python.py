@@ -300,6 +300,20 @@ def test_a_whole_number_is_exact_though_it_is_written_as_a_double(
         assert connection.execute(f"SELECT {num_broken_sql(check)} FROM {rows}").fetchall() == [(num_broken,)]
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.6])
+def test_a_row_of_no_split_leaks_into_none_and_dilutes_no_leak(share: float, tmp_path: Path) -> None:
+    """Two of the four rows of a split have a value of the other's, and three rows are of no split."""
+    values, splits = [1, 1, 2, 0, 1, 1, 1], ["x", "y'", "x", "y'", None, None, None]
+    rows = {name: [None] * len(values) for name in COLUMNS} | {"k": values, "c": splits}
+    rule = {"columns": ["k"], "max_failed_ratio": share}
+    (verdict,) = [
+        each
+        for each in verdicts(rows, [("leakage", rule, lambda _: (True, 0))], tmp_path).values()
+        if each.rule_id == "rule-0"
+    ]
+    assert (verdict.passed, verdict.observed) == (share >= 0.5, "2 of 4 rows are shared by two splits or more")
+
+
 @seed(2026)
 @settings(max_examples=2, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(rows=tables(), asked=st.lists(RULES, min_size=40, max_size=40))
