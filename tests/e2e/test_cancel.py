@@ -106,6 +106,8 @@ def test_an_interrupted_retrain_leaves_no_process_and_is_continued_to_the_same_b
     word: str,
 ) -> None:
     with held(project):
+        doors = {door for pid in project.everybody() for door in listening(pid)}
+        assert {address for address, _ in doors} == {"127.0.0.1"}, "of every process of a retrain"
         if number is signal.SIGTERM:
             assert stranger(own_server_port(project)).let_in == {}, "its server is nobody else's"
         (os.killpg if to_group else os.kill)(in_mid_training.pid, number)

@@ -22,6 +22,7 @@ import pytest
 from headway.flows.prefect_api.server_auth import openness
 from headway.training.launch.base.ports import free_port
 from headway.training.launch.base.process_tree import die_with_parent, processes_with, sweep
+from tests.listening import listening
 from tests.prefect_tables import new_prefect_home
 from tests.stranger import stranger
 from tests.waiting import DEADLINE_S, wait_until
@@ -130,6 +131,7 @@ def test_another_user_and_a_web_page_are_refused_by_both_servers_and_the_passwor
     files = [str(password_file), *map(str, databases), *(f"/proc/{pid}/environ" for pid in pids)]
     met = stranger(*ui.ports, files=files, pids=pids)
     assert met.let_in == {} and met.read == []
+    assert {door for pid in pids for door in listening(pid)} == {("127.0.0.1", port) for port in ui.ports}
 
     user, _, drawn = password_file.read_text().strip().partition(":")
     assert (user, len(drawn) >= 32) == ("headway", True)
