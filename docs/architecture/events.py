@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,18 +29,31 @@ class Site(NamedTuple):
     fields: frozenset[str]
 
 
-def sites() -> Iterator[Site]:
+@functools.cache
+def nodes() -> tuple[tuple[Path, ast.AST], ...]:
+    """Of the syntax of the whole product, which takes a second to parse, and to walk another."""
+    paths = sorted(path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py"))
+    kept = (ast.Call, ast.Constant)
+    trees = ((path, ast.parse(path.read_text())) for path in paths)
+    return tuple((path, node) for path, tree in trees for node in ast.walk(tree) if isinstance(node, kept))
+
+
+@functools.cache
+def sites() -> tuple[Site, ...]:
     """Every line of the product that records an event."""
-    for path in sorted(path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
-                continue
-            method, name = node.func.attr, node.args[0]
-            if method not in RECORDING or not _is_a_ledgers(node.func.value, method):
-                continue
-            event = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else ""
-            fields = frozenset(keyword.arg for keyword in node.keywords if keyword.arg)
-            yield Site(path.relative_to(REPOSITORY), node.lineno, method, event, fields)
+    return tuple(_sites())
+
+
+def _sites() -> Iterator[Site]:
+    for path, node in nodes():
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+            continue
+        method, name = node.func.attr, node.args[0]
+        if method not in RECORDING or not _is_a_ledgers(node.func.value, method):
+            continue
+        event = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else ""
+        fields = frozenset(keyword.arg for keyword in node.keywords if keyword.arg)
+        yield Site(path.relative_to(REPOSITORY), node.lineno, method, event, fields)
 
 
 def _is_a_ledgers(receiver: ast.expr, method: str) -> bool:

@@ -66,6 +66,12 @@ def judge(folder: Path, columns: Columns, baseline: ContractReceipt | None = Non
     return validate(CONTRACT, stored, snapshot, rows, folder, quarantine_file=excluded, surroundings=surroundings)
 
 
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory: pytest.TempPathFactory) -> ContractReceipt:
+    """The first snapshot's, which was held against nothing."""
+    return judge(tmp_path_factory.mktemp("accepted"), sample(0))
+
+
 def failures(receipt: ContractReceipt) -> set[str]:
     return {each.rule_id for each in receipt.verdicts if not each.passed}
 
@@ -74,8 +80,8 @@ def found(receipt: ContractReceipt, column: str) -> Distribution:
     return next(each for each in receipt.distributions if each.column == column)
 
 
-def test_the_first_snapshot_has_nothing_to_drift_from_and_says_so(tmp_path: Path) -> None:
-    receipt = judge(tmp_path, sample(0))
+def test_the_first_snapshot_has_nothing_to_drift_from_and_says_so(accepted: ContractReceipt) -> None:
+    receipt = accepted
     assert receipt.passed
     assert receipt.baseline is None
     observed = {each.rule_id: each.observed for each in receipt.verdicts}
@@ -89,8 +95,7 @@ def test_the_first_snapshot_has_nothing_to_drift_from_and_says_so(tmp_path: Path
     assert max(amounts.counts) < 2 * min(amounts.counts)
 
 
-def test_another_sample_of_the_same_population_is_no_drift(tmp_path: Path) -> None:
-    accepted = judge(tmp_path, sample(0))
+def test_another_sample_of_the_same_population_is_no_drift(tmp_path: Path, accepted: ContractReceipt) -> None:
     receipt = judge(tmp_path, sample(1), accepted)
     assert failures(receipt) == set()
     assert receipt.baseline == accepted.link
@@ -120,9 +125,8 @@ def test_another_sample_of_the_same_population_is_no_drift(tmp_path: Path) -> No
     ],
 )
 def test_a_shift_of_any_kind_of_column_is_found_and_nothing_else(
-    tmp_path: Path, column: str, change: Any, rule: str
+    tmp_path: Path, accepted: ContractReceipt, column: str, change: Any, rule: str
 ) -> None:
-    accepted = judge(tmp_path, sample(0))
     columns = sample(1)
     columns[column] = change(columns[column])
     receipt = judge(tmp_path, columns, accepted)
@@ -131,13 +135,16 @@ def test_a_shift_of_any_kind_of_column_is_found_and_nothing_else(
 
 
 @pytest.mark.parametrize(("num_rows", "passed"), [(3200, True), (3199, False), (6000, True), (6001, False)])
-def test_volume_is_held_against_the_accepted_one(tmp_path: Path, num_rows: int, passed: bool) -> None:
-    accepted = judge(tmp_path, sample(0))
+def test_volume_is_held_against_the_accepted_one(
+    tmp_path: Path, accepted: ContractReceipt, num_rows: int, passed: bool
+) -> None:
     assert ("volume" in failures(judge(tmp_path, sample(0, num_rows), accepted))) is not passed
 
 
-def test_bins_stay_those_of_the_first_snapshot_so_that_files_need_no_second_count(tmp_path: Path) -> None:
-    first = judge(tmp_path, sample(0))
+def test_bins_stay_those_of_the_first_snapshot_so_that_files_need_no_second_count(
+    tmp_path: Path, accepted: ContractReceipt
+) -> None:
+    first = accepted
     second = judge(tmp_path, sample(1), first)
     third = judge(tmp_path, sample(2), second, with_states=True)
     assert [each.edges for each in third.distributions] == [each.edges for each in first.distributions]
@@ -154,8 +161,10 @@ def grown(share: float) -> Columns:
     return columns | {"amount": beyond}
 
 
-def test_bins_of_which_one_holds_most_are_judged_by_a_last_time_and_then_cut_anew(tmp_path: Path) -> None:
-    first = judge(tmp_path, sample(0))
+def test_bins_of_which_one_holds_most_are_judged_by_a_last_time_and_then_cut_anew(
+    tmp_path: Path, accepted: ContractReceipt
+) -> None:
+    first = accepted
     leap = judge(tmp_path, grown(0.7), first)
     assert failures(leap) == {"steady.amount"}
     assert found(leap, "amount").edges == found(first, "amount").edges, "what failed is shown beside the accepted"
@@ -172,8 +181,8 @@ def test_bins_of_which_one_holds_most_are_judged_by_a_last_time_and_then_cut_ane
     assert failures(judge(tmp_path, inside, again)) == {"steady.amount"}
 
 
-def test_bins_of_which_none_holds_most_stay(tmp_path: Path) -> None:
-    first = judge(tmp_path, sample(0))
+def test_bins_of_which_none_holds_most_stay(tmp_path: Path, accepted: ContractReceipt) -> None:
+    first = accepted
     leap = judge(tmp_path, grown(0.4), first)
     again = judge(tmp_path, grown(0.4), leap)
     assert failures(again) == set()
@@ -198,12 +207,11 @@ def test_bins_that_no_cut_would_even_out_stay(tmp_path: Path) -> None:
     ],
 )
 def test_freshness_depends_on_the_clock_and_the_receipt_does_not(
-    tmp_path: Path, age_h: float, passed: bool, observed: str
+    accepted: ContractReceipt, age_h: float, passed: bool, observed: str
 ) -> None:
-    receipt = judge(tmp_path, sample(0))
-    (newest,) = receipt.freshness
+    (newest,) = accepted.freshness
     assert newest.unix_s == NUM_ROWS - 1
-    (verdict,) = evaluate_freshness(receipt.freshness, NUM_ROWS - 1 + age_h * 3600)
+    (verdict,) = evaluate_freshness(accepted.freshness, NUM_ROWS - 1 + age_h * 3600)
     assert (verdict.passed, verdict.observed) == (passed, observed)
 
 

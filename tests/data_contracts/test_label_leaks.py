@@ -11,7 +11,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from sklearn.datasets import load_breast_cancer, load_iris
 
 from headway.data_contracts.scans.label_leaks import FIRST_ROWS, Label, evaluate_label
 from headway.data_contracts.scans.rows_database import ROWS
@@ -169,6 +168,8 @@ def test_an_honest_strong_input_is_not_said_to_tell_the_class(accuracy: float) -
 
 @pytest.mark.process
 def test_the_best_single_inputs_of_well_known_tables_are_not_said_to_tell_the_label() -> None:
+    from sklearn.datasets import load_breast_cancer, load_iris  # a second, for whoever collects this file
+
     iris = load_iris(as_frame=True).frame
     for name in iris.columns[:-1]:
         assert observed(list(iris["target"]), list(iris[name])) == "", name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from docs.architecture.events import PACKAGES, PAGE, REPOSITORY, page, sites
+from docs.architecture.events import PAGE, nodes, page, sites
 from headway.training.observe.events import BEGIN, EVENTS, undeclared
 
 MADE_UP = {"rank.stopped", "rank.failed", *(name for name in EVENTS if name.startswith("stage."))}
@@ -28,11 +28,8 @@ def test_what_is_recorded_as_a_span_is_declared_as_one() -> None:
 def test_every_event_that_is_declared_is_recorded_somewhere() -> None:
     texts = {
         node.value
-        for package in PACKAGES
-        for path in (REPOSITORY / package).rglob("*.py")
-        if path.name != "events.py"
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for path, node in nodes()
+        if path.name != "events.py" and isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     assert set(EVENTS) - texts - MADE_UP == set()
 

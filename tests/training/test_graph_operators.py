@@ -102,7 +102,13 @@ MODELS: dict[str, tuple[nn.Module, Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+LARGE = ("LSTM", "GRU", "conv net", "multi-head", "transformer")
+"""Torch takes about a second of the processor to export each."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.process) if name in LARGE else name for name in MODELS]
+)
 def test_what_models_are_made_of_passes_and_is_the_model(name: str, tmp_path: Path) -> None:
     model, example = MODELS[name]
     write_graph(model.eval(), example, tmp_path)

@@ -80,6 +80,7 @@ def typical_step_s(trace: list[Step]) -> float:
     return statistics.median(sum(step[0].values()) for step in trace)
 
 
+@pytest.mark.process  # for what it takes of the processor
 @pytest.mark.parametrize("name", ["two_ranks", "four_ranks", "four_shards"])
 def test_at_most_one_healthy_run_of_a_hundred_has_a_rank_called_slow(name: str) -> None:
     trace, chance = recorded(name), random.Random(1)
