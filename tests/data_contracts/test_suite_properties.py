@@ -364,3 +364,4 @@ def test_any_suite_over_any_values_is_judged_as_on_pandas_or_refused(
         if answer is not None and not reference.raised
     ]
     assert [each for each in compared if not is_alike(each[1], each[2])] == []
+    assert 2 * len(compared) > len(suite), "what is refused, or has no answer on pandas, proves nothing"

@@ -18,7 +18,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem
 from headway.flows.cli.command_line import run
 from headway.flows.console.console import plain_console
-from headway.flows.deploy import automations
+from headway.flows.deploy import automations, deploying
 from headway.flows.deploy.deploying import DeployReport, deploy
 from tests.waiting import wait_until
 
@@ -283,6 +283,15 @@ def test_bad_input_ends_with_its_code_and_one_message(
         assert run() == code
     message = capsys.readouterr()
     assert told in message.err and "headway: " in message.err and not message.out
+
+
+def test_who_deploys_to_a_server_that_is_open_is_warned_before_anything_is_done(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deploying, "openness", lambda url: f"the Prefect server {url} is open")
+    shop.deploy(dry_run=True)
+    before, headed, _ = shop.told.getvalue().partition("shop production on ")
+    assert headed and f"warning: the Prefect server {shop.service.url} is open\n" in before
 
 
 def test_a_pipeline_file_that_cannot_be_read_removes_nothing(shop: Shop) -> None:
