@@ -18,8 +18,14 @@ def actual(server: PrefectClient, mark: str) -> tuple[ExistingResource, ...]:
     """All pools, limits, variables, deployments and automations, whosever they are.
 
     Raises:
+        EnvironmentProblem: what answers is no Prefect server.
         httpx.HTTPError: the server refuses, or does not answer.
     """
+    with server.reading():
+        return _actual(server, mark)
+
+
+def _actual(server: PrefectClient, mark: str) -> tuple[ExistingResource, ...]:
     flows = {each["id"]: each["name"] for each in server.all("/flows/filter")}
     deployments = [_deployment(each, flows, mark) for each in server.all("/deployments/filter")]
     names = {each.id: each.name for each in deployments}

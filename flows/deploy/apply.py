@@ -101,10 +101,12 @@ def _automation(server: PrefectClient, wanted: Resource) -> dict[str, Json]:
     actions = [dict(each) for each in wanted.fields["actions"]]
     for each in actions:
         if name := each.pop("deployment", None):
-            each["deployment_id"] = server.ask("GET", f"/deployments/name/{name}")["id"]
+            with server.reading():
+                each["deployment_id"] = server.ask("GET", f"/deployments/name/{name}")["id"]
     return {"name": wanted.name, **wanted.fields, "actions": actions}
 
 
 def _deployment(server: PrefectClient, wanted: Resource) -> dict[str, Json]:
     flow, _, name = wanted.name.partition("/")
-    return {"name": name, "flow_id": server.ask("POST", "/flows/", {"name": flow})["id"], **wanted.fields}
+    with server.reading():
+        return {"name": name, "flow_id": server.ask("POST", "/flows/", {"name": flow})["id"], **wanted.fields}

@@ -19,7 +19,7 @@ import httpx
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL
 
-from headway.data_contracts.store.errors import ConfigError, RunStopped
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, RunStopped
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.prefect_api.client import PrefectClient, error_message
 from headway.tasks.core.devices import Devices, UnlimitedDevices
@@ -105,9 +105,10 @@ class CountedDevices:
     def _try(self, server: PrefectClient) -> str:
         """Why they cannot be had now; empty: they are held."""
         try:
-            for limit in server.all(f"{PATH}/filter"):
-                if limit["active_slots"] and self._has_precedence(str(limit["name"])):
-                    return "one of a higher priority waits for them"
+            with server.reading():
+                for limit in server.all(f"{PATH}/filter"):
+                    if limit["active_slots"] and self._has_precedence(str(limit["name"])):
+                        return "one of a higher priority waits for them"
             with contextlib.ExitStack() as held:
                 for device, number in sorted(self.slots.items()):
                     name = limit_name(self.prefix, device)
@@ -148,7 +149,9 @@ class CountedDevices:
                 raise ConfigError(
                     f"the Prefect server has no concurrency limit {name!r}.", where=f"occupies.{device}", advice=advice
                 ) from error
-            if limit["limit"] < number:
+            with server.reading():
+                is_too_small = limit["limit"] < number
+            if is_too_small:
                 what = f"{number} {device} are never free: the limit {name!r} is {limit['limit']}."
                 raise ConfigError(what, where=f"occupies.{device}", advice=advice)
 
@@ -157,7 +160,8 @@ def _lease(server: PrefectClient, name: str, number: int) -> str | None:
     """A lease on so many slots; None where there are not so many."""
     body = {"names": [name], "slots": number, "mode": "concurrency", "lease_duration": LEASE_S}
     try:
-        return str(server.ask("POST", f"{PATH}/increment-with-lease", body)["lease_id"])
+        with server.reading():
+            return str(server.ask("POST", f"{PATH}/increment-with-lease", body)["lease_id"])
     except httpx.HTTPStatusError as error:
         if error.response.status_code != httpx.codes.LOCKED:
             raise
@@ -188,10 +192,11 @@ class _Keeper:
         with get_client(sync_client=True) as client:
             server = PrefectClient(client, "")
             while not self.done.wait(RENEW_S):
-                with contextlib.suppress(httpx.TransportError):  # asked again in a third of the lease
+                # Asked again in a third of the lease, whoever answered in the server's place.
+                with contextlib.suppress(httpx.TransportError, EnvironmentProblem):
                     self._renew(server)
             if self._lease is not None:
-                with contextlib.suppress(httpx.HTTPError):  # it runs out by itself
+                with contextlib.suppress(httpx.HTTPError, EnvironmentProblem):  # it runs out by itself
                     server.ask("POST", f"{PATH}/decrement-with-lease", {"lease_id": self._lease})
 
     def _renew(self, server: PrefectClient) -> None:

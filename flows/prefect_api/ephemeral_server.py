@@ -42,14 +42,17 @@ def prefect_api(*, is_ephemeral: bool = False) -> Iterator[None]:
         is_ephemeral: also where a server is configured, which hears of nothing then.
 
     Raises:
-        EnvironmentProblem: the configured server does not answer, or our own is not ready in time.
+        EnvironmentProblem: the configured server does not answer, or not as Prefect does; or our own is not ready in
+            time.
     """
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     if (configured := PREFECT_API_URL.value()) and not is_ephemeral:
         require_answer(configured, advice="or unset it to run with a server of the command's own.")
         end_killed_flow_runs()
-        with holding_flow_runs():
+        from headway.flows.prefect_api.client import naming_foreign_answers
+
+        with holding_flow_runs(), naming_foreign_answers(configured):
             yield
         return
     own = _own_server()

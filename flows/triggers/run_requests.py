@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import uuid
 from typing import Any, NamedTuple
 
 import httpx
@@ -37,7 +38,8 @@ class RequestedRun(NamedTuple):
 def deployment_id(server: PrefectClient, name: str) -> str:
     """Raises `ConfigError`: it is not on the server."""
     try:
-        return str(server.ask("GET", f"/deployments/name/{name}")["id"])
+        with server.reading():
+            return str(server.ask("GET", f"/deployments/name/{name}")["id"])
     except PrefectHTTPStatusError as error:
         if error.response.status_code != httpx.codes.NOT_FOUND:
             raise
@@ -51,8 +53,13 @@ def newest_event(server: PrefectClient, name: str, since_unix_s: float) -> Event
     now = datetime.datetime.now(datetime.UTC)
     since = datetime.datetime.fromtimestamp(since_unix_s, datetime.UTC)
     requested = {"event": {"name": [name]}, "occurred": {"since": since.isoformat(), "until": (now + SOON).isoformat()}}
-    found = server.ask("POST", "/events/filter", {"filter": requested, "limit": 1})["events"]
-    return Event(id=found[0]["id"], occurred=found[0]["occurred"]) if found else None
+    with server.reading():
+        found = server.ask("POST", "/events/filter", {"filter": requested, "limit": 1})["events"]
+        if not found:
+            return None
+        # Both are kept in the workspace: what is longer than these would be kept, too.
+        occurred = datetime.datetime.fromisoformat(found[0]["occurred"])
+        return Event(id=str(uuid.UUID(found[0]["id"])), occurred=occurred.isoformat())
 
 
 def active_runs(server: PrefectClient, deployment: str) -> str:
@@ -63,9 +70,10 @@ def active_runs(server: PrefectClient, deployment: str) -> str:
         {"state": {"type": {"any_": list(ACTIVE)}}},
         {"state": {"type": {"any_": ["SCHEDULED"]}}, "expected_start_time": {"before_": soon}},
     ):
-        found = server.ask("POST", "/flow_runs/filter", {**of_it, "flow_runs": wanted, "limit": 1})
-        if found:
-            return f"run {found[0]['name']} is {str(found[0]['state']['name']).lower()}"
+        with server.reading():
+            found = server.ask("POST", "/flow_runs/filter", {**of_it, "flow_runs": wanted, "limit": 1})
+            if found:
+                return f"run {found[0]['name']} is {str(found[0]['state']['name']).lower()}"
     return ""
 
 
@@ -74,6 +82,11 @@ def request_run(server: PrefectClient, deployment: str, key: str, parameters: di
 
     What a person cancelled or stopped, or what failed, is not asked for again: it has its own cause and message.
     """
+    with server.reading():
+        return _requested(server, deployment, key, parameters)
+
+
+def _requested(server: PrefectClient, deployment: str, key: str, parameters: dict[str, Json]) -> RequestedRun:
     run: dict[str, Any] = {}
     for number in range(1, MAX_TRIES + 1):
         run = server.ask(

@@ -46,13 +46,16 @@ Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
 
 @pytest.fixture
 def served() -> Iterator[Callable[[Answer], str]]:
-    """Starts a server that answers every GET so; returns its URL."""
+    """Starts a server that answers every GET and POST so; returns its URL."""
     servers: list[http.server.HTTPServer] = []
 
     def served(answer: Answer) -> str:
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                self.rfile.read(int(self.headers.get("content-length") or 0))
                 answer(self)
+
+            do_POST = do_GET
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import threading
+import types
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -135,6 +136,94 @@ def test_a_home_of_prefects_that_cannot_be_written_is_named_before_a_server_is_s
     with temporary_settings(**at_home):
         found = prefect_finding()
     assert found.state == "FAULT" and "PREFECT_HOME" in found.message
+
+
+LIES = {
+    "nothing": b"",
+    "null": b"null",
+    "no object": b"[]",
+    "an object of nothing": b"{}",
+    "words": b'"x"',
+    "a list of words": b'["x"]',
+    "a page": PAGE,
+    "deep JSON": b"[" * 100_000,
+    "a number of 5,000 digits": b"9" * 5_000,
+}
+
+
+def serve_lies(served: Callable[[Callable[[BaseHTTPRequestHandler], None]], str], lie: bytes, status: int) -> str:
+    """A server that is healthy as Prefect's is, and answers all else so; returns its API's URL."""
+
+    def answer(requested: BaseHTTPRequestHandler) -> None:
+        path = requested.path.partition("?")[0]
+        body = b"true" if path == "/api/health" else ANSWERS.get(path, lie)
+        requested.send_response(200 if body is not lie else status)
+        requested.end_headers()
+        requested.wfile.write(body)
+
+    return f"{served(answer)}/api"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("lie", "status"), [("an object of nothing", 200), ("a page", 200), ("no object", 409)])
+def test_a_flow_whose_server_lies_ends_with_a_problem_of_the_environment(
+    served: Callable[[Callable[[BaseHTTPRequestHandler], None]], str], lie: str, status: int
+) -> None:
+    from prefect import flow
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    url = serve_lies(served, LIES[lie], status)
+    with (
+        temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: None}),
+        pytest.raises(EnvironmentProblem) as problem,
+        ephemeral_server.prefect_api(),
+    ):
+        flow(lambda: None, name="lied to")()
+    assert problem.value.where == url and "PREFECT_API_URL" in problem.value.advice
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_whatever_a_server_answers_to_a_deployment_or_a_trigger_is_its_problem(
+    served: Callable[[Callable[[BaseHTTPRequestHandler], None]], str], lie: str
+) -> None:
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    from headway.flows.deploy.actual import actual
+    from headway.flows.prefect_api.client import PrefectClient, connected
+    from headway.flows.triggers import run_requests
+
+    asked: tuple[Callable[[PrefectClient], object], ...] = (
+        lambda server: actual(server, "mark"),
+        lambda server: run_requests.deployment_id(server, "a/b"),
+        lambda server: run_requests.newest_event(server, "x", 0.0),
+        lambda server: run_requests.active_runs(server, "0"),
+        lambda server: run_requests.request_run(server, "0", "key", {}),
+        lambda server: server.notification_block("slack/me"),
+    )
+    url = serve_lies(served, LIES[lie], 200)
+    with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: None}), connected() as server:
+        for ask in asked:
+            # A list of nothing is an answer: nothing is there.
+            try:
+                ask(server)
+            except EnvironmentProblem as problem:
+                assert problem.where == url
+            else:
+                assert lie in ("no object", "nothing", "an object of nothing", "null")
+
+
+def test_a_server_whose_list_never_ends_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headway.flows.prefect_api import client
+
+    monkeypatch.setattr(client, "MAX_FOUND", 2_000)
+    server = client.PrefectClient(Endless(), "here")  # type: ignore[arg-type]
+    with pytest.raises(EnvironmentProblem, match="more than 2,000"):
+        server.all("/flows/filter")
+
+
+class Endless:
+    def request(self, *_: object, **__: object) -> Any:
+        return types.SimpleNamespace(content=b"x", json=lambda: [{"id": 1}] * 200)
 
 
 @pytest.mark.process
