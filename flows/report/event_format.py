@@ -23,6 +23,12 @@ class EventFormatter:
     def __call__(self, run_event: RunEvent) -> str:
         if run_event.event["event"] == "step" and not self._is_due(run_event):
             return ""
+        try:
+            return self._words(run_event)
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return f"{'damaged':<{STAGE_WIDTH}} the event {run_event.event['event']} lacks what it should say."
+
+    def _words(self, run_event: RunEvent) -> str:
         label, words = _label_and_text(run_event.event, run_event.rank)
         return notice_line(run_event.event) if not label else f"{label:<{STAGE_WIDTH}} {words}" if words else ""
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from headway.data_contracts.store.places import entries
 from headway.data_contracts.store.regular_files import open_regular
-from headway.training.observe.ledger import Event
+from headway.training.observe.ledger_lines import Event, parse_event
 
 TAIL_BYTES = 256 << 10
 """Of a rank's spool: some hundred steps, however long the run."""
@@ -68,12 +67,4 @@ def _tail(spool: Path) -> list[Event]:
             lines = stream.read().split(b"\n")
     except OSError:
         return []
-    found: list[Event] = []
-    for line in lines[1 if size_bytes > TAIL_BYTES else 0 : -1]:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            found.append(event)
-    return found
+    return list(filter(None, map(parse_event, lines[1 if size_bytes > TAIL_BYTES else 0 : -1])))

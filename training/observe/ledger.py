@@ -21,8 +21,8 @@ from typing import Any
 
 from headway.data_contracts.store.errors import EnvironmentProblem
 from headway.data_contracts.store.regular_files import open_regular
+from headway.training.observe.ledger_lines import Event, parse_event
 
-Event = dict[str, Any]
 Listener = Callable[[Event], None]
 
 WAITING_BYTES = 4 << 20
@@ -173,7 +173,7 @@ def _is_torn(descriptor: int) -> bool:
 
 
 def read_events(spool: Path) -> list[Event]:
-    """All whole lines of a spool; a line torn by a kill is left out."""
+    """All events of a spool; what is none, such as a line torn by a kill, is left out."""
     tail = SpoolTail(spool)
     return tail.poll()
 
@@ -209,9 +209,5 @@ class SpoolTail:
 
 
 def _events_in(lines: bytes) -> Iterator[Event]:
-    for line in lines.splitlines():
-        # A hole or a damaged line costs its event, not the report.
-        with contextlib.suppress(ValueError):
-            event = json.loads(line)
-            if isinstance(event, dict):
-                yield event
+    # A hole or a damaged line costs its event, not the report.
+    return filter(None, map(parse_event, lines.splitlines()))

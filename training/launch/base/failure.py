@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from headway.data_contracts.store.errors import HeadwayError, RunStopped, StopReason, shortened
 from headway.data_contracts.store.full_disk import as_full_disk
 from headway.data_contracts.store.plain_text import one_line
+from headway.training.launch.base.record import read_record
 
 EndState = Literal["done", "stopped", "failed"]
 """How a rank, an attempt or a job ended."""
@@ -100,9 +101,8 @@ class Failure:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Unknown fields are left out: a frozen worker may be older or newer than its supervisor."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: item for name, item in value.items() if name in known})
+        """Unknown fields are left out; raises `ValueError`: it is none."""
+        return read_record(cls, value)
 
     def to_error(self) -> HeadwayError | None:
         """The error that it was made of, with the same words; None where it was none of ours."""

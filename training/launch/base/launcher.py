@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
 from headway.training.launch.base.gang import Attempt, Gang
 from headway.training.launch.base.host_probe import Host, HostProbe
 from headway.training.launch.base.protocol import Command, NodeStatus, read_json, write_json
+from headway.training.launch.base.record import record_or_none
 
 HANDLE_NAME = "launch.json"
 
@@ -29,11 +30,8 @@ class Handle:
 
     @classmethod
     def load(cls, run_dir: Path) -> Handle | None:
-        value = read_json(run_dir / HANDLE_NAME)
         # A handle of another version may lack fields; its run is then treated as one without processes here.
-        if value is None or value.keys() != {field.name for field in fields(cls)}:
-            return None
-        return cls(**value)
+        return record_or_none(cls, read_json(run_dir / HANDLE_NAME), is_strict=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,13 +23,14 @@ import json
 import os
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Self, get_args
 
 from headway.data_contracts.store.regular_files import read_regular
 from headway.training.launch.base.failure import NO_FAILURE, EndState, Failure
+from headway.training.launch.base.record import read_record, record_or_none
 
 MAX_JSON_BYTES = 64 << 20
 """No record of an attempt is longer."""
@@ -109,7 +110,7 @@ def overwrite_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> dict[str, Any] | None:
     # A record that is missing, torn or foreign means the same to its reader: nothing is known yet.
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         value = json.loads(read_regular(path, MAX_JSON_BYTES))
         return value if isinstance(value, dict) else None
     return None
@@ -119,16 +120,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
 class _Record:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Unknown fields are left out: a frozen worker may be older or newer than its supervisor."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{name: _decoded(name, item) for name, item in value.items() if name in known})
-
-
-def _decoded(name: str, item: Any) -> Any:
-    # JSON has no tuples, and records are compared with ones that were never written.
-    if name == "failure":
-        return Failure.from_json(item)
-    return tuple(item) if isinstance(item, list) else item
+        """Unknown fields are left out; raises `ValueError`: it is none."""
+        return read_record(cls, value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -276,15 +269,15 @@ class AttemptFiles:
         """Markers of the ranks that have come up, by rank: of those given, without a look at any other's, or of all."""
         # A gang of thousands on a far file system: reading the markers of others would take longer than a look may.
         paths = sorted(self.folder.glob("rank-*.json")) if ranks is None else map(self.marker, sorted(ranks))
-        found = [read_json(path) for path in paths]
-        markers = [RankMarker.from_json(value) for value in found if value is not None]
-        return {marker.rank: marker for marker in markers}
+        markers = [record_or_none(RankMarker, read_json(path)) for path in paths]
+        return {marker.rank: marker for marker in markers if marker is not None}
 
     def read_vitals(self) -> dict[int, RankVitals]:
         """Vital signs of all ranks that a guard has looked at, by rank; a second old at the most."""
         found = [read_json(path) for path in sorted(self.folder.glob("node-*.vitals.json"))]
-        vitals = [RankVitals.from_json(one) for value in found if value is not None for one in value["ranks"]]
-        return {one.rank: one for one in vitals}
+        listed = [value["ranks"] for value in found if value is not None and isinstance(value.get("ranks"), list)]
+        vitals = [record_or_none(RankVitals, one) for ranks in listed for one in ranks]
+        return {one.rank: one for one in vitals if one is not None}
 
     @property
     def store(self) -> Path:
@@ -294,9 +287,7 @@ class AttemptFiles:
         write_json(self.store, asdict(place), is_private=True)
 
     def read_store(self) -> StorePlace | None:
-        value = read_json(self.store)
-        return None if value is None else StorePlace.from_json(value)
+        return record_or_none(StorePlace, read_json(self.store))
 
     def read_status(self, node: int) -> NodeStatus | None:
-        value = read_json(self.status(node))
-        return None if value is None else NodeStatus.from_json(value)
+        return record_or_none(NodeStatus, read_json(self.status(node)))

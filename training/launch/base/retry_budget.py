@@ -15,6 +15,7 @@ from typing import Any
 from headway.data_contracts.store.places import entries, lost_place
 from headway.training.launch.base.failure import EndState, Failure
 from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.base.record import read_record, record_or_none
 from headway.training.observe.ledger import Ledger, read_events
 
 RECORDS_NAME = "attempts.jsonl"
@@ -122,11 +123,12 @@ class AttemptRecords:
         lines: dict[int, dict[str, Any]] = {}
         for line in read_events(self._path):
             if isinstance(line.get("attempt"), int) and "scope" in line:
-                message = {k: v for k, v in line.items() if k in known}
-                # Nested values come back as plain mappings; the two lines of an attempt are merged field by field.
-                failure = {"failure": Failure.from_json(message["failure"])} if "failure" in message else {}
-                lines.setdefault(line["attempt"], {}).update({**message, **failure})
-        return [AttemptRecord(**lines[attempt]) for attempt in sorted(lines)]
+                # The two lines of an attempt are merged field by field.
+                known_line = {name: value for name, value in line.items() if name in known}
+                earlier = lines.setdefault(line["attempt"], {})
+                if record_or_none(AttemptRecord, earlier | known_line) is not None:
+                    earlier.update(known_line)
+        return [read_record(AttemptRecord, lines[attempt]) for attempt in sorted(lines) if lines[attempt]]
 
     def excluded(self) -> frozenset[str]:
         """Machines that the run does without."""

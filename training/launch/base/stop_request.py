@@ -18,6 +18,7 @@ from typing import Self
 from headway.data_contracts.store.errors import RunStopped, StopReason
 from headway.training.launch.base import protocol
 from headway.training.launch.base.protocol import read_json, write_json
+from headway.training.launch.base.record import record_or_none
 
 NAME = "stop-request.json"
 
@@ -94,8 +95,7 @@ def request_stop(run_dir: Path, detail: str) -> None:
 
 def requested_stop(run_dir: Path) -> StopRequest | None:
     """None when nobody asked."""
-    value = read_json(run_dir / NAME)
-    return None if value is None else StopRequest(**value)
+    return record_or_none(StopRequest, read_json(run_dir / NAME))
 
 
 def clear_stop(run_dir: Path) -> None:

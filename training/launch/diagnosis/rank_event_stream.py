@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from headway.data_contracts.store.regular_files import open_regular
 from headway.training.launch.base.protocol import AttemptFiles
 from headway.training.observe.ledger import Event, SpoolTail
+from headway.training.observe.ledger_lines import parse_event
 
 TAIL_BYTES = 1 << 18
 """Of a spool that has ended: more than a thousand steps."""
@@ -44,10 +44,4 @@ def last_events(spool: Path) -> list[Event]:
         stream.seek(max(0, size_bytes - TAIL_BYTES))
         # The first line is most likely cut in the middle.
         lines = stream.read().splitlines()[size_bytes > TAIL_BYTES :]
-    events = []
-    for line in lines:
-        with contextlib.suppress(ValueError):
-            event = json.loads(line)
-            if isinstance(event, dict):
-                events.append(event)
-    return events
+    return list(filter(None, map(parse_event, lines)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from headway.training.launch.base.retry_budget import RECORDS_NAME
 from headway.training.launch.diagnosis.logs import TRAINING, AttemptFolder, attempts_of, gang_of
 from headway.training.launch.jobs.job_request import DetachedFiles
 from headway.training.observe.ledger import WAITING_BYTES, Event, SpoolTail
+from headway.training.observe.ledger_lines import parse_event
 
 RANK_CAME_UP = "rank.armed"
 RANK_FAILED = "rank.failed"
@@ -174,9 +174,8 @@ def _when(event: RunEvent) -> float:
 
 
 def _first_event(spool: Path) -> Event | None:
-    with contextlib.suppress(OSError, ValueError), open_regular(spool) as stream:
-        event = json.loads(stream.readline(WAITING_BYTES))
-        return event if isinstance(event, dict) and "unix_s" in event else None
+    with contextlib.suppress(OSError), open_regular(spool) as stream:
+        return parse_event(stream.readline(WAITING_BYTES))
     return None
 
 

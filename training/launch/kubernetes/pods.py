@@ -21,13 +21,14 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from headway.training.launch.base.channel import Channel, connect
 from headway.training.launch.base.host_probe import Host
 from headway.training.launch.base.protocol import read_json, write_json
+from headway.training.launch.base.record import record_or_none
 
 CONNECT_S = 3.0
 SILENT_S = 8.0
@@ -66,11 +67,8 @@ class PodPlace:
 
 
 def read_place(path: Path) -> PodPlace | None:
-    value = read_json(path)
     # A place that another version wrote is nobody's address here.
-    if value is None or value.keys() != {field.name for field in fields(PodPlace)}:
-        return None
-    return PodPlace(**value)
+    return record_or_none(PodPlace, read_json(path), is_strict=True)
 
 
 def places_of(folder: Path, job: str) -> list[PodPlace]:

@@ -1,0 +1,60 @@
+"""What no ledger of ours has written is no event, whoever wrote it: no reader of a ledger ends with a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+
+from headway.tasks.core.run_progress import read_progress, read_steps
+from headway.training.launch.diagnosis.rank_event_stream import last_events
+from headway.training.observe.ledger import Ledger, read_events
+
+GOOD = {"event": "step", "unix_s": 1.0, "step": 7, "duration_s": 0.5, "loss": 2.0}
+NONE = {
+    "deep lists": b"[" * 5_000,
+    "deep objects": b'{"a":' * 5_000,
+    "no object": b"[1]",
+    "no JSON": b"\xff{",
+    "a number of 5,000 digits": b'{"event":"step","unix_s":' + b"9" * 5_000 + b"}",
+    **{
+        what: json.dumps(GOOD | fields).encode()
+        for what, fields in {
+            "no moment": {"unix_s": None},
+            "a moment in words": {"unix_s": "noon"},
+            "a moment that no calendar has": {"unix_s": 1e18},
+            "an infinite one": {"unix_s": float("inf")},
+            "one of 400 digits": {"unix_s": 10**400},
+            "a step of 400 digits": {"step": 10**400},
+            "no step": {"step": None},
+            "a step in words": {"step": "x"},
+            "a loss that is a list": {"loss": []},
+            "a loss of 400 digits": {"loss": 10**400},
+            "a span without end": {"outcome": "ok", "duration_s": None},
+            "an endless span": {"duration_s": float("inf")},
+            "a name that is none": {"event": ["step"]},
+            "ranks that are none": {"ranks": [[]]},
+            "a folder that is none": {"folder": {}},
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("what", NONE)
+def test_a_line_that_no_ledger_writes_is_left_out_and_the_others_are_read(tmp_path: Path, what: str) -> None:
+    spool = tmp_path / "attempts" / "001" / "ledger" / "rank-0.jsonl"
+    with contextlib.closing(Ledger(spool)) as ledger:
+        ledger.take_over(GOOD)
+    with spool.open("ab") as stream:
+        stream.write(NONE[what] + b"\n")
+    assert read_events(spool) == read_steps(spool) == last_events(spool) == [GOOD]
+    assert read_progress(tmp_path).step == 7
+
+
+def test_a_loss_that_is_not_finite_is_an_event(tmp_path: Path) -> None:
+    with contextlib.closing(Ledger(tmp_path / "spool.jsonl")) as ledger:
+        ledger.take_over({**GOOD, "loss": float("nan")})
+        ledger.take_over({**GOOD, "step": 8, "loss": float("inf")})
+    assert [event["step"] for event in read_events(tmp_path / "spool.jsonl")] == [7, 8]

@@ -1,0 +1,82 @@
+"""A line of a ledger as an event, or as none: whoever reads one need not ask again what its common fields are.
+
+A ledger lies where others may write, and a disk may have flipped a bit. What no writer of ours writes is no event, as a
+line that a kill has torn is none. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+Event = dict[str, Any]
+
+LATEST_UNIX_S = 253402300800.0
+"""The year 10000, which no calendar here knows."""
+LONGEST_S = 1e10
+LARGEST = 1 << 63
+TEXTS = frozenset(
+    {
+        *("event", "outcome", "process", "flow_run", "job", "run", "trial", "task", "stage", "pipeline", "scope"),
+        *("message", "what", "why", "reason", "error", "cause", "state", "part", "shown", "split", "command"),
+        *("path", "folder", "host", "continued_by", "excluded", "checkpoint"),
+    }
+)
+INTEGERS = frozenset(
+    {
+        *("step", "attempt", "rank", "node", "pid", "num_done", "max_steps", "max_attempts", "window", "num_steps"),
+        *("size_bytes", "memory_bytes", "sent_bytes", "tokens", "num_tokens", "num_stages", "num_parameters"),
+        "world_size",
+    }
+)
+NUMBERS = frozenset({"loss", "lr", "mfu", "flops_per_token"})
+"""Besides all that is named after its unit, seconds: `duration_s`. A loss may be no number that is finite."""
+MAPPINGS = frozenset({"failure", "traffic", "parts_s"})
+RANKS = "ranks"
+NEEDED: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "step": frozenset({"step"}),
+        "attempt": frozenset({"attempt"}),
+        "attempt.begin": frozenset({"attempt"}),
+        "run.folder": frozenset({"path"}),
+    }
+)
+"""What an event is read for by name."""
+
+
+def parse_event(line: bytes) -> Event | None:
+    """None: it is no event that a ledger has recorded."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict) or not isinstance(name := event.get("event"), str):
+        return None
+    needed = NEEDED.get(name, frozenset()) | {"unix_s"} | ({"duration_s"} if "outcome" in event else set())
+    is_whole = all(event.get(field) is not None for field in needed)
+    return event if is_whole and all(_is_of_its_kind(field, value) for field, value in event.items()) else None
+
+
+def _is_of_its_kind(field: str, value: Any) -> bool:
+    if value is None:
+        return True
+    if field in TEXTS:
+        return isinstance(value, str)
+    if field in INTEGERS:
+        return type(value) is int and abs(value) < LARGEST
+    if field in MAPPINGS:
+        return isinstance(value, dict)
+    if field == RANKS:
+        return isinstance(value, list) and all(type(rank) is int for rank in value)
+    if field == "unix_s" or field.endswith("_unix_s"):
+        return _is_number(value) and 0 <= value < LATEST_UNIX_S
+    if field.endswith("_s"):
+        return _is_number(value) and abs(value) < (LONGEST_S if field == "duration_s" else math.inf)
+    return field not in NUMBERS or _is_number(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (type(value) is int and abs(value) < LARGEST)
