@@ -82,7 +82,9 @@ def evaluate_and_register(run: RunContext, pipeline: PipelineSpec, training: Lin
     """What follows training: the evaluation, and which version it became."""
     with abandoning_on_failure(run):
         checkpoint = verify(run, pipeline.launch, training)
-        evaluation = evaluate(run, pipeline, checkpoint)
+        evaluation = evaluate(
+            run, pipeline.evaluation, pipeline.registry, pipeline.launch, pipeline.shards, pipeline.source, checkpoint
+        )
         outcome = register(run, pipeline.registry, pipeline.promotion, pipeline.launch, checkpoint, evaluation)
     if outcome.promoted:
         emit_champion_event(pipeline.registry.model, outcome.version, outcome.reason)

@@ -40,7 +40,7 @@ def trials(request: TrialsRequest) -> TrialsSummary | State[TrialsSummary]:
         require_parts(run, pipeline.evaluation.ranking_share, pipeline.source, manifest)
         # Called directly, in the main thread: a submitted task would never see Prefect's termination signal.
         tried = train_trials(run, wanted, pipeline.launch, manifest, tracking_uri(run, pipeline.registry), at_once)
-        ranked = rank_trials(run, pipeline, tried)
+        ranked = rank_trials(run, pipeline.evaluation, pipeline.launch, pipeline.shards, pipeline.source, tried)
         run.at.run = ranked[0].run.sha256[:16]
         best = pipeline.model_copy(update={"training": ranked[0].trial.training})
         evaluation, outcome = evaluate_and_register(run, best, ranked[0].run)

@@ -108,7 +108,7 @@ class Checks:
         self._pipeline = pipeline = load_pipeline(file)
         contract = check_contract(pipeline, file)
         check_tracking_uri(pipeline.registry.tracking_uri)
-        ranks = pipeline.launch.nodes * pipeline.launch.ranks_per_node
+        ranks = pipeline.launch.world_size
         parallel = pipeline.training.parallel
         return CheckMessage(
             f"{file.name}, {contract.name} {contract.version}, {count(ranks, 'rank')} in mode {parallel.mode}"

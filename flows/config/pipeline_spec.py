@@ -156,7 +156,7 @@ def load_pipeline(path: Path) -> PipelineSpec:
     except ConfigError:
         _refuse_contract(path)
         raise
-    world_size = spec.launch.nodes * spec.launch.ranks_per_node
+    world_size = spec.launch.world_size
     methods = own_methods(spec.training.recipe.name, (str(path.parent),))
     try:
         require_trainable(spec.training, spec.shards.encoder, world_size, methods)

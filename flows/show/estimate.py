@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.request import TrainingRequest
-from headway.flows.show.plan import Plan, StagePlan, make_plan
+from headway.flows.show.plan import Plan, make_plan
 from headway.flows.show.status import read_status
 from headway.flows.windows.forecast import Work
+from headway.tasks.core.outlook import Outlook
 from headway.training.observe.ledger import SpoolTail
 
 
@@ -43,7 +44,7 @@ def from_plan(plan: Plan, step_s: float | None, max_steps: int) -> Estimate:
     return Estimate(work, never_ran, step_s)
 
 
-def _training_s(stage: StagePlan, step_s: float | None, max_steps: int) -> float | None:
+def _training_s(stage: Outlook, step_s: float | None, max_steps: int) -> float | None:
     return stage.expected_s if step_s is None else step_s * (max_steps - (stage.from_step or 0))
 
 

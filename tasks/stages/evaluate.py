@@ -8,7 +8,7 @@ import operator
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Protocol, TypedDict
+from typing import TypedDict
 
 from pydantic import Field
 
@@ -20,14 +20,15 @@ from headway.data_contracts.store.documents import (
     Incomparable,
     Interval,
     Link,
-    Registration,
     ShardManifest,
 )
 from headway.data_contracts.store.errors import DataError, IntegrityError
+from headway.data_contracts.store.publication import Workspace
 from headway.tasks.core.artifacts import artifact_key, show_markdown
 from headway.tasks.core.candidate import read_candidate
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext
+from headway.tasks.core.outlook import Outlook, found, look_up, would_run
 from headway.tasks.core.pages import evaluation_page
 from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
 from headway.tasks.registry import model_refs
@@ -95,46 +96,33 @@ class EvaluationSpec(Frozen):
         return Resampling(resamples=self.bootstrap_resamples, confidence=self.confidence, seed=self.seed)
 
 
-class EvaluatedPipeline(Protocol):
-    """What evaluation reads of a pipeline file."""
-
-    @property
-    def evaluation(self) -> EvaluationSpec: ...
-    @property
-    def registry(self) -> RegistrySpec: ...
-    @property
-    def launch(self) -> LaunchSpec: ...
-    @property
-    def shards(self) -> ShardSpec: ...
-    @property
-    def source(self) -> SourceSpec: ...
-
-
 @stage_task(name="evaluate", task_run_name="evaluate {context.pipeline}")
-def evaluate(context: RunContext, pipeline: EvaluatedPipeline, checkpoint: Link) -> Link:
-    """Score the held-out documents. A candidate that is registered already is its own result."""
-    workspace, registry = context.workspace, pipeline.registry
-    now = model_refs.champion(workspace, registry.model)
-    champion = None if now is None else now[0].target
-    registered = registered_before(context, registry, checkpoint)
-    if registered is not None and _is_evaluated_against(context, registry, registered, champion):
+def evaluate(
+    context: RunContext,
+    spec: EvaluationSpec,
+    registry: RegistrySpec,
+    launch: LaunchSpec,
+    shards: ShardSpec,
+    source: SourceSpec,
+    checkpoint: Link,
+) -> Link:
+    """Score the held-out documents. A candidate that is registered already is its own result.
+
+    Args:
+        launch, shards, source: where models are scored, and on which data.
+    """
+    workspace = context.workspace
+    champion = _champion(workspace, registry)
+    if (own := _own_report(context, registry, checkpoint, champion)) is not None:
         with context.ledger.span("stage.evaluate", found=True):
-            return registered.evaluation
-    bench = ScoringHarness(context=context, launch=pipeline.launch, shards=pipeline.shards, source=pipeline.source)
-    manifest = workspace.load(read_candidate(workspace, checkpoint).run.manifest, ShardManifest)
-    inputs = {
-        "checkpoint": checkpoint.sha256,
-        "champion": None if champion is None else champion.sha256,
-        "spec": pipeline.evaluation.model_dump(mode="json"),
-        "set_apart": ranking_fraction(context, pipeline.evaluation.ranking_share, manifest),
-        "code": code_version(*CODE),
-        "libraries": {name: version(name) for name in ("numpy", "torch")},
-    }
+            return own
+    bench = ScoringHarness(context=context, launch=launch, shards=shards, source=source)
+    manifest = read_candidate(workspace, checkpoint).run.manifest
     link = find_or_make(
         context,
         "evaluate",
-        inputs,
-        lambda: _evaluate(bench, pipeline.evaluation, registry, checkpoint, champion),
+        _inputs(context, spec, manifest, checkpoint, champion),
+        lambda: _evaluate(bench, spec, registry, checkpoint, champion),
         shown=HELDOUT,
         exclusive=True,
     )
@@ -145,17 +133,53 @@ def evaluate(context: RunContext, pipeline: EvaluatedPipeline, checkpoint: Link)
     return link
 
 
-def _is_evaluated_against(
-    context: RunContext, registry: RegistrySpec, registered: Registration, champion: Link | None
-) -> bool:
-    """Its own report still decides: it was or is champion, or was judged against today's."""
+def outlook(
+    context: RunContext, spec: EvaluationSpec, registry: RegistrySpec, manifest: Link | None, checkpoint: Link | None
+) -> Outlook:
+    """Args:
+    manifest: the shards that the run was trained on.
+    checkpoint: None: there is none to judge yet.
+    """
+    if manifest is None or checkpoint is None:
+        return would_run(context, "evaluate")
+    champion = _champion(context.workspace, registry)
+    if (own := _own_report(context, registry, checkpoint, champion)) is not None:
+        return found("evaluate", own, "with the registered version")
+    return look_up(context, "evaluate", _inputs(context, spec, manifest, checkpoint, champion))
+
+
+def _champion(workspace: Workspace, registry: RegistrySpec) -> Link | None:
+    now = model_refs.champion(workspace, registry.model)
+    return None if now is None else now[0].target
+
+
+def _own_report(context: RunContext, registry: RegistrySpec, checkpoint: Link, champion: Link | None) -> Link | None:
+    """The report of its registration, if that still decides: it was or is champion, or was judged against today's."""
     workspace = context.workspace
+    registered = registered_before(context, registry, checkpoint)
+    if registered is None:
+        return None
     try:
         report = workspace.load(registered.evaluation, EvaluationReport)
     except IntegrityError as error:
         context.ledger.event("stage.damaged", stage="evaluate", message=str(error))
-        return False
-    return report.compared_with == champion or model_refs.was_champion(workspace, registry.model, registered.link)
+        return None
+    was_champion = model_refs.was_champion(workspace, registry.model, registered.link)
+    return registered.evaluation if was_champion or report.compared_with == champion else None
+
+
+def _inputs(
+    context: RunContext, spec: EvaluationSpec, manifest: Link, checkpoint: Link, champion: Link | None
+) -> dict[str, object]:
+    shards = context.workspace.load(manifest, ShardManifest)
+    return {
+        "checkpoint": checkpoint.sha256,
+        "champion": None if champion is None else champion.sha256,
+        "spec": spec.model_dump(mode="json"),
+        "set_apart": ranking_fraction(context, spec.ranking_share, shards),
+        "code": code_version(*CODE),
+        "libraries": {name: version(name) for name in ("numpy", "torch")},
+    }
 
 
 def report_context(

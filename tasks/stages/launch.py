@@ -6,27 +6,38 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from headway.data_contracts.store import stages
-from headway.data_contracts.store.documents import CheckpointManifest, FittedState, Link, RunSpec, ShardManifest
-from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.documents import (
+    CheckpointManifest,
+    FittedState,
+    Link,
+    Registration,
+    RunSpec,
+    ShardManifest,
+)
+from headway.data_contracts.store.errors import ConfigError, IntegrityError
 from headway.data_contracts.store.publication import make_folder
+from headway.data_contracts.types.report_text import count
 from headway.tasks.core.checkpoint_carrier import CheckpointCarrier
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import gang_for, run_to_completion
-from headway.tasks.core.run_result import checkpoint_here, result_files
+from headway.tasks.core.outlook import Outlook, look_up, would_run
+from headway.tasks.core.run_result import checkpoint_here, final_checkpoint, result_files
 from headway.tasks.core.slow_ranks import showing_slow_ranks
 from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
+from headway.tasks.core.stage_records import newest_record_of
 from headway.tasks.ownership import current_run
 from headway.tasks.ownership.lease_acquisition import ObservedLease
 from headway.tasks.ownership.run_lease import leased_run
+from headway.tasks.registry import model_refs
 from headway.tasks.registry.track import SeriesShipper
 from headway.tasks.stages.starting_point import ResolvedStart, record_start, resolve_start
 from headway.tasks.stages.training_watch import TrainingWatch
-from headway.training.checkpoint.layout import checkpoint_path, run_folder, stored_files
+from headway.training.checkpoint.layout import checkpoint_path, run_folder, step_of, stored_files
 from headway.training.config.optimizer import learning_rate_line
 from headway.training.config.shapes import TokenShape
 from headway.training.config.training_spec import TrainingSpec, batch_line, can_share, length_line, targets_of
@@ -127,6 +138,84 @@ def launch_inputs(run: RunSpec) -> dict[str, str]:
     return {"run": run.sha256}
 
 
+class LaunchOutlook(Outlook):
+    start: str | None = Field(default=None, exclude=True)
+    """The registered model that training would start from."""
+    rank_memory_bytes: int | None = Field(default=None, exclude=True)
+    """By this pipeline's run that finished last: its checkpoint's tensors, and gradients the size of its weights."""
+
+
+def outlook(context: RunContext, training: TrainingSpec, manifest: Link | None) -> LaunchOutlook:
+    """Whether the run is trained, or goes on from a checkpoint; training takes as long by the step as it did before.
+
+    Args:
+        manifest: None: what there is to train on is not known yet.
+
+    Raises:
+        ConfigError: the recipe, or the model to start from.
+    """
+    workspace, start = context.workspace, _start_today(context, training)
+    last = newest_record_of(workspace, context.pipeline, "launch")
+    memory_bytes = None if last is None else _rank_memory_bytes(context, last.document)
+    seen, steps = would_run(context, "launch"), []
+    if manifest is not None:
+        settled = describe_run(context, training, manifest)
+        start, link = settled.message or start, settled.run.link
+        seen = look_up(context, "launch", launch_inputs(settled.run))
+        if seen.document is not None:
+            _, checkpoint = final_checkpoint(context, link)
+            seen = seen.model_copy(update={"detail": f"step {checkpoint.step:,}"})
+        else:
+            steps = sorted(workspace.names(f"{run_folder(link)}/checkpoints"))
+    if seen.document is None:
+        seen = _by_the_step(seen, last, training.max_steps, steps[-1] if steps else None)
+    return LaunchOutlook(**dict(seen), start=start, rank_memory_bytes=memory_bytes)
+
+
+def _start_today(context: RunContext, training: TrainingSpec) -> str | None:
+    """What is known before there are shards: which version the URI means today."""
+    if training.start_from is None:
+        return None
+    name, version, registration = model_refs.resolve(context.workspace, training.start_from.model)
+    checkpoint = context.workspace.load(registration, Registration).checkpoint
+    return f"{name} version {version}, checkpoint {checkpoint.sha256[:12]}"
+
+
+def _by_the_step(seen: Outlook, last: stages.StageRecord | None, max_steps: int, newest: str | None) -> Outlook:
+    """Of training that runs: how long, if each step takes as long as those of the last time.
+
+    Args:
+        newest: the folder of the checkpoint that it goes on from.
+    """
+    if newest is not None:
+        seen = seen.saying(f"from {newest}").model_copy(update={"state": "resume", "from_step": step_of(newest)})
+    num_steps, num_before = (
+        max_steps - (seen.from_step or 0),
+        0 if last is None else last.provenance.get("num_steps", 0),
+    )
+    if last is None or num_before == num_steps:
+        return seen
+    if not num_before:
+        return seen.model_copy(update={"expected_s": None})
+    took_s = float(last.provenance["duration_s"])
+    line = f"by the step: the last {count(int(num_before), 'step')} took {took_s:.1f} s"
+    return seen.model_copy(
+        update={
+            "expected_s": took_s * num_steps / int(num_before),
+            "detail": "; ".join(filter(None, (seen.detail, line))),
+        }
+    )
+
+
+def _rank_memory_bytes(context: RunContext, run: Link) -> int | None:
+    try:
+        _, manifest = final_checkpoint(context, run)
+    except IntegrityError:
+        return None
+    stored_bytes = sum(file.size_bytes for file in manifest.files)
+    return stored_bytes + stored_bytes // 2
+
+
 def describe_run(
     context: RunContext, training: TrainingSpec, manifest: Link, beside: RunSpec | None = None
 ) -> ResolvedStart:
@@ -204,19 +293,11 @@ def watched_training(
         make_folder(run_dir)
         bounds = {"max_attempts": spec.max_attempts, "max_steps": training.max_steps}
         context.ledger.event("run.folder", run=run.sha256, path=str(run_dir), **bounds)
-        world_size, context_tokens = spec.nodes * spec.ranks_per_node, _context_tokens(context, run)
-        line = batch_line(training, world_size=world_size, context_tokens=context_tokens)
-        context.ledger.event("batch", message=line)
-        length = length_line(training, context_tokens=context_tokens, num_rows=_training_rows(context, run))
-        context.ledger.event("length", message=length)
-        rates = learning_rate_line(
-            training.optimizer,
-            training.schedule,
-            global_batch=training.global_batch_sequences,
-            max_steps=training.max_steps,
-            has_matrices=may_name_matrices(training.recipe.name, (str(context.base),)),
-        )
-        context.ledger.event("learning_rate", message=rates)
+        num_rows = workspace.load(run.manifest, ShardManifest).num_rows("train")
+        lines = training_lines(context, training, spec, _context_tokens(context, run), num_rows)
+        context.ledger.event("batch", message=lines.batch)
+        context.ledger.event("length", message=lines.length)
+        context.ledger.event("learning_rate", message=lines.rates)
         if run.start is not None:
             record_start(context, settled)
             context.ledger.event("start_from", message=settled.message, checkpoint=run.start.sha256)
@@ -249,6 +330,32 @@ def watched_training(
             watch.sum_up()
 
 
+class TrainingLines(NamedTuple):
+    """What a person is told of training before it begins."""
+
+    batch: str
+    length: str
+    """Steps in tokens or examples, and in epochs once rows are counted."""
+    rates: str
+    """Peak learning rates, how they are scaled with the batch, and their course."""
+
+
+def training_lines(
+    context: RunContext, training: TrainingSpec, spec: LaunchSpec, context_tokens: int | None, num_rows: int | None
+) -> TrainingLines:
+    return TrainingLines(
+        batch=batch_line(training, world_size=spec.world_size, context_tokens=context_tokens),
+        length=length_line(training, context_tokens=context_tokens, num_rows=num_rows),
+        rates=learning_rate_line(
+            training.optimizer,
+            training.schedule,
+            global_batch=training.global_batch_sequences,
+            max_steps=training.max_steps,
+            has_matrices=may_name_matrices(training.recipe.name, (str(context.base),)),
+        ),
+    )
+
+
 def possible_nodes(training: TrainingSpec, spec: LaunchSpec) -> frozenset[int]:
     """Numbers of nodes, up to the whole, whose ranks can share a global batch evenly."""
     return frozenset(n for n in range(1, spec.nodes + 1) if can_share(training, n * spec.ranks_per_node))
@@ -270,10 +377,6 @@ def fetch_start(context: RunContext, start: Link) -> None:
 def step_facts(context: RunContext, run: RunSpec, training: TrainingSpec) -> dict[str, Any]:
     """What every step is told with, for people."""
     return {"max_steps": training.max_steps, "targets": targets_of(_context_tokens(context, run))}
-
-
-def _training_rows(context: RunContext, run: RunSpec) -> int:
-    return context.workspace.load(run.manifest, ShardManifest).num_rows("train")
 
 
 def _context_tokens(context: RunContext, run: RunSpec) -> int:

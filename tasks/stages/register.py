@@ -17,9 +17,10 @@ from headway.data_contracts.store.errors import IntegrityError
 from headway.tasks.core.artifacts import artifact_key, show_link, show_markdown
 from headway.tasks.core.candidate import Candidate, read_candidate, require_files
 from headway.tasks.core.context import RunContext
+from headway.tasks.core.outlook import Outlook, look_up, would_run
 from headway.tasks.core.pages import contract_page
 from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
-from headway.tasks.registry import mlflow_store, model_card
+from headway.tasks.registry import mlflow_store, model_card, model_refs
 from headway.tasks.registry.champion import RegistrationOutcome, settle, unregistered
 from headway.tasks.registry.model_export import export_graph, save_model
 from headway.tasks.registry.model_versions import model_versions
@@ -98,6 +99,19 @@ def register(
     title = f"{registry.model} v{outcome.version} in MLflow"
     show_link(artifact_key(context.pipeline, "mlflow"), page, title, LINK_NOTE)
     return outcome
+
+
+def outlook(context: RunContext, registry: RegistrySpec, checkpoint: Link | None) -> Outlook:
+    """Args:
+    checkpoint: None: there is none to register yet.
+    """
+    if checkpoint is None:
+        return would_run(context, "register")
+    seen = look_up(context, "register", registration_inputs(registry, checkpoint))
+    if seen.document is None:
+        return seen
+    version = model_refs.version_of(context.workspace, registry.model, seen.document)
+    return seen.model_copy(update={"detail": f"version {version}"})
 
 
 def _export(

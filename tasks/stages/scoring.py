@@ -239,7 +239,7 @@ def run_evaluation(
     out.mkdir(parents=True, exist_ok=True)
     # What is left at its default is left out: the run's code may be older than a field.
     (run_dir / "request.json").write_bytes(canonical_json(request.model_dump(mode="json", exclude_defaults=True)))
-    ranks = launch.nodes * launch.ranks_per_node
+    ranks = launch.world_size
     arguments = ("--request", str(run_dir / "request.json"), "--out", str(out))
     run_stepless(context, launch, run, "headway.training.programs.evaluation", run_dir, *arguments, ranks=ranks)
     return merge(out, ranks)

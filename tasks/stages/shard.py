@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
+
+from pydantic import Field
 
 from headway.data_contracts.engine.quarantine import excluded_rows
 from headway.data_contracts.sources.reading import SourceSpec
@@ -24,19 +26,23 @@ from headway.data_contracts.types.report_text import count
 from headway.tasks.core.artifacts import artifact_key, show_table
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext
+from headway.tasks.core.outlook import Outlook, damaged, look_up, would_run
 from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
+from headway.tasks.rows.first_rows import require_enough_rows
 from headway.tasks.rows.fitted_refs import detail_of, fitted_ref, repaired_state_in_use, state_in_use
 from headway.tasks.rows.source_rows import source_rows
-from headway.training.config.encoder_specs import ENCODER_SPEC
+from headway.training.config.encoder_specs import ENCODER_SPEC, TokenSpec
 from headway.training.config.given_split import GivenSplit
+from headway.training.config.shapes import DataShape
 from headway.training.config.shards import ShardSpec
+from headway.training.data.encode.data_shape import data_shape, token_shape
 from headway.training.data.encode.encoders import libraries
 from headway.training.data.encode.fit_sample import sample_line
 from headway.training.data.shards.group_store import record_path
 from headway.training.data.shards.group_writer import GroupWriter
 from headway.training.data.shards.row_blocks import listed_without_rows
 from headway.training.data.shards.sharding import fit, write_shards
-from headway.training.data.shards.splits import NO_ROWS, SourceRows, plan_groups
+from headway.training.data.shards.splits import NO_ROWS, GroupTask, SourceRows, plan_groups
 from headway.training.frozen.code_archive import encoder_code
 
 CODE = ("headway.training.data.shards.sharding", "headway.training.data.encode.host")
@@ -113,27 +119,40 @@ def current_fitted_state(
     """The pipeline's fitted state: fitted on the first data it saw, then kept until encoder, split or `fit` change."""
     while True:
         entry = repaired_state_in_use(context)
-        reason = reason_to_fit(context, spec, entry)
-        if entry is not None and reason is None:
-            return entry.target
+        state = usable_state(context, spec, entry)
+        if not isinstance(state, Refit):
+            return state.link
+        if state.damage:
+            context.ledger.event("stage.damaged", stage="fit", message=state.damage)
         link = _newly_fitted(context, spec, source, snapshot, receipt)
-        if entry is not None and reason == DAMAGED and link != entry.target:
+        if entry is not None and state.damage and link != entry.target:
             message = f"{entry.target.short} came from earlier data; {link.short}, fitted on today's, takes its place."
             context.ledger.event("stage.damaged", stage="fit", message=message)
         detail = detail_of(spec)
         if entry is not None and (entry.target, entry.detail) == (link, detail):
             return link
         with contextlib.suppress(RefConflict):  # another retrain fitted meanwhile: its state will do, if ours would
-            name, why = fitted_ref(context.pipeline), reason or FIRST_FIT
-            refs.move(context.workspace, name, link, expected=entry, reason=why, detail=detail)
+            name = fitted_ref(context.pipeline)
+            refs.move(context.workspace, name, link, expected=entry, reason=state.reason, detail=detail)
             return link
 
 
 def _newly_fitted(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link) -> Link:
     """A state fitted on these data, now or before."""
-    workspace = context.workspace
+
+    def make() -> StageOutput:
+        sources, own = _sources(context, source, snapshot, receipt), encoder_code(spec.encoder, (str(context.base),))
+        state = fit(spec, sources, context.workspace, snapshot=snapshot, receipt=receipt, code=own)
+        if message := sample_line(state.statistics):
+            context.ledger.event("fit.sample", message=f"{message} (shards.encoder.fit_mb).")
+        return StageOutput(document=state, files=state.files)
+
+    return find_or_make(context, "fit", _fit_inputs(context, spec, snapshot, receipt), make)
+
+
+def _fit_inputs(context: RunContext, spec: ShardSpec, snapshot: Link, receipt: Link) -> dict[str, object]:
     own = encoder_code(spec.encoder, (str(context.base),))
-    inputs = {
+    return {
         "encoder": spec.encoder.fitting,
         "split": spec.splitting,
         "snapshot": snapshot.sha256,
@@ -143,44 +162,34 @@ def _newly_fitted(context: RunContext, spec: ShardSpec, source: SourceSpec, snap
         **({} if own is None else {"encoder_code": sha256_bytes(own)}),
     }
 
-    def make() -> StageOutput:
-        sources = _sources(context, source, snapshot, receipt)
-        state = fit(spec, sources, workspace, snapshot=snapshot, receipt=receipt, code=own)
-        if message := sample_line(state.statistics):
-            context.ledger.event("fit.sample", message=f"{message} (shards.encoder.fit_mb).")
-        return StageOutput(document=state, files=state.files)
 
-    return find_or_make(context, "fit", inputs, make)
+class Refit(NamedTuple):
+    """The state in use will not do."""
+
+    reason: str
+    damage: str = ""
 
 
-def known_fitted_state(context: RunContext, spec: ShardSpec) -> Link | None:
-    """The state that is in use, if it is whole and was fitted for this encoder under this split and `fit`."""
-    entry = state_in_use(context.workspace, context.pipeline)
-    return entry.target if entry is not None and reason_to_fit(context, spec, entry) is None else None
-
-
-def reason_to_fit(context: RunContext, spec: ShardSpec, entry: refs.RefEntry | None) -> str | None:
-    """Why the state in use will not do; None when it does."""
+def usable_state(context: RunContext, spec: ShardSpec, entry: refs.RefEntry | None) -> FittedState | Refit:
+    """The state in use, if it is whole and was fitted for this encoder under this split and `fit`."""
     if entry is None:
-        return FIRST_FIT
-    workspace = context.workspace
+        return Refit(FIRST_FIT)
     try:
-        state = workspace.load(entry.target, FittedState)
+        state = context.workspace.load(entry.target, FittedState)
         for file in state.files:
-            workspace.verify(file)
+            context.workspace.verify(file)
     except IntegrityError as error:
         # Fitting again on the same data gives the same bytes, so a damaged state heals.
-        context.ledger.event("stage.damaged", stage="fit", message=str(error))
-        return DAMAGED
+        return Refit(DAMAGED, str(error))
     if ENCODER_SPEC.validate_python(state.spec).fitting != spec.encoder.fitting:
-        return "another encoder"
+        return Refit("another encoder")
     own = encoder_code(spec.encoder, (str(context.base),))
     if own is not None and sha256_bytes(own) not in [file.sha256 for file in state.files]:
-        return "the encoder's code changed"
+        return Refit("the encoder's code changed")
     if entry.detail.get("split") != spec.splitting:
-        return "another split"
+        return Refit("another split")
     fit_before = entry.detail.get("fit", 0)
-    return None if fit_before == spec.fit else f"shards.fit is {spec.fit}, was {fit_before}"
+    return state if fit_before == spec.fit else Refit(f"shards.fit is {spec.fit}, was {fit_before}")
 
 
 def shards_under(
@@ -252,20 +261,60 @@ def accepted_files(context: RunContext, snapshot: Link, receipt: Link) -> list[S
     return [file for file in files if len(excluded.get(file.path, NO_ROWS)) < file.num_rows]
 
 
-def outlook(context: RunContext, spec: ShardSpec, source: SourceSpec, snapshot: Link, receipt: Link) -> str:
-    """What sharding these data would cost and undo, without reading a row of them."""
-    entry = state_in_use(context.workspace, context.pipeline)
-    reason = reason_to_fit(context, spec, entry)
-    groups = plan_groups(_sources(context, source, snapshot, receipt), spec)
-    if entry is None:
-        return f"{count(len(groups), 'group')} to encode"
-    if reason is not None:
-        return (
-            f"fits again ({reason}): all of {count(len(groups), 'group')} to encode anew, and nothing trained so far "
-            "goes with the new state"
+class ShardOutlook(Outlook):
+    num_rows: int | None = Field(default=None, exclude=True)
+    """To train on, where the shards are found."""
+    shape: DataShape | None = Field(default=None, exclude=True)
+    """Of a row, where spec or fitted state tell it before there are shards."""
+
+
+def outlook(
+    context: RunContext, spec: ShardSpec, source: SourceSpec, taken: Snapshot, receipt: Link | None
+) -> ShardOutlook:
+    """What sharding these data would cost and undo; nothing is written.
+
+    Args:
+        receipt: None: what the contract says of the data is not known yet.
+
+    Raises:
+        DataError: a split would have no rows, or the training split fewer than two classes.
+    """
+    require_enough_rows(spec, source, taken, base=context.base, digests=context.digests)
+    workspace = context.workspace
+    state = usable_state(context, spec, state_in_use(workspace, context.pipeline))
+    seen, num_rows = would_run(context, "shard"), None
+    if receipt is not None:
+        # Fitting again may be found as well: what the pipeline went back to was fitted on these very data before.
+        fit = _fit_inputs(context, spec, taken.link, receipt)
+        fitted = look_up(context, "fit", fit).document if isinstance(state, Refit) else state.link
+        if fitted is not None:
+            seen = look_up(context, "shard", shard_inputs(spec, taken.link, receipt, fitted))
+        if seen.document is not None:
+            num_rows = workspace.load(seen.document, ShardManifest).num_rows("train")
+            seen = seen.model_copy(update={"detail": f"{num_rows:,} training rows"})
+        else:
+            groups = plan_groups(_sources(context, source, taken.link, receipt), spec)
+            seen = seen.saying(_costs(context, spec, groups, state))
+    return ShardOutlook(**dict(seen), shape=_known_shape(spec, state), num_rows=num_rows)
+
+
+def _known_shape(spec: ShardSpec, state: FittedState | Refit) -> DataShape | None:
+    if isinstance(spec.encoder, TokenSpec):
+        return token_shape(spec.encoder)
+    return None if isinstance(state, Refit) else data_shape(spec.encoder.model_dump(mode="json"), state.statistics)
+
+
+def _costs(context: RunContext, spec: ShardSpec, groups: list[GroupTask], state: FittedState | Refit) -> str:
+    """What is to be encoded, without reading a row of it."""
+    if isinstance(state, Refit):
+        if state.reason == FIRST_FIT:
+            return f"{count(len(groups), 'group')} to encode"
+        undone = (
+            f"fits again ({state.reason}): all of {count(len(groups), 'group')} to encode anew, and nothing trained so "
+            "far goes with the new state"
         )
-    fitted = context.workspace.load(entry.target, FittedState)
-    with GroupWriter(spec, fitted, context.workspace) as writer:
+        return f"{undone}; {damaged(state.damage)}" if state.damage else undone
+    with GroupWriter(spec, state, context.workspace) as writer:
         missing = [group for group in groups if not context.workspace.exists(record_path(writer.key(group)))]
     size_bytes = sum(group.size_bytes for group in missing)
     return f"{len(missing)} of {count(len(groups), 'group')} to encode, {size_bytes / 1e6:,.1f} MB of source"

@@ -9,11 +9,12 @@ from pathlib import Path
 from headway.data_contracts.rules.contract import load_contract
 from headway.data_contracts.sources.reading import SourceSpec, resolve_base_uri, take_snapshot
 from headway.data_contracts.store.digests import canonical_json, sha256_of
-from headway.data_contracts.store.documents import Link
+from headway.data_contracts.store.documents import Link, Snapshot
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import count
 from headway.tasks.core.context import RunContext
+from headway.tasks.core.outlook import Outlook, look_up
 from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
 
 
@@ -30,28 +31,41 @@ def snapshot(context: RunContext, contract_file: str, source: SourceSpec) -> Lin
     """
     started_s = time.perf_counter()
     with context.ledger.span("snapshot.read"):
-        contract = load_contract(context.base / contract_file)
-        taken = take_snapshot(
-            source,
-            base=context.base,
-            cache=context.digests,
-            texts=contract.texts,
-            quarantined=contract.quarantined_types,
-        )
-        context.digests.save()
-    # The source is always looked at: its content is the stage's input, so it is part of the key.
-    inputs = {"source": source.model_dump(mode="json"), "content": taken.sha256}
+        taken = take(context, contract_file, source)
     size, took_s = f"{taken.size_bytes / 1e6:,.1f} MB", time.perf_counter() - started_s
     shown = f"{count(len(taken.files), 'file')}   {size}   read in {took_s:.2f} s"
     if source.is_table:
         shown += f"   {count(taken.num_rows, 'row')} of {count(len(taken.columns), 'column')}"
-    link = find_or_make(context, "snapshot", inputs, lambda: StageOutput(document=taken), shown=shown)
+    link = find_or_make(context, "snapshot", _inputs(source, taken), lambda: StageOutput(document=taken), shown=shown)
     # Where the data lay is no part of what they were; kept for `verify` alone.
     place = resolve_base_uri(source, base=context.base)
     if "://" not in place:
         note = canonical_json({"place": place, "sha256": sha256_of(place)})
         context.workspace.publish_addressed(place_path(link), note)
     return link
+
+
+def take(context: RunContext, contract_file: str, source: SourceSpec) -> Snapshot:
+    """The source as it is now. Raises as `snapshot`."""
+    contract = load_contract(context.base / contract_file)
+    taken = take_snapshot(
+        source,
+        base=context.base,
+        cache=context.digests,
+        texts=contract.texts,
+        quarantined=contract.quarantined_types,
+    )
+    context.digests.save()
+    return taken
+
+
+def outlook(context: RunContext, source: SourceSpec, taken: Snapshot) -> Outlook:
+    return look_up(context, "snapshot", _inputs(source, taken))
+
+
+def _inputs(source: SourceSpec, taken: Snapshot) -> dict[str, object]:
+    # The source is always looked at: its content is the stage's input, so it is part of the key.
+    return {"source": source.model_dump(mode="json"), "content": taken.sha256}
 
 
 def place_path(snapshot: Link) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import ClassVar, NamedTuple
 
+from headway.data_contracts.sources.reading import SourceSpec
 from headway.data_contracts.store.documents import Document, Interval, Link, Sha256
 from headway.data_contracts.store.errors import HeadwayError, IntegrityError, TrainingFailed
 from headway.tasks.core.candidate import read_candidate
@@ -23,10 +24,11 @@ from headway.tasks.ownership.current_run import is_permanent
 from headway.tasks.ownership.lease_acquisition import observe_lease
 from headway.tasks.rows.heldout_parts import remember_ranking
 from headway.tasks.stages.evaluate import CODE as JUDGING
-from headway.tasks.stages.evaluate import EvaluatedPipeline, EvaluationSpec
+from headway.tasks.stages.evaluate import EvaluationSpec
 from headway.tasks.stages.launch import describe_run, launch_inputs, record_trained, train, watched_training
 from headway.tasks.stages.scoring import ScoringHarness, only
 from headway.tasks.stages.starting_point import ResolvedStart
+from headway.training.config.shards import ShardSpec
 from headway.training.evaluation.statistics import ratio_interval
 from headway.training.launch.base.gang import LaunchSpec
 
@@ -155,15 +157,25 @@ def _failed(context: RunContext, results: TrialResult, error: HeadwayError) -> T
 
 
 @stage_task(name="rank", task_run_name="rank trials of {context.pipeline}")
-def rank_trials(context: RunContext, pipeline: EvaluatedPipeline, results: Sequence[TrialResult]) -> list[TrialResult]:
+def rank_trials(
+    context: RunContext,
+    spec: EvaluationSpec,
+    launch: LaunchSpec,
+    shards: ShardSpec,
+    source: SourceSpec,
+    results: Sequence[TrialResult],
+) -> list[TrialResult]:
     """Best first, and those that failed last.
+
+    Args:
+        launch, shards, source: where they are scored, and on which data.
 
     Raises:
         TrainingFailed: all failed.
     """
-    remember_ranking(context, pipeline.evaluation.ranking_share, pipeline.shards)
-    bench = ScoringHarness(context=context, launch=pipeline.launch, shards=pipeline.shards, source=pipeline.source)
-    scored = [_scored(bench, pipeline, each) for each in results]
+    remember_ranking(context, spec.ranking_share, shards)
+    bench = ScoringHarness(context=context, launch=launch, shards=shards, source=source)
+    scored = [_scored(bench, spec, each) for each in results]
     if all(each.score is None for each in scored):
         message = "\n".join(f"{each.trial.name} ({each.trial}): {each.error}" for each in scored)
         raise TrainingFailed(
@@ -179,7 +191,7 @@ def _place(results: TrialResult) -> tuple[float, int]:
     return -value if results.score.greater_is_better else value, results.trial.number
 
 
-def _scored(bench: ScoringHarness, pipeline: EvaluatedPipeline, results: TrialResult) -> TrialResult:
+def _scored(bench: ScoringHarness, spec: EvaluationSpec, results: TrialResult) -> TrialResult:
     if results.error is not None:
         return results
     context = bench.context
@@ -189,14 +201,12 @@ def _scored(bench: ScoringHarness, pipeline: EvaluatedPipeline, results: TrialRe
         checkpoint = context.workspace.publish_document(final_checkpoint(context, results.run)[1])
         inputs = {
             "checkpoint": checkpoint.sha256,
-            "spec": _what_ranks(pipeline.evaluation),
+            "spec": _what_ranks(spec),
             "code": code_version(*CODE),
             "libraries": {name: version(name) for name in ("numpy", "torch")},
         }
         name = results.trial.name
-        link = find_or_make(
-            context, "score", inputs, lambda: _score(bench, pipeline.evaluation, checkpoint), shown=name
-        )
+        link = find_or_make(context, "score", inputs, lambda: _score(bench, spec, checkpoint), shown=name)
     except (TrainingFailed, IntegrityError) as error:
         if not is_permanent(error):
             raise

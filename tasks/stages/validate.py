@@ -24,11 +24,12 @@ from headway.data_contracts.suites.parsing import read_suite
 from headway.tasks.core.artifacts import artifact_key, show_table
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext
+from headway.tasks.core.outlook import Outlook, look_up
 from headway.tasks.core.pages import contract_page, refusal_page
 from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
 from headway.tasks.registry.promotion import LEAK_ADVICE, LIKELY_LEAK_ADVICE
 from headway.tasks.rows.acceptance import accept, baseline_of, refuse_breaking_change
-from headway.tasks.rows.first_rows import require_classes
+from headway.tasks.rows.first_rows import leaks_in_first_rows, require_classes
 from headway.tasks.rows.pipeline_label import pipeline_label
 from headway.tasks.rows.pipeline_split import pipeline_split
 from headway.training.config.shards import ShardSpec
@@ -102,14 +103,8 @@ def validate(
         ContractViolation: a critical expectation failed, or the newest row is too old; the report says which, offline.
     """
     spec = shards or ShardSpec()
-    path = context.base / contract_file
-    contract, _ = read_contract(path)
-    suite, _ = read_suite(path, contract)
-    unread = refuse_breaking_change(context.workspace, context.pipeline, contract, suite, where=str(path))
-    if unread:
-        context.ledger.event("validate.accepted_unreadable", message=unread)
     taken = context.workspace.load(snapshot, Snapshot)
-    require_classes(spec, source, taken, base=context.base, digests=context.digests)
+    contract = _required(context, contract_file, source, taken, spec)
     link = receipt_of(context, contract_file, source, snapshot, spec)
     receipt = context.workspace.load(link, ContractReceipt)
     # The clock is no input of a receipt: the same one may pass today and be too old tomorrow.
@@ -131,6 +126,34 @@ def validate(
         context.ledger.event("validate.label_leak", message=f"{leak}. {advice}.")
     accept(context, link)
     return link
+
+
+def outlook(context: RunContext, contract_file: str, source: SourceSpec, taken: Snapshot, shards: ShardSpec) -> Outlook:
+    """With the leaks of the label that are on record, or that the first rows already show.
+
+    Raises:
+        ConfigError: as `validate`.
+    """
+    _required(context, contract_file, source, taken, shards)
+    outlook = look_up(context, "validate", validate_inputs(context, contract_file, taken.link, shards))
+    if outlook.document is None:
+        return outlook.saying(leaks_in_first_rows(context, shards, source, taken))
+    leaks = label_leaks(context.workspace.load(outlook.document, ContractReceipt))
+    return outlook.model_copy(update={"detail": "; ".join((outlook.detail, *leaks))})
+
+
+def _required(
+    context: RunContext, contract_file: str, source: SourceSpec, taken: Snapshot, shards: ShardSpec
+) -> Contract:
+    """The contract, which takes nothing back, for data with a label that it can be asked of."""
+    path = context.base / contract_file
+    contract, _ = read_contract(path)
+    suite, _ = read_suite(path, contract)
+    unread = refuse_breaking_change(context.workspace, context.pipeline, contract, suite, where=str(path))
+    if unread:
+        context.ledger.event("validate.accepted_unreadable", message=unread)
+    require_classes(shards, source, taken, base=context.base, digests=context.digests)
+    return contract
 
 
 def label_leaks(receipt: ContractReceipt) -> dict[str, str]:

@@ -10,6 +10,7 @@ from headway.data_contracts.store.regular_files import read_regular
 from headway.tasks.core.code_version import code_version
 from headway.tasks.core.context import RunContext
 from headway.tasks.core.gangs import run_stepless
+from headway.tasks.core.outlook import Outlook, look_up, would_run
 from headway.tasks.core.run_result import checkpoint_here, final_checkpoint, result_files
 from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
 from headway.training.checkpoint.layout import run_folder
@@ -34,6 +35,17 @@ def verify(context: RunContext, spec: LaunchSpec, run: Link) -> Link:
         shown=f"step {manifest.step:,}",
         exclusive=True,
     )
+
+
+def outlook(context: RunContext, run: Link | None) -> Outlook:
+    """Args:
+    run: None: it is not trained to its end.
+    """
+    if run is None:
+        return would_run(context, "verify")
+    _, manifest = final_checkpoint(context, run)
+    # Proved again or not, the checkpoint is the same.
+    return look_up(context, "verify", verify_inputs(run, manifest)).model_copy(update={"document": manifest.link})
 
 
 def verify_inputs(run: Link, checkpoint: CheckpointManifest) -> dict[str, object]:

@@ -144,9 +144,19 @@ def try_here() -> Callable[..., tuple[Any, Any, list[Event]]]:
                 manifest = shard.fn(run, spec.shards, spec.source, files, receipt)
                 trials, at_once = wanted_trials(spec)
                 uri = tracking_uri(run, spec.registry)
-                ranked = rank_trials.fn(run, spec, train_trials.fn(run, trials, spec.launch, manifest, uri, at_once))
+                ranked = rank_trials.fn(
+                    run,
+                    spec.evaluation,
+                    spec.launch,
+                    spec.shards,
+                    spec.source,
+                    train_trials.fn(run, trials, spec.launch, manifest, uri, at_once),
+                )
                 checkpoint = verify.fn(run, spec.launch, ranked[0].run)
-                report = run.workspace.load(evaluate.fn(run, spec, checkpoint), EvaluationReport)
+                link = evaluate.fn(
+                    run, spec.evaluation, spec.registry, spec.launch, spec.shards, spec.source, checkpoint
+                )
+                report = run.workspace.load(link, EvaluationReport)
         finally:
             watchers.reset(token)
         return ranked, report, events

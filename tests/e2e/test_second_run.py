@@ -6,12 +6,14 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import ShardManifest
+from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.store.publication import Workspace
 from headway.training.observe.ledger import Event
 
@@ -81,6 +83,35 @@ def test_touching_only_mtimes_runs_nothing_again(project, retrain_here) -> None:
 
 def test_the_plan_agrees_that_nothing_would_run(project) -> None:
     assert planned(project) == dict.fromkeys(STAGES, "found")
+
+
+def test_what_the_plan_says_is_found_the_retrain_finds_and_what_it_says_runs_runs(project, retrain_here) -> None:
+    """Record, key and branch of the spec, one after the other; last, back to what was trained first."""
+
+    def lose_the_snapshots_record() -> None:
+        shutil.rmtree(project.workspace / "stages" / "snapshot")
+
+    changes: tuple[tuple[str, Callable[[], None]], ...] = (
+        ("snapshot", lose_the_snapshots_record),
+        ("launch", lambda: project.edit("tiny.yaml", "max_steps: 120", "max_steps: 40")),
+        ("shard", lambda: project.edit("tiny.yaml", "vocab_size: 300", "vocab_size: 290")),
+        ("evaluate", lambda: project.edit("tiny.yaml", "model: tiny", "model: other")),
+        ("validate", lambda: project.edit("contract.yaml", "Made-up", "Invented")),
+        (
+            "",
+            lambda: (project.edit("contract.yaml", "Invented", "Made-up"), project.edit("tiny.yaml", "290", "300"))[0],
+        ),
+    )
+    for first, change in changes:
+        change()
+        plan = planned(project)
+        found, made = found_and_made(retrain_here(project)[1])
+        assert plan == {stage: "found" if stage in found else "run" for stage in STAGES}, first
+        if first:
+            assert next(stage for stage in made if stage in STAGES) == first
+    project.edit("contract.yaml", "max: 500", "max: 400")
+    with pytest.raises(ConfigError, match="breaks what"):  # as it refuses the retrain
+        planned(project)
 
 
 def test_an_edit_that_keeps_size_and_mtime_is_noticed(project, retrain_here) -> None:

@@ -50,7 +50,7 @@ def keep_run(project: Path, pipeline: str, *, max_steps: int, duration_s: float,
     """What stage *launch* leaves of a run in the workspace, but for its checkpoints.
 
     Args:
-        num_steps: made in its last part, which is what took so long; None: as before that was recorded.
+        num_steps: made in its last part, which is what took so long; None: nobody could read how many.
     """
     workspace = Workspace.create(str(project / "workspace"))
     file, link = workspace.publish("code/some", b""), keep_snapshot(project)
@@ -150,7 +150,7 @@ def test_before_a_first_run_training_is_rehearsed_and_a_recorded_time_is_believe
     expected = {stage.stage: stage.expected_s for stage in made.stages}
     assert expected["launch"] == pytest.approx(500 * made.rehearsal.step_s) and expected["shard"] is None
 
-    keep_run(project, "tiny", max_steps=500, duration_s=7.0)
+    keep_run(project, "tiny", max_steps=500, duration_s=7.0, num_steps=500)
     made = plan(project, may_rehearse=True)
     assert made.rehearsal is None
     assert {stage.stage: stage.expected_s for stage in made.stages}["launch"] == 7.0
@@ -166,14 +166,14 @@ def test_times_of_another_pipeline_say_nothing_of_this_one(project: Path) -> Non
 
 
 def test_training_is_expected_to_take_as_long_by_the_step_as_the_last_run(project: Path) -> None:
-    keep_run(project, "tiny", max_steps=100, duration_s=7.0)
+    keep_run(project, "tiny", max_steps=100, duration_s=7.0, num_steps=100)
     launch = next(stage for stage in plan(project).stages if stage.stage == "launch")
     assert launch.expected_s == pytest.approx(35.0) and launch.detail == "by the step: the last 100 steps took 7.0 s"
 
 
-@pytest.mark.parametrize(("num_steps", "expected_s"), [(100, 35.0), (500, 7.0), (0, None)])
+@pytest.mark.parametrize(("num_steps", "expected_s"), [(100, 35.0), (500, 7.0), (0, None), (None, None)])
 def test_of_a_run_that_was_resumed_only_the_steps_since_then_are_held_against_the_time_since_then(
-    project: Path, num_steps: int, expected_s: float | None
+    project: Path, num_steps: int | None, expected_s: float | None
 ) -> None:
     keep_run(project, "tiny", max_steps=500, duration_s=7.0, num_steps=num_steps)
     launch = next(stage for stage in plan(project).stages if stage.stage == "launch")

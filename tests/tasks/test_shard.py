@@ -6,13 +6,13 @@ import pytest
 
 from headway.data_contracts.sources.reading import SourceSpec, take_snapshot
 from headway.data_contracts.store import refs, stages
-from headway.data_contracts.store.documents import ContractReceipt, FittedState, Link, RunSpec, ShardManifest
+from headway.data_contracts.store.documents import ContractReceipt, FittedState, Link, RunSpec, ShardManifest, Snapshot
 from headway.data_contracts.store.errors import ConfigError, DataError, IntegrityError
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.tasks.core.context import RunContext
-from headway.tasks.rows.fitted_refs import RECOVERED, fitted_ref
-from headway.tasks.stages.shard import current_fitted_state, known_fitted_state, outlook, shard, shards_under
+from headway.tasks.rows.fitted_refs import RECOVERED, fitted_ref, state_in_use
+from headway.tasks.stages.shard import Refit, current_fitted_state, outlook, shard, shards_under, usable_state
 from headway.tasks.stages.shard_group import ShardJob, shard_group, tasks_at_once
 from headway.training.config.shards import BytePairSpec, ShardSpec
 from headway.training.data.shards.group_writer import GroupWriter
@@ -83,6 +83,17 @@ class Case:
         return [str(event["message"]) for event in events if event["event"] == "stage.damaged"]
 
 
+def known_fitted_state(case: Case, spec: ShardSpec) -> Link | None:
+    """What a plan says, writing nothing."""
+    state = usable_state(case.context, spec, state_in_use(case.context.workspace, "tiny"))
+    return None if isinstance(state, Refit) else state.link
+
+
+def detail(case: Case, spec: ShardSpec, snapshot: Link, receipt: Link) -> str:
+    taken = case.context.workspace.load(snapshot, Snapshot)
+    return outlook(case.context, spec, case.source, taken, receipt).detail
+
+
 @pytest.fixture
 def case(tmp_path) -> Case:
     return Case(tmp_path)
@@ -104,13 +115,13 @@ def test_a_listed_value_without_rows_is_refused_before_anything_is_fitted_or_tol
 def test_new_data_keep_the_state(case):
     first = case.fit()
     case.write(case.root, 99, "new words\n" * 9)
-    assert case.fit() == first == known_fitted_state(case.context, SPEC)
+    assert case.fit() == first == known_fitted_state(case, SPEC)
     assert case.reasons == ["first fit"]
 
 
 def test_another_split_fits_again_for_the_old_state_saw_what_is_now_held_out(case):
     first = case.fit()
-    assert known_fitted_state(case.context, OTHER_SPLIT) is None
+    assert known_fitted_state(case, OTHER_SPLIT) is None
     second = case.fit(OTHER_SPLIT)
     assert second != first
     assert case.fit(OTHER_SPLIT) == second
@@ -126,15 +137,15 @@ def test_a_raised_counter_fits_again_on_todays_data_once(case):
     for number in range(30):
         case.write(case.root, number, f"quite other words {number}\n" * 7)
     assert case.fit() == first
-    assert known_fitted_state(case.context, REFIT) is None
+    assert known_fitted_state(case, REFIT) is None
     snapshot, receipt = documents(case)
-    assert outlook(case.context, REFIT, case.source, snapshot, receipt).startswith(
+    assert detail(case, REFIT, snapshot, receipt).startswith(
         "fits again (shards.fit is 1, was 0): all of 4 groups to encode anew, and nothing trained so far"
     )
     second = case.fit(REFIT)
     assert second != first
     case.write(case.root, 99, "new words\n" * 9)
-    assert case.fit(REFIT) == second == known_fitted_state(case.context, REFIT)
+    assert case.fit(REFIT) == second == known_fitted_state(case, REFIT)
     assert case.reasons == ["first fit", "shards.fit is 1, was 0"]
 
 
@@ -147,8 +158,8 @@ def test_an_entry_from_before_there_was_a_counter_was_the_first_fit(case):
         reason="older",
         detail={"split": SPEC.splitting},
     )
-    assert known_fitted_state(case.context, SPEC) == first
-    assert known_fitted_state(case.context, REFIT) is None
+    assert known_fitted_state(case, SPEC) == first
+    assert known_fitted_state(case, REFIT) is None
 
 
 def test_a_state_fitted_again_to_the_same_files_finds_its_groups(case):
@@ -162,14 +173,14 @@ def test_a_damaged_entry_is_followed_by_the_state_that_was_fitted_again(case):
     second = case.fit(REFIT)
     trained_with(case, second, seed=1, ended_unix_s=100.0, spec=REFIT)
     break_newest_entry(case)
-    assert known_fitted_state(case.context, REFIT) == second == case.fit(REFIT)
+    assert known_fitted_state(case, REFIT) == second == case.fit(REFIT)
 
 
 def test_a_damaged_state_heals_from_the_same_data_under_the_same_name(case):
     first = case.fit()
     case.damage(first)
-    assert known_fitted_state(case.context, SPEC) is None
-    assert case.fit() == first == known_fitted_state(case.context, SPEC)
+    assert known_fitted_state(case, SPEC) is None
+    assert case.fit() == first == known_fitted_state(case, SPEC)
     assert case.reasons == ["first fit"]
 
 
@@ -216,7 +227,7 @@ def test_a_damaged_entry_is_followed_by_what_the_last_training_went_with(case):
     trained_with(case, first, seed=1, ended_unix_s=100.0)
     case.write(case.root, 99, "new words\n" * 9)
     break_newest_entry(case)
-    assert known_fitted_state(case.context, SPEC) == first  # what a plan says, writing nothing
+    assert known_fitted_state(case, SPEC) == first  # what a plan says, writing nothing
     assert refs.newest_number(case.context.workspace, fitted_ref("tiny")) == 1
     assert case.fit() == case.fit() == first
     entry = refs.current(case.context.workspace, fitted_ref("tiny"))
@@ -235,7 +246,7 @@ def test_of_several_states_the_one_of_the_run_that_ended_last_was_in_use(case, e
     trained_with(case, second, seed=2, ended_unix_s=ended_unix_s[1])
     case.damage(first)  # the same bit: whole again
     break_newest_entry(case)
-    assert known_fitted_state(case.context, SPEC) == (first, second)[last]
+    assert known_fitted_state(case, SPEC) == (first, second)[last]
 
 
 def test_between_states_of_runs_that_never_ended_a_person_decides(case):
@@ -253,7 +264,7 @@ def test_between_states_of_runs_that_never_ended_a_person_decides(case):
 def test_where_no_training_says_what_a_damaged_entry_was_a_person_is_asked(case):
     case.fit()
     break_newest_entry(case)
-    for ask in (case.fit, lambda: known_fitted_state(case.context, SPEC)):
+    for ask in (case.fit, lambda: known_fitted_state(case, SPEC)):
         with pytest.raises(IntegrityError, match=r"refs/fitted/tiny/00000001\.json: not a readable ref entry.*aside"):
             ask()
 
@@ -276,27 +287,27 @@ def groups_on_disk(case: Case) -> set[str]:
 
 def test_the_plan_counts_the_groups_that_growth_costs(case):
     snapshot, receipt = documents(case)
-    assert outlook(case.context, SPEC, case.source, snapshot, receipt).startswith("4 of 4 groups to encode, 0.0 MB")
-    shards_under(case.context, SPEC, case.source, snapshot, receipt, known_fitted_state(case.context, SPEC))
-    assert outlook(case.context, SPEC, case.source, snapshot, receipt).startswith("0 of 4 groups")
+    assert detail(case, SPEC, snapshot, receipt).startswith("4 of 4 groups to encode, 0.0 MB")
+    shards_under(case.context, SPEC, case.source, snapshot, receipt, known_fitted_state(case, SPEC))
+    assert detail(case, SPEC, snapshot, receipt) == "44 training rows"
     case.write(case.root, 77, "one more text\n")
     snapshot, receipt = documents(case)
     before = groups_on_disk(case)
-    assert outlook(case.context, SPEC, case.source, snapshot, receipt).startswith("1 of 4 groups")
+    assert detail(case, SPEC, snapshot, receipt).startswith("1 of 4 groups")
     assert groups_on_disk(case) == before
-    shards_under(case.context, SPEC, case.source, snapshot, receipt, known_fitted_state(case.context, SPEC))
+    shards_under(case.context, SPEC, case.source, snapshot, receipt, known_fitted_state(case, SPEC))
     assert len(groups_on_disk(case) - before) == 1
 
 
 def test_the_plan_says_what_fitting_again_would_undo(case):
     snapshot, receipt = documents(case)
-    message = outlook(case.context, OTHER_SPLIT, case.source, snapshot, receipt)
+    message = detail(case, OTHER_SPLIT, snapshot, receipt)
     assert message.startswith("fits again (another split): all of 4 groups to encode anew, and nothing trained so far")
 
 
 def test_a_group_can_be_written_by_whoever_is_sent_its_job(case):
     snapshot, receipt = documents(case)
-    fitted = known_fitted_state(case.context, SPEC)
+    fitted = known_fitted_state(case, SPEC)
     job = ShardJob(
         workspace=case.context.workspace.uri,
         base=str(case.root),

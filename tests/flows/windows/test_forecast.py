@@ -7,9 +7,10 @@ import datetime
 from headway.flows.config.windows import WindowsSpec
 from headway.flows.show.calendar import predict
 from headway.flows.show.estimate import Estimate, from_plan
-from headway.flows.show.plan import Plan, StagePlan
+from headway.flows.show.plan import Plan
 from headway.flows.windows.forecast import Forecast, Work, foresee
 from headway.flows.windows.openings import Timetable
+from headway.tasks.core.outlook import Outlook
 
 from .clocks import instant, window, windows_spec
 
@@ -96,7 +97,7 @@ def test_what_nobody_measured_is_said_not_guessed() -> None:
     assert "found" in sentence()[0]
 
 
-def plan(*stages: StagePlan) -> Plan:
+def plan(*stages: Outlook) -> Plan:
     return Plan(
         pipeline="tiny",
         workspace="/workspace",
@@ -114,10 +115,10 @@ def plan(*stages: StagePlan) -> Plan:
 
 
 def test_training_is_estimated_by_its_remaining_steps_where_one_was_measured() -> None:
-    shard = StagePlan(stage="shard", state="found", detail="", expected_s=0.0)
-    is_running = StagePlan(stage="launch", state="resume", detail="", expected_s=None, from_step=400)
-    verify = StagePlan(stage="verify", state="run", detail="", expected_s=3.0)
-    evaluate = StagePlan(stage="evaluate", state="run", detail="", expected_s=None)
+    shard = Outlook(stage="shard", state="found", detail="", expected_s=0.0)
+    is_running = Outlook(stage="launch", state="resume", detail="", expected_s=None, from_step=400)
+    verify = Outlook(stage="verify", state="run", detail="", expected_s=3.0)
+    evaluate = Outlook(stage="evaluate", state="run", detail="", expected_s=None)
     found = from_plan(plan(shard, is_running, verify, evaluate), 0.5, max_steps=1000)
     assert found.work == [train(300.0), stage("verify", 3.0)]
     assert found.never_ran == ["evaluate"]

@@ -120,6 +120,10 @@ class LaunchSpec(Frozen):
     loader: LoaderSpec = Field(default_factory=LoaderSpec, description="How ranks get at the shards.")
 
     @property
+    def world_size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+    @property
     def is_detached(self) -> bool:
         """Whether the supervisor lives in a scheduler's job, and goes on without the flow."""
         return self.launcher in ("slurm", "kubernetes")
