@@ -8,7 +8,8 @@ from pathlib import Path
 
 from headway.data_contracts.store.places import entries
 from headway.data_contracts.store.regular_files import open_regular
-from headway.training.observe.ledger_lines import Event, parse_event
+from headway.training.observe.ledger import Event
+from headway.training.observe.ledger_lines import parse_event
 
 TAIL_BYTES = 256 << 10
 """Of a rank's spool: some hundred steps, however long the run."""

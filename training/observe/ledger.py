@@ -21,8 +21,9 @@ from typing import Any
 
 from headway.data_contracts.store.errors import EnvironmentProblem
 from headway.data_contracts.store.regular_files import open_regular
-from headway.training.observe.ledger_lines import Event, parse_event
+from headway.training.observe.ledger_lines import parse_event
 
+Event = dict[str, Any]
 Listener = Callable[[Event], None]
 
 WAITING_BYTES = 4 << 20

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-Event = dict[str, Any]
-
 LATEST_UNIX_S = 253402300800.0
 """The year 10000, which no calendar here knows."""
 LONGEST_S = 1e10
@@ -47,7 +45,7 @@ NEEDED: Mapping[str, frozenset[str]] = MappingProxyType(
 """What an event is read for by name."""
 
 
-def parse_event(line: bytes) -> Event | None:
+def parse_event(line: bytes) -> dict[str, Any] | None:
     """None: it is no event that a ledger has recorded."""
     try:
         event = json.loads(line)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 T = TypeVar("T")
 LARGEST = 1 << 63
@@ -27,7 +27,7 @@ def read_record(kind: type[T], value: Any, *, is_strict: bool = False) -> T:
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"no {kind.__name__}")
-    declared, given = _declared(kind), {}
+    declared, given = _declared(cast(Hashable, kind)), {}
     if is_strict and value.keys() != declared.keys():
         raise ValueError(f"not the fields of {kind.__name__}")
     for name, (hint, is_needed) in declared.items():
@@ -47,7 +47,7 @@ def record_or_none(kind: type[T], value: Any, *, is_strict: bool = False) -> T |
 
 
 @functools.cache
-def _declared(kind: type[Any]) -> dict[str, tuple[Any, bool]]:
+def _declared(kind: Any) -> dict[str, tuple[Any, bool]]:
     """Each field's type, and whether it has no default."""
     hints = typing.get_type_hints(kind)
     return {
