@@ -12,7 +12,7 @@ from headway.training.config.order_spec import OrderSpec
 from headway.training.data.load.prefetch import Prefetcher
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.data.order.block_gather import BlockGather
-from headway.training.data.order.sample_order import sample_order
+from headway.training.data.order.mixing import sample_order
 
 PREFETCH_BYTES = 8 << 20
 WINDOW_ROW_GROUPS = 4

@@ -40,8 +40,8 @@ from headway.data_contracts.store.documents import (
 )
 from headway.flows.act import champion_moves, clean, contract_check, reproduce
 from headway.flows.ci import pages
+from headway.flows.ci.pages import print_result
 from headway.flows.ci.results import CiReport
-from headway.flows.ci.terminal import print_result
 from headway.flows.cli import promotion
 from headway.flows.console.console import plain_console
 from headway.flows.deploy import deploying

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from headway.data_contracts.changes.contract_change import ContractChange, Effect
-from headway.data_contracts.changes.suite_changes import compare_suites
+from headway.data_contracts.changes.suite_changes import ContractChange, Effect, compare_suites
 from headway.data_contracts.rules.checks import Check
 from headway.data_contracts.rules.contract import Contract, Rule
 from headway.data_contracts.store.documents import Frozen

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Literal
 
-from headway.data_contracts.changes.contract_change import ContractChange, Effect
 from headway.data_contracts.rules.checks import Check
 from headway.data_contracts.suites.literals import UnsupportedExpectation, read_bound
+
+Effect = Literal["breaking", "widening", "neutral"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContractChange:
+    effect: Effect
+    where: str
+    """The key of the contract, such as `columns.age.min`, or of an expectation of its suite, as `suite.2.min_value`."""
+    sentence: str
+
 
 SUBJECT = ("column", "column_A", "column_B", "column_list")
 """Arguments that say what an expectation is about."""

@@ -32,8 +32,7 @@ from headway.flows.console.environment import default_workspace, project_folder
 from headway.flows.console.tables import print_table
 from headway.tasks.rows.acceptance import baseline_of, refuse_breaking_change
 from headway.tasks.rows.first_rows import require_classes, require_enough_rows
-from headway.tasks.rows.pipeline_label import pipeline_label
-from headway.tasks.rows.pipeline_split import pipeline_split
+from headway.tasks.rows.pipeline_split import pipeline_label, pipeline_split
 from headway.tasks.stages.validate import label_leaks, read_contract
 from headway.training.config.shards import ShardSpec
 

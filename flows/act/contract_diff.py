@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.data_contracts.changes.compatibility import Suites, compare, next_version
-from headway.data_contracts.changes.contract_change import ContractChange
+from headway.data_contracts.changes.suite_changes import ContractChange
 from headway.data_contracts.rules.contract import Contract, load_contract
 from headway.data_contracts.store.errors import ContractViolation
 from headway.data_contracts.store.plain_text import one_line

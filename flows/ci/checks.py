@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import EvaluationReport, Link, Registration
-from headway.data_contracts.store.errors import ConfigError, ContractViolation
+from headway.data_contracts.store.errors import ConfigError, ContractViolation, PromotionRefused
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import count
 from headway.data_contracts.types.strict_yaml import parse_yaml, read_text
@@ -17,13 +19,14 @@ from headway.flows.ci.base import Base, read_base
 from headway.flows.ci.child import JsonDocument, headway
 from headway.flows.ci.invalidated_stages import compare_stages
 from headway.flows.ci.results import Checklist, CheckMessage, CheckName, NotEvaluated
-from headway.flows.ci.smoke import Smoke, make_smoke
 from headway.flows.config.first_step import check_encodes, check_first_step
 from headway.flows.config.pipeline_spec import PipelineSpec, find_pipeline_file, load_pipeline
 from headway.flows.config.preflight import check_contract, check_encoder, check_pipeline_recipe, check_tracking_uri
 from headway.flows.config.request import RetrainRequest
 from headway.flows.console.environment import project_folder
+from headway.flows.rehearse.project import TEAMS_OWN, SmallProject, make_small_project
 from headway.flows.show.plan import make_plan
+from headway.tasks.registry.promotion_spec import PromotionSpec
 
 READY: tuple[CheckName, ...] = ("config", "recipe", "encoder")
 """What must have passed before anything is trained."""
@@ -175,8 +178,6 @@ class Checks:
         return CheckMessage(f"{made['model']}, {named}: {figures}; made {stages}")
 
     def _quality(self) -> CheckMessage:
-        from headway.flows.ci.gate import evaluate_quality  # MLflow takes seconds to import
-
         _, pipeline = self._loaded()
         registration = Link(kind=Registration.kind, sha256=self._retrain_result["registration"])
         evaluation = Link(kind=EvaluationReport.kind, sha256=self._retrain_result["evaluation"])
@@ -199,3 +200,66 @@ def _contract_of(file: Path) -> Path | None:
         return None
     name = content.get("contract") if isinstance(content, dict) else None
     return file.parent / name if isinstance(name, str) else None
+
+
+def evaluate_quality(workspace: Workspace, policy: PromotionSpec, registration: Link, evaluation: Link) -> CheckMessage:
+    """The model-quality gate: would it become champion today? Nothing is written.
+
+    Args:
+        registration: of a model that need not have a version.
+        evaluation: the report that the run judged it by.
+
+    Raises:
+        IntegrityError: a document that it stands on is gone or damaged.
+    """
+    from headway.tasks.registry import model_refs
+    from headway.tasks.registry.champion import decide_promotion  # MLflow takes seconds to import
+
+    model = workspace.load(registration, Registration).model
+    now = refs.current(workspace, model_refs.alias_ref(model, "champion"))
+    if now is not None and now.target == registration:
+        return CheckMessage("the run's model is today's champion: nothing changed for it")
+    decision = decide_promotion(workspace, policy, registration, evaluation, now)
+    details = tuple(f"{check.name}: {check.status}, {check.detail}" for check in decision.checks)
+    return CheckMessage(decision.reason, details, PromotionRefused(decision.reason) if decision.failed else None)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Smoke:
+    """A small project and its workspace, in a folder that somebody removes: a few steps of the real flow.
+
+    Nothing of it reaches a registry, a workspace or a Prefect server of the team's.
+    """
+
+    project: SmallProject
+    workspace: Path
+
+    def retrain(self, on_event: Callable[[JsonDocument], object]) -> JsonDocument:
+        """Returns the summary. Raises `HeadwayError`: the retrain's own."""
+
+        def without_card(event: JsonDocument) -> None:
+            # It names files and commands of this workspace, which goes; its cause is the check's own reason.
+            if event.get("event") != "flow.card":
+                on_event(event)
+
+        try:
+            return self._headway("retrain", str(self.project.file), on_event=without_card)
+        except ContractViolation as error:
+            what, report, _ = str(error).partition(f" Read {self.workspace}")
+            if not report:
+                raise
+            raise ContractViolation(what, advice="`headway contract check --report FILE` writes a report.") from error
+
+    def verify(self, model_uri: str) -> JsonDocument:
+        """Returns what was proved. Raises `IntegrityError`: a link of the proof is broken."""
+        return self._headway("verify", model_uri)
+
+    def _headway(self, *arguments: str, on_event: Callable[[JsonDocument], object] | None = None) -> JsonDocument:
+        environment = {name: value for name, value in os.environ.items() if name not in TEAMS_OWN}
+        workspace = ("--workspace", str(self.workspace), "--json")
+        return headway(*arguments, *workspace, environment=environment, on_event=on_event)
+
+
+def make_smoke(pipeline: PipelineSpec, file: Path, scratch: Path) -> Smoke:
+    """As `make_small_project`."""
+    return Smoke(project=make_small_project(pipeline, file, scratch), workspace=scratch / "workspace")

@@ -1,12 +1,16 @@
-"""The report of `headway ci` for a reviewer, as Markdown, and for a build server, as JUnit XML."""
+"""What `headway ci` shows: lines while it works, and its report as Markdown and JUnit XML."""
 
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from typing import TextIO
 
 from headway.data_contracts.store import plain_text
+from headway.flows.ci.child import JsonDocument
 from headway.flows.ci.results import CiCheckResult, CiReport
+from headway.flows.console.output import print_line
+from headway.flows.report.terminal import Terminal
 
 MARKS = {"passed": "✅ passed", "failed": "❌ failed", "skipped": "➖ skipped"}
 MAX_DETAILS = 100
@@ -78,3 +82,30 @@ def _fill(case: ET.Element, result: CiCheckResult) -> None:
         ET.SubElement(case, "skipped", message=first)
     else:
         ET.SubElement(case, "system-out").text = text
+
+
+WIDTH = 10
+
+
+def print_result(result: CiCheckResult, stream: TextIO) -> None:
+    first, *more = result.reason.splitlines() or [""]
+    print_line(f"{result.check:<{WIDTH}} {result.outcome:<8} {result.duration_s:>7.1f} s   {first}", stream)
+    for line in (*more, *result.details):
+        print_line(f"{'':<{WIDTH}}   {line}", stream)
+    stream.flush()
+
+
+def print_verdict(report: CiReport, stream: TextIO, *, interrupted: bool) -> None:
+    message = "interrupted; temporary files are removed" if interrupted else report.verdict
+    print_line(f"\n{report.pipeline}: {message}", stream)
+
+
+class Progress:
+    """Shows the events of a retrain as `headway retrain` does."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._terminal = Terminal(stream)
+
+    def __call__(self, event: JsonDocument) -> None:
+        if event.get("event") != "summary":
+            self._terminal(event)

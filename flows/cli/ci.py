@@ -50,7 +50,7 @@ def ci(
     A breaking change of the contract needs a new major version. The exit code is that of the first check that failed.
     """
     from headway.flows.ci.checks import Checks, CiRequest
-    from headway.flows.ci.terminal import Progress, print_result, print_verdict
+    from headway.flows.ci.pages import Progress, print_result, print_verdict
 
     def end(number: int, _frame: object) -> None:
         for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

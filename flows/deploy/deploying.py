@@ -30,8 +30,7 @@ from headway.flows.deploy.automations import notifies_nobody
 from headway.flows.deploy.desired import desired
 from headway.flows.deploy.difference import ResourceChange, difference
 from headway.flows.deploy.rendering import WHERE_CALLED, render
-from headway.flows.deploy.resources import Resource
-from headway.flows.deploy.wanted import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, TRIALS, WATCH, DesiredState
+from headway.flows.deploy.resources import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, TRIALS, WATCH, DesiredState, Resource
 from headway.flows.housekeeping_flow import housekeeping
 from headway.flows.prefect_api.client import connected
 from headway.flows.prefect_api.server_auth import openness

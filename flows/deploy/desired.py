@@ -11,8 +11,7 @@ from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.profiles import HousekeepingSpec
 from headway.flows.config.triggers import TriggersSpec
 from headway.flows.deploy import automations
-from headway.flows.deploy.resources import Resource
-from headway.flows.deploy.wanted import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, TRIALS, WATCH, DesiredState
+from headway.flows.deploy.resources import HOUSEKEEPING, MOVE_CHAMPION, RETRAIN, TRIALS, WATCH, DesiredState, Resource
 from headway.flows.prefect_api.devices import LIMITS, queue_name
 from headway.flows.windows.schedules import schedules
 

@@ -1,10 +1,18 @@
-"""What a deployment consists of, as plain data: the same shape for what should be on a server and what is."""
+"""What a deployment consists of, as plain data: the same shape for what should be on a server and what is.
+
+`DesiredState` is what the former is made from.
+"""
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from headway.data_contracts.store.documents import Frozen, Json
+from headway.flows.config.pipeline_spec import PipelineSpec
+from headway.flows.config.profiles import DeploymentProfile
 
 Kind = Literal["work pool", "concurrency limit", "variable", "deployment", "automation"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -32,3 +40,35 @@ class ExistingResource(Resource):
 def mark_of(project: str, profile: str) -> str:
     """A tag on all that is made, or part of the name or description of what takes no tags."""
     return f"headway:{project}:{profile}"
+
+
+RETRAIN = "retrain"
+TRIALS = "trials"
+MOVE_CHAMPION = "move-champion"
+HOUSEKEEPING = "housekeeping"
+WATCH = "watch"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DesiredState:
+    """What the desired state is made from."""
+
+    project: str
+    profile_name: str
+    profile: DeploymentProfile
+    pipelines: Mapping[str, PipelineSpec]
+    """By the name that a request gives: the file's."""
+    project_folder: str
+    forms: Mapping[str, Json]
+    """Flow name to the JSON schema of its parameters."""
+    now: datetime.datetime
+    notify_block_id: str | None = None
+
+    @property
+    def mark(self) -> str:
+        return mark_of(self.project, self.profile_name)
+
+    @property
+    def unwatched(self) -> str:
+        """The tag of deployments that no watch looks after: where a start of theirs is lost, a person has to know."""
+        return f"{self.mark}:unwatched"

@@ -13,8 +13,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.pipeline_spec import load_pipeline, pipeline_files
 from headway.flows.console.environment import project_folder
 from headway.flows.console.output import print_json, print_line
-from headway.tasks.prove.proof import ChainProof
-from headway.tasks.prove.prove import OUTSIDE, UNSIGNED, prove, source_proof
+from headway.tasks.prove.prove import OUTSIDE, UNSIGNED, ChainProof, prove, source_proof
 from headway.tasks.stages.snapshot import known_place
 
 MARKS = {"proved": "proved", "gone": "gone  ", "broken": "BROKEN"}

@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from headway.data_contracts.store import refs
 from headway.data_contracts.store.documents import (
@@ -31,7 +33,6 @@ from headway.data_contracts.store.leftovers import STAGING_SUFFIX, scratch_folde
 from headway.data_contracts.store.publication import Workspace
 from headway.data_contracts.types.report_text import count
 from headway.tasks.core.run_result import read_result, result_path
-from headway.tasks.prove.proof import ChainProof
 from headway.tasks.prove.registered_copy import Expected, fault_of
 from headway.tasks.registry import mlflow_store, model_refs
 from headway.tasks.registry.model_export import registered_graph
@@ -39,6 +40,18 @@ from headway.tasks.registry.model_versions import lineage
 from headway.training.checkpoint.layout import checkpoint_path, run_folder, stored_files
 from headway.training.checkpoint.tensor_digest import stored_tensors_sha256
 from headway.training.graph_check.safe_graph import require_safe_graph
+
+ProofStatus = Literal["proved", "gone", "broken"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChainProof:
+    """One link of the chain."""
+
+    what: str
+    status: ProofStatus
+    detail: str
+
 
 OUTSIDE = (
     "HTML reports, model cards and decisions (why it was promoted; the version's own contract report is proved)",

@@ -27,8 +27,7 @@ from headway.data_contracts.tables.csv_files import row_number
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.data_contracts.types.report_text import count
 from headway.tasks.core.context import RunContext
-from headway.tasks.rows.pipeline_label import pipeline_label
-from headway.tasks.rows.pipeline_split import pipeline_split
+from headway.tasks.rows.pipeline_split import pipeline_label, pipeline_split
 from headway.training.config.encoder_specs import TabularEncoderSpec
 from headway.training.config.shards import SPLITS, TRAIN, ShardSpec
 from headway.training.data.encode.source_columns import plain

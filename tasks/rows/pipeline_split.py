@@ -1,4 +1,6 @@
-"""The split of rows that sharding will make, for rules that look over its edge before there are shards."""
+"""The split of rows that sharding will make, and what is predicted from which columns, for rules that look before there
+are shards.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from headway.data_contracts.scans.label_leaks import Label
 from headway.data_contracts.scans.leakage import PipelineSplit
 from headway.data_contracts.store.errors import ConfigError
+from headway.training.config.encoder_specs import TabularEncoderSpec
 from headway.training.config.given_split import GivenSplit
 from headway.training.config.shards import HELDOUT, TRAIN, ShardSpec
 from headway.training.data.shards.splits import NAMES, NO_ROWS, SourceRows, split_of, within_fraction
@@ -98,3 +102,12 @@ def _whole(array: Any) -> Any:
 
 def _source(path: str) -> SourceRows:
     return SourceRows(path=path, sha256="", size_bytes=0, num_rows=0, excluded=NO_ROWS, read=lambda: iter(()))
+
+
+def pipeline_label(spec: ShardSpec) -> Label | None:
+    """None where the encoder reads no columns that could tell the label each by itself, such as pictures or texts."""
+    encoder = spec.encoder
+    if not isinstance(encoder, TabularEncoderSpec) or encoder.label is None:
+        return None
+    inputs = (*encoder.numeric, *encoder.categorical)
+    return Label(column=encoder.label, is_class=encoder.predicts_class, inputs=inputs)

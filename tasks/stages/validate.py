@@ -30,8 +30,7 @@ from headway.tasks.core.stage import StageOutput, find_or_make, stage_task
 from headway.tasks.registry.promotion import LEAK_ADVICE, LIKELY_LEAK_ADVICE
 from headway.tasks.rows.acceptance import accept, baseline_of, refuse_breaking_change
 from headway.tasks.rows.first_rows import leaks_in_first_rows, require_classes
-from headway.tasks.rows.pipeline_label import pipeline_label
-from headway.tasks.rows.pipeline_split import pipeline_split
+from headway.tasks.rows.pipeline_split import pipeline_label, pipeline_split
 from headway.training.config.shards import ShardSpec
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 import pytest
 
-from headway.training.config.kubernetes_spec import KubernetesSpec, Volume
-from headway.training.config.ssh_spec import SshHost, SshSpec
+from headway.training.config.launcher_specs import KubernetesSpec, SshHost, SshSpec, Volume
 from headway.training.launch.base.gang import LaunchSpec, attempt_folder
 from headway.training.launch.base.host_facts import PATIENCE_S
 from headway.training.launch.base.launcher import Handle

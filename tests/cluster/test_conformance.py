@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from headway.training.config.checkpoints import CheckpointSpec
-from headway.training.config.kubernetes_spec import SecretKey
+from headway.training.config.launcher_specs import SecretKey
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.base.process_tree import processes_with
 from headway.training.launch.base.protocol import TOKEN

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from headway.training.config.slurm_spec import SlurmSpec
+from headway.training.config.launcher_specs import SlurmSpec
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.hosts.probe import HEADWAY_HOME
 from tests.cluster.conftest import kubernetes_spec, ssh_spec

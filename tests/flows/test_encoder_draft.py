@@ -11,7 +11,7 @@ import pytest
 
 from headway.data_contracts.drafting.profile import profile_rows
 from headway.data_contracts.types.column_types import type_name
-from headway.flows.act.encoder_draft import RECIPES, draft_encoder, recipe_for
+from headway.flows.act.pipeline_draft import RECIPES, draft_encoder, recipe_for
 from headway.training.config.encoder_specs import ENCODER_SPEC
 from headway.training.recipes.built_in import BUILT_IN
 

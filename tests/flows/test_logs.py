@@ -21,8 +21,7 @@ from headway.data_contracts.store.publication import Workspace
 from headway.flows.show import logs
 from headway.flows.show.logs import show_logs
 from headway.flows.show.status import request_stop
-from headway.training.launch.base.gang import Gang, LaunchSpec, attempt_folder
-from headway.training.launch.base.preflight_spec import PreflightSpec
+from headway.training.launch.base.gang import Gang, LaunchSpec, PreflightSpec, attempt_folder
 from headway.training.launch.base.protocol import OWNER_SILENT, AttemptFiles, write_json
 from headway.training.launch.base.retry_budget import RECORDS_NAME
 from headway.training.launch.base.run_lock import owning

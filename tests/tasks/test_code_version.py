@@ -81,7 +81,7 @@ def test_a_root_that_is_gone_is_a_defect(home):
         (
             evaluate.CODE,
             {
-                "headway.training.evaluation.bigram",
+                "headway.training.evaluation.baselines",
                 "headway.training.data.load.shard_reader",
                 "headway.training.checkpoint.verify",
             },

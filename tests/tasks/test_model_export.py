@@ -29,7 +29,7 @@ from headway.flows.act.export import export_model
 from headway.tasks.registry.model_export import save_model
 from headway.tasks.registry.model_facts import latency_of, subject_of
 from headway.tasks.registry.promotion_spec import PromotionSpec
-from headway.training.config.language_model_spec import LanguageModelSpec
+from headway.training.config.recipe_specs import LanguageModelSpec
 from headway.training.config.shapes import TokenShape
 from headway.training.programs.evaluation import graph_model
 from headway.training.programs.export import OUTPUT_EXAMPLE, WEIGHTS, write_graph

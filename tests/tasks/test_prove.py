@@ -19,8 +19,7 @@ from headway.data_contracts.store.documents import (
 )
 from headway.data_contracts.store.errors import IntegrityError
 from headway.data_contracts.store.publication import Workspace
-from headway.tasks.prove.proof import ChainProof
-from headway.tasks.prove.prove import _belong_together, _checkpoint, _receipt, _run
+from headway.tasks.prove.prove import ChainProof, _belong_together, _checkpoint, _receipt, _run
 from headway.training.checkpoint.layout import RESULT_NAME, run_folder
 from tests.tasks.conftest import Register, link
 from tests.tasks.past_work import Made, Maker

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headway.training.data.encode.packing import PAD_ID
-from headway.training.evaluation.bigram import Bigram
+from headway.training.evaluation.baselines import Bigram
 
 VOCAB_SIZE = 12
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headway.training.evaluation.class_prior import ClassPrior
+from headway.training.evaluation.baselines import ClassPrior
 
 
 def test_a_class_costs_the_more_the_rarer_it_is_and_all_shares_sum_to_one():

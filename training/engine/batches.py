@@ -18,7 +18,7 @@ from headway.training.data.load.prefetch import Prefetcher
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.data.order.block_gather import BlockGather
 from headway.training.data.order.exact_order import SampleOrder
-from headway.training.data.order.sample_order import sample_order
+from headway.training.data.order.mixing import sample_order
 from headway.training.parallel.strategy import BatchShare
 
 PROOF_SEQUENCES = 4

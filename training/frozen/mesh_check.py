@@ -7,8 +7,7 @@ from typing import Any
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.config.encoder_specs import EncoderSpec, ImageEncoderSpec, TokenSpec
-from headway.training.config.image_classifier_spec import ImageClassifierSpec
-from headway.training.config.language_model_spec import LanguageModelSpec
+from headway.training.config.recipe_specs import ImageClassifierSpec, LanguageModelSpec
 from headway.training.config.training_spec import TrainingSpec, replicas_per_rank
 from headway.training.data.encode.data_shape import token_shape
 from headway.training.recipes.built_in import BUILT_IN, BuiltIn, model_fields

@@ -22,7 +22,6 @@ from headway.training.config.seeds import derive, seed_everything
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.observe.telemetry import PartClock
 from headway.training.parallel.batch_statistics import BatchStatistics
-from headway.training.parallel.full_tensors import full_tensors
 from headway.training.parallel.mesh import make_mesh
 from headway.training.parallel.parallelize import parallelize, uninitialised
 from headway.training.parallel.precision import DTYPES, autocast
@@ -36,6 +35,16 @@ from headway.training.recipes.protocol import Losses, Recipe
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
+
+
+import torch.distributed as dist
+
+from headway.data_contracts.store.documents import TensorSlice
+from headway.training.checkpoint.agreement import gathered
+from headway.training.checkpoint.layout import by_tensor
+from headway.training.checkpoint.pieces import pieces_of
+from headway.training.checkpoint.plan import from_bytes, to_bytes
+from headway.training.observe.traffic import size_bytes
 
 
 class MeshStrategy:
@@ -230,3 +239,26 @@ class MeshStrategy:
 def sums_of(losses: Losses) -> Tensor:
     """Nats and number of tokens of a micro-batch, float64 (2,)."""
     return torch.stack((losses.nats.detach().double().sum(), losses.valid.sum().double()))
+
+
+def full_tensors(state: State, process_group: ProcessGroup) -> Iterator[tuple[str, Tensor]]:
+    """On every rank, on the CPU, sorted by name; one tensor is held at a time. All ranks take all of them."""
+    own = pieces_of(state)
+    held = from_bytes(to_bytes(piece.slice(name) for name, piece in own.items()))
+    everywhere = [from_bytes(data) for data in gathered(process_group, to_bytes(held))]
+    holders: dict[TensorSlice, int] = {}
+    for rank, listed in enumerate(everywhere):
+        for piece in listed:
+            holders.setdefault(piece, rank)
+    for name, pieces in sorted(by_tensor(list(holders)).items()):
+        whole = torch.zeros(pieces[0].global_shape, dtype=getattr(torch, pieces[0].dtype))
+        for piece in pieces:
+            values = torch.empty(piece.shape, dtype=whole.dtype, device=process_group.device)
+            if holders[piece] == process_group.rank:
+                values.copy_(own[name].local)
+            if process_group.world_size > 1 and values.numel():
+                is_own = holders[piece] == process_group.rank
+                with process_group.traffic.within("broadcast", is_own * size_bytes(values)):
+                    dist.broadcast(values, src=holders[piece])
+            whole[tuple(slice(o, o + n) for o, n in zip(piece.offsets, piece.shape, strict=True))] = values.cpu()
+        yield name, whole

@@ -1,8 +1,9 @@
-"""What DTensor and FSDP2 exchange by themselves, counted and timed, where torch offers no seam of its own.
+"""What DTensor and FSDP2 exchange by themselves, counted and timed: the same collectives that they would call.
 
-The functions that they look up at every call are replaced, once a process: DTensor's three collectives with the wait
-for their results, and the sum among replicas of shards. What `torch.compile` traces is passed by, and so is DTensor's
-exchange of shards by other dimensions on CUDA, which no plan of ours asks for.
+FSDP2 takes ways to communicate (`Comm`) for its shards. Where torch offers no seam of its own, the functions that are
+looked up at every call are replaced, once a process: DTensor's three collectives with the wait for their results, and
+the sum among replicas of shards. What `torch.compile` traces is passed by, and so is DTensor's exchange of shards by
+other dimensions on CUDA, which no plan of ours asks for.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch import Tensor
@@ -104,3 +106,43 @@ def meter_tensors(meter: TrafficMeter) -> None:
         _metered = _MeteredTensors()
         _metered.install()
     _metered.meter = meter
+
+
+class _Metered:
+    """What FSDP2 asks of a way to communicate (`Comm`, which is private)."""
+
+    def __init__(self, meter: TrafficMeter) -> None:
+        self._meter = meter
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class MeteredAllGather(_Metered):
+    """Of weights."""
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, async_op: bool = False
+    ) -> dist.Work | None:
+        def call() -> dist.Work | None:
+            work: dist.Work | None = dist.all_gather_single(output_tensor, input_tensor, group=group, async_op=async_op)
+            return work
+
+        sent_bytes = size_bytes(output_tensor) - size_bytes(input_tensor)
+        if async_op:
+            return self._meter.start("all_gather", sent_bytes, call)
+        with self._meter.within("all_gather", sent_bytes):
+            return call()
+
+
+class MeteredReduceScatter(_Metered):
+    """Of gradients; FSDP2 never asks for it to go on by itself."""
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group: dist.ProcessGroup, op: Any, async_op: bool = False
+    ) -> dist.Work | None:
+        with self._meter.within("reduce_scatter", size_bytes(input_tensor) - size_bytes(output_tensor)):
+            work: dist.Work | None = dist.reduce_scatter_single(
+                output_tensor, input_tensor, op=op, group=group, async_op=async_op
+            )
+        return work

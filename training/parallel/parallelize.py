@@ -15,7 +15,7 @@ from headway.training.config.seeds import derive, seed_everything
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.parallel.deferred_init import DeferredModel
 from headway.training.parallel.mesh import Mesh
-from headway.training.parallel.metered_shards import MeteredAllGather, MeteredReduceScatter
+from headway.training.parallel.metered_tensors import MeteredAllGather, MeteredReduceScatter
 from headway.training.parallel.precision import DTYPES
 from headway.training.parallel.shardable import require_shardable
 from headway.training.ranks.distributed import ProcessGroup

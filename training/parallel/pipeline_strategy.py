@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.training.config.schedule import passes
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.parallel.mesh_strategy import MeshStrategy, sums_of
 from headway.training.parallel.stage_link import StageLink
@@ -130,3 +129,23 @@ def _require_partition(model: nn.Module, parts: Sequence[nn.Module]) -> None:
                 where="training.parallel.pipeline",
                 advice="Look at the recipe's `stages`; a tied parameter allows one stage only.",
             )
+
+
+class Pass(NamedTuple):
+    is_forward: bool
+    micro_batch: int
+
+
+def passes(kind: Literal["gpipe", "1f1b"], *, num_micro_batches: int, stage: int, num_stages: int) -> Iterator[Pass]:
+    """Every micro-batch once forward and once back.
+
+    `gpipe` (Huang et al., 2019) runs all forward first, and holds the activations of all. `1f1b` (Narayanan et al.,
+    PipeDream-Flush, 2021) runs one back as soon as there is one, and holds those of at most `num_stages - stage`.
+    """
+    ahead = num_micro_batches if kind == "gpipe" else min(num_micro_batches, num_stages - stage - 1)
+    for index in range(ahead):
+        yield Pass(True, index)
+    for index in range(num_micro_batches):
+        if ahead + index < num_micro_batches:
+            yield Pass(True, ahead + index)
+        yield Pass(False, index)

@@ -12,9 +12,7 @@ from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.errors import ConfigError
 from headway.training.config.encoder_specs import EncoderSpec, ImageEncoderSpec, TokenSpec
 from headway.training.config.encoder_specs import TabularEncoderSpec as Table
-from headway.training.config.image_classifier_spec import ImageClassifierSpec
-from headway.training.config.language_model_spec import LanguageModelSpec
-from headway.training.config.tabular_spec import TabularModelSpec
+from headway.training.config.recipe_specs import ImageClassifierSpec, LanguageModelSpec, TabularModelSpec
 
 S = TypeVar("S", bound=Frozen)
 

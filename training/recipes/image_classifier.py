@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from headway.training.config.image_classifier_spec import ImageClassifierSpec
+from headway.training.config.recipe_specs import ImageClassifierSpec
 from headway.training.config.shapes import ImageShape
 from headway.training.recipes.classification import Classifier
 

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headway.training.config.language_model_spec import LanguageModelSpec
 from headway.training.config.parallel import ParallelSpec
+from headway.training.config.recipe_specs import LanguageModelSpec
 from headway.training.config.shapes import TokenShape
 from headway.training.recipes.protocol import Losses
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from headway.training.config.recipe_specs import TabularModelSpec
 from headway.training.config.shapes import TabularNumberShape, TabularShape
-from headway.training.config.tabular_spec import TabularModelSpec
 from headway.training.recipes.classification import Classifier
 from headway.training.recipes.protocol import Losses
 

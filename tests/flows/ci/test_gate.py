@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headway.data_contracts.store import refs
-from headway.flows.ci.gate import evaluate_quality
+from headway.flows.ci.checks import evaluate_quality
 from headway.tasks.registry import model_refs
 from headway.tasks.registry.promotion_spec import PromotionSpec
 from tests.tasks.conftest import MODEL, register, workspace  # noqa: F401

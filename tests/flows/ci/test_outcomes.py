@@ -176,7 +176,7 @@ def test_a_retrain_that_fails_ends_with_its_own_exit_code_and_in_its_words(
     def ended(*_arguments: str, **_options: object) -> None:
         raise _error(code, "a warning\nheadway: rank 1: it went wrong.\nTry again.\n", {})
 
-    monkeypatch.setattr("headway.flows.ci.smoke.headway", ended)
+    monkeypatch.setattr("headway.flows.ci.checks.headway", ended)
     answer = ci(smoke=True)
     assert_failed(answer, "smoke", cause, code, "rank 1: it went wrong.\nTry again.")
     assert answer.outcomes["verify"] == "skipped" and answer["verify"]["reason"] == "smoke failed"

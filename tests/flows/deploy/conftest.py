@@ -12,7 +12,7 @@ from headway.data_contracts.types.strict_yaml import parse_yaml_model
 from headway.flows.config.pipeline_spec import PipelineSpec
 from headway.flows.config.profiles import DeploymentProfile
 from headway.flows.deploy.desired import ENTRYPOINTS
-from headway.flows.deploy.wanted import DesiredState
+from headway.flows.deploy.resources import DesiredState
 
 PIPELINE = """
 pipeline: NAME

@@ -13,8 +13,7 @@ import headway.flows as flows_package
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.deploy.deploying import silence
 from headway.flows.deploy.desired import ENTRYPOINTS, desired
-from headway.flows.deploy.resources import Resource
-from headway.flows.deploy.wanted import DesiredState
+from headway.flows.deploy.resources import DesiredState, Resource
 from headway.flows.housekeeping_flow import HousekeepingRequest
 
 from .conftest import WINDOWS, pipeline

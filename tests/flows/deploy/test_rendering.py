@@ -13,7 +13,7 @@ import yaml
 from headway.flows.cli.command_line import run
 from headway.flows.deploy.desired import desired
 from headway.flows.deploy.rendering import render
-from headway.flows.deploy.wanted import DesiredState
+from headway.flows.deploy.resources import DesiredState
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 Make = Callable[..., DesiredState]

@@ -19,7 +19,7 @@ from headway.training.config.order_spec import OrderSpec
 from headway.training.data.load.shard_reader import ShardReader
 from headway.training.data.order import block_gather
 from headway.training.data.order.block_gather import BlockGather
-from headway.training.data.order.sample_order import sample_order
+from headway.training.data.order.mixing import sample_order
 from headway.training.data.shards.parquet_payload import payload_of, write_shard
 
 NOTHING = "0" * 64

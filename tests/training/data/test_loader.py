@@ -228,7 +228,7 @@ def test_a_manifest_is_opened_by_its_link_or_not_at_all(built: Any) -> None:
 @pytest.mark.process
 def test_a_rank_loads_without_any_parquet_reader_tokenizer_or_torch() -> None:
     code = (
-        "import sys, headway.training.data.load.shard_reader, headway.training.data.order.sample_order\n"
+        "import sys, headway.training.data.load.shard_reader, headway.training.data.order.mixing\n"
         "import headway.training.data.load.prefetch, headway.training.data.encode.packing\n"
         "import headway.training.config.shards\n"
         "print([name for name in ('pyarrow', 'tokenizers', 'torch', 'prefect', 'mlflow', 'pandas', 'duckdb') "

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headway.training.config.encoder_specs import BytePairSpec, TokenIdsSpec
-from headway.training.config.language_model_spec import LanguageModelSpec
+from headway.training.config.recipe_specs import LanguageModelSpec
 from headway.training.config.shapes import TokenShape
 from headway.training.data.encode.blocks import SourceBlock
 from headway.training.data.encode.byte_pair import MARKERS, BytePairEncoder, fit_byte_pair

@@ -10,7 +10,7 @@ POISONED = '''
 """The language model, on whose loss some rows have an effect of their own."""
 
 from headway.training.recipes.language_model import LanguageModel
-from headway.training.config.language_model_spec import LanguageModelSpec
+from headway.training.config.recipe_specs import LanguageModelSpec
 from headway.training.recipes.protocol import Losses
 
 

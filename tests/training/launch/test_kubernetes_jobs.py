@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from headway.data_contracts.store.errors import EnvironmentProblem
-from headway.training.config.kubernetes_spec import KubernetesSpec, Volume
+from headway.training.config.launcher_specs import KubernetesSpec, Volume
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.jobs.job_request import JobHandle
 from headway.training.launch.jobs.scheduler import JobState, SchedulerSilent

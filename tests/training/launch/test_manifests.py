@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.data_contracts.types.strict_yaml import parse_yaml_model
-from headway.training.config.kubernetes_spec import KubernetesSpec
+from headway.training.config.launcher_specs import KubernetesSpec
 from headway.training.launch.base.gang import Gang, LaunchSpec, for_stepless_work
 from headway.training.launch.base.stop_request import NEVER, StopRequest
 from headway.training.launch.kubernetes.manifests import Manifest, job_policies, manifests

@@ -18,10 +18,9 @@ import pytest
 from headway.data_contracts.store.errors import EnvironmentProblem
 from headway.training.launch.base import host_facts
 from headway.training.launch.base.channel import Listener
-from headway.training.launch.base.gang import LaunchSpec
+from headway.training.launch.base.gang import LaunchSpec, PreflightSpec
 from headway.training.launch.base.host_facts import PATIENCE_S, HostFacts, collect_host_facts
 from headway.training.launch.base.ports import LOOPBACK
-from headway.training.launch.base.preflight_spec import PreflightSpec
 from headway.training.launch.base.retry_budget import AttemptRecords
 from headway.training.launch.hosts import links
 from headway.training.launch.hosts.links import NetworkLink, measure

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from headway.data_contracts.store.errors import ContractViolation, EnvironmentProblem, HeadwayError, RunStopped
-from headway.training.config.slurm_spec import SlurmSpec
+from headway.training.config.launcher_specs import SlurmSpec
 from headway.training.launch.base.failure import Failure
 from headway.training.launch.base.gang import Gang, LaunchSpec, for_stepless_work
 from headway.training.launch.base.lease import WatcherLease, WatcherLeaseMonitor

@@ -7,7 +7,7 @@ import shlex
 import pytest
 from pydantic import ValidationError
 
-from headway.training.config.ssh_spec import SshSpec
+from headway.training.config.launcher_specs import SshSpec
 from headway.training.launch.base.gang import LaunchSpec
 from headway.training.launch.base.host_probe import Host
 from headway.training.launch.hosts.ssh import Ssh

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from headway.training.config.optimizer import OptimizerSpec, ScheduleSpec, learning_rate_line
-from headway.training.optimizers.schedule import lr_factor
+from headway.training.optimizers.scheduled import lr_factor
 
 
 def factors(**schedule) -> list[float]:

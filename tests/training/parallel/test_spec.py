@@ -12,9 +12,9 @@ from headway.data_contracts.store.errors import ConfigError
 from headway.flows.config.pipeline_spec import load_pipeline
 from headway.training.config.encoder_specs import BytePairSpec, EncoderSpec, ImageEncoderSpec
 from headway.training.config.parallel import MeshShape, ParallelSpec, mesh_shape
-from headway.training.config.schedule import Pass, passes
 from headway.training.config.training_spec import RecipeSpec, TrainingSpec, batch_line, replicas_per_rank
 from headway.training.frozen.mesh_check import require_trainable
+from headway.training.parallel.pipeline_strategy import Pass, passes
 
 ODD = BytePairSpec(vocab_size=301, sequence_tokens=31)
 

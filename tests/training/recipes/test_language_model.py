@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from headway.training.config.language_model_spec import LanguageModelSpec
+from headway.training.config.recipe_specs import LanguageModelSpec
 from headway.training.config.shapes import TokenShape
 from headway.training.recipes.language_model import LanguageModel, rotate
 

@@ -34,11 +34,11 @@ TOKENIZER_FILE: Final = "tokenizer.json"
 SOURCES = {
     "byte-pair": ("byte_pair", "packing", "token_stream"),
     "token-ids": ("token_ids", "packing", "token_stream"),
-    "tabular": ("tabular", "categories", "row_by_row"),
-    "image": ("images", "tabular", "categories", "row_by_row"),
+    "tabular": ("tabular", "categories", "protocol"),
+    "image": ("images", "tabular", "categories", "protocol"),
     "own": (
         *("custom_encoder", "host", "hosted_encoder", "messages", "process"),
-        *("packing", "row_by_row", "token_stream"),
+        *("packing", "protocol", "token_stream"),
     ),
 }
 """Modules of this folder that decide an encoder's rows."""

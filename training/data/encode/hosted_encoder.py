@@ -19,8 +19,7 @@ from headway.training.data.encode.custom_encoder import ADVICE, TOKENS, CustomEn
 from headway.training.data.encode.messages import batch_bytes
 from headway.training.data.encode.packing import NUM_MARKERS, Packer, Tokens
 from headway.training.data.encode.process import CODE_FILE, EncoderProcess, EncoderProcesses, PossiblyBadRows
-from headway.training.data.encode.protocol import EncoderStream, Fitted
-from headway.training.data.encode.row_by_row import RowByRow
+from headway.training.data.encode.protocol import EncoderStream, Fitted, RowByRow
 from headway.training.data.encode.token_stream import TokenStream, token_columns
 
 SAMPLE_ROWS = 256

@@ -17,7 +17,7 @@ from headway.data_contracts.store.errors import DataError
 from headway.training.config.encoder_specs import ImageEncoderSpec
 from headway.training.data.encode.blocks import SourceBlock
 from headway.training.data.encode.categories import Categories
-from headway.training.data.encode.row_by_row import RowByRow
+from headway.training.data.encode.protocol import RowByRow
 from headway.training.data.encode.source_columns import (
     QUARANTINE,
     column_of,

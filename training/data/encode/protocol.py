@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from numpy.typing import NDArray
 
 from headway.data_contracts.store.documents import Json, PayloadColumn
 from headway.training.data.encode.blocks import EncodedBlock, SourceBlock
@@ -53,3 +55,14 @@ class Fit(Protocol):
     def merge(self, other: Any) -> None: ...
 
     def statistics(self) -> Json: ...
+
+
+class RowByRow:
+    def __init__(self, encode: Callable[[SourceBlock], Mapping[str, NDArray[Any]]]) -> None:
+        self._encode = encode
+
+    def push(self, block: SourceBlock) -> Iterator[EncodedBlock]:
+        yield EncodedBlock(block.ids, dict(self._encode(block)))
+
+    def finish(self) -> Iterator[EncodedBlock]:
+        return iter(())

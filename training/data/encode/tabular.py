@@ -14,7 +14,7 @@ from headway.training.config.encoder_specs import TabularEncoderSpec
 from headway.training.data.encode.blocks import SourceBlock
 from headway.training.data.encode.categories import Categories, Lookup
 from headway.training.data.encode.exact_sums import LARGEST, ExactSum, exact_squares
-from headway.training.data.encode.row_by_row import RowByRow
+from headway.training.data.encode.protocol import RowByRow
 from headway.training.data.encode.source_columns import FIT_AGAIN, QUARANTINE, numbers, refuse_rows
 
 UNKNOWN = 0

@@ -1,4 +1,6 @@
-"""Mixing datasets by weight: which dataset gives the sample at a position, and the how-manieth of it.
+"""The sample order of a run, which mixes datasets by weight.
+
+That is which dataset gives the sample at a position, and the how-manieth of it.
 
 The schedule repeats after as many samples as the weights add up to in whole numbers. Inside a period it is Tijdeman's:
 after any number of samples every dataset has given its share to within one, less 1 / (2k - 2) for k datasets, which
@@ -15,8 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.training.config.order_spec import whole_shares
-from headway.training.data.order.exact_order import SampleOrder, check_positions
+from headway.training.config.order_spec import OrderSpec, whole_shares
+from headway.training.data.load.shard_reader import Dataset, ShardReader
+from headway.training.data.order.exact_order import ExactOrder, SampleOrder, check_positions
+from headway.training.data.order.window_order import WindowOrder
+from headway.training.data.splitmix import mix
 
 
 class Draws(NamedTuple):
@@ -106,3 +111,25 @@ def _first_place(share: int, ordinal: int, period: int, margin: int) -> int:
 
 def _deadline(share: int, ordinal: int, period: int, margin: int) -> Fraction:
     return Fraction(((ordinal + 1) * margin - 1) * period, margin * share)
+
+
+def sample_order(spec: OrderSpec, reader: ShardReader, *, seed: int) -> SampleOrder:
+    """A pure function of the spec, the seed and the reader's row groups.
+
+    Args:
+        reader: of the pipeline's manifest and, in the spec's order, those of `spec.mix`.
+    """
+    orders = [
+        _dataset_order(spec, dataset, seed if number == 0 else mix(seed, number))
+        for number, dataset in enumerate(reader.datasets)
+    ]
+    if not spec.mix:
+        return orders[0]
+    schedule = MixingSchedule(spec.weights)
+    return MixedOrder(schedule, orders, [dataset.first_row for dataset in reader.datasets])
+
+
+def _dataset_order(spec: OrderSpec, dataset: Dataset, seed: int) -> SampleOrder:
+    if spec.shuffle == "window":
+        return WindowOrder(dataset.row_groups, seed=seed, window_row_groups=spec.window_row_groups)
+    return ExactOrder(dataset.row_groups.num_rows, seed=seed)

@@ -12,13 +12,11 @@ from pydantic import Field, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 from headway.data_contracts.store.places import COMPILED
-from headway.training.config.kubernetes_spec import KubernetesSpec
+from headway.training.config.launcher_specs import KubernetesSpec, SlurmSpec, SshSpec
 from headway.training.config.loader_spec import LoaderSpec
-from headway.training.config.slurm_spec import SlurmSpec
-from headway.training.config.ssh_spec import SshSpec
 from headway.training.launch.base import fence, protocol
+from headway.training.launch.base.host_facts import PATIENCE_S
 from headway.training.launch.base.host_probe import Member
-from headway.training.launch.base.preflight_spec import PreflightSpec
 from headway.training.launch.base.stop_request import NEVER, StopRequest
 
 LONE_AGENT = Path(__file__).parents[1] / "node" / "lone_agent.py"
@@ -57,6 +55,23 @@ class DetachedSpec(Frozen):
     unreachable_s: float = Field(
         900.0, gt=0, description="Seconds without an answer of the scheduler's, after which a flow gives up watching."
     )
+
+
+class PreflightSpec(Frozen):
+    """What hosts have to be like before ranks are started on them."""
+
+    environment: tuple[str, ...] = Field(
+        default=(), description="Names of variables that ranks need, such as those of secrets; values stand nowhere."
+    )
+    min_free_bytes: int = Field(0, ge=0, description="Free on the file system that checkpoints are written to.")
+    max_clock_skew_s: float = Field(
+        5.0, gt=0, description="Seconds that a host's clock may be off the launching machine's."
+    )
+    max_resolve_s: float = Field(
+        1.0, gt=0, lt=PATIENCE_S, description="Seconds that a host's name service may take; each process group asks it."
+    )
+    min_bytes_per_s: float = Field(1e6, ge=0, description="Between one host and the next.")
+    max_latency_s: float = Field(0.1, gt=0, description="Between one host and the next.")
 
 
 class LaunchSpec(Frozen):

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from headway.data_contracts.store.errors import EnvironmentProblem
+from headway.training.launch.base.gang import PreflightSpec
 from headway.training.launch.base.host_facts import HostFacts
-from headway.training.launch.base.preflight_spec import PreflightSpec
 from headway.training.launch.hosts.links import NetworkLink
 
 

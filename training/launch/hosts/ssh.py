@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from headway.training.config.ssh_spec import SshSpec
+from headway.training.config.launcher_specs import SshSpec
 from headway.training.launch.base.host_probe import Host
 
 ALIVE_EVERY_S, ALIVE_MISSES = 2, 3

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.data_contracts.store.errors import ConfigError
-from headway.training.config.kubernetes_spec import KubernetesSpec
+from headway.training.config.launcher_specs import KubernetesSpec
 from headway.training.launch.base.gang import Gang, LaunchSpec
 from headway.training.launch.base.protocol import JOB, MACHINE, POD, POD_ADDRESS
 

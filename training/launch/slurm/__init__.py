@@ -1,4 +1,4 @@
 """Slurm: scripts, arrays, srun, and what its commands say. It is the only room that calls them.
 
-Its options are declared in `training/config/slurm_spec.py`.
+Its options are declared in `training/config/launcher_specs.py`.
 """

@@ -1,11 +1,12 @@
-"""What a pipeline file may say to Kubernetes: the `launch.kubernetes` branch."""
+"""What a pipeline file may say to its launcher: the branches `launch.kubernetes`, `launch.ssh` and `launch.slurm`."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 
@@ -118,3 +119,83 @@ class KubernetesSpec(Frozen):
                 "or leave out `training_runtime`"
             )
         return self
+
+
+_NAME = r"^[A-Za-z0-9_.@:\[\]%-]*$"
+
+
+class SshHost(Frozen):
+    """One host."""
+
+    host: str = Field(min_length=1, pattern=_NAME, description="Its name for ssh: `name`, `user@name` or an alias.")
+    address: str = Field(
+        "", pattern=_NAME, description="Where the other hosts reach it; without it, the address that ssh reached."
+    )
+
+
+def _named(value: Any) -> Any:
+    return {"host": value} if isinstance(value, str) else value
+
+
+class SshSpec(Frozen):
+    """The hosts of launcher `ssh`."""
+
+    hosts: tuple[Annotated[SshHost, BeforeValidator(_named)], ...] = Field(
+        min_length=1, description="Hosts that may take a node, best first; more than `nodes` stand by for lost ones."
+    )
+    python: str = Field(
+        sys.executable, min_length=1, description="The interpreter on the hosts; without it, the launching one's path."
+    )
+    options: Mapping[str, str] = Field(
+        default_factory=dict,
+        description="Further options, as in ssh_config: `Port`, `IdentityFile`, `ProxyJump`.",
+    )
+    connect_timeout_s: int = Field(3, ge=1, description="Seconds to wait for a host to answer.")
+
+    @field_validator("hosts")
+    @classmethod
+    def _each_once(cls, hosts: tuple[SshHost, ...]) -> tuple[SshHost, ...]:
+        names = [host.host for host in hosts]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"named twice: {', '.join(twice)}; a host takes one node, with `ranks_per_node` ranks")
+        if dashed := [name for name in names if name.startswith("-")]:
+            raise ValueError(f"not the name of a host: {', '.join(dashed)}")
+        return hosts
+
+
+_Word = Annotated[str, Field(pattern=r"^[\w.,:@+-]+$")]
+_FROM_THE_RUN = frozenset(
+    {"array", "chdir", "comment", "dependency", "error", "export", "export-file", "input", "job-name", "no-requeue"}
+    | {"nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "parsable", "requeue", "signal", "time", "wrap"}
+)
+"""Options of sbatch that follow from the run."""
+_INSTEAD = {"time": "`time_limit_s`", "nodes": "`launch.nodes`", "ntasks-per-node": "`launch.ranks_per_node`"}
+
+
+def _sbatch_option(option: str) -> str:
+    name, _, value = option.removeprefix("--").partition("=")
+    if not option.startswith("--") or not name.replace("-", "").isalnum():
+        raise ValueError(f"{option!r} is no long option of sbatch, such as --gpus-per-node=4")
+    if name in _FROM_THE_RUN:
+        advice = f"; say it by {_INSTEAD[name]}" if name in _INSTEAD else ""
+        raise ValueError(f"--{name} follows from the run{advice}")
+    if not (option.isprintable() and option.isascii()) or set(value) & set("\"'\\"):
+        raise ValueError(f"{option!r} has characters that sbatch's own lines cannot hold")
+    return option
+
+
+class SlurmSpec(Frozen):
+    """Where in Slurm a run is queued, and for how long."""
+
+    partition: _Word | None = Field(None, description="Partition, or several with commas; empty: Slurm's default.")
+    account: _Word | None = Field(None, description="Account that pays; empty: the user's default.")
+    qos: _Word | None = Field(None, description="Quality of service; empty: the default.")
+    time_limit_s: int | None = Field(
+        None,
+        ge=60,
+        description="Longest a job may run at a time, in seconds; at its end a checkpoint is kept and the job queued "
+        "again. Empty: the partition's own limit, or the end of the window.",
+    )
+    sbatch_options: tuple[Annotated[str, AfterValidator(_sbatch_option)], ...] = Field(
+        (), description="More long options of sbatch, such as `--gpus-per-node=4`."
+    )
