@@ -30,22 +30,20 @@ from headway.data_contracts.store.errors import (
 from headway.data_contracts.store.places import as_unusable
 from headway.data_contracts.store.published_files import opened
 from headway.flows.cli.ci import ci
-from headway.flows.cli.clean import clean
 from headway.flows.cli.contract import app as contract_app
 from headway.flows.cli.contract import init_project
-from headway.flows.cli.deploy import deploy
 from headway.flows.cli.promotion import history, promote, refuse, retire, rollback
 from headway.flows.cli.rehearse import rehearse
 from headway.flows.cli.retrain import resume, retrain
-from headway.flows.cli.runs import hold, logs, profile, release, status, stop
+from headway.flows.cli.runs import hold, logs, profile, release, status, stop, triggers
+from headway.flows.cli.set_up import clean, deploy
 from headway.flows.cli.trials import trials
-from headway.flows.cli.triggers import triggers
 from headway.flows.cli.windows import app as windows_app
 from headway.flows.config.request import RetrainRequest
 from headway.flows.console.command_signals import HungUp, Terminated, terminate
-from headway.flows.console.environment import default_workspace, prepare
+from headway.flows.console.environment import prepare
 from headway.flows.console.options import AsJson, ModelUri, Pipeline, WorkspaceUri
-from headway.flows.console.output import print_json, print_line, print_lines
+from headway.flows.console.output import emit, print_line, print_lines
 from headway.flows.console.wait_option import WaitCommand
 from headway.flows.show.installed_files import check_files
 
@@ -125,12 +123,9 @@ def plan(
     """Show what a retrain would run, find, read and take. Nothing is spent."""
     from headway.flows.show.plan import make_plan, print_plan
 
-    request = RetrainRequest(pipeline=pipeline, workspace=workspace or default_workspace())
+    request = RetrainRequest(pipeline=pipeline, workspace=workspace)
     made = make_plan(request, may_rehearse=rehearse)
-    if as_json:
-        print_json(made)
-    else:
-        print_plan(made)
+    emit(made, print_plan, as_json=as_json)
 
 
 @app.command()
@@ -152,7 +147,7 @@ def doctor(
     """
     from headway.flows.show.doctor import doctor as look
 
-    look(workspace or default_workspace(), pipeline, as_json=as_json)
+    look(workspace, pipeline, as_json=as_json)
 
 
 @app.command()
@@ -160,11 +155,8 @@ def shards(pipeline: Pipeline, workspace: WorkspaceUri = "", as_json: AsJson = F
     """Show the newest shards of a pipeline. Groups, splits, rows and bytes are those of its manifest."""
     from headway.flows.show.shards import print_shards, read_shards
 
-    found = read_shards(pipeline, workspace or default_workspace())
-    if as_json:
-        print_json(found)
-    else:
-        print_shards(found)
+    found = read_shards(pipeline, workspace)
+    emit(found, print_shards, as_json=as_json)
 
 
 @app.command()
@@ -176,7 +168,7 @@ def verify(
     """Re-hash everything a version stands on, offline. The first broken link is named."""
     from headway.flows.show.verify import verify_model
 
-    sys.exit(verify_model(model_uri, workspace or default_workspace(), as_json=as_json))
+    sys.exit(verify_model(model_uri, workspace, as_json=as_json))
 
 
 @app.command()
@@ -190,7 +182,7 @@ def reproduce(
     from headway.flows.act.reproduce import reproduce_model
 
     signal.signal(signal.SIGTERM, terminate)
-    reproduce_model(model_uri, workspace or default_workspace(), again=again, as_json=as_json)
+    reproduce_model(model_uri, workspace, again=again, as_json=as_json)
 
 
 @app.command()
@@ -202,7 +194,7 @@ def export(
     """Copy a verified model out of the registry. Weights, description and graph need no Headway."""
     from headway.flows.act.export import export_model
 
-    for path in export_model(model_uri, workspace or default_workspace(), out):
+    for path in export_model(model_uri, workspace, out):
         print_line(str(path))
 
 
@@ -218,30 +210,15 @@ def ui(
     """
     from headway.flows.prefect_api.serve import serve
 
-    serve(workspace or default_workspace(), prefect_port, mlflow_port)
+    serve(workspace, prefect_port, mlflow_port)
 
 
 app.command(name="init")(init_project)
 app.command(cls=WaitCommand)(retrain)
 app.command(cls=WaitCommand)(resume)
 COMMANDS = (
-    *(
-        rehearse,
-        status,
-        logs,
-        stop,
-        hold,
-        release,
-        profile,
-        history,
-        promote,
-        refuse,
-        rollback,
-        retire,
-        triggers,
-        trials,
-    ),
-    *(ci, deploy, clean),
+    *(rehearse, status, logs, stop, hold, release, profile, history, promote, refuse, rollback, retire),
+    *(triggers, trials, ci, deploy, clean),
 )
 for command in COMMANDS:
     app.command()(command)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from headway.flows.console.environment import default_workspace
 from headway.flows.console.options import AsJson, WorkspaceUri
-from headway.flows.console.output import only_shown, print_json
+from headway.flows.console.output import emit, only_shown
 
 Model = Annotated[str, typer.Argument(help="Name of a registered model.")]
+Version = Annotated[str, typer.Argument(help="The version's number.")]
 Why = Annotated[str, typer.Option("--why", help="Kept in the history.")]
 
 
@@ -18,16 +19,13 @@ def history(model: Model, workspace: WorkspaceUri = "", as_json: AsJson = False)
     """Show who became champion, when and why. Also who stayed challenger, waits, or was refused."""
     from headway.flows.show.champion_history import print_history, read_history
 
-    found = read_history(workspace or default_workspace(), model)
-    if as_json:
-        print_json(found)
-    else:
-        print_history(found)
+    found = read_history(workspace, model)
+    emit(found, print_history, as_json=as_json)
 
 
 def promote(
     model: Model,
-    version: Annotated[str, typer.Argument(help="The version's number.")],
+    version: Version,
     why: Why,
     override: Annotated[
         str, typer.Option(help="Besides --why: promote it against the policy, for this reason; recorded.")
@@ -42,14 +40,14 @@ def promote(
     from headway.flows.act.champion_moves import print_move
     from headway.flows.act.champion_moves import promote as run_promote
 
-    made = run_promote(workspace or default_workspace(), model, version, why=why, override=override, pipeline=pipeline)
+    made = run_promote(workspace, model, version, why=why, override=override, pipeline=pipeline)
     with only_shown("the result"):
-        print_json(made) if as_json else print_move(made)
+        emit(made, print_move, as_json=as_json)
 
 
 def refuse(
     model: Model,
-    version: Annotated[str, typer.Argument(help="The version's number.")],
+    version: Version,
     why: Why,
     workspace: WorkspaceUri = "",
     as_json: AsJson = False,
@@ -58,14 +56,14 @@ def refuse(
     from headway.flows.act.champion_moves import print_refusal
     from headway.flows.act.champion_moves import refuse as run_refuse
 
-    made = run_refuse(workspace or default_workspace(), model, version, why=why)
+    made = run_refuse(workspace, model, version, why=why)
     with only_shown("the result"):
-        print_json(made) if as_json else print_refusal(made)
+        emit(made, print_refusal, as_json=as_json)
 
 
 def retire(
     model: Model,
-    version: Annotated[str, typer.Argument(help="The version's number.")],
+    version: Version,
     why: Why,
     workspace: WorkspaceUri = "",
     as_json: AsJson = False,
@@ -74,9 +72,9 @@ def retire(
     from headway.flows.act.champion_moves import print_refusal
     from headway.flows.act.champion_moves import retire as run_retire
 
-    made = run_retire(workspace or default_workspace(), model, version, why=why)
+    made = run_retire(workspace, model, version, why=why)
     with only_shown("the result"):
-        print_json(made) if as_json else print_refusal(made, "retired")
+        emit(made, partial(print_refusal, done="retired"), as_json=as_json)
 
 
 def rollback(
@@ -90,6 +88,6 @@ def rollback(
     from headway.flows.act.champion_moves import print_move
     from headway.flows.act.champion_moves import rollback as run_rollback
 
-    made = run_rollback(workspace or default_workspace(), model, why=why, to=to)
+    made = run_rollback(workspace, model, why=why, to=to)
     with only_shown("the result"):
-        print_json(made) if as_json else print_move(made)
+        emit(made, print_move, as_json=as_json)

@@ -13,7 +13,7 @@ from headway.flows.config.request import RetrainRequest
 from headway.flows.console.command_signals import install_signal_handlers, terminate
 from headway.flows.console.environment import default_workspace
 from headway.flows.console.options import AsJson, Pipeline
-from headway.flows.console.output import print_json, print_line
+from headway.flows.console.output import emit, print_line
 
 
 def rehearse(
@@ -75,10 +75,7 @@ def _rehearse(request: RetrainRequest, *, steps: int, keep: bool, as_json: bool)
             view(event)
 
     def on_report(report: RehearsalReport) -> None:
-        if as_json:
-            print_json(report)
-        else:
-            print_report(report)
+        emit(report, print_report, as_json=as_json)
 
     with prefect_api(is_ephemeral=True):
         RehearsalRunner(request, steps=steps, keep=keep, on_event=on_event).run(on_report)

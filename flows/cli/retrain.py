@@ -10,7 +10,6 @@ import typer
 
 from headway.flows.cli.windows import InWindow
 from headway.flows.config.request import RetrainRequest
-from headway.flows.console.environment import default_workspace
 from headway.flows.console.options import (
     AsJson,
     Pipeline,
@@ -47,7 +46,7 @@ def retrain(
     started_unix_s = process_start_unix_s()
     request = RetrainRequest(
         pipeline=pipeline,
-        workspace=workspace or default_workspace(),
+        workspace=workspace,
         may_promote=promote,
         may_register=register,
         note=note,
@@ -84,12 +83,11 @@ def resume(
 
     if from_step is not None and not why.strip():
         raise ConfigError("going back needs its reason.", where="--why", advice="It is shown to who is on call.")
-    uri = workspace or default_workspace()
-    there = Workspace.existing(uri)
+    there = Workspace.existing(workspace)
     link, started = named_run(there, run)
     request = RetrainRequest(
         pipeline=pipeline or _file_of(there, started.pipeline, link.sha256[:16]),
-        workspace=uri,
+        workspace=workspace,
         may_promote=promote,
         may_register=register,
         note=why,

@@ -1,4 +1,4 @@
-"""Runs, on the command line: what goes on, what was said, what one is asked for, whether any may begin.
+"""Runs, on the command line: what goes on, what was said, what one is asked for, what starts it, whether any may begin.
 
 Heavy imports happen inside.
 """
@@ -11,9 +11,8 @@ from typing import Annotated
 
 import typer
 
-from headway.flows.console.environment import default_workspace
-from headway.flows.console.options import AsJson, Why, WorkspaceUri
-from headway.flows.console.output import print_json, print_line, print_lines
+from headway.flows.console.options import AsJson, Pipeline, Why, WorkspaceUri
+from headway.flows.console.output import emit, print_line, print_lines
 
 HeldPipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
 Name = Annotated[str, typer.Option(help="Instead: the name in a file that is gone, or cannot be read any more.")]
@@ -30,15 +29,13 @@ def status(
     """Show runs, champions, and how retrains ended. Also what waits, and the command that continues it."""
     from headway.flows.show.status import print_status, read_status
 
-    found = read_status(workspace or default_workspace())
+    found = read_status(workspace)
     if as_metrics:
         from headway.flows.show.status_metrics import metrics
 
         sys.stdout.write(metrics(found))
-    elif as_json:
-        print_json(found)
     else:
-        print_status(found)
+        emit(found, print_status, as_json=as_json)
 
 
 def stop(
@@ -50,7 +47,7 @@ def stop(
     """Ask a run to keep a checkpoint and end. The same `retrain` continues it."""
     from headway.flows.show.status import request_stop
 
-    print_line(request_stop(workspace or default_workspace(), run, why or reason))
+    print_line(request_stop(workspace, run, why or reason))
 
 
 def logs(
@@ -73,8 +70,7 @@ def logs(
     # All logs are open while they are merged by time: as many as attempts times ranks.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    where = workspace or default_workspace()
-    show_logs(where, run, ranks=rank or (), attempt=attempt, tail=tail, follow=follow, as_json=as_json)
+    show_logs(workspace, run, ranks=rank or (), attempt=attempt, tail=tail, follow=follow, as_json=as_json)
 
 
 def profile(
@@ -85,18 +81,29 @@ def profile(
     """Record Chrome traces of a run's next steps. It says where they will lie."""
     from headway.flows.show.status import request_profile
 
-    print_lines(request_profile(workspace or default_workspace(), run, steps))
+    print_lines(request_profile(workspace, run, steps))
 
 
 def hold(why: Why, pipeline: HeldPipeline = "", name: Name = "", workspace: WorkspaceUri = "") -> None:
     """Hold a pipeline until `release`. No schedule, trigger, form or person retrains it; on record."""
     from headway.flows.windows import holds
 
-    print_line(holds.hold(workspace or default_workspace(), pipeline, name=name, why=why))
+    print_line(holds.hold(workspace, pipeline, name=name, why=why))
 
 
 def release(why: Why, pipeline: HeldPipeline = "", name: Name = "", workspace: WorkspaceUri = "") -> None:
     """Release a pipeline that somebody holds; on record."""
     from headway.flows.windows import holds
 
-    print_line(holds.release(workspace or default_workspace(), pipeline, name=name, why=why))
+    print_line(holds.release(workspace, pipeline, name=name, why=why))
+
+
+def triggers(pipeline: Pipeline, workspace: WorkspaceUri = "", as_json: AsJson = False) -> None:
+    """Show each trigger's figure beside its limit. Events are asked of PREFECT_API_URL.
+
+    It looks at the data as a retrain would, which finds what this made; it asks for nothing.
+    """
+    from headway.flows.triggers.report import print_report, report
+
+    found = report(pipeline, workspace)
+    emit(found, print_report, as_json=as_json)

@@ -8,7 +8,6 @@ import typer
 
 from headway.flows.cli.windows import InWindow
 from headway.flows.config.request import TrialsRequest
-from headway.flows.console.environment import default_workspace
 from headway.flows.console.options import AsJson, Pipeline, Promote, Register, StopAfter, StopAt, WorkspaceUri
 from headway.flows.console.output import print_json
 from headway.flows.console.stop_options import stop_fields
@@ -31,7 +30,7 @@ def trials(
     started_unix_s = process_start_unix_s()
     request = TrialsRequest(
         pipeline=pipeline,
-        workspace=workspace or default_workspace(),
+        workspace=workspace,
         may_promote=promote,
         may_register=register,
         note=note,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headway.flows.config.request import RetrainRequest
-from headway.flows.console.environment import default_workspace
 from headway.flows.console.options import AsJson, Pipeline, Why, WorkspaceUri
-from headway.flows.console.output import print_json, print_line
+from headway.flows.console.output import emit, print_line
+
+if TYPE_CHECKING:
+    from headway.flows.windows.admission import Pipeline as OpenedPipeline
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -35,15 +37,11 @@ def windows(
 ) -> None:
     """Show when a pipeline may retrain. Also what was decided, and when the next run will be done."""
     from headway.flows.show.calendar import make_calendar, print_calendar
-    from headway.flows.windows.admission import open_pipeline
     from headway.flows.windows.moments import length
 
     far = length(ahead, "--next")
-    calendar = make_calendar(open_pipeline(_request(pipeline, workspace)), _now(), far)
-    if as_json:
-        print_json(calendar)
-    else:
-        print_calendar(calendar)
+    calendar = make_calendar(_opened(pipeline, workspace), _now(), far)
+    emit(calendar, print_calendar, as_json=as_json)
 
 
 @app.command("skip-window")
@@ -56,31 +54,38 @@ def skip_window(
 ) -> None:
     """Skip windows until a moment, or the next one; on record."""
     from headway.flows.show.decisions import skip
-    from headway.flows.windows.admission import open_pipeline
 
-    print_line(skip(open_pipeline(_request(pipeline, workspace)), _now(), until=until, skip_next=skip_next, why=why))
+    print_line(
+        skip(
+            _opened(pipeline, workspace),
+            _now(),
+            until=until,
+            skip_next=skip_next,
+            why=why,
+        )
+    )
 
 
 @app.command("unskip-window")
 def unskip_window(pipeline: Pipeline, why: Why, workspace: WorkspaceUri = "") -> None:
     """Undo skip-window and open-window. The calendar counts again."""
     from headway.flows.show.decisions import unskip
-    from headway.flows.windows.admission import open_pipeline
 
-    print_line(unskip(open_pipeline(_request(pipeline, workspace)), _now(), why=why))
+    print_line(unskip(_opened(pipeline, workspace), _now(), why=why))
 
 
 @app.command("open-window")
 def open_window(pipeline: Pipeline, why: Why, until: Until, workspace: WorkspaceUri = "") -> None:
     """Open a window from now until a moment; on record."""
     from headway.flows.show.decisions import open_until
+
+    print_line(open_until(_opened(pipeline, workspace), _now(), until=until, why=why))
+
+
+def _opened(pipeline: str, workspace: str) -> OpenedPipeline:
     from headway.flows.windows.admission import open_pipeline
 
-    print_line(open_until(open_pipeline(_request(pipeline, workspace)), _now(), until=until, why=why))
-
-
-def _request(pipeline: str, workspace: str) -> RetrainRequest:
-    return RetrainRequest(pipeline=pipeline, workspace=workspace or default_workspace())
+    return open_pipeline(RetrainRequest(pipeline=pipeline, workspace=workspace))
 
 
 def _now() -> datetime.datetime:

@@ -6,8 +6,17 @@ from typing import Annotated
 
 import typer
 
+from headway.flows.console.environment import default_workspace
+
+
+def _or_default(workspace: str) -> str:
+    return workspace or default_workspace()
+
+
 Pipeline = Annotated[str, typer.Argument(help="A pipeline file, or the name of one in deployments/.")]
-WorkspaceUri = Annotated[str, typer.Option("--workspace", "-w", help="Where data, checkpoints and models are kept.")]
+WorkspaceUri = Annotated[
+    str, typer.Option("--workspace", "-w", callback=_or_default, help="Where data, checkpoints and models are kept.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text for people.")]
 Why = Annotated[str, typer.Option("--why", help="The reason; kept with your name and the time.")]
 ModelUri = Annotated[str, typer.Argument(help="models:/NAME@champion or models:/NAME/VERSION")]

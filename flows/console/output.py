@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO, TypeVar
 
 from pydantic import BaseModel
 
 from headway.data_contracts.store import plain_text
+
+T = TypeVar("T")
 
 
 def print_line(text: str, stream: TextIO | None = None) -> None:
@@ -48,3 +50,11 @@ def print_json(value: BaseModel | Any, stream: TextIO | None = None) -> None:
     """One line, ASCII alone: every other character is an escape of JSON's."""
     shown = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
     print(json.dumps(shown, default=str), file=stream or sys.stdout, flush=True)
+
+
+def emit(value: T, show: Callable[[T], object], *, as_json: bool) -> None:
+    """What a command found: JSON for machines, or shown to people."""
+    if as_json:
+        print_json(value)
+    else:
+        show(value)

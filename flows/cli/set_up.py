@@ -1,4 +1,4 @@
-"""The command `headway deploy`. Heavy imports happen inside it."""
+"""`headway deploy` and `headway clean`. Heavy imports happen inside them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from headway.flows.console.environment import project_folder
-from headway.flows.console.options import AsJson
-from headway.flows.console.output import print_json
+from headway.flows.console.options import AsJson, WorkspaceUri
+from headway.flows.console.output import emit, print_json, print_lines
 
 
 def deploy(
@@ -44,3 +44,25 @@ def deploy(
     made = run_deploy(project_folder(), profile, dry_run=dry_run, adopt=adopt, console=console)
     if as_json:
         print_json(made.model_dump(mode="json", exclude={"changes": {"__all__": {"wanted"}}}))
+
+
+def clean(
+    workspace: WorkspaceUri = "",
+    apply: Annotated[bool, typer.Option("--apply", help="Take it away; without, only say what would go.")] = False,
+    keep_last: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Finished runs of each pipeline that stay however old they are.")
+    ] = 3,
+    older_than: Annotated[
+        str, typer.Option(metavar="LENGTH", help="What was written or used since stays: 30d, 12d12h; a day at least.")
+    ] = "30d",
+    why: Annotated[str, typer.Option(metavar="PATH", help="Say why this file stays, and no more.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List what nothing needs any more. --apply removes it. Exit code 5: damage."""
+    from headway.flows.act import clean as cleaning
+
+    if why:
+        print_lines(cleaning.why(workspace, why, keep_last=keep_last, older_than=older_than))
+        return
+    report = cleaning.clean(workspace, apply=apply, keep_last=keep_last, older_than=older_than)
+    emit(report, cleaning.print_clean, as_json=as_json)
