@@ -153,6 +153,7 @@ def _effect(name: str, before: Any, after: Any, type_name: str) -> Effect:
         return "breaking" if after else "widening"
     if name in LAX_WHEN_TRUE:
         return "widening" if after else "breaking"
+    # Quarantine leaves rows out; without it, a critical rule refuses the data for them.
     if name == "action":
         return "breaking"
     if name == "unparsable_rows":
@@ -161,12 +162,14 @@ def _effect(name: str, before: Any, after: Any, type_name: str) -> Effect:
         return "breaking" if before is None else "widening"
     if name in FLOORS or name in CEILINGS:
         return _bound_effect(before, after, type_name, is_floor=name in FLOORS)
+    # The greater it is, the fewer rows count as shared by two splits.
     if name == "min_similarity":
         return "widening" if after > before else "breaking"
     if name == "one_of":
         return "widening" if set(before) <= set(after) else "breaking"
     if name == "no_pii":
         return "widening" if set(after) <= set(before) else "breaking"
+    # Of any other field it is not known whether data that were accepted still are.
     return "breaking"
 
 

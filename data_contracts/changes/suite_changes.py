@@ -102,6 +102,7 @@ def _compare(old: Check, new: Check) -> Iterator[ContractChange]:
         was, now = (each.get(name, DEFAULTS.get(name)) for each in (before, after))
         if was == now:
             continue
+        # Where every pattern must match, a longer list asks for more and not for less.
         is_every = before.get("match_on") == "all" or after.get("match_on") == "all"
         kind = "" if is_every else new.arguments["type"]
         effect = _effect(kind, name, was, now) if new.severity == "critical" else "neutral"
@@ -133,6 +134,7 @@ def _effect(kind: str, name: str, before: Any, after: Any) -> Effect:
 
 def _bound_effect(before: Any, after: Any, *, is_floor: bool) -> Effect:
     """By what the bounds mean; what cannot be compared may refuse what was accepted."""
+    # A suite does not say its columns' types, so the first type that both bounds can be read as decides.
     for type_name in ("double", "timestamp[us]", "timestamp[us, tz=UTC]"):
         try:
             was, now = (read_bound(each, type_name) for each in (before, after))

@@ -39,10 +39,10 @@ class DistributionComparison:
     findings: Mapping[str, SetRuleResult] = field(default_factory=dict)
     """By `rule_id`."""
     raised: Mapping[str, str] = field(default_factory=dict)
-    """Rules that could not be judged, by `rule_id`, and the kind of error."""
+    """Rules that could not be evaluated, by `rule_id`, and the kind of error."""
     distributions: tuple[Distribution, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """`RULE.psi` and `RULE.js` of every drift rule that could be judged."""
+    """`RULE.psi` and `RULE.js` of every drift rule that could be evaluated."""
 
 
 def compare_distributions(
@@ -52,7 +52,7 @@ def compare_distributions(
     baseline: ContractReceipt | None,
     num_rows: int,
 ) -> DistributionComparison:
-    """Judge volume and drift. Without a baseline nothing is, and the receipt is what the next one is compared with."""
+    """Evaluate volume and drift. Without a baseline nothing is, and the next receipt is compared with this one."""
     findings: dict[str, SetRuleResult] = {}
     raised: dict[str, str] = {}
     distributions: dict[tuple[str, str, int], Distribution] = {}
@@ -63,6 +63,7 @@ def compare_distributions(
         elif check.kind == "drift":
             try:
                 found = _distribution(connection, tallies, check, baseline, num_rows)
+            # One rule that fails in SQL has failed; the others are evaluated all the same.
             except duckdb.Error as error:
                 raised[check.rule_id] = type(error).__name__
                 continue
@@ -72,6 +73,7 @@ def compare_distributions(
                 metrics[f"{check.rule_id}.psi"] = population_stability_index(*pair)
                 metrics[f"{check.rule_id}.js"] = jensen_shannon(*pair)
     drifting = [check for check in checks if check.kind == "drift" and check.rule_id in findings]
+    # Only after all verdicts: new bins must not decide over the rows that they were made from.
     for key, found in distributions.items():
         evaluation = [check for check in drifting if _key(check) == key]
         if not all(findings[check.rule_id].passed for check in evaluation):
@@ -94,6 +96,7 @@ def _distribution(
     baseline: ContractReceipt | None,
     num_rows: int,
 ) -> Distribution:
+    # The accepted snapshot's bins, or two histograms could not be compared.
     accepted = None if baseline is None else find_baseline(baseline.distributions, check)
     cut = cut_edges(connection, check, num_rows) if accepted is None and is_numeric(check) else []
     return _counted(tallies, check, bins_of(check, accepted, cut), accepted)
@@ -107,14 +110,17 @@ def _evener(
     connection: duckdb.DuckDBPyConnection, tallies: Tallies, check: Check, found: Distribution, num_rows: int
 ) -> Distribution:
     """The same values in bins of their own where the accepted ones are worn, else what was found."""
+    # Bins go stale when values move: most then lie in one, and a shift inside it would not show.
     if found.baseline_counts is None or not is_numeric(check) or fullest_share(found) <= WORN_SHARE:
         return found
     bins = bins_of(check, None, cut_edges(connection, check, num_rows))
     recounted = _counted(tallies, check, bins, None)
+    # New bins only where they are clearly better, for a change of bins loses the comparison's history.
     return recounted if fullest_share(recounted) <= fullest_share(found) / 2 else found
 
 
 def _counted(tallies: Tallies, check: Check, bins: Bins, accepted: Distribution | None) -> Distribution:
+    # Through the tallies, so that unchanged files are not counted again.
     (groups,) = tallies.total([counting(check, bins)])
     if isinstance(groups, Exception):
         raise groups
@@ -122,6 +128,7 @@ def _counted(tallies: Tallies, check: Check, bins: Bins, accepted: Distribution 
 
 
 def evaluate_volume(check: Check, num_rows: int, num_accepted: int | None) -> SetRuleResult:
+    # Nothing accepted yet: a first snapshot cannot be too large or too small.
     if not num_accepted:
         return SetRuleResult(passed=True, observed=f"{num_rows:,} rows; {NOT_EVALUATED}")
     ratio = num_rows / num_accepted
@@ -151,6 +158,7 @@ def newest_rows(tallies: Tallies, rules: Sequence[Freshness]) -> tuple[Freshness
             rule_id=rule.id,
             description=f"The newest {rule.column} is at most {rule.max_age_h:g} hours old",
             severity=rule.severity,
+            # A rule without a moment must not raise; the gate decides what a missing one means.
             unix_s=None if value is None or isinstance(value, Exception) else value / MICROSECONDS,
             max_age_s=rule.max_age_h * HOUR_S,
             max_ahead_s=rule.max_ahead_h * HOUR_S,

@@ -48,6 +48,7 @@ with quick_imports("altair", "scipy.stats"):
     from great_expectations.expectations.metrics.metric_provider import metric_value
     from great_expectations.expectations.metrics.table_metrics.table_column_types import ColumnTypes
 
+# Great Expectations makes its engine from a connection string, which cannot carry an open connection.
 _connection: contextvars.ContextVar[duckdb.DuckDBPyConnection] = contextvars.ContextVar("connection")
 """What a new datasource reads. Great Expectations makes its engine itself, out of text."""
 
@@ -56,13 +57,14 @@ _connection: contextvars.ContextVar[duckdb.DuckDBPyConnection] = contextvars.Con
 class ExpectationOutcome:
     passed: bool
     raised: bool = False
-    """Whether the expectation could not be judged. Its message is not kept: it may quote the data."""
+    """Whether the expectation could not be evaluated. Its message is not kept: it may quote the data."""
 
 
 class DuckDBExecutionEngine(SqlAlchemyExecutionEngine):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.dialect_module = duckdb_engine
+        # One connection for all queries: the base class closes its own before it fetches.
         self._connection: sa.Connection | None = None
         self.tallies: Tallies | None = None
         self.columns: Mapping[str, str] = {}
@@ -105,13 +107,16 @@ class DuckDBExecutionEngine(SqlAlchemyExecutionEngine):  # type: ignore[misc]
         """The metric's value, in a list of one; none when it does not add up over files."""
         assert self.tallies is not None
         name, column, _ = metric = metric_named(requested.metric_configuration)
+        # A condition asks of other rows than the tallies counted.
         if requested.compute_domain_kwargs.get("row_condition") is not None:
             return []
         if name == "table.row_count":
             values = self.tallies.total([Scalar("count(*)")])
         elif (check := self.counted.get(metric)) is not None:
+            # Our own exact count in place of the expectation's expression, where both say the same.
             values = self.tallies.total([Scalar(num_broken_sql(check))])
         elif name.endswith(".unexpected_count"):
+            # Great Expectations' own expression as one more figure of the same scan.
             values = self.tallies.total([Scalar(self._sql(requested.metric_fn)), *self._escaping_nan(requested)])
             values = [value for value in values if isinstance(value, Exception)] or [sum(values)]
         else:
@@ -131,6 +136,7 @@ class DuckDBExecutionEngine(SqlAlchemyExecutionEngine):  # type: ignore[misc]
         return [Scalar(f"count(*) FILTER (isnan({identifier(column)}))")]
 
     def _sql(self, expression: Any) -> str:
+        # As text with its values in it, since the tallies count SQL and know no parameters.
         compiled = expression.compile(dialect=self.engine.dialect, compile_kwargs={"literal_binds": True})
         return str(compiled)
 
@@ -198,6 +204,7 @@ def evaluate_suite(
     counted = {metric: check for check in checks if (metric := metric_of(check)) is not None}
     with _silencing_gx(), _batch(connection) as (engine, batch):
         engine.tallies, engine.counted, engine.columns = tallies, counted, columns
+        # Verdicts alone: samples of unexpected values would bring data into messages.
         result = batch.validate(suite, result_format="BOOLEAN_ONLY")
     return {each.expectation_config.meta["rule_id"]: _outcome(each) for each in result.results}
 
@@ -214,10 +221,12 @@ def _outcome(result: Any) -> ExpectationOutcome:
 @contextlib.contextmanager
 def _batch(connection: duckdb.DuckDBPyConnection) -> Iterator[tuple[DuckDBExecutionEngine, Any]]:
     context = gx.get_context(mode="ephemeral")
+    # They write to stderr, and to whoever reads the flow's output.
     context.variables.progress_bars = ProgressBarsConfig(globally=False, metric_calculations=False)
     token = _connection.set(connection)
     engine: DuckDBExecutionEngine | None = None
     try:
+        # The view is read as it is: a temporary copy would hold all rows.
         source = context.data_sources.add_duckdb(
             name="contract", connection_string="duckdb://", create_temp_table=False
         )
@@ -227,6 +236,7 @@ def _batch(connection: duckdb.DuckDBPyConnection) -> Iterator[tuple[DuckDBExecut
     finally:
         if engine is not None:
             engine.close()
+        # Reset, so that a later validation in this thread cannot reach this connection.
         _connection.reset(token)
 
 
@@ -237,11 +247,13 @@ def _silencing_gx() -> Iterator[None]:
     levels = {name: logging.getLogger(name).level for name in names}
     partner = os.environ.get("SF_PARTNER")
     for name in names:
+        # Its tracebacks quote values of the data.
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
+        # The engine sets it for its own sake, and child processes would inherit it.
         if partner is None:
             os.environ.pop("SF_PARTNER", None)

@@ -45,6 +45,7 @@ def find_evidence(
     found: dict[str, Any] = {}
     raised = unfit = ""
     try:
+        # By kind: each is answered by whoever can do it in the fewest scans.
         if check.kind in SCANNED:
             found["finding"] = evaluate_set(connection, check, split)
         elif check.kind == "suite":
@@ -61,15 +62,18 @@ def find_evidence(
             found |= dict(
                 zip(("num_broken", "num_evaluated") if check.is_row_level else ("num_evaluated",), values, strict=False)
             )
+    # One check that fails in SQL must not end the others; it has failed, and its kind of error is known.
     except duckdb.Error as error:
         raised = type(error).__name__
     except UnsupportedExpectation as error:
         raised, unfit = type(error).__name__, str(error)
+    # Great Expectations reports an error as a result; it counts as one here.
     if not raised and outcome is not None and outcome.raised:
         raised = GX_RAISED
     return CheckEvidence(
         expectation_passed=None if outcome is None else outcome.passed,
         raised=raised,
+        # Only where something raised: a type that is other than asked has a check of its own.
         unfit=(unfit or _unfit(check, types, rows.columns)) if raised else "",
         actual_type=rows.columns.get(check.column),
         actual_columns=tuple(rows.columns),
@@ -100,9 +104,11 @@ def _aggregate(connection: duckdb.DuckDBPyConnection, tallies: Tallies, check: C
     """The mean, standard deviation or sum of a column; None for figures that are values of the data themselves."""
     statistic = check.arguments["statistic"]
     functions = {"mean": "avg", "stdev": "stddev_samp", "sum": "sum"}
+    # A minimum or median is a value of the data, and a receipt never echoes one.
     if statistic not in functions:
         return None
     figures = figures_of(check, rows.columns.get(check.column))
+    # From the tallies where it adds up over files, which is exact; else from a scan.
     if figures:
         return statistic_value(statistic, _values(tallies.total(figures)))
     value = one_value(connection, f"SELECT {functions[statistic]}({identifier(check.column)}) FROM {ROWS}")

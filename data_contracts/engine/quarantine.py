@@ -43,7 +43,7 @@ class Quarantine:
     num_unparsable: int = 0
     """Rows quarantined because they cannot be read as their columns' types."""
     raised: dict[str, str] = field(default_factory=dict)
-    """Checks that could not be judged, by `rule_id`, and the kind of error."""
+    """Checks that could not be evaluated, by `rule_id`, and the kind of error."""
 
     @property
     def num_remaining(self) -> int:
@@ -60,6 +60,7 @@ def _quarantine_unparsable(connection: duckdb.DuckDBPyConnection, database: Rows
     named = [(place, row) for place, rows in enumerate(database.rows.unparsable) for row in rows]
     if named:
         files, rows = zip(*named, strict=True)
+        # By place and number: a table of them is joined far faster than a list in SQL.
         connection.register("unparsable_rows", pa.table({"file": pa.array(files), "row": pa.array(rows)}))
         connection.execute(f"INSERT INTO {BROKEN} SELECT file, row, {literal(UNPARSABLE)} FROM unparsable_rows")
         connection.unregister("unparsable_rows")
@@ -83,13 +84,14 @@ def quarantine_rows(
 ) -> Quarantine:
     """Fill the table of broken rows, which takes them out of the views of rows that remain.
 
-    A rule that raises sets nothing aside and is reported: its check fails. Rows that cannot be read as their columns'
+    A rule that raises quarantines nothing and is reported: its check fails. Rows that cannot be read as their columns'
     types are quarantined in any case: there are some only where the contract wants them quarantined.
     """
     num_by_check, raised = find_broken(connection, database, checks, states)
     num_unparsable = _quarantine_unparsable(connection, database)
     num_rows = int(one_value(connection, f"SELECT count(*) FROM {ALL_ROWS}"))
     num_quarantined = int(one_value(connection, f"SELECT count(*) FROM {QUARANTINED}"))
+    # Without broken rows the views can be plain ones, which later scans read faster.
     if not num_quarantined:
         database.keep_all(connection)
     return Quarantine(
@@ -116,7 +118,9 @@ def write_quarantine(connection: duckdb.DuckDBPyConnection, quarantine: Quaranti
     if not quarantine.num_quarantined:
         return None
     name = f"{FILE_COLUMN}, {ROW_COLUMN}"
+    # Sorted and distinct: the file's bytes must not depend on the order in which rules were evaluated.
     rules = f"SELECT {name}, list_sort(list(DISTINCT rule_id)) AS rule_ids FROM {BROKEN} GROUP BY {name}"
+    # Over the limit nothing is trained, and the list only shows where to begin.
     limit = "" if quarantine.is_within_limit else f"LIMIT {MAX_LISTED_ROWS}"
     sql = (
         f"SELECT {PATH_COLUMN} AS path, {ROW_COLUMN} AS row, rule_ids "
@@ -125,6 +129,7 @@ def write_quarantine(connection: duckdb.DuckDBPyConnection, quarantine: Quaranti
     # A cursor of its own: the connection may still hold the end of another result.
     reader = connection.cursor().sql(sql).to_arrow_reader(ROW_GROUP_ROWS)
     schema = pa.schema({"path": pa.string(), "row": pa.int64(), "rule_ids": pa.list_(pa.string())})
+    # `store_schema` would put Arrow's own, which differs by version, into the file.
     with pq.ParquetWriter(target, schema, compression="zstd", store_schema=False) as writer:
         for table in _evenly(reader, ROW_GROUP_ROWS):
             writer.write_table(table.cast(schema))
@@ -171,9 +176,11 @@ def excluded_rows(workspace: Workspace, receipt: ContractReceipt) -> dict[str, N
         return {}
     where = receipt.quarantine.path
     data = workspace.read(where)
+    # Read once: what is hashed is what is parsed.
     if sha256_bytes(data) != receipt.quarantine.sha256:
         raise IntegrityError("its bytes differ from the digest in the receipt.", where=where)
     table = pq.read_table(BytesIO(data), columns=["path", "row"], read_dictionary=["path"]).combine_chunks()
+    # A list that was cut belongs to data that were refused, and must not be trained on.
     if table.num_rows != receipt.num_quarantined:
         raise IntegrityError(
             f"lists {table.num_rows:,} of {receipt.num_quarantined:,} rows: the receipt's data were refused.",
@@ -187,6 +194,7 @@ def _by_path(table: pa.Table) -> dict[str, NDArray[np.int64]]:
 
     paths = table["path"].combine_chunks().dictionary_encode()
     places, rows = paths.indices.to_numpy(), table["row"].to_numpy()
+    # Sorted by row within each file: the shards' writer searches in them.
     order = np.lexsort((rows, places))
     found, firsts = np.unique(places[order], return_index=True)
     parts = np.split(rows[order], firsts[1:])

@@ -1,4 +1,4 @@
-"""A contract as a Great Expectations suite, and the metrics by which its expectations are judged."""
+"""A contract as a Great Expectations suite, and the metrics by which its expectations are evaluated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATISTICS = {
 
 
 def expectation_checks(checks: Iterable[Check]) -> tuple[Check, ...]:
-    """The checks that Great Expectations can judge on DuckDB."""
+    """The checks that Great Expectations can evaluate on DuckDB."""
     return tuple(check for check in checks if check.has_expectation)
 
 
@@ -37,6 +37,7 @@ def _expectation(check: Check) -> Any:
 
     class_name, arguments = expectation_of(check)
     common = {"meta": {"rule_id": check.rule_id}, "severity": check.severity}
+    # Great Expectations checks arguments when it is constructed, with messages that quote them.
     try:
         return getattr(gxe, class_name)(**arguments, **common)
     except (ValueError, TypeError) as error:
@@ -85,6 +86,7 @@ METRICS = {
 
 def metric_of(check: Check) -> Metric | None:
     """The metric behind a row-level check's expectation: how many rows break it."""
+    # Kinds without a metric, or without an expectation, are answered elsewhere.
     if check.kind not in METRICS or not check.has_expectation:
         return None
     _, arguments = expectation_of(check)
@@ -109,4 +111,5 @@ def _arguments(given: dict[str, Any]) -> bytes:
         name: float(value) if name in ("min_value", "max_value") and value is not None else value
         for name, value in given.items()
     }
+    # By their spelling: 1 and 1.0 are one number in JSON and two arguments here.
     return canonical_json({name: repr(value) for name, value in spelled.items()})

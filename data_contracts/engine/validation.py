@@ -2,7 +2,7 @@
 
 A pure function of contract, snapshot, rows and accepted baseline: equal inputs give equal bytes, whether files'
 figures were remembered or counted. Everything that adds up over files is counted first, in one scan; Great Expectations
-judges by these figures; what speaks of the whole set is scanned. Whatever could not be judged has failed.
+evaluates by these figures; what speaks of the whole set is scanned. Whatever could not be evaluated has failed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 MEMORY_LIMITS = ("128MB", "1GB")
 """What DuckDB may hold, tried in turn. The first is enough for all that sorts, groups or joins, however many rows there
 are: it spills, and at 20 million rows is no slower. The others are for what cannot spill, such as medians or very wide
-rows, and are taken only when something could not be judged."""
+rows, and are taken only when something could not be evaluated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +72,7 @@ class ValidationContext:
         suite: expectations given beside the contract.
         suite_file: their own text in the workspace; the receipt names it.
         states: what files counted earlier; filled with what is counted now.
-        label: what the pipeline predicts, and from what; None: nothing that can be judged here.
+        label: what the pipeline predicts, and from what; None: nothing that can be evaluated here.
     """
 
     baseline: ContractReceipt | None = None
@@ -111,10 +111,13 @@ def validate(
     """
     given = surroundings or ValidationContext()
     checks = (*compile_checks(contract), *given.suite)
+    # The small limit first: a validation must leave memory to others, and nearly all fits into it.
     for memory_limit in MEMORY_LIMITS[:-1]:
         with contextlib.suppress(duckdb.OutOfMemoryException):
             evaluated = _evaluate(contract, checks, snapshot, rows, scratch, quarantine_file, given, memory_limit)
+            # Great Expectations hides the reason of an error, so any of its errors may be a lack of memory.
             if not evaluated.may_lack_memory:
+                # A file that cannot be read explains everything else, and is named instead.
                 if evaluated.has_raised:
                     refuse_unreadable(rows)
                 return _receipt(contract, contract_file, given.suite_file, checks, snapshot, evaluated)
@@ -165,14 +168,18 @@ def _evaluate(
     given: ValidationContext,
     memory_limit: str,
 ) -> _Evaluation:
+    # A contract without rules about change must not depend on what was accepted before.
     baseline = given.baseline if contract.needs_baseline else None
+    # What DuckDB spills goes with the folder, whatever happens.
     with tempfile.TemporaryDirectory(prefix="validate-", dir=scratch) as folder:
         database = RowsDatabase(folder=Path(folder).resolve(), rows=rows, memory_limit=memory_limit)
         with database.connect() as connection:
             database.create_views(connection)
             if given.split is not None:
                 register_split(connection, given.split)
+            # Before anything is evaluated: a receipt names a snapshot, and must be about its rows.
             num_different = _num_different(connection, rows, snapshot)
+            # Quarantine comes first: all other rules are about the rows that remain.
             quarantining = [check for check in checks if check.quarantine_rule]
             limit_ratio = contract.quarantine_limit_ratio
             quarantine = quarantine_rows(connection, database, quarantining, limit_ratio, given.states)
@@ -233,6 +240,7 @@ def _receipt(
         contract_name=contract.name,
         contract_version=contract.version,
         snapshot=snapshot.link,
+        # The gate decides by severities; Great Expectations' own success does not know them.
         passed=is_accepted(verdicts),
         num_rows=quarantine.num_remaining,
         num_quarantined=quarantine.num_quarantined,
@@ -248,6 +256,7 @@ def _receipt(
 def _num_different(connection: duckdb.DuckDBPyConnection, rows: RowsFiles, snapshot: Snapshot) -> int | None:
     """Files that are in the snapshot or in the rows and not in both, and files with another number of rows."""
     try:
+        # One pass over file numbers alone, which Parquet keeps cheap.
         found = connection.execute(f"SELECT {FILE_COLUMN}, count(*) FROM {ALL_ROWS} GROUP BY ALL").fetchall()
     except duckdb.Error:
         return None
@@ -270,6 +279,7 @@ def _sums(rows: RowsFiles) -> dict[str, Scalar]:
     return {
         name: Scalar(f"sum({identifier(name)})")
         for name, type_name in rows.columns.items()
+        # Only types whose sums are exact in any order: others would differ by threads.
         if family(type_name) in SUMMED
     }
 
@@ -284,7 +294,7 @@ def _run_expectations(
     suite = build_suite(name, asked)
     try:
         outcomes = evaluate_suite(suite, connection, columns=rows.columns, tallies=tallies, checks=asked)
-    except Exception:  # whatever it was, nothing was judged
+    except Exception:  # whatever it was, nothing was evaluated
         outcomes = {}
     unanswered = ExpectationOutcome(passed=False, raised=True)
     return {check.rule_id: outcomes.get(check.rule_id, unanswered) for check in asked}

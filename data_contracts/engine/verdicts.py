@@ -21,11 +21,11 @@ class CheckEvidence:
     """All that is known of one check. What nobody looked for is None."""
 
     expectation_passed: bool | None = None
-    """Great Expectations' verdict; None for kinds it does not judge."""
+    """Great Expectations' verdict; None for kinds it does not evaluate."""
     raised: str = ""
-    """Kind of the error that kept the check from being judged."""
+    """Kind of the error that kept the check from being evaluated."""
     unfit: str = ""
-    """What of the columns kept it from being judged, where it was that: one is missing, or of another type."""
+    """What of the columns kept it from being evaluated, where it was that: one is missing, or of another type."""
     num_evaluated: int = 0
     num_broken: int | None = None
     aggregate: float | None = None
@@ -36,12 +36,13 @@ class CheckEvidence:
 
 
 def verdict_of(check: Check, evidence: CheckEvidence, quarantine: Quarantine) -> ExpectationVerdict:
-    """A check passes when everybody who judged it says so and nobody failed to.
+    """A check passes when all that evaluated it agree and none failed to.
 
-    A quarantine rule that raised is critical whatever its severity: the rows that it sets aside would be trained on.
+    A quarantine rule that raised is critical whatever its severity: the rows that it quarantines would be trained on.
     """
     unknown_rows = quarantine.raised.get(check.rule_id, "")
     raised = evidence.raised or unknown_rows
+    # Nothing counts as good that was not evaluated.
     passed = not raised and _holds(check, evidence)
     unjudged = evidence.unfit or f"could not be evaluated ({raised})"
     return ExpectationVerdict(
@@ -54,14 +55,17 @@ def verdict_of(check: Check, evidence: CheckEvidence, quarantine: Quarantine) ->
 
 
 def _holds(check: Check, evidence: CheckEvidence) -> bool:
+    # By the actual type, which Great Expectations would spell in its own words.
     if check.kind == "type":
         return bool(evidence.actual_type == check.arguments["type"])
     if evidence.finding is not None:
         return evidence.finding.passed
+    # Neither counted nor answered: what nobody looked at does not hold.
     if check.is_row_level and evidence.num_broken is None:
         return False
     if not check.is_row_level and evidence.expectation_passed is None:
         return False
+    # Two answers where there are two: the exact count, and Great Expectations' own. Both have to agree.
     counted = check.num_tolerated(evidence.num_evaluated) >= (evidence.num_broken or 0)
     return counted and evidence.expectation_passed is not False
 
@@ -110,7 +114,7 @@ def quarantine_verdict(quarantine: Quarantine, limit_ratio: float) -> Expectatio
 
 
 def unparsable_verdict(quarantine: Quarantine) -> ExpectationVerdict:
-    """Which rows cannot be read as their columns' types, where those are quarantined; the limit is judged with all."""
+    """Which rows cannot be read as their columns' types, where those are quarantined; the limit applies to all."""
     return ExpectationVerdict(
         rule_id=UNPARSABLE,
         description="Rows that cannot be read as their columns' types are quarantined",
@@ -121,7 +125,7 @@ def unparsable_verdict(quarantine: Quarantine) -> ExpectationVerdict:
 
 
 def snapshot_verdict(num_different: int | None, num_files: int) -> ExpectationVerdict:
-    """Whether the rows that were judged are the files of the snapshot, byte for byte."""
+    """Whether the rows that were evaluated are the files of the snapshot, byte for byte."""
     found = "could not be compared" if num_different is None else f"{num_different:,} differ"
     return ExpectationVerdict(
         rule_id="snapshot",
@@ -138,6 +142,7 @@ def is_evaluated(verdict: ExpectationVerdict) -> bool:
 
 def is_accepted(verdicts: Iterable[ExpectationVerdict]) -> bool:
     """Nothing critical failed; warnings and information refuse nothing."""
+    # Severity decides here alone: a warning is shown, and refuses nothing.
     return all(verdict.passed for verdict in verdicts if verdict.severity == "critical")
 
 

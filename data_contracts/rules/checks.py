@@ -21,11 +21,11 @@ SetRule = Key | Ordering | Balance | Leakage | Drift
 ROW_LEVEL: tuple[Kind, ...] = ("not_null", "finite", "between", "one_of", "pattern", "length", "elements", "pii")
 """Kinds that a single row keeps or breaks. Their counts add up over files, so an unchanged file is not read again."""
 SCANNED: tuple[Kind, ...] = ("unique", "ordering", "balance", "leakage")
-"""Kinds that speak of rows in different files at once: they are judged on the whole set, every time."""
+"""Kinds that speak of rows in different files at once: they are evaluated on the whole set, every time."""
 GREAT_EXPECTATIONS: tuple[Kind, ...] = (
     "columns", "num_rows", "statistic", "not_null", "between", "one_of", "pattern", "length"
 )  # fmt: skip
-"""Kinds that Great Expectations judges here, on DuckDB; those of a given suite are judged as it would on pandas."""
+"""Kinds that Great Expectations evaluates here, on DuckDB; a given suite's as it would on pandas."""
 MAX_EXACT_DOUBLE = 1 << 53
 
 
@@ -43,7 +43,7 @@ class Check:
     arguments: dict[str, Any] = field(default_factory=dict)
     max_failed_ratio: float = 0.0
     quarantine_rule: str = ""
-    """The rule whose breakers are quarantined before this check is judged; empty when it sets none aside."""
+    """The rule whose breakers are quarantined before this check is evaluated; empty when it quarantines none."""
 
     @property
     def is_row_level(self) -> bool:
@@ -67,7 +67,7 @@ class Check:
 
 
 def compile_checks(contract: Contract) -> tuple[Check, ...]:
-    """Every check of a contract, in the contract's order; freshness is judged at the gate instead."""
+    """Every check of a contract, in the contract's order; freshness is evaluated at the gate instead."""
     return (
         _columns_check(contract),
         _row_count_check(contract),

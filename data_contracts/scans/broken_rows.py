@@ -29,12 +29,14 @@ def find_broken(
     Returns:
         Rows that break each check, by `rule_id`; and for those that raised, by `rule_id`, the kind of error.
     """
+    # All checks share one query, and one that does not bind would fail the others with it.
     raised = {check.rule_id: error for check in checks if (error := _binding_error(connection, check))}
     sound = [check for check in checks if check.rule_id not in raised]
     num_by_check: dict[str, int] = {}
     for start in range(0, len(sound), MAX_CHECKS):
         chunk = sound[start : start + MAX_CHECKS]
         try:
+            # A packed table holds one row per file, so that there is no file of rows to remember.
             num_by_check |= _find(connection, database, chunk, None if database.rows.is_packed else states)
         except duckdb.Error as error:
             raised |= {check.rule_id: type(error).__name__ for check in chunk}
@@ -81,6 +83,7 @@ def _hits_sql(conditions: Sequence[str], source: str) -> str:
 def _keep(connection: duckdb.DuckDBPyConnection, states: FileStates, name: str, places: Sequence[int]) -> None:
     counted: dict[int, int] = dict(connection.execute(f"SELECT file, count(*) FROM {HITS} GROUP BY file").fetchall())
     for place in places:
+        # A file that breaks rules everywhere would make the state grow with the data; it is scanned every time.
         if counted.get(place, 0) <= MAX_STATE_GROUPS:
             sql = f"SELECT row, bits FROM {HITS} WHERE file = {place} ORDER BY row"
             rows = connection.execute(sql).fetchall() if place in counted else []
@@ -91,6 +94,7 @@ def _settle(connection: duckdb.DuckDBPyConnection, checks: Sequence[Check]) -> d
     by_rule: dict[str, int] = {}
     for place, check in enumerate(checks):
         by_rule[check.quarantine_rule] = by_rule.get(check.quarantine_rule, 0) | 1 << place
+    # A rule may have several checks, and a row that breaks two of them is one row of the rule.
     for rule, bits in by_rule.items():
         connection.execute(
             f"INSERT INTO {BROKEN} SELECT file, row, {literal(rule)} FROM {HITS} WHERE bits & {bits} <> 0"

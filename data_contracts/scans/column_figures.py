@@ -53,6 +53,7 @@ def statistic_value(statistic: str, values: list[Any]) -> float | int | None:
         return None
     if isinstance(total, float):
         return total
+    # Exact until here: one rounding at the end gives the same number in any order of files.
     return _as_float(Fraction(total) / values[1] if statistic == "mean" else Fraction(total))
 
 
@@ -68,6 +69,7 @@ def column_metric(tallies: Tallies, name: str, column: str, type_name: str) -> l
 
 
 def _as_float(value: Fraction) -> float:
+    # The exact sum of finite doubles may lie beyond the greatest double.
     try:
         return float(value)
     except OverflowError:

@@ -4,8 +4,8 @@ A category that the contract does not name falls by its MD5 into one of 64 bins,
 Where a column has no accepted bins, they are cut at quantiles of evenly spaced rows, the same for the same snapshot.
 
 Accepted bins stay, so that snapshots are compared like with like and unchanged files need no second count, until one of
-them has come to hold most of the values: what happens inside it goes unseen. Then this snapshot is judged by them once
-more and, if it passes, hands on bins of its own; the next one is compared in these.
+them has come to hold most of the values: what happens inside it goes unseen. This snapshot is then evaluated by them
+once more and, if it passes, hands on bins of its own; the next one is compared in these.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headway.data_contracts.types.type_families import MEASURED, family
 MAX_SAMPLED_ROWS = 100_000
 NUM_HASHED = 64
 WORN_SHARE = 0.5
-"""Of all numbers. Bins are worn when one holds more, though cutting them anew would halve the fullest."""
+"""Of all numbers. Bins are worn when one holds more, though cutting them again would halve the fullest."""
 NULL, NAN, OTHER = -1, -2, -3
 """Groups beside the bins. OTHER is a category that is none of those named."""
 
@@ -112,6 +112,7 @@ def cut_edges(connection: duckdb.DuckDBPyConnection, check: Check, num_rows: int
     )
     row = connection.execute(sql).fetchone()
     found = [] if row is None or row[0] is None else row[0]
+    # Where one value is common, several quantiles are equal, and a bin between equal edges would stay empty.
     return sorted({float(edge) for edge in found})
 
 
@@ -120,9 +121,11 @@ def counting(check: Check, bins: Bins) -> Grouped:
     value = expression(check)
     null = f"WHEN {value} IS NULL THEN {NULL}"
     if bins.num_hashed:
+        # MD5 and not DuckDB's `hash`, which may change between its releases, while accepted bins stay.
         return Grouped(f"CASE {null} ELSE (md5_number_lower({value}::VARCHAR) % {bins.num_hashed})::INT END")
     if bins.categories:
         return Grouped(_by_category(check, value, null))
+    # DuckDB holds NaN to be above every number, so the last bin would count it.
     nan = f"WHEN isnan({value}) THEN {NAN}" if family(check.arguments["type"]) == "float" else ""
     steps = " ".join(f"WHEN {value} <= {literal(edge)} THEN {place}" for place, edge in enumerate(bins.edges))
     return Grouped(f"CASE {null} {nan} {steps} ELSE {len(bins.edges)} END")

@@ -40,4 +40,5 @@ def jensen_shannon(expected: Sequence[int], actual: Sequence[int]) -> float:
         for share, other in ((before / num_before, now / num_now), (now / num_now, before / num_before)):
             if share:
                 terms.append(HALF * share * math.log2(2 * share / (share + other)))
+    # Rounding may carry the sum a little below 0 or above 1.
     return min(1.0, max(0.0, math.fsum(terms)))

@@ -71,8 +71,10 @@ def bound_literal(bound: Any, type_name: str) -> str:
         return _number(bound)
     if has_zone(type_name):
         return f"{literal(bound)}::TIMESTAMPTZ"
+    # A plain TIMESTAMP has microseconds, and a bound would lose its last digits.
     if "[ns" in type_name and family(type_name) == "timestamp":
         return f"{literal(bound)}::TIMESTAMP_NS"
+    # The decimals are the bound's own: with a fixed scale, it would be rounded.
     scale = len(bound.partition(".")[2])
     return f"{literal(bound)}::{CASTS[family(type_name)].format(scale)}"
 

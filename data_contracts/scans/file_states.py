@@ -1,7 +1,7 @@
 """What the files of a snapshot counted, remembered under their digests, so that a file that stays is not read again.
 
 A state is a cache and nothing stands on it: it is sealed by its own digest, made for one basis (code, library, rules),
-and whatever is missing or damaged is counted anew.
+and whatever is missing or damaged is counted again.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class FileStates:
 def file_key(rows: RowsFiles, place: int) -> str:
     """What decides a file's rows: its bytes, and the columns that its folders' names hold."""
     folders = {name: texts[place] for name, texts in rows.partitions.items()}
+    # The same bytes give other rows under other columns, such as an optional column that is null here.
     return sha256_of({"sha256": rows.files[place].sha256, "folders": folders, "columns": dict(rows.columns)})
 
 

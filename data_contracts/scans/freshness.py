@@ -23,6 +23,7 @@ def evaluate_freshness(newest: Sequence[FreshnessObservation], now_unix_s: float
 
 def _evaluate(newest: FreshnessObservation, now_unix_s: float) -> ExpectationVerdict:
     age_s = None if newest.unix_s is None else now_unix_s - newest.unix_s
+    # A row too far in the future points to a wrong clock or zone, so that its age says nothing.
     passed = age_s is not None and -newest.max_ahead_s <= age_s <= newest.max_age_s
     return ExpectationVerdict(
         rule_id=newest.rule_id,

@@ -112,6 +112,7 @@ def _left_of_a_class(
     connection: duckdb.DuckDBPyConnection, label: str, inputs: Sequence[str], types: dict[str, str]
 ) -> Left:
     named = identifier(label)
+    # One group more than the bound is enough to see that there are too many.
     of_class = connection.execute(
         f"SELECT count(*) FROM {ROWS} WHERE {named} IS NOT NULL GROUP BY {named} LIMIT {MAX_CLASSES + 1}"
     ).fetchall()
@@ -122,6 +123,7 @@ def _left_of_a_class(
     left: Left = {}
     for name in inputs:
         left[name] = _errors_left(connection, name, label, sum(sizes)) / errors
+        # Sorting costs most, so it is skipped where the column is already known to tell the label.
         if left[name] > MAX_ERRORS_LEFT and family(types[name]) in ORDERED:
             left[name] = min(left[name], _left_by_thresholds(connection, name, label, types[name], errors))
     return left
@@ -198,6 +200,7 @@ def _off_any_curve(connection: duckdb.DuckDBPyConnection, name: str, label: str)
         f"SELECT corr(y, x) FILTER ({finite}), count(*) FILTER ({finite}), count(y) FROM ({rows})"
     ).fetchone()
     r, num_pairs, num_labels = row or (None, 0, 0)
+    # A curve through half of the labelled rows or fewer says too little of the label.
     if num_pairs < MIN_ERRORS or num_pairs * 2 <= num_labels:
         return float("inf")
     of_line = _unexplained_by(r)
@@ -224,6 +227,7 @@ def _unexplained_by(r: float | None) -> float:
 def _rank_correlation(connection: duckdb.DuckDBPyConnection, rows: str, finite: str) -> float | None:
     """Spearman's; equal values share the middle of their ranks."""
     pairs = f"SELECT y, x FROM ({rows}) WHERE {finite}"
+    # Rank up less rank down is twice the middle rank less a constant, and correlation ignores both.
     middle = "rank() OVER (ORDER BY {0}) - rank() OVER (ORDER BY {0} DESC) AS {0}"
     row = connection.execute(
         f"SELECT corr(y, x) FROM (SELECT {middle.format('y')}, {middle.format('x')} FROM ({pairs}))"

@@ -91,6 +91,7 @@ def num_leaked(connection: duckdb.DuckDBPyConnection, check: Check, split: Pipel
 
 def _num_equal(connection: duckdb.DuckDBPyConnection, source: str, values: list[str]) -> int:
     """By hash first, then the suspects themselves."""
+    # A hash takes 8 bytes however long the values are; equal hashes alone would not prove equal values.
     hashed = f"hash({', '.join(values)})"
     connection.execute(
         "CREATE OR REPLACE TEMP TABLE suspects AS SELECT hashed FROM "
@@ -134,6 +135,7 @@ def _of_row_sql(connection: duckdb.DuckDBPyConnection, split: PipelineSplit) -> 
         described = f"DESCRIBE SELECT {identifier(split.key)} FROM {NAMED_ROWS}"
         ((_, kind, *_rest),) = connection.execute(described).fetchall()
         arguments[identifier(split.key)] = str(kind)
+    # Several rules share the connection, and DuckDB refuses a second function of the same name.
     with contextlib.suppress(duckdb.InvalidInputException):
         connection.remove_function(ROW_FUNCTION)
     types = list(arguments.values())

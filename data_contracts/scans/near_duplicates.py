@@ -3,7 +3,7 @@
 Source: Broder, "On the resemblance and containment of documents" (1997). A text's *shingles* are its runs of five
 words. Its signature is the least hash of its shingles under each of 64 multipliers, in 16 bands of 4. Two texts of
 similarity s agree in some band with probability 1 - (1 - s^4)^16: 0.9998 at 0.8, 0.64 at 0.5. Candidates are then
-judged by the shingles themselves.
+compared by the shingles themselves.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ ROWS_PER_BAND = 4
 SHINGLE_WORDS = 5
 MAX_BUCKET_ROWS = 1000
 """A band that so many rows share is boilerplate: its rows meet in other bands, or are equal and found as such."""
+# Fixed and not random, so that every run finds the same candidates.
 MULTIPLIERS = tuple(
     (0x9E3779B97F4A7C15 * (2 * place + 1)) % (1 << 64) | 1 for place in range(NUM_BANDS * ROWS_PER_BAND)
 )
@@ -27,6 +28,7 @@ def similar_rows_sql(connection: duckdb.DuckDBPyConnection, texts: str, min_simi
         texts: a query of `split` and `text`, never null.
     """
     words = "regexp_split_to_array(trim(regexp_replace(lower(text), '[^\\p{L}\\p{N}]+', ' ', 'g')), ' ')"
+    # A text of fewer than five words has one shingle: all of it.
     last = f"greatest(1, len(words) - {SHINGLE_WORDS - 1})"
     shingles = f"list_distinct([hash(words[i : i + {SHINGLE_WORDS - 1}]) for i in range(1, {last} + 1)])"
     connection.execute(
@@ -40,6 +42,7 @@ def similar_rows_sql(connection: duckdb.DuckDBPyConnection, texts: str, min_simi
         "CREATE OR REPLACE TEMP TABLE candidates AS SELECT DISTINCT a.id AS one, b.id AS other "
         f"FROM banded a JOIN banded b USING (band) WHERE a.split < b.split AND band IN ({crowded})"
     )
+    # Intersection over union, written without a division and without building the union.
     both = "len(list_intersect(a.shingles, b.shingles))"
     alike = (
         "SELECT one, other FROM candidates JOIN shingled a ON a.id = one JOIN shingled b ON b.id = other "

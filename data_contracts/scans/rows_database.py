@@ -56,6 +56,7 @@ class RowsDatabase:
             "memory_limit": self.memory_limit,
             "threads": self.num_threads,
             "temp_directory": str(self.folder / "spill"),
+            # By itself, DuckDB would fetch and load an extension as soon as a statement needs one.
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
         }
@@ -69,6 +70,7 @@ class RowsDatabase:
             f"SET allowed_paths = [{', '.join(literal(str(path)) for path in self.rows.local)}]",
             # DuckDB's fence compares a pattern as it is spelt.
             f"SET allowed_directories = [{literal(str(self.folder))}, {literal(as_pattern(self.folder))}]",
+            # Last, for DuckDB refuses to change the lists above once external access is off.
             "SET enable_external_access = false",
         )
 
@@ -83,6 +85,7 @@ class RowsDatabase:
             for statement in self.settings:
                 connection.execute(statement)
             yield connection
+        # Too little memory says nothing of the files, so they are not searched for damage.
         except duckdb.OutOfMemoryException:
             raise
         except duckdb.Error:
@@ -177,6 +180,7 @@ def literal(value: Any) -> str:
         return "TRUE" if value else "FALSE"
     if isinstance(value, int):
         return str(value)
+    # As text: DuckDB would take a plain `1.5` for a decimal, and has no plain literal for infinity.
     if isinstance(value, float):
         return f"'{value!r}'::DOUBLE"
     return "'" + str(value).replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""Checks that speak of rows in different files at once: judged by a scan of the whole set, out of core, every time.
+"""Checks that speak of rows in different files at once: evaluated by a scan of the whole set, out of core, every time.
 
 Sorting and grouping spill to disk, so that memory stays flat. Values are grouped by a 64-bit hash first; only rows
 whose hash occurs twice are compared themselves, so that a verdict never rests on a hash alone.
@@ -26,10 +26,10 @@ class SetRuleResult:
 
 
 def evaluate_set(connection: duckdb.DuckDBPyConnection, check: Check, split: PipelineSplit | None) -> SetRuleResult:
-    """Judge one of the kinds in `checks.SCANNED`.
+    """Evaluate one of the kinds in `checks.SCANNED`.
 
     Raises:
-        duckdb.Error: it cannot be judged.
+        duckdb.Error: it cannot be evaluated.
     """
     if check.kind == "unique":
         return _unique(connection, check)
@@ -110,6 +110,7 @@ def _balance(connection: duckdb.DuckDBPyConnection, check: Check) -> SetRuleResu
     num_classes, num_listed, least, greatest, total = row
     if not total:
         return SetRuleResult(passed=False, observed="no row has a class")
+    # A listed class without a row forms no group, yet its share is 0.
     if listed is not None and num_listed < len(set(listed)):
         least = 0
     passed = bool(arguments["min_share"] <= least / total and greatest / total <= arguments["max_share"])

@@ -31,6 +31,7 @@ def check_split_sql(contract: Contract, *, where: str) -> None:
         connection.register("shape", shape)
         register_split(connection, PipelineSplit(of_text=str))
         try:
+            # The contract's text is pasted into the statement, and a semicolon in it could start a second one.
             if len(connection.extract_statements(statement)) != 1:
                 raise duckdb.ParserException("there is more than one statement")
             if len(connection.execute(statement).fetchall()) != len(types) + 1:

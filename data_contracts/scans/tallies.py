@@ -71,6 +71,7 @@ class Tallies:
                 missing.setdefault(parts, []).append(figure)
         for parts, uncounted in missing.items():
             self._scan(parts, [figure for figure in uncounted if isinstance(figure, Scalar)])
+            # Each grouped figure has its own groups, so it needs its own query.
             for figure in uncounted:
                 if isinstance(figure, Grouped):
                     self._attempt(parts, [figure])
@@ -95,6 +96,7 @@ class Tallies:
                 self._errors[figures[0].name] = error
             return False
         for position, figure in enumerate(figures):
+            # A file whose rows were all quarantined forms no group in the query; it counts as scanned all the same.
             empty: Any = {} if isinstance(figure, Grouped) else None
             for part in parts:
                 value = found[part][position] if part in found else empty

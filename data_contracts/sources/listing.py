@@ -59,6 +59,7 @@ def list_local(
             return False
         if follow_links or not _leads_out(entry, home):
             return True
+        # The error below advises to exclude such a link, so an excluded one is skipped without an error.
         if is_excluded(relative):
             return False
         raise _link_out(entry.path)
@@ -69,6 +70,7 @@ def list_local(
             found.append((relative, _status(entry)))
             if not follow_links and _leads_out(entry, home):
                 raise _link_out(entry.path)
+    # The walk leaves linked folders for last, so its order is not the snapshot's.
     return sorted(found, key=lambda file: file[0])
 
 
@@ -93,6 +95,7 @@ def _walk(root: Path, is_open: Callable[[str, os.DirEntry[str]], bool]) -> Itera
             status = Path(folder).stat()
         except OSError as error:
             raise unreadable(folder, error) from error
+        # Device and inode name a folder whatever path led to it; in a loop of links, paths only grow longer.
         if (status.st_dev, status.st_ino) in seen:
             continue
         seen.add((status.st_dev, status.st_ino))
@@ -151,6 +154,7 @@ def list_remote(
         fs, path = fsspec.core.url_to_fs(root)
     except (ValueError, ImportError) as error:
         raise ConfigError(f"no file system for this URI ({error}).", where=f"source.uri {root!r}") from error
+    # fsspec keeps listings in memory, and a second listing must find what changed since the first.
     fs.invalidate_cache()
     is_wanted = path_filter(include, exclude)
     prefix = path.rstrip("/") + "/"
@@ -172,6 +176,7 @@ def list_remote(
 
 def _remote_file(path: str, info: Mapping[str, Any]) -> RemoteFile:
     message = {key: str(info[key]) for key in VERSION_KEYS if info.get(key) is not None}
+    # A weak ETag (`W/`) may stay the same while bytes change, so it proves nothing about content.
     etag = message.get("ETag") or message.get("etag") or ""
     size_bytes = int(info["size"])
     return RemoteFile(path, size_bytes, repr((size_bytes, message)), "" if etag.startswith("W/") else etag)

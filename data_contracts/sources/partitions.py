@@ -10,6 +10,7 @@ from headway.data_contracts.tables.source_errors import refused_column
 from headway.data_contracts.tables.source_spec import SourceSpec
 from headway.data_contracts.types.column_types import arrow_type
 
+# What Hive and Spark write for a null.
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -22,6 +23,7 @@ def partition_values(path: str) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for folder in path.split("/")[:-1]:
         name, separator, value = folder.partition("=")
+        # Writers percent-encode what a folder's name cannot hold, in names as in values.
         name = unquote(name)
         if not separator or not name:
             continue

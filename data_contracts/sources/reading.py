@@ -140,6 +140,7 @@ def rows_files(
             partitions={name: tuple(each[name] for each in folders) for name in folders[0]},
             may_lack=spec.format == "parquet" and bool(spec.optional_columns),
         )
+    # Only after the body: an earlier trim could remove a copy that the body still reads.
     copies.trim()
 
 
@@ -158,5 +159,6 @@ class _ParquetFiles:
         where = file_place(self._root, file.path)
         if self._spec.format == "parquet":
             return proofs.enter_context(proved(where, file, digests=self._digests, copies=self._copies))
+        # The conversion is found by the digest alone, so the text file's proof may end before its rows are read.
         with proved(where, file, digests=self._digests, copies=self._copies) as path:
             return _converted(self._spec, file, path, where, self._columns, self._copies)

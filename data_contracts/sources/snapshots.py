@@ -146,6 +146,7 @@ class _TextTables:
 
     def _columns(self, first: ListedFile) -> dict[str, str]:
         """The first file's columns, which hold for all, and those that are declared."""
+        # No row count yet: it needs the columns, and these come from this very file.
         file = _digested(self._store, first, 0)
         found = self._tables.known_columns(file.sha256, self._known)
         if found is None:

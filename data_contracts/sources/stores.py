@@ -112,6 +112,7 @@ class RemoteStore:
             return remembered
         # A table will be wanted on this machine, to be looked at as a whole.
         sha256, size_bytes = copy_remote(uri, self._copies) if self._spec.is_table else hash_remote(uri)
+        # Listing and reading are two requests: another size means that the object changed between them.
         if size_bytes != file.size_bytes:
             raise changed_while_read(uri)
         self._fresh.append((uri, size_bytes, etag, sha256))

@@ -69,6 +69,7 @@ def proved(
 def unchanged(path: Path, file: SourceFile, digests: DigestCache | None) -> Iterator[Path]:
     """`proved` for a local file."""
     try:
+        # The clock is read before the stat, so that a later change cannot look settled.
         started_ns, identity = time.time_ns(), stat_identity(path.stat())
         sha256 = digests.digest(path)[0] if digests is not None else hash_stable(path)[0]
     except OSError as error:
@@ -77,6 +78,7 @@ def unchanged(path: Path, file: SourceFile, digests: DigestCache | None) -> Iter
         raise changed(str(path))
     try:
         yield path
+    # A file that changes during the read often looks damaged: the change is the cause to report.
     except DataError as error:
         if not _is_still(path, identity):
             raise changed_while_read(str(path)) from error
@@ -126,6 +128,7 @@ def copy_remote(uri: str, copies: FileCache) -> tuple[str, int]:
     Raises:
         DataError: it cannot be read.
     """
+    # The digest is known only after the copy, so the place to copy to is named after the URI.
     with copies.making(f"copy-{sha256_bytes(uri.encode())}") as staging:
         with staging.open("wb") as stream:
             sha256, size_bytes = hash_remote(uri, stream)

@@ -81,14 +81,18 @@ def credential_in_uri(uri: str) -> str:
     Chained URIs (`zip://a.csv::https://...`), URIs inside others, and percent-encoded ones are looked into. One that
     is malformed where a credential could stand counts as holding one.
     """
+    # Clients guess what was meant, and send what stands before the `@` to a server.
     if _ALMOST_A_URI.match(uri):
         return "something before an `@`"
+    # Expressions over a long text take long; no honest URI comes near the bound.
     if len(uri) > MAX_CHARACTERS:
         return "more characters than can be looked through"
     is_uri = _SCHEME.match(uri) or "://" in uri or "%3a%2f%2f" in uri.lower()
+    # Encoded once or more: servers and clients decode, and the credential stands in logs as it came.
     for text in _decoded(uri):
         if _ISSUED.search(text):
             return "an issued token"
+        # Issued tokens are refused anywhere; the rest is asked of URIs alone, where such parts have a meaning.
         if not is_uri:
             continue
         for scheme, authority in _URI.findall(text):
@@ -97,6 +101,7 @@ def credential_in_uri(uri: str) -> str:
         for name, value in _parameters(text):
             if (is_secret_name(name) or name.lower() in _SECRET_PARAMETERS) and value:
                 return f"the parameter {name!r}"
+            # Names of versions are long and random too, and open nothing.
             if looks_random(value) and not _names_a_version(name):
                 return "a parameter that looks like a token"
     return ""
@@ -122,6 +127,7 @@ def _is_mixed(word: str) -> bool:
 def is_secret_name(name: str) -> bool:
     """Whether a variable or parameter of this name holds a secret; one that names a file of secrets does not."""
     words = _name_parts(name)
+    # A variable that names a file holds a path; the secret is in the file.
     if not words or words[-1] in ("file", "path", "dir"):
         return False
     if _SECRET_PARTS & {*words, *map("".join, itertools.pairwise(words))}:
@@ -135,23 +141,28 @@ def is_secret_name(name: str) -> bool:
 
 def looks_random(value: str) -> bool:
     """Whether a value looks like a drawn token: long, of letters and digits, and no word repeats in it."""
+    # Words of letters alone are names, and digits alone are numbers.
     if not _RANDOM.fullmatch(value) or not re.search(r"[0-9]", value) or not re.search(r"[A-Za-z]", value):
         return False
     counts = Counter(value).values()
+    # Entropy by character: drawn tokens use their alphabet evenly, words and paths do not.
     return -sum(n / len(value) * math.log2(n / len(value)) for n in counts) >= _MIN_RANDOM_BITS_PER_CHARACTER
 
 
 def _in_authority(scheme: str, authority: str, text: str) -> str:
+    # From the right: a password may hold an `@` itself.
     user_info, at, host = authority.rpartition("@")
     if not at:
         _, colon, port = host.rpartition(":")
         after = text.partition(f"://{authority}")[2]
+        # A colon in a host introduces a port; with anything else behind it, a password was cut off by a slash.
         may_be_port = port.isdigit() or host.endswith("]")
         cut = bool(colon) and (bool(_CUT_BY_A_SLASH.match(after)) if may_be_port else "@" in after)
         return "something before an `@`" if cut else ""
     user, has_password, _password = user_info.partition(":")
     if has_password:
         return "something before the `@` of its address"
+    # Databases and file servers want a user's name there; elsewhere it is where tokens go.
     if user and (scheme.partition("+")[0] not in _NAMED_USERS or looks_random(user)):
         return "what may be a token before the `@` of its address"
     return ""
@@ -169,6 +180,7 @@ def _parameters(text: str) -> Iterator[tuple[str, str]]:
 def _decoded(uri: str) -> Iterator[str]:
     """The URI as it is, and as it reads after each percent-decoding."""
     text = uri
+    # Bounded: each decoding may uncover another layer.
     for _ in range(_MAX_NESTED):
         yield text
         decoded = unquote(text)
@@ -184,5 +196,6 @@ def _names_a_version(name: str) -> bool:
 
 def _name_parts(name: str) -> list[str]:
     """`X-Amz-Signature`, `apiKey` and `DB_PASSWORD` as lower-case words."""
+    # `apiKey` is two words, as `api_key` is.
     spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
     return [word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word]

@@ -42,6 +42,7 @@ def canonical_json(value: Any) -> bytes:
     Raises:
         ValueError: NaN or infinity, which JSON cannot say.
     """
+    # NaN is refused: JSON has no word for it, and two NaNs are not equal.
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return text.encode() + b"\n"
 
@@ -79,6 +80,7 @@ def file_digest(path: Path, algorithm: Algorithm, where: str = "") -> str:
     """Args and errors as of `opened`."""
     hasher = HASHERS[algorithm]()
     with opened(path, where) as stream:
+        # In parts: a file may be larger than memory.
         while chunk := stream.read(CHUNK_BYTES):
             hasher.update(chunk)
     return hasher.hexdigest()
@@ -93,6 +95,7 @@ class DigestingWriter:
         self.size_bytes = 0
 
     def write(self, data: bytes | memoryview) -> int:
+        # Digested before it is written, so that what the disk does to the bytes shows when they are read.
         self._sha256.update(data)
         self.size_bytes += len(data)
         return self._stream.write(data)
@@ -116,6 +119,7 @@ def read_stable(path: Path) -> bytes:
         before = stat_identity(os.fstat(stream.fileno()))
         data = stream.read()
         after = stat_identity(os.fstat(stream.fileno()))
+    # The inode as well: a file that was replaced by a rename has another, though the open one did not change.
     if before != after or len(data) != before[0] or stat_identity(path.stat())[3] != before[3]:
         raise DataError(
             "the file changed while it was read.",

@@ -44,6 +44,7 @@ class DigestedFile(Frozen):
     """A file's size, and the one digest that proves it."""
 
     size_bytes: int
+    # Left out of the JSON where empty: such a field changes no digest of documents that lack it.
     sha256: Sha256 = Field(default="", exclude_if=operator.not_)
     blake3: Blake3 = Field(default="", exclude_if=operator.not_)
     """In place of SHA-256, of the files of a checkpoint."""
@@ -94,6 +95,7 @@ class Document(Frozen):
         try:
             value = parse_json(data)
             newest = cls.model_fields["format_version"].default
+            # Before validation, which would name the field that is new instead of the reason.
             if isinstance(value, dict) and value.get("format_version", 0) > newest:
                 raise IntegrityError(
                     f"format_version {value['format_version']} is newer than this Headway reads ({newest}).",

@@ -25,6 +25,7 @@ def open_file_system(uri: str) -> tuple[Any, str]:
         ConfigError: no such kind of place, or credentials in the URI.
         EnvironmentProblem: its server does not answer.
     """
+    # First of all, before any library sees the URI, and may log it.
     refuse_credentials(uri)
     try:
         fs, root = fsspec.core.url_to_fs(uri, **_options(uri.partition("://")[0]))
@@ -36,6 +37,7 @@ def open_file_system(uri: str) -> tuple[Any, str]:
         raise EnvironmentProblem(
             f"its server does not answer ({error}).", where=uri, advice="Check the URI, and that it can be reached."
         ) from error
+    # A library's own retries would multiply with ours, and hide from the deadline.
     if hasattr(fs, "retries"):
         fs.retries = 1  # the deadline is ours
     return fs, root
@@ -62,6 +64,7 @@ def _options(protocol: str) -> dict[str, Any]:
     timeouts = {"connect_timeout": CONNECT_S, "read_timeout": SILENCE_S}
     # Few and quick: a part of a large upload is tried again by itself, all else by us.
     bounded = {**timeouts, "retries": {"mode": "standard", "total_max_attempts": 2}}
+    # What a user has configured for fsspec wins.
     yours = fsspec.config.conf.get("s3", {}).get("config_kwargs") or {}
     return {"use_listings_cache": False, "max_concurrency": NUM_PARALLEL, "config_kwargs": {**bounded, **yours}}
 
@@ -69,12 +72,14 @@ def _options(protocol: str) -> dict[str, Any]:
 def endpoint_of(fs: Any) -> str:
     """Where requests go when it is not the cloud itself; empty otherwise, and for other kinds of store."""
     if "s3" not in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)):
+        # Several stores speak S3; only another endpoint than Amazon's is worth naming.
         return ""
     message = (getattr(fs, "client_kwargs", None) or {}).get("endpoint_url") or getattr(fs, "endpoint_url", None)
     return str(message or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "")
 
 
 def endpoint_note(fs: Any) -> str:
+    # Without what stands before an `@`, which may be a credential.
     endpoint = endpoint_of(fs).rpartition("@")[2]
     return f" Asked at {endpoint}." if endpoint else ""
 

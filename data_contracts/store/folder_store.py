@@ -31,6 +31,7 @@ class FolderStore:
 
     def read(self, relative: str, max_bytes: int | None = None) -> bytes:
         with reading(relative), opened(self._path(relative), relative) as stream:
+            # Asked of the open file: its size cannot change between the question and the read by a rename.
             if max_bytes is not None and os.fstat(stream.fileno()).st_size > max_bytes:
                 raise too_long(relative, max_bytes)
             return stream.readall()
@@ -55,7 +56,9 @@ class FolderStore:
         """
         for folder, _, names in os.walk(self._path(relative), onerror=_raise_unless_gone):
             for name in names:
+                # A folder that cannot be listed must not look empty: a cleaner would remove what it still needs.
                 path = Path(folder, name)
+                # Between the listing and the look a file may go.
                 with contextlib.suppress(FileNotFoundError):
                     stat = path.lstat()
                     yield FileEntry(path.relative_to(self.root).as_posix(), stat.st_size, stat.st_mtime)
@@ -71,6 +74,7 @@ class FolderStore:
     def put_file(self, relative: str, local: Path, *, exclusive: bool) -> None:
         """Give a finished file of the same folder its name. Raises `FileExistsError`: `exclusive`, and it is taken."""
         if exclusive:
+            # `link` fails where the name is taken, which `rename` does not: this is the compare-and-set of a folder.
             os.link(local, self._path(relative))
         else:
             local.replace(self._path(relative))

@@ -27,8 +27,10 @@ def as_full_disk(error: BaseException, *places: str) -> EnvironmentProblem | Non
     """What to say instead of the error when a full disk is behind it, naming the fullest of the places; else None."""
     if isinstance(error, EnvironmentProblem):
         return None
+    # The fullest of the places: temporary files and the workspace may lie on different disks.
     free_bytes = {place: _free_bytes(place) for place in places}
     fullest = min(places, key=free_bytes.__getitem__)
+    # torch and others report something else when a write fails; then the free space decides.
     is_silent = not isinstance(error, HeadwayError) and free_bytes[fullest] < FULL_BYTES
     if not is_silent and not is_out_of_space(error):
         return None
@@ -37,6 +39,7 @@ def as_full_disk(error: BaseException, *places: str) -> EnvironmentProblem | Non
 
 
 def _free_bytes(place: str) -> float:
+    # A place that cannot be asked is not blamed.
     try:
         return shutil.disk_usage(place).free
     except OSError:

@@ -9,6 +9,7 @@ from functools import lru_cache
 _SET_WITH_SLASH = re.compile(r"\[[^\]]*/")
 
 
+# Patterns come from a pipeline file and are asked of every path.
 @lru_cache(maxsize=1024)
 def compile_glob(pattern: str) -> re.Pattern[str]:
     """The regular expression that matches a whole path when the pattern does.
@@ -24,6 +25,7 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
 
 
 def _translate(pattern: str, position: int) -> tuple[str, int]:
+    # Only a segment of its own stands for folders: in `a**/b` it does not.
     if pattern.startswith("**/", position) and (position == 0 or pattern[position - 1] == "/"):
         return "(?:[^/]+/)*", position + 3
     if pattern.startswith("**", position):
@@ -50,6 +52,7 @@ def _set(members: str, negated: bool) -> str:
             re.compile(f"[{body}]")
         except re.error:
             continue
+        # The look-ahead keeps a negated set from matching a slash.
         return f"(?!/)[{'^' if negated else ''}{body}]"
     raise AssertionError(members)
 
@@ -68,6 +71,7 @@ def path_filter(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str
 def folder_filter(include: Sequence[str], exclude: Sequence[str]) -> Callable[[str], bool]:
     """Whether a folder need be looked into: not when no include pattern matches below it, nor when an exclude pattern
     covers all that is below it."""
+    # An excluded tree need not be listed, which for a bucket saves requests.
     covered = [compile_glob(pattern.removesuffix("/**")) for pattern in exclude if pattern.endswith("/**")]
     return lambda folder: (
         any(_may_match_below(folder, pattern) for pattern in include)
@@ -81,6 +85,7 @@ def _may_match_below(folder: str, pattern: str) -> bool:
     parts, segments = folder.split("/"), pattern.split("/")
     for part, segment in zip(parts, segments, strict=False):
         if "**" in segment:
+            # From `**` on any depth may match.
             return True
         if not compile_glob(segment).fullmatch(part):
             return False

@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# A digest of the host's name: names of files must not show it.
 MACHINE = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 STAGING_SUFFIX = ".partial"
 OWNER = ".owner"
@@ -47,14 +48,17 @@ def claimed(path: Path) -> Iterator[None]:
 
 def _claim(path: Path) -> int:
     while True:
+        # `O_NOFOLLOW`: a link put there would be locked, and removed, in the file's stead.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
+            # Waiting: whoever looks for leftovers holds the lock for a moment only.
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         except OSError as error:
             if error.errno in _NO_LOCKS:
                 return descriptor  # then nobody can lock it to remove it, either
             os.close(descriptor)
             raise
+        # No link left: it was removed between its making and its locking, so another is made.
         if os.fstat(descriptor).st_nlink:
             return descriptor
         # Whoever looks for leftovers saw it between its making and its locking.
@@ -75,7 +79,9 @@ def discard_if_abandoned(path: Path, discard: Callable[[], object] | None = None
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The name may have been removed while we waited for the lock.
         if os.fstat(descriptor).st_nlink:
+            # Discarded while the lock is held, so nobody can take it up in between.
             (discard or path.unlink)()
         return True
     except OSError:
@@ -92,6 +98,7 @@ def is_held(claim: Path) -> bool:
         return False
     except OSError:
         return True
+    # A shared lock, so that two who look do not take each other for the holder.
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
@@ -109,15 +116,18 @@ def scratch_folder(prefix: str, inside: Path | None = None) -> Iterator[Path]:
         prefix: begins with `headway-`.
         inside: an existing folder, where there is more room than where temporary files lie by default.
     """
+    # Others' leftovers go when a new folder is made: nobody else looks after a temporary directory.
     _discard_scratch(inside or Path(tempfile.gettempdir()))
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=inside))
+        # Whoever cleans up may have removed the folder before it was claimed; then another is made.
         with contextlib.suppress(FileNotFoundError):
             descriptor = _claim(folder / OWNER)
             break
     try:
         yield folder
     finally:
+        # The folder goes before the lock: until then nobody takes it for a leftover.
         shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)
 
@@ -127,6 +137,7 @@ def _discard_scratch(inside: Path) -> None:
     for owner in inside.glob(f"headway-*/{OWNER}"):
         folder = owner.parent
         with contextlib.suppress(OSError):
+            # Another user's folders are not ours to remove.
             if folder.stat().st_uid == os.geteuid():
                 discard_if_abandoned(owner, lambda folder=folder: shutil.rmtree(folder, ignore_errors=True))  # type: ignore[misc]
 
@@ -145,6 +156,7 @@ def at_work_in(root: Path, sessions: Path) -> Iterator[Path]:
     """
     sessions.mkdir(parents=True, exist_ok=True)
     for claim in sessions.glob(f"{MACHINE}-*"):
+        # The claim goes last: an interrupted clean-up is taken up again by whoever comes next.
         discard_if_abandoned(claim, lambda claim=claim: _discard_unfinished(root) and claim.unlink())  # type: ignore[misc]
     own = sessions / f"{MACHINE}-{uuid.uuid4().hex}"
     with claimed(own):
@@ -157,6 +169,7 @@ def at_work_in(root: Path, sessions: Path) -> Iterator[Path]:
 
 def _discard_unfinished(root: Path) -> bool:
     """Whether every staging file of this machine could go; what is still being written will be looked for again."""
+    # This machine's alone: on another, a free lock would say nothing.
     pattern = f".*.{MACHINE}-*{STAGING_SUFFIX}"
     found = [Path(folder, name) for folder, _, names in os.walk(root) for name in fnmatch.filter(names, pattern)]
     kept = [path for path in found if not discard_if_abandoned(path)]

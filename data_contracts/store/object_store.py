@@ -70,6 +70,7 @@ class Patience:
     def waits_s(self) -> Iterator[float]:
         """Growing waits, each drawn from the upper half of its span, so that many clients do not come back at once."""
         for number in itertools.count():
+            # A random part, or all ranks that failed together would come back together.
             yield min(self.longest_wait_s, self.first_wait_s * 2 ** min(number, 16)) * random.uniform(0.5, 1)
 
 
@@ -81,6 +82,7 @@ class _Answers:
         self.answered: set[str] = set()
 
     def bound_s(self, store: str) -> float:
+        # A person at a terminal learns of a wrong address early; a nightly flow has patience.
         return FIRST_ANSWER_WITHIN_S if self.person_waits and store not in self.answered else math.inf
 
 
@@ -134,6 +136,7 @@ class ObjectStore:
 
     def renew(self, relative: str) -> None:
         """Write a small object once more, so that it counts as written now. Raises `FileNotFoundError`."""
+        # Stores have no `touch`; writing the same bytes is the only way to a new time.
         self.put(relative, self.read(relative), exclusive=False)
 
     def identity(self, relative: str) -> tuple[int, str]:
@@ -144,6 +147,7 @@ class ObjectStore:
         """
         info = self._info(relative)
         etag = str(info.get("ETag") or "")
+        # A weak ETag may stay the same when bytes change.
         return int(info["size"]), "" if etag.startswith("W/") else etag
 
     def exists(self, relative: str) -> bool:
@@ -188,6 +192,7 @@ class ObjectStore:
             FileNotFoundError: there is no such object.
             IntegrityError: it is shorter, or longer.
         """
+        # One request instead of two or more.
         if size_bytes <= PART_BYTES:
             data = self.read(relative)
             if len(data) != size_bytes:
@@ -213,6 +218,7 @@ class ObjectStore:
     def _info(self, relative: str) -> dict[str, Any]:
         """What a HEAD request says: no listing has a word in whether an object exists."""
         info: dict[str, Any] = self._retried("asking for", relative, "info", self._path(relative))
+        # fsspec answers for a prefix too, which is no object.
         if info["type"] != "file":
             raise FileNotFoundError(relative)
         return info
@@ -248,16 +254,20 @@ class ObjectStore:
         for number, wait_s in enumerate(patience.waits_s(), 1):
             try:
                 left_s = deadline - time.monotonic()
+                # Each try has a bound of its own, and none outlives the deadline.
                 found = self._once(method, arguments, options, min(patience.attempt_of(size_bytes), max(left_s, 0.001)))
+                # Only an answer counts: a refusal is one too, and shows that the address is right.
                 answers.answered.add(self._server)
                 return found
             except Exception as error:
                 trouble = trouble_of(error)
                 if trouble.meaning != "transient":
                     answers.answered.add(self._server)
+                # Damaged bytes may be the network's; the same damage three times is the store's.
                 is_worth_it = trouble.meaning == "transient" or (trouble.meaning == "damaged" and number < MAX_DAMAGED)
                 if not is_worth_it:
                     raise self._as_store_error(doing, relative, trouble, error) from error
+                # Given up before the last wait, not after it: nobody waits for nothing.
                 if time.monotonic() + wait_s > deadline:
                     raise EnvironmentProblem(
                         f"{doing} failed {number} times in {time.monotonic() - started:.0f} s "
@@ -266,6 +276,7 @@ class ObjectStore:
                         advice="The store does not answer, or is overloaded. Run again when it is well: what is "
                         "finished is kept." + endpoint_note(self.fs),
                     ) from error
+                # Few tries are ordinary; a log line for each would hide the others.
                 if number >= REPORTED_AFTER and first_s == math.inf:
                     left_s = max(0.0, deadline - time.monotonic())
                     log.warning(
@@ -276,6 +287,7 @@ class ObjectStore:
         raise AssertionError("waits never end")
 
     def _once(self, method: str, arguments: tuple[Any, ...], options: dict[str, Any], timeout_s: float) -> Any:
+        # File systems without a loop are called directly; their own timeouts hold.
         if not self.fs.async_impl:
             return getattr(self.fs, method)(*arguments, **options)
         # Through the loop by ourselves: fsspec's own timeout leaves the request running behind our back.
@@ -293,6 +305,7 @@ class ObjectStore:
         if trouble.meaning == "damaged":
             return IntegrityError(f"other bytes arrive than were stored ({trouble.message}).", where=relative)
         if trouble.meaning == "unknown":
+            # An error of this machine's disk has a number and no cause, and is no refusal of the store.
             if isinstance(error, OSError) and error.__cause__ is None:
                 return error  # this machine's own disk
             return EnvironmentProblem(
@@ -309,6 +322,7 @@ class ObjectStore:
 
 
 def _written_unix_s(info: dict[str, Any]) -> float:
+    # Each store names the time in its own way, and some give texts.
     for name in WRITTEN:
         written = info.get(name)
         if isinstance(written, str):
@@ -318,6 +332,7 @@ def _written_unix_s(info: dict[str, Any]) -> float:
             return aware.timestamp()
         if isinstance(written, (int, float)):
             return float(written)
+    # Unknown counts as now: what might be new is never cleaned away.
     return time.time()
 
 

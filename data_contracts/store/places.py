@@ -28,6 +28,7 @@ COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 def confined(relative: str) -> str:
     """`relative` itself, or `IntegrityError` when it could leave the folder it is relative to."""
     parts = relative.split("/")
+    # By parts, not by resolving: this also holds for paths that do not exist, and for object stores.
     if not relative or "\\" in relative or "\0" in relative or any(part in ("", ".", "..") for part in parts):
         raise IntegrityError(f"path {relative!r} leaves the workspace.", advice="The document was tampered with.")
     return relative
@@ -37,6 +38,7 @@ def confined_in(folder: Path, relative: str) -> Path:
     """A path below the folder, symbolic links followed, or `IntegrityError`."""
     path = folder / confined(relative)
     try:
+        # Links are followed for the check: one inside the workspace may lead out of it.
         is_inside = path.resolve().is_relative_to(resolved(folder))
     except RuntimeError as error:  # as Python calls a circle of links before 3.13
         raise IntegrityError("its links lead in a circle.", where=str(path)) from error
@@ -47,6 +49,7 @@ def confined_in(folder: Path, relative: str) -> Path:
 
 def local_side(uri: str, endpoint: str) -> Path:
     """The folder on this machine that belongs to a remote workspace."""
+    # By the endpoint too: two stores may have a bucket of one name.
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = Path(os.environ.get(LOCAL) or f"{cache}/headway").absolute()
     # Here alone, for ranks and guards that start import this module, and nothing that is no part of Python.
@@ -80,6 +83,7 @@ def all_named(name: str, folder: Path) -> Iterator[Path]:
         if not isinstance(error, FileNotFoundError | NotADirectoryError):
             raise error
 
+    # A folder that may not be listed must not look like one that holds nothing.
     for inside, folders, files in os.walk(folder, onerror=refuse):
         if name in folders or name in files:
             yield Path(inside, name)
@@ -100,6 +104,7 @@ def require_usable(place: Path) -> None:
         EnvironmentProblem: what is there is no folder, may not be looked into, or lies on a mount that fails.
     """
     try:
+        # Listed and entered: a mount that is gone answers the one and not the other.
         with os.scandir(place) as entries:
             next(entries, None)
         (place / ".").stat()  # to enter it is a right of its own
@@ -113,8 +118,10 @@ def as_unusable(error: BaseException, places: Iterable[Path]) -> EnvironmentProb
     """What to say instead of the system's refusal of a file in one of the places; None for any other error."""
     if not isinstance(error, OSError) or error.errno not in UNUSABLE:
         return None
+    # Only files in our places: a missing library is no trouble of the workspace.
     named = [Path(os.fsdecode(name)) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
     held = [place for place in places if any(path.is_relative_to(place) for path in named)]
+    # The outermost of them, which is what a person can put right.
     return _unusable(min(held, key=lambda place: len(place.parts)), error) if held else None
 
 
@@ -149,6 +156,7 @@ def lost_place(place: Path, known: Path, *, to_write: bool = False) -> Environme
     try:
         known.stat()
         if to_write:
+            # Opened for writing: a mount that became read-only still answers `stat`.
             os.close(os.open(known, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW))
     except (FileNotFoundError, NotADirectoryError):
         return EnvironmentProblem(
@@ -179,6 +187,7 @@ def reading(where: str) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
+        # Names and links that the system cannot follow come from a damaged document, not from the disk.
         if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
             raise IntegrityError(f"cannot be a file of ours ({error.strerror}).", where=where) from error
         raise EnvironmentProblem(
@@ -223,9 +232,11 @@ def _private_folder() -> str:
     """One that no other user can have made. torch makes it where it needs it."""
     with contextlib.suppress(RuntimeError):  # nobody knows a home of this user's
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        # The folder itself may not exist yet; whether it can be made is for the one above it to say.
         above = next(folder for folder in (cache, *cache.parents) if folder.exists())
         if cache.is_absolute() and os.access(above, os.W_OK | os.X_OK):
             return str(cache / "headway" / "torch")
     import tempfile  # which takes time, and is hardly ever wanted here
 
+    # Unguessable, since /tmp is everybody's: a name that can be guessed could be made by another first.
     return f"{tempfile.gettempdir()}/headway-torch-{secrets.token_hex(16)}"

@@ -48,8 +48,10 @@ def one_line(text: str, max_chars: int | None = None) -> str:
     Args:
         max_chars: what is longer is cut, with a mark.
     """
+    # Cut first: spelling out a long text of control characters would cost its whole length.
     if max_chars is not None and len(text) > max_chars:
         text = f"{text[: max_chars - 1]}…"
+    # Most text is printable as it is; the slow way is for the rest.
     return _without_commands(text if text.isprintable() else "".join(map(_spelled, text)))
 
 
@@ -62,6 +64,7 @@ def distinct_line(text: str, max_chars: int, *, is_plain: bool = True) -> str:
     shown = one_line(text, max_chars)
     if is_plain and shown == text and not _LIKE_A_DIGEST.search(text):
         return text
+    # By digest: two names that are shown alike, such as with other control characters, stay apart.
     return f"{shown} (sha256 {hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:12]})"
 
 
@@ -74,6 +77,7 @@ def line(text: str) -> str:
 
 def lines(text: str) -> str:
     """As `one_line`, but that line feeds stay: for text that may have several lines, such as an error's."""
+    # Tabs become blanks before controls are spelled out.
     return "\n".join(one_line(each.expandtabs()) for each in text.split("\n"))
 
 
@@ -82,6 +86,7 @@ def markdown(text: str) -> str:
 
     It holds for CommonMark with GitHub's extensions and for showdown, which MLflow uses.
     """
+    # Entities first: an ampersand that a later step brings in must not be escaped again.
     plain = _EMOJI_CODE.sub("&#58;", _LINK.sub(_as_entity, _entities(one_line(text.strip(), MAX_FIELD_CHARS))))
     return _NUMBERED.sub(r"\1\\\2", _BLOCK.sub(_as_entity, _MARKED.sub(_backslashed, plain)))
 
@@ -94,7 +99,9 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> list
 
 def code(text: str) -> str:
     """Text between backticks, also in a cell: what a person may copy."""
+    # A pipe ends a table's cell even between backticks.
     plain = one_line(text, MAX_FIELD_CHARS).replace("|", "\\|")
+    # A fence longer than any run inside cannot be closed by the text.
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", plain)), default=0))
     space = " " if plain[:1] == "`" or plain[-1:] == "`" or not plain else ""
     return f"{fence}{space}{plain}{space}{fence}"
@@ -122,6 +129,7 @@ def _spelled(character: str) -> str:
 
 
 def _without_commands(text: str) -> str:
+    # The first character is spelled: the command is still to be seen, and no longer one.
     return _WORKFLOW_COMMAND.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
@@ -130,6 +138,7 @@ def _entities(text: str) -> str:
 
 
 def _as_entity(found: re.Match[str]) -> str:
+    # Entities are not looked into by renderers for links and emoji.
     return "".join(f"&#{ord(each)};" if not each.isalnum() else each for each in found[0])
 
 

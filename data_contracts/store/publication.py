@@ -54,6 +54,7 @@ class Workspace(PublishedFiles):
         workspace = cls(uri, patience)
         probe = f".probe-{uuid.uuid4().hex}"
         place = str(workspace._local)
+        # A probe file, not the mode: quotas, mounts and ACLs decide as well.
         try:
             make_folder(workspace._local, mode=PRIVATE)
             (workspace._local / probe).write_bytes(b"")
@@ -68,6 +69,7 @@ class Workspace(PublishedFiles):
                 else f"Give a writable folder with {LOCAL}.",
             ) from error
         if workspace._remote is not None:
+            # Exclusive or not is no matter here: the name is drawn.
             workspace._remote.put(probe, b"", exclusive=False)
             workspace._remote.remove(probe)
         return workspace
@@ -77,6 +79,7 @@ class Workspace(PublishedFiles):
         try:
             if self._remote is not None or self._local.exists():
                 return False
+            # The innermost folder that exists decides whether the others can be made.
             above = next(folder for folder in self._local.parents if folder.exists())
             return above.is_dir() and os.access(above, os.W_OK | os.X_OK)
         except OSError:
@@ -141,21 +144,27 @@ class Workspace(PublishedFiles):
             prepare: called with that path before there is an empty file; may put another there.
         """
         final = self.local_path(relative)
+        # The staging name lies in the same file system, or the rename could not be atomic.
         staging = (self._stage_in or final.parent) / staging_name(final.name)
+        # A folder that was unmounted would be made again, empty, at the mount point.
         self.require_there()
         if self._stage_in is not None:
             self._stage_in.stat()  # before a folder is made for what could not be staged
         with naming_the_place(str(final)):  # which disk it is
             made = _make_folder(final.parent)
             prepare(staging)
+            # Claimed: a cleaner leaves alone what somebody holds.
             with claimed(staging):
                 try:
                     yield staging
                     if sync != "nothing":
+                        # Bytes before the name: after a power cut a name must never stand for a file without content.
                         fsync_path(staging)
                     self._store.put_file(confined(relative), staging, exclusive=exclusive)
                     if self._remote is None and sync == "file and name":
+                        # The name is durable only once its folder is.
                         fsync_path(final.parent)
+                    # Outermost last: each folder's own name lies in the one above.
                     if sync != "nothing":
                         _fsync_names(made)
                 finally:
@@ -171,6 +180,7 @@ class Workspace(PublishedFiles):
             sha256, size_bytes = self._put_stable(local, relative, "sha256")
             return StoredFile(path=relative, size_bytes=size_bytes, sha256=sha256)
         with local.open("rb") as source, self.staged(relative) as staging, staging.open("wb") as target:
+            # Digested on the way, so that the file is read once.
             writer = DigestingWriter(target)
             while chunk := source.read(1 << 20):
                 writer.write(chunk)
@@ -198,6 +208,7 @@ class Workspace(PublishedFiles):
         digest = file_digest(local, algorithm)
         with naming_the_place(relative):
             self._remote.put_file(confined(relative), local, exclusive=False)
+        # Digested first and sent afterwards: a file that changed in between would be stored under another's digest.
         if stat_identity(local.stat()) != before:
             raise DataError("the file changed while it was published.", where=str(local))
         return digest, before[0]
@@ -218,6 +229,7 @@ class Workspace(PublishedFiles):
         there = None
         with contextlib.suppress(IntegrityError):  # what is no file is replaced as well
             there = self.read_if_there(relative)
+        # Compared whole: a damaged copy under the right name is replaced.
         if there != data or not self.renew(relative):
             self.publish(relative, data)
         return file
@@ -231,6 +243,7 @@ class Workspace(PublishedFiles):
         written_unix_s = self.written_unix_s(relative)
         if written_unix_s is None:
             return False
+        # Rarely: for an object store renewing is a read and a write.
         if time.time() - written_unix_s > RENEW_AFTER_S:
             try:
                 self._store.renew(confined(relative))
@@ -264,6 +277,7 @@ def _make_folder(folder: Path, mode: int = 0o777) -> list[Path]:
         return []
     except FileNotFoundError:
         above = _make_folder(folder.parent)
+        # Another process may make it at the same time.
         folder.mkdir(mode, exist_ok=True)
         return [folder, *above]
 

@@ -75,6 +75,7 @@ def _opened(uri: str) -> _Opened:
     if "file" not in (fs.protocol if isinstance(fs.protocol, tuple) else (fs.protocol,)):
         return _Opened(fs, root.rstrip("/"), uri.rstrip("/"), is_folder=False)
     try:
+        # Resolved once: a workspace has one name, however a link leads to it.
         folder = str(resolved(Path(root)))
     except OSError as error:
         require_usable(Path(root))
@@ -122,6 +123,7 @@ class PublishedFiles:
         require_usable(self._local)
         opened.add(self._local)
         self._patience = patience or Patience()
+        # The store is chosen here; everything below speaks to either in the same words.
         self._remote = None if is_folder else ObjectStore(self.fs, self.root, self.uri, self._patience)
         self._store = self._remote or FolderStore(self._local)
 
@@ -184,6 +186,7 @@ class PublishedFiles:
         Raises:
             IntegrityError: gone, or different.
         """
+        # A copy that is there already is proved again: a cache folder may have been altered.
         if target.is_file() and file_digest(target, file.algorithm) == file.digest:
             return
         partial = target.parent / staging_name(target.name)
@@ -191,6 +194,7 @@ class PublishedFiles:
             target.parent.mkdir(parents=True, exist_ok=True)
             with claimed(partial):
                 try:
+                    # To a partial name: a copy appears whole or not at all.
                     with partial.open("wb") as stream:
                         self.read_into(file, stream)
                     partial.replace(target)
@@ -215,9 +219,11 @@ class PublishedFiles:
             except GONE as error:
                 raise IntegrityError("the file is gone.", where=file.path) from error
             except IntegrityError:
+                # A local file does not change by reading it again; what arrives over a network may.
                 if self._remote is None or number == MAX_READS:
                     raise
             time.sleep(next(waits_s))
+            # From the beginning: what was written of a damaged copy is overwritten.
             target.seek(begin)
 
     def _read_once(self, file: StoredFile, target: BinaryIO, on_part: Callable[[], None]) -> None:
@@ -288,6 +294,7 @@ class PublishedFiles:
             name = self.uri_of(relative)
             actual = known.lookup_remote(name, size_bytes, etag, algorithm)
             if actual is None:
+                # Remembered by its strong ETag, so that an unchanged object is not read again.
                 actual = self._remote.digest(relative, algorithm)
                 known.remember_remote(name, size_bytes, etag, actual, algorithm)
             return actual
@@ -301,8 +308,10 @@ class PublishedFiles:
             IntegrityError: gone, altered, or of another kind.
         """
         where = document_path(link)
+        # The kind is part of the name: a document of another kind would pass its digest and fail much later.
         if link.kind != document_type.kind:
             raise IntegrityError(f"is a {link.kind}, not a {document_type.kind}.", where=where)
+        # Bounded: a hole may make a file of any length, and the digest is known only after reading.
         data = self.read(where, MAX_DOCUMENT_BYTES)
         if sha256_bytes(data) != link.sha256:
             raise IntegrityError("its bytes differ from the digest in its name.", where=where)

@@ -41,6 +41,7 @@ def references_in(value: Json) -> References:
     rest = [value]
     while rest:
         each = rest.pop()
+        # Digests anywhere in a text count: a name too many keeps a file, one too few deletes it.
         if isinstance(each, str):
             digests.update(DIGEST.findall(each))
         elif isinstance(each, list):
@@ -48,9 +49,11 @@ def references_in(value: Json) -> References:
         elif isinstance(each, dict):
             if isinstance(path := each.get("path"), str):
                 paths.add(path)
+            # Exactly the fields of a link, so that no other mapping is taken for one.
             if each.keys() == Link.model_fields.keys():
                 links.add((str(each["kind"]), str(each["sha256"])))
             rest.extend(each.values())
+            # Keys may be digests, as in figures by document.
             rest.extend(each.keys())
     return References(digests=frozenset(digests), paths=frozenset(paths), links=frozenset(links))
 
@@ -66,6 +69,7 @@ def reached(roots: Mapping[str, str], needs: ReferencesOf) -> dict[str, str]:
     while rest:
         name = rest.popleft()
         for needed in needs(name):
+            # The first reason found stays: breadth first, so it is a shortest one.
             if needed not in why:
                 why[needed] = name
                 rest.append(needed)
@@ -85,6 +89,7 @@ def removal_order(garbage: Collection[str], references_of: ReferencesOf) -> list
     """All of `garbage`, each after everything of it that says its name."""
     done: set[str] = set()
     order: list[str] = []
+    # Sorted, so that an interrupted removal continues in the same order.
     for first in sorted(garbage):
         # Depth first, without recursion: a name is finished when all that it says are.
         stack = [] if first in done else [(first, iter(_inside(garbage, references_of, first)))]
@@ -98,6 +103,7 @@ def removal_order(garbage: Collection[str], references_of: ReferencesOf) -> list
             else:
                 done.add(following)
                 stack.append((following, iter(_inside(garbage, references_of, following))))
+    # Reversed, for a name is finished after all that it needs.
     return order[::-1]
 
 

@@ -98,6 +98,7 @@ def newest_number(workspace: Workspace, name: str) -> int:
 def newest_entry(workspace: Workspace, folder: str) -> int:
     """The same of a folder whose entries are numbered as a ref's are."""
     number = max(map(number_of, workspace.names(folder)), default=0)
+    # From the listing on by name: a listing may lag behind what was just put.
     while workspace.exists(entry_path(folder, number + 1)):
         number += 1
     return number
@@ -121,6 +122,7 @@ def history(workspace: Workspace, name: str, known: Sequence[RefEntry] = ()) -> 
     entries = list(known)
     for number in range(len(known) + 1, newest_number(workspace, name) + 1):
         entry = read_entry(workspace, name, number)
+        # Each entry carries the digest of the one before, so a replaced entry shows here.
         _require_succession(name, entries[-1] if entries else None, entry)
         entries.append(entry)
     return entries
@@ -173,12 +175,14 @@ def move(
     }
     try:
         sealed = canonical_json({**value, "sha256": sha256_of(value)})
+        # Exclusive: this is the compare-and-set, in a folder as in an object store.
         workspace.publish(_entry_path(name, number), sealed, exclusive=True)
     except FileExistsError as error:
         raise RefConflict(
             f"ref {name} was moved by another writer (entry {number}).",
             advice="Read it again and decide anew.",
         ) from error
+    # Read back: what is returned is what others will read, after a lost answer too.
     return read_entry(workspace, name, number)
 
 
@@ -190,6 +194,7 @@ def ensure(
     Returns:
         The entry that points at it: the newest, if it does already, also by a writer that was first just now.
     """
+    # In a loop: who loses the race looks again, and may find the target there already.
     while True:
         newest = current(workspace, name)
         if newest is not None and newest.target == target:
@@ -205,11 +210,13 @@ def _digest_of(workspace: Workspace, name: str, expected: RefEntry | int | None)
     try:
         return read_entry(workspace, name, number).sha256 if number else ""
     except IntegrityError:
+        # A damaged predecessor must not keep the ref from moving; the entry says that it does not know it.
         return None
 
 
 def _require_succession(name: str, before: RefEntry | None, entry: RefEntry) -> None:
     """Raises `IntegrityError`: an entry was not made after the one that lies before it."""
+    # None: the entry was made over one that could not be read, and says nothing of it.
     if entry.prev not in (None, "" if before is None else before.sha256):
         message = "it does not follow the entry before: one of the two was replaced."
         raise IntegrityError(message, where=place_of(name, entry), advice=ADVICE)
@@ -219,6 +226,7 @@ def read_entry(workspace: Workspace, name: str, number: int) -> RefEntry:
     """Raises `IntegrityError`: it is gone, damaged, or another's."""
     where = _entry_path(name, number)
     try:
+        # Canonical to the byte: an added blank or a doubled key would not change the digest below.
         value = parse_canonical(workspace.read(where, MAX_RECORD_BYTES))
         own = value.pop("sha256")
         if own != sha256_of(value):
@@ -229,10 +237,12 @@ def read_entry(workspace: Workspace, name: str, number: int) -> RefEntry:
                 where=where,
                 advice="Upgrade Headway.",
             )
+        # Both are part of the entry, so that a copy of it elsewhere is noticed.
         if (value["ref"], value["number"]) != (name, number):
             message = f"is entry {value['number']} of ref {value['ref']}, put in another's place."
             raise IntegrityError(message, where=where, advice=ADVICE)
         unix_s = float(value["unix_s"])
+        # A time that no calendar can show would end every command that lists the history.
         if not 0 <= unix_s < LATEST_UNIX_S:
             raise ValueError(unix_s)
         return RefEntry(

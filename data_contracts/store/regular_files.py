@@ -19,10 +19,12 @@ class NotRegular(FileNotFoundError):
 
 def open_unbuffered(path: Path) -> io.FileIO:
     """Errors as of `open_regular`."""
+    # Before the open: opening a pipe would wait for its writer.
     _require_regular(path, path.stat())
     # Without waiting, should it have become a pipe since; then it is looked at once more.
     stream = io.FileIO(str(path), "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
     try:
+        # And after it, for it may have been replaced in between.
         _require_regular(path, os.fstat(stream.fileno()))
     except NotRegular:
         stream.close()
@@ -57,6 +59,7 @@ def open_lock(path: Path) -> int:
     Raises:
         OSError: it cannot be written; `NotRegular`, too.
     """
+    # `O_NONBLOCK`: a pipe in the lock's place must not hold the process.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
     try:
         _require_regular(path, os.fstat(descriptor))

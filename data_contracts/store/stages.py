@@ -30,6 +30,7 @@ class StageRecord(Frozen):
 
 
 def stage_key(stage: str, inputs: Mapping[str, Any]) -> str:
+    # The stage's name is part of the key: two stages may have equal inputs.
     return sha256_of({"stage": stage, **inputs})
 
 
@@ -46,6 +47,7 @@ def find(workspace: Workspace, stage: str, key: str, digests: FileDigests) -> St
     record = recorded(workspace, stage, key)
     if record is None:
         return None
+    # A record proves nothing by itself: files are held against their digests at every hit.
     check_document(workspace, record.document, digests)
     for file in record.files:
         check_file(workspace, file, digests)
@@ -98,5 +100,6 @@ def record(
         files=files,
         provenance=dict(provenance or {}),
     )
+    # Last: a record exists only once all that it names does.
     workspace.publish(record_path(stage, key), canonical_json(made.model_dump(mode="json")))
     return made

@@ -89,15 +89,18 @@ def trouble_of(error: BaseException) -> StoreFailure:
     causes = list(_chain(error))
     answers = [answer for cause in causes if (answer := _answer(cause)) is not None]
     meant = [trouble for cause in causes if (trouble := _by_class(cause)).meaning != "unknown"]
+    # A server's answer is worth more than a library's class; among equals the outermost speaks first.
     return [*answers, *meant, StoreFailure(meaning="unknown", message=type(error).__name__)][0]
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     seen: set[int] = set()
     cause: BaseException | None = error
+    # Chains may be circular where a library raises a stored error again.
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
         yield cause
+        # Some libraries set only the context.
         cause = cause.__cause__ or cause.__context__
 
 
@@ -115,12 +118,14 @@ def _botocore_answer(response: dict[str, object]) -> StoreFailure:
     described, metadata = response.get("Error"), response.get("ResponseMetadata")
     code = str(described.get("Code", "")) if isinstance(described, dict) else ""
     status = metadata.get("HTTPStatusCode", 0) if isinstance(metadata, dict) else 0
+    # Some stores put the status where others put a code.
     status = int(code) if code.isdigit() else int(status)
     meaning = CODES.get(code) or _by_status(status)
     return StoreFailure(meaning=meaning, message=f"HTTP {status}" if code.isdigit() or not code else code)
 
 
 def _by_status(status: int) -> Meaning:
+    # Any failure of a server's own may pass.
     return STATUSES.get(status) or ("transient" if status >= 500 else "unknown")
 
 
@@ -145,4 +150,5 @@ def _meaning_of_class(error: BaseException, name: str) -> Meaning:
     # This machine's own errors have numbers; without one it is a storage that speaks through its library.
     if isinstance(error, OSError) and error.errno in (None, errno.EBUSY, errno.EREMOTEIO, errno.ETIMEDOUT):
         return "transient"
+    # An error of a network library that nobody knows is most likely the network's.
     return "transient" if type(error).__module__.partition(".")[0] in NETWORK_LIBRARIES else "unknown"

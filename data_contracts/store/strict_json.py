@@ -24,6 +24,7 @@ def parse_json(data: bytes) -> Any:
         ValueError: it is none.
     """
     try:
+        # Python reads NaN and Infinity, which other readers refuse.
         value = json.loads(data, parse_constant=_not_finite, parse_float=_finite)
     except RecursionError as error:
         raise ValueError("too deep") from error
@@ -40,6 +41,7 @@ def parse_canonical(data: bytes) -> Any:
         ValueError: they are none.
     """
     value = parse_json(data)
+    # The only form that a writer of ours makes, so any difference is somebody else's edit.
     if canonical_json(value) != data:
         raise ValueError("not canonical")
     return value
@@ -47,6 +49,7 @@ def parse_canonical(data: bytes) -> Any:
 
 def _is_deep(value: Any) -> bool:
     level = [value] if isinstance(value, dict | list) else []
+    # Level by level, without recursion, which a deep value would exhaust.
     for _ in range(MAX_DEPTH + 1):
         inner: list[Any] = []
         for outer in level:

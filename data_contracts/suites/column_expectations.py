@@ -34,9 +34,11 @@ INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 def _within(expectation: GivenExpectation, value: Any, type_name: str) -> bool:
     """Whether a figure is within the bounds asked; a missing figure and NaN are not."""
+    # In Great Expectations, too, a missing figure and NaN are within no bounds.
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return False
     low, high = (expectation.kwargs.get(name) for name in ("min_value", "max_value"))
+    # As exact numbers: doubles would call neighbouring integers equal beyond 2**53.
     number = _exact(value)
     if low is not None:
         least = _exact(read_bound(low, type_name))
@@ -50,6 +52,7 @@ def _within(expectation: GivenExpectation, value: Any, type_name: str) -> bool:
 
 def _exact(value: Any) -> Fraction | float:
     """A figure, or a bound, so that they compare as doubles where one is a double."""
+    # A fraction holds every finite double exactly; an infinity has none.
     return float(value) if isinstance(value, float) and math.isinf(value) else Fraction(value)
 
 
@@ -92,6 +95,7 @@ def max_between(expectation: GivenExpectation) -> CompiledExpectation:
 def _extreme(expectation: GivenExpectation, name: str) -> CompiledExpectation:
     type_name = expectation.type_name
     _bounded(expectation, type_name)
+    # Where a condition leaves rows out, they are null, and aggregates pass nulls by.
     selected = f"{name}({_limited(expectation, comparable_sql(expectation.column, type_name))})"
     compared = "double" if family(type_name) == "float" else type_name
     if family(type_name) == "decimal":
@@ -120,12 +124,14 @@ def _total(expectation: GivenExpectation, statistic: str) -> CompiledExpectation
 
     def decided(value: Any) -> ExpectationResult:
         found = 0.0 if value is None and statistic == "sum" else value
+        # Up to 2**53 an integer is a double exactly; beyond, the comparison stays exact.
         return _decided(
             expectation, float(found) if isinstance(found, int) and abs(found) <= 1 << 53 else found, "double"
         )
 
     if kind == "decimal":
         return CompiledExpectation(answer=lambda asker: decided(_decimal_total(asker, expression, statistic)))
+    # Sums of doubles depend on their order; the exact sum does not, over files and threads.
     summed: Figure = exact_sum(f"({expression})") if kind == "float" else Scalar(f"sum({expression})")
     figures = (summed, Scalar(f"count({expression})"))
     return CompiledExpectation(
@@ -137,6 +143,7 @@ def _decimal_total(asker: ResultContext, expression: str, statistic: str) -> flo
     total, count = asker.row(f"SELECT sum({expression}), count({expression}) FROM {ROWS}")
     if not count:
         return None
+    # Decimals divide exactly as fractions, and are rounded once.
     return float(Fraction(Decimal(total)) / (count if statistic == "mean" else 1))
 
 
@@ -159,6 +166,7 @@ def _scanned(expectation: GivenExpectation, function: str) -> CompiledExpectatio
     kind = _numeric(expectation)
     _bounded(expectation, "double")
     number = f"{expectation.column}::TINYINT" if kind == "bool" else expectation.column
+    # NaN is counted beside it, for DuckDB's aggregates treat it as a number.
     sql = f"SELECT {function}({number}::DOUBLE), {_num_nan(expectation)} FROM {ROWS} WHERE {expectation.where}"
 
     def answer(asker: ResultContext) -> ExpectationResult:
@@ -190,6 +198,7 @@ def quantiles_between(expectation: GivenExpectation) -> CompiledExpectation:
         places = [_places(quantile, number, interpolation) for quantile in quantiles]
         wanted = [place for low, high, _ in places for place in (low, high)]
         # The n-th value by a fraction that lies between the n-th and the one before.
+        # In the middle of its share, so that rounding cannot pick a neighbour.
         shares = ", ".join(f"quantile_disc({column}, {(place + 0.5) / number!r})" for place in wanted)
         found = asker.row(f"SELECT {shares} {source}")
         values = [
@@ -258,6 +267,7 @@ def distinct_in_set(expectation: GivenExpectation) -> CompiledExpectation:
 
 
 def _num_outside(expectation: GivenExpectation) -> Scalar:
+    # An unknown comparison counts as outside, as a value that is no member does.
     outside = f"{expectation.column} IS NOT NULL AND NOT coalesce({in_set_sql(expectation)}, FALSE)"
     return Scalar(f"count(*) FILTER (({expectation.where}) AND {outside})")
 
@@ -281,6 +291,7 @@ def _contains(expectation: GivenExpectation) -> Callable[[ResultContext], bool]:
     members = set_sql(expectation.kwargs["value_set"], expectation.type_name)
     wanted = {(isinstance(value, str), value) for value in expectation.kwargs["value_set"] if value is not None}
     is_temporal = family(expectation.type_name) in ("date", "timestamp")
+    # A value that the column's type cannot hold can never occur.
     if len(members) < len(wanted) and not is_temporal:
         return lambda _: False
     if not members:
@@ -301,6 +312,7 @@ def most_common_in_set(expectation: GivenExpectation) -> CompiledExpectation:
         (most,) = asker.row(f"SELECT max(num_rows) FROM ({groups})")
         if most is None:
             return ExpectationResult(passed=False)
+        # Ties matter: two values may be equally common, and one of them not in the set.
         counts = f"count(*), count(*) FILTER ({is_member})"
         num_commonest, num_members = asker.row(f"SELECT {counts} FROM ({groups}) WHERE num_rows = {int(most)}")
         passed = num_members > 0 if expectation.kwargs.get("ties_okay") else (num_commonest, num_members) == (1, 1)
@@ -327,6 +339,7 @@ def unique_share_between(expectation: GivenExpectation) -> CompiledExpectation:
 def _distinct(expectation: GivenExpectation, asker: ResultContext) -> tuple[int, int]:
     if family(expectation.type_name) == "list":
         raise UnsupportedExpectation(f"it goes with plain values, not with {expectation.type_name}")
+    # Grouped, not counted approximately: the estimate for many values is several per cent off.
     rows = f"FROM {ROWS} WHERE ({expectation.where}) AND {expectation.column} IS NOT NULL GROUP BY {expectation.column}"
     found = asker.row(f"SELECT count(*), coalesce(sum(num_same), 0) FROM (SELECT count(*) AS num_same {rows})")
     return int(found[0]), int(found[1])

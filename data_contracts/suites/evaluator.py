@@ -1,4 +1,4 @@
-"""The expectations of a given suite, judged of the rows that remain after quarantine."""
+"""The expectations of a given suite, evaluated on the rows that remain after quarantine."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ class SuiteEvaluator:
         self._asker = ResultContext(connection=connection, tallies=tallies)
         self._questions: dict[str, CompiledExpectation | UnsupportedExpectation] = {}
         for check in checks:
+            # Compiled before the scan, so that its figures are counted with all others.
             if check.kind == "suite":
                 self._questions[check.rule_id] = _question(check, types)
         self._asked = [each for each in self._questions.values() if isinstance(each, CompiledExpectation)]
+        # By name: two expectations may call the same function.
         self._functions = {fits.name: fits for each in self._asked for fits in each.functions}
         register(connection, self._functions.values())
 
@@ -43,7 +45,7 @@ class SuiteEvaluator:
         """The verdict on one expectation.
 
         Raises:
-            UnsupportedExpectation: it cannot be judged of the columns there are.
+            UnsupportedExpectation: it cannot be evaluated on the columns there are.
             duckdb.Error: the rows cannot be read, or not in this memory.
         """
         question = self._questions[check.rule_id]
@@ -51,9 +53,11 @@ class SuiteEvaluator:
             raise question
         try:
             return question.answer(self._asker)
+        # What nobody thought of has failed, and is never taken for holding.
         except UNFORESEEN as error:
             raise _unforeseen(error) from error
         except duckdb.Error:
+            # DuckDB wraps errors of functions; the function itself knows whether its time was over.
             for fits in question.functions:
                 if self._functions[fits.name].took_too_long:
                     raise UnsupportedExpectation(fits.refusal) from None

@@ -1,6 +1,6 @@
-"""The expectations that a given suite may hold: their arguments, and how each is judged.
+"""The expectations that a given suite may hold: their arguments, and how each is evaluated.
 
-They are judged in DuckDB, out of core, and answer what Great Expectations answers on pandas; a test holds every kind
+They are evaluated in DuckDB, out of core, and answer what Great Expectations answers on pandas; a test holds every kind
 against it. Whatever has no such answer is refused.
 """
 
@@ -126,7 +126,7 @@ def compile_expectation(kind: str, kwargs: Mapping[str, Any], types: Mapping[str
         types: of every column of the table, by name and in order.
 
     Raises:
-        UnsupportedExpectation: it cannot be judged of them as Great Expectations would.
+        UnsupportedExpectation: it cannot be evaluated on them as Great Expectations would.
     """
     condition = read_condition(kwargs.get("row_condition"), kwargs.get("condition_parser"))
     expectation = GivenExpectation(kwargs=kwargs, types=types, where=condition_sql(condition, types))
@@ -137,7 +137,7 @@ def compile_expectation(kind: str, kwargs: Mapping[str, Any], types: Mapping[str
 
 
 def refusal(kind: str, kwargs: Mapping[str, Any], types: Mapping[str, str]) -> str:
-    """Why an expectation cannot be judged, as far as that can be told before the data are seen; empty: it can.
+    """Why an expectation cannot be evaluated, as far as that can be told before the data are seen; empty: it can.
 
     Args:
         types: those that are known, by column.
@@ -145,11 +145,13 @@ def refusal(kind: str, kwargs: Mapping[str, Any], types: Mapping[str, str]) -> s
     try:
         _require_arguments(KINDS[kind], kwargs)
         condition = read_condition(kwargs.get("row_condition"), kwargs.get("condition_parser"))
+        # Only where all types are known; else it is looked at again with the data.
         if all(name in types for name in columns_of(condition)):
             condition_sql(condition, types)
         plain = {name: value for name, value in kwargs.items() if name not in CONDITION}
         unknown = [name for name in _subjects(KINDS[kind], kwargs) if name not in types]
         reasons: list[str] = []
+        # Types that are unknown are tried one by one: if any would do, the data may bring it.
         for each in REPRESENTATIVES if unknown else REPRESENTATIVES[:1]:
             try:
                 compile_expectation(kind, plain, {**types, **dict.fromkeys(unknown, each)})
@@ -157,6 +159,7 @@ def refusal(kind: str, kwargs: Mapping[str, Any], types: Mapping[str, str]) -> s
                 reasons.append(str(error))
             else:
                 return ""
+        # The commonest reason, which most likely is about the arguments and not about a type.
         return max(reasons, key=reasons.count)
     except UnsupportedExpectation as error:
         return str(error)
@@ -175,6 +178,7 @@ def _require_arguments(kind: ExpectationKind, kwargs: Mapping[str, Any]) -> None
     if unknown:
         raise UnsupportedExpectation(f"it has the unknown argument `{unknown[0]}`")
     for name, value in kwargs.items():
+        # Suites may hold parameters, which only Great Expectations' own run replaces.
         if isinstance(value, dict) and any(str(key).startswith("$") for key in value):
             raise UnsupportedExpectation(f"`{name}` is a parameter of the suite, and no value")
     missing = [name for name in kind.needed if kwargs.get(name) is None]
@@ -192,6 +196,7 @@ def _require_arguments(kind: ExpectationKind, kwargs: Mapping[str, Any]) -> None
         if not isinstance(kwargs.get(name), bool | None):
             raise UnsupportedExpectation(f"`{name}` is neither true nor false")
     mostly = kwargs.get("mostly", 1)
+    # `bool` is an `int` in Python, and `mostly: true` is most likely a mistake.
     if isinstance(mostly, bool) or not isinstance(mostly, int | float) or not 0 <= mostly <= 1:
         raise UnsupportedExpectation("`mostly` is no number from 0 to 1")
     if kwargs.get("match_on", "any") not in ("any", "all"):

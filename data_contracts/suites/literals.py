@@ -31,7 +31,7 @@ MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 class UnsupportedExpectation(ValueError):
-    """What is asked cannot be judged of the column; the message is a clause."""
+    """What is asked cannot be evaluated on the column; the message is a clause."""
 
 
 def comparable_sql(column: str, type_name: str) -> str:
@@ -49,6 +49,7 @@ def comparable_sql(column: str, type_name: str) -> str:
     if kind in ("integer", "float", "decimal"):
         return column
     if kind == "timestamp":
+        # As integers: timestamps compare exactly, and in one time zone.
         return f"epoch_ns({column})" if "[ns" in type_name else f"epoch_us({column})"
     if kind == "date":
         return f"epoch_us({column}::TIMESTAMP)"
@@ -77,6 +78,7 @@ def read_bound(value: Any, type_name: str) -> Decimal | int | float:
 def _as_number(value: Any) -> Decimal | int | float | None:
     """The number that Great Expectations takes a bound for; None: it is none."""
     if isinstance(value, int):
+        # Beyond every double, and beyond what SQL would take as a number.
         if abs(value) > MAX_DOUBLE:
             raise UnsupportedExpectation("a bound is beyond every number that a column holds")
         return int(value)  # true is 1
@@ -84,7 +86,9 @@ def _as_number(value: Any) -> Decimal | int | float | None:
         return None
     try:
         if isinstance(value, str) and not math.isfinite(float(value)):
+            # Infinity is no decimal, and a legitimate bound.
             return float(value)
+        # By its text: the decimal that is written, not the double next to it.
         number = Decimal(str(value).strip())
     except (InvalidOperation, ValueError):
         return None
@@ -103,6 +107,7 @@ def _instant(text: str, type_name: str) -> int:
         raise UnsupportedExpectation(
             f"{text!r} is no date or time in ISO 8601, and the column is {type_name}"
         ) from None
+    # A moment without a zone means nothing beside one that has it.
     if has_zone(type_name) and moment.tzinfo is None:
         raise UnsupportedExpectation(f"{text!r} has no offset from UTC, and the column is {type_name}")
     if not has_zone(type_name) and moment.tzinfo is not None:
@@ -145,9 +150,11 @@ def _compared(expression: str, relation: str, bound: Decimal | int | float, kind
     if kind == "decimal":
         return f"{expression} {relation} {_decimal(bound)}"
     # An integer beside a fraction, which DuckDB would compare as doubles.
+    # An integer above 2.5 is one above 2: the fraction is rounded into the relation.
     if bound != int(bound):
         whole = math.floor(bound)
         relation, bound = ("<=", whole) if relation.startswith("<") else (">", whole)
+    # Within 128 bits: beyond them every integer compares alike.
     return f"{expression} {relation} {max(-MAX_INTEGER, min(MAX_INTEGER, int(bound)))}"
 
 
@@ -165,6 +172,7 @@ def set_sql(values: Iterable[Any], type_name: str) -> list[str]:
         UnsupportedExpectation: values of this type cannot be members, or a text is no date in a column of dates.
     """
     kind = family(type_name)
+    # By value: 1 and 1.0 are one member, and a set counts its members.
     found: dict[Any, str] = {}
     for value in values:
         if isinstance(value, list | dict):
@@ -195,10 +203,12 @@ def _member(value: bool | int | float, kind: str) -> tuple[Any, str] | None:
         return None
     if kind == "float":
         number = float(value)
+        # NaN equals nothing, so it is no member.
         return None if math.isnan(number) else (number, literal(number))
     if isinstance(value, float) and not math.isfinite(value):
         return None
     exact = Decimal(str(value)) if isinstance(value, float) else Decimal(int(value))
     if kind == "decimal":
         return exact, _decimal(exact)
+    # A fraction is no integer's member, nor is a number beyond its range.
     return (int(exact), str(int(exact))) if exact == int(exact) and abs(exact) < MAX_INTEGER else None

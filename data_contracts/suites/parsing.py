@@ -24,7 +24,7 @@ def read_suite(path: Path, contract: Contract) -> tuple[tuple[Check, ...], bytes
         path: the contract's file.
 
     Raises:
-        ConfigError: missing, not a suite, or of expectations that cannot be judged here.
+        ConfigError: missing, not a suite, or of expectations that cannot be evaluated here.
     """
     if contract.suite is None:
         return (), b""
@@ -46,16 +46,18 @@ def parse_suite(data: bytes, *, where: str, types: Mapping[str, str] | None = No
         types: of the columns whose types are known, by name.
 
     Raises:
-        ConfigError: not a suite, or expectations that cannot be judged here: all of them, by type.
+        ConfigError: not a suite, or expectations that cannot be evaluated here: all of them, by type.
     """
     try:
         value = json.loads(data)
         expectations = value["expectations"]
+        # Written once more: text that cannot be encoded would fail when the receipt is made.
         json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             "not a Great Expectations suite (JSON with `expectations`).", where=where, advice="Check `suite:`."
         ) from error
+    # All problems at once, by number and type: a suite may be long, and written by others.
     problems = list(_problems(expectations, types or {}))
     if problems:
         raise ConfigError(
@@ -69,6 +71,7 @@ def _problems(expectations: Any, types: Mapping[str, str]) -> Iterator[str]:
         yield "`expectations` is no list"
         return
     for number, each in enumerate(expectations, start=1):
+        # Older versions call the type `expectation_type`.
         kind = each.get("type", each.get("expectation_type")) if isinstance(each, dict) else None
         if not isinstance(kind, str):
             yield f"expectation {number} has no type"
@@ -84,11 +87,13 @@ def _problems(expectations: Any, types: Mapping[str, str]) -> Iterator[str]:
 
 def _check(number: int, given: dict[str, Any]) -> Check:
     kind = given.get("type") or given["expectation_type"]
+    # The batch of whoever wrote the suite; it names nothing here.
     kwargs = {name: value for name, value in given.get("kwargs", {}).items() if name != "batch_id"}
     about = kwargs.get("column") or ", ".join(kwargs.get("column_list", ()))
     words = kind.removeprefix("expect_").replace("_", " ")
     notes = (given.get("meta") or {}).get("notes")
     return Check(
+        # By its number: a suite has no names, and may hold an expectation twice.
         rule_id=f"suite.{number}",
         description=notes if isinstance(notes, str) else f"{about}: {words}" if about else words,
         severity=given.get("severity", "critical"),

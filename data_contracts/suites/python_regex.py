@@ -1,4 +1,4 @@
-r"""Regular expressions of Python, judged by RE2 where it says the same, and by Python itself where it does not.
+r"""Regular expressions of Python, evaluated by RE2 where it says the same, and by Python itself where it does not.
 
 RE2 has no look-around, no back-reference and no `\Z`; its `$` does not match before a last newline, its `\s` leaves
 out the vertical tab, and its `\d`, `\w` and `\b` know ASCII alone. An expression is rewritten from Python's own parse
@@ -46,10 +46,12 @@ def translate(pattern: str) -> Translation | None:
     Raises:
         re.error: it is no regular expression of Python.
     """
+    # Python's own parse, so that flags inside the expression count too.
     flags = re.compile(pattern).flags
     translator = _Translator()
     try:
         found = translator.sequence(parser.parse(pattern), flags, is_last=True)
+    # Nested deeply enough, an expression exhausts the parser; Python then evaluates it by itself.
     except (_Different, RecursionError):
         return None
     return Translation(found, translator.is_for_ascii)
@@ -75,13 +77,16 @@ class _Translator:
         if kind in (words.LITERAL, words.NOT_LITERAL):
             return self._folded(f"[{'^' if kind is words.NOT_LITERAL else ''}{_code(value)}]", [value], flags)
         if kind is words.ANY:
+            # Python's dot excludes the line feed alone, which RE2 needs as a class.
             return "(?s:.)" if flags & re.DOTALL else r"[^\n]"
         if kind is words.IN:
             return self._class(value, flags)
         if kind is words.BRANCH:
+            # Each branch may be the last part.
             return f"(?:{'|'.join(self.sequence(each, flags, is_last=is_last) for each in value[1])})"
         if kind is words.SUBPATTERN:
             _, added, removed, parts = value
+            # Groups capture nothing here: only whether something is found counts.
             return f"(?:{self.sequence(parts, (flags | added) & ~removed, is_last=is_last)})"
         if kind in (words.MAX_REPEAT, words.MIN_REPEAT):
             return self._repeat(value, flags)
@@ -91,9 +96,11 @@ class _Translator:
 
     def _repeat(self, value: Any, flags: int) -> str:
         least, most, parts = value
+        # RE2 refuses more repeats, for it unrolls them.
         if least > MAX_REPEATS or (most is not words.MAXREPEAT and most > MAX_REPEATS):
             raise _Different
         bounds = f"{least}," if most is words.MAXREPEAT else f"{least},{most}"
+        # Nothing inside a repeat is the end of the text.
         return f"(?:{self.sequence(parts, flags, is_last=False)}){{{bounds}}}"
 
     def _place(self, value: Any, flags: int, *, is_last: bool) -> str:
@@ -106,8 +113,10 @@ class _Translator:
         if value is words.AT_END and flags & re.MULTILINE:
             return "(?m:$)"
         if value is words.AT_END and is_last:
+            # Python's `$` also matches before a last line feed.
             return r"\n?\z"
         if value is words.AT_BOUNDARY:
+            # A word's boundary depends on what counts as a letter, which RE2 knows of ASCII alone.
             self.is_for_ascii |= not flags & re.ASCII
             return r"\b"
         raise _Different
@@ -130,6 +139,7 @@ class _Translator:
                 ranges += self._category(value, flags)
             else:
                 raise _Different
+        # Folding a class of characters with categories differs between the two.
         if has_category and codes and flags & re.IGNORECASE:
             raise _Different
         shown = "".join(_code(low) if low == high else f"{_code(low)}-{_code(high)}" for low, high in ranges)
@@ -151,6 +161,7 @@ class _Translator:
     def _folded(self, found: str, codes: Sequence[int], flags: int) -> str:
         if not flags & re.IGNORECASE:
             return found
+        # Folding beyond ASCII follows other tables in each.
         if max(codes) > 0x7F:
             raise _Different
         self.is_for_ascii |= not flags & re.ASCII

@@ -1,7 +1,7 @@
-"""Texts that Python's own code judges, in a process of its own, with a bound on its time.
+"""Texts that Python's own code evaluates, in a process of its own, with a bound on its time.
 
 One text is enough to keep a regular expression of Python busy for ever. It lets no other thread run meanwhile, and
-hears no signal.
+reacts to no signal.
 
 As a process: `python -m headway.data_contracts.suites.python_texts`.
 """
@@ -65,11 +65,13 @@ class TextPredicate:
             RegexTimeout: of these texts, or of any before.
         """
         known: dict[str | None, bool | None] = {None: None}
+        # Each distinct text once: columns repeat, and a regular expression may be slow.
         for block in _blocks([text for text in dict.fromkeys(texts) if text is not None]):
             known |= zip(block, self._evaluated(block), strict=True)
         return [known[text] for text in texts]
 
     def _evaluated(self, block: list[str]) -> list[bool]:
+        # Not again: each block would wait its whole time.
         if self.took_too_long:
             raise RegexTimeout
         try:
@@ -102,6 +104,7 @@ def answer(expectation: dict[str, Any]) -> dict[str, Any]:
 @functools.cache
 def _fits(kind: str, argument: str) -> Callable[[str], bool]:
     judges = {"regex": _is_found, "strptime": _is_date_of, "dateutil": _is_date}
+    # Remembered between blocks, in the helper, which lives as long as the validation.
     return functools.lru_cache(MAX_REMEMBERED_TEXTS)(functools.partial(judges[kind], argument))
 
 

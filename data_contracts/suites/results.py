@@ -75,12 +75,14 @@ class CompiledExpectation:
 def register(connection: duckdb.DuckDBPyConnection, functions: Iterable[TextPredicate]) -> None:
     """Make functions known to SQL."""
     for fits in functions:
+        # A connection may be used for several suites; the last function of a name counts.
         with contextlib.suppress(duckdb.InvalidInputException):
             connection.remove_function(fits.name)
         connection.create_function(fits.name, _by_batch(fits), ["VARCHAR"], "BOOLEAN", type="arrow")  # type: ignore[call-overload]
 
 
 def _by_batch(fits: TextPredicate) -> Callable[[Any], Any]:
+    # Batches, not rows: DuckDB hands over thousands of texts at a time.
     import pyarrow as pa
 
     return lambda texts: pa.array(fits(texts.to_pylist()), pa.bool_())

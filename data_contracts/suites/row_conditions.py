@@ -88,6 +88,7 @@ def read_condition(given: Any, parser: Any) -> Condition | None:
     if given is None or given == "":
         return None
     condition = _from_object(given) if isinstance(given, dict) else _from_text(given, parser)
+    # Bounded: every part becomes SQL, and nests.
     if sum(1 for _ in _leaves(condition)) > MAX_CONDITIONS:
         raise UnsupportedExpectation(f"the row_condition has more than {MAX_CONDITIONS} parts")
     return condition
@@ -114,6 +115,7 @@ def _leaves(condition: Condition) -> Iterator[ColumnComparison | Nullity | Truth
 def _from_object(given: dict[str, Any]) -> Condition:
     kind = given.get("type")
     if kind == "pass_through":
+        # A query of pandas inside an object, as Great Expectations writes what it was given.
         return _from_pandas(given.get("pass_through_filter"))
     if kind in ("and", "or"):
         parts = given.get("conditions")
@@ -135,6 +137,7 @@ def _from_object(given: dict[str, Any]) -> Condition:
 def _comparison(column: str, operator: Any, operand: Any) -> ColumnComparison:
     is_membership = operator in ("in", "not in")
     plain = operand if isinstance(operand, list) and is_membership else [operand]
+    # Only what both pandas and SQL mean alike is taken.
     if operator not in _OPERATORS.values() or (is_membership and not isinstance(operand, list)):
         raise UnsupportedExpectation(f"the row_condition has {operator!r} beside {type(operand).__name__}")
     if not all(isinstance(value, bool | int | float | str | ColumnName) for value in plain):
@@ -163,6 +166,7 @@ def _from_great_expectations(text: str) -> Condition:
     if match["notnull"]:
         return Nullity(match["column"], False)
     number = match["number"]
+    # SQL keeps integers and fractions apart, and comparisons depend on it.
     operand = match["text"] if number is None else float(number) if set(number) & set(".eE") else int(number)
     return ColumnComparison(match["column"], match["operator"], operand, is_sql=True)
 
@@ -174,16 +178,20 @@ def _from_pandas(text: Any) -> Condition:
 
     def replaced(match: re.Match[str]) -> str:
         if match[1]:
+            # Quoted text is passed by: an ampersand in it is no operator.
             return match[1]
         if match[3]:
             return " and " if match[3] == "&" else " or "
+        # Names in backticks may hold blanks, which Python's parser does not take.
         name = f"_column_{len(names)}_"
         names[name] = match[2]
         return name
 
     try:
+        # Parsed as Python, never evaluated: nothing of the expression is run.
         tree = ast.parse(_TOKENS.sub(replaced, text).strip(), mode="eval")
         return _from_tree(tree.body, names)
+    # Nested deeply enough, an expression exhausts the parser.
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, UnsupportedExpectation):
             raise
@@ -210,6 +218,7 @@ def _from_tree(node: ast.expr, names: Mapping[str, str]) -> Condition:
     if isinstance(node, ast.Compare):
         operands = [_operand(each, names) for each in (node.left, *node.comparators)]
         pairs = zip(operands, node.ops, operands[1:], strict=False)
+        # A chained comparison is a conjunction, as in Python.
         parts = tuple(_compare(left, _OPERATORS.get(type(operator), ""), right) for left, operator, right in pairs)
         return parts[0] if len(parts) == 1 else Junction("AND", parts)
     raise UnsupportedExpectation(f"the row_condition holds {ast.unparse(node)!r}, which is not read here")
@@ -225,6 +234,7 @@ def _operand(node: ast.expr, names: Mapping[str, str]) -> Any:
 def _compare(left: Any, operator: str, right: Any) -> ColumnComparison:
     if isinstance(left, ColumnName):
         return _comparison(left.name, operator, right)
+    # The column stands on the right; the comparison is turned round.
     if isinstance(right, ColumnName) and operator in FLIPPED:
         return _comparison(right.name, FLIPPED[operator], left)
     raise UnsupportedExpectation("the row_condition compares no column")
@@ -246,6 +256,7 @@ def condition_sql(condition: Condition | None, types: Mapping[str, str]) -> str:
         return f"NOT {parts[0]}" if condition.word == "NOT" else f" {condition.word} ".join(parts)
     column, type_name = identifier(condition.column), type_of(condition.column, types)
     if isinstance(condition, Nullity):
+        # NaN counts as missing, as in pandas.
         is_null = f"{column} IS NULL" + (f" OR isnan({column})" if family(type_name) == "float" else "")
         return f"coalesce({is_null}, FALSE)" if condition.is_null else f"NOT coalesce({is_null}, FALSE)"
     if isinstance(condition, Truth):
@@ -275,7 +286,9 @@ def _comparison_sql(expectation: ColumnComparison, column: str, type_name: str, 
     else:
         holds = _order_sql(expectation, column, type_name)
     if not negated:
+        # A missing value makes SQL's comparison null, and pandas' false.
         return f"coalesce({holds}, FALSE)"
+    # Unequal to a missing value: true in pandas, false in SQL.
     return (
         f"{column} IS NOT NULL AND NOT coalesce({holds}, FALSE)"
         if expectation.is_sql
@@ -319,6 +332,7 @@ def pair_sql(left: str, left_type: str, right: str, right_type: str, relation: s
     """
     kinds = (family(left_type), family(right_type))
     is_alike = all(kind in NUMERIC for kind in kinds) or kinds == ("string", "string")
+    # Timestamps of two units or zones would need a conversion that neither side asked for.
     is_alike = is_alike or kinds == ("date", "date") or (kinds[0] == "timestamp" and left_type == right_type)
     if not is_alike:
         raise UnsupportedExpectation(f"{left_type} is not compared with {right_type}")

@@ -57,6 +57,7 @@ class GivenExpectation:
 
 def mostly_holds(num_evaluated: int, num_unexpected: int, mostly: float) -> bool:
     """As Great Expectations divides; of no rows, anything holds."""
+    # The same division, for its rounding decides at the border.
     return not num_evaluated or (num_evaluated - num_unexpected) / num_evaluated >= mostly
 
 
@@ -79,6 +80,7 @@ def _counted(
 
 def _values(expectation: GivenExpectation, holds: str, functions: Functions = ()) -> CompiledExpectation:
     """Rows with a value must hold; NaN is a value."""
+    # A condition that is null, for a missing value inside, does not hold.
     return _counted(expectation, f"{expectation.column} IS NOT NULL", f"NOT coalesce({holds}, FALSE)", functions)
 
 
@@ -109,6 +111,7 @@ def bounds_of(expectation: GivenExpectation, expression: str, type_name: str) ->
 def require_order(low: Any, high: Any, type_name: str) -> None:
     if low is None and high is None:
         raise UnsupportedExpectation("it asks nothing: min_value and max_value are null")
+    # As numbers of the column's type, so that "2" and 10 are in their order.
     if low is not None and high is not None and read_bound(low, type_name) > read_bound(high, type_name):
         raise UnsupportedExpectation(f"min_value {low} is above max_value {high}")
 
@@ -123,6 +126,7 @@ def not_be_in_set(expectation: GivenExpectation) -> CompiledExpectation:
 
 def in_set_sql(expectation: GivenExpectation) -> str:
     members = set_sql(expectation.kwargs["value_set"], expectation.type_name)
+    # An empty list is no SQL; nothing is a member of it.
     return f"{member_sql(expectation.column, expectation.type_name)} IN ({', '.join(members)})" if members else "FALSE"
 
 
@@ -155,6 +159,7 @@ def _found_sql(expectation: GivenExpectation, regex: Any) -> tuple[str, Function
     if not isinstance(regex, str):
         raise UnsupportedExpectation("the regular expression is no text")
     try:
+        # Compiled by Python first, which alone says whether it is an expression.
         re.compile(regex)
         translation = translate(regex)
     except (re.error, OverflowError, RecursionError) as error:
@@ -162,6 +167,7 @@ def _found_sql(expectation: GivenExpectation, regex: Any) -> tuple[str, Function
     in_re2 = "" if translation is None else f"regexp_matches({text}, {literal(translation.re2)})"
     if translation is not None and not translation.is_for_ascii:
         return in_re2, ()
+    # A name by content: two expectations with one expression share the function and its memory.
     fits = TextPredicate("regex", regex, expectation.kwargs["column"])
     if not in_re2:
         return f"{fits.name}({text})", (fits,)
@@ -173,6 +179,7 @@ def _text(expectation: GivenExpectation, what: str) -> str:
     kind = family(expectation.type_name)
     if kind not in ("string", "integer"):
         raise UnsupportedExpectation(f"{what} goes with texts, not with {expectation.type_name}")
+    # Integers are texts to a regular expression, as they are in pandas.
     return expectation.column if kind == "string" else f"{expectation.column}::VARCHAR"
 
 
@@ -190,6 +197,7 @@ def match_strftime_format(expectation: GivenExpectation) -> CompiledExpectation:
     if not isinstance(text_format, str):
         raise UnsupportedExpectation("the strftime_format is no text")
     try:
+        # An empty text fits no format, but a format that Python does not know raises another error.
         datetime.datetime.strptime("", text_format)
     except ValueError as error:
         if "does not match" not in str(error):
@@ -240,6 +248,7 @@ def compound_be_unique(expectation: GivenExpectation) -> CompiledExpectation:
 
 def _repeated(expectation: GivenExpectation, columns: Sequence[str], evaluated: str) -> CompiledExpectation:
     where = f"({expectation.where}) AND ({evaluated})"
+    # Rows of a group are counted, not listed: only how many repeat matters.
     groups = f"SELECT count(*) AS num_same FROM {ROWS} WHERE {where} GROUP BY {', '.join(columns)}"
     counts = "coalesce(sum(num_same), 0), coalesce(sum(num_same) FILTER (num_same > 1), 0)"
 
@@ -277,6 +286,7 @@ def multicolumn_sum_equal(expectation: GivenExpectation) -> CompiledExpectation:
         if family(type_name) not in NUMERIC:
             raise UnsupportedExpectation(f"sums go with numbers, and {name} is {type_name}")
         is_whole = family(type_name) in ("bool", "integer")
+        # 128 bits: sums of large integers must not overflow.
         parts.append(f"{identifier(name)}::HUGEINT" if is_whole else identifier(name))
     kinds = {family(type_of(name, expectation.types)) for name in expectation.kwargs["column_list"]}
     type_name = "double" if "float" in kinds else "decimal128(38, 0)" if "decimal" in kinds else "int64"
@@ -294,9 +304,11 @@ def unique_within_record(expectation: GivenExpectation) -> CompiledExpectation:
     for place, name in enumerate(names):
         for other in names[:place]:
             column, earlier = identifier(name), identifier(other)
+            # Two missing values are equal, as in pandas.
             equal.append(f"{column} IS NULL AND {earlier} IS NULL")
             try:
                 equal.append(pair_sql(column, expectation.types[name], earlier, expectation.types[other], "="))
+            # Types that are not compared are never equal.
             except UnsupportedExpectation:
                 continue
     return _counted(expectation, _present(expectation), " OR ".join(f"coalesce({each}, FALSE)" for each in equal))

@@ -80,6 +80,7 @@ def is_of_type(type_name: str, expectation: str) -> bool:
     """
     # The list of names that Great Expectations itself puts into suites spells Spark's with parentheses.
     meanings = _MEANINGS.get(expectation.removesuffix("()") if expectation.endswith("Type()") else expectation)
+    # Refused, not guessed: a name that means something else would pass silently.
     if meanings is None:
         raise UnsupportedExpectation(f"{expectation!r} is no name of a type that is known here")
     return any(_is(type_name, meaning) for meaning in meanings)
@@ -87,6 +88,7 @@ def is_of_type(type_name: str, expectation: str) -> bool:
 
 def _is(type_name: str, meaning: str) -> bool:
     if meaning in _TIMESTAMPS:
+        # A zone is part of the meaning: the same digits with and without one are other moments.
         return family(type_name) == "timestamp" and has_zone(type_name) is (meaning == ZONED)
     if meaning in _FAMILIES:
         return family(type_name) == _FAMILIES[meaning]

@@ -80,6 +80,7 @@ class ConvertedTables:
         kept = {"keeps_bad": True} if self._keeps_bad else {}
         return {
             "version": CONVERTER_VERSION,
+            # Another Arrow may read other rows or types out of the same text.
             "pyarrow": pyarrow_version,
             "format": self._spec.format,
             **options,

@@ -78,7 +78,7 @@ def csv_texts(
 
     Args:
         names: columns of the file.
-        on_irregular: told the number of each row that is left out, from 0, before the batch that follows it.
+        on_irregular: given the number of each row that is left out, from 0, before the batch that follows it.
     """
     import pyarrow as pa
 
@@ -119,6 +119,7 @@ def _opened(
         column_types=dict(types),
         null_values=list(options.nulls),
         strings_can_be_null=True,
+        # A quoted empty value is an empty text, and only an unquoted one is a null.
         quoted_strings_can_be_null=False,
         include_columns=list(types),
     )
@@ -140,6 +141,7 @@ def _opened(
         with reading_table(where), opened(path, where) as stream:
             yield csv.open_csv(stream, read_options=read, parse_options=parse, convert_options=convert)
     except pa.ArrowException as error:
+        # `from None`, because Arrow's message quotes the value, and a traceback would show it.
         raise _refused(where, str(error), irregular, list(types), options.max_row_bytes) from None
 
 

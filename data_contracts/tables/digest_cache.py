@@ -59,6 +59,7 @@ class DigestCache:
         remembered = self._lookup(path, status, algorithm)
         if remembered is not None:
             return remembered, status.st_size
+        # The clock is read before hashing starts, so that a write during it makes the file too young.
         hashed_at_ns = time.time_ns()
         digest, identity = hash_stable(path, algorithm)
         self._remember(path, identity, digest, hashed_at_ns, algorithm)
@@ -70,7 +71,7 @@ class DigestCache:
         return entry[1] if entry is not None and entry[0] == stat_identity(status) else None
 
     def _remember(self, path: Path, identity: Identity, digest: str, hashed_at_ns: int, algorithm: Algorithm) -> None:
-        """Keep a digest that was begun at `hashed_at_ns` (Unix time), unless the file is too young to be sure."""
+        """Keep a digest that was started at `hashed_at_ns` (Unix time), unless the file is too young to be sure."""
         name = _local_name(path, algorithm)
         if is_settled(identity, hashed_at_ns):
             self._entries[name] = identity, digest
@@ -135,6 +136,7 @@ def hash_stable(path: Path, algorithm: Algorithm = "sha256") -> tuple[str, Ident
             digest.update(chunk)
             size_bytes += len(chunk)
         after = stat_identity(os.fstat(stream.fileno()))
+    # The name is looked at too: a rename may have put another file under it, which the open one does not show.
     if before != after or size_bytes != before[0] or stat_identity(path.stat()) != before:
         raise DataError(
             "the file changed while it was read.",

@@ -56,6 +56,7 @@ class FileCache:
             if note is None or self._digests.digest(path)[0] != note.get("sha256"):
                 path.unlink(missing_ok=True)
                 return None
+            # The time of use: `trim` removes first what was not used for longest.
             os.utime(path)
         except (OSError, DataError):
             return None

@@ -71,9 +71,12 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], *, on_progress: li
         on_progress: gets what tells who asked that this process is at work, and not stuck.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # Had the parent ended before the call above, its signal would never come.
     if os.getppid() != int(sys.argv[1]):
         return
+    # A core file would leave rows of the data on the disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Libraries may print to standard output; from here on, only answers reach the asker's pipe.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -88,6 +91,7 @@ def serve(answer: Callable[[dict[str, Any]], dict[str, Any]], *, on_progress: li
 
 def _reap(process: _Process) -> None:
     """Leave no zombie of a process that ends while nobody asks it."""
+    # WNOWAIT leaves the exit status for `close`, which waits for the same process once more.
     with contextlib.suppress(ChildProcessError):  # whoever closed it has reaped it
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     with _lock:
@@ -115,6 +119,7 @@ class _Process:
         self._owner = os.getpid()
         self._is_asked = False
         self._process = subprocess.Popen(
+            # -P keeps the current folder out of the search for modules: a file there could pose as a library.
             (sys.executable, "-P", "-m", module, str(self._owner)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -128,6 +133,7 @@ class _Process:
 
     @property
     def is_fit(self) -> bool:
+        # A forked child holds the same pipes, and answers to it and to its parent would mix.
         return self._owner == os.getpid() and self._process.poll() is None
 
     def ask(self, question: dict[str, Any], silence_s: float) -> dict[str, Any] | None:
@@ -145,6 +151,7 @@ class _Process:
             found: dict[str, Any] = json.loads(message)
             return found
         code = self._process.wait()
+        # Both are ends without a question: by itself when idle, or by SIGKILL with the thread that started it.
         if was_idle and code in (0, -signal.SIGKILL):
             return None
         raise ProcessEnded(code)

@@ -31,7 +31,7 @@ MAX_LINES_TO_INFER = 1024
 """Lines whose keys are looked at together: Arrow gives each line a place for every key of them."""
 
 Bad = Callable[[int, int, str], None]
-"""Told of each line that cannot be read: its row, from 0, its line, from 1, and the column, empty if it is none."""
+"""Called for each line that cannot be read: its row, from 0, its line, from 1, and the column, empty if it is none."""
 
 
 _STRING = re.compile(rb'"(?:[^"\\\n]|\\.)*"')
@@ -47,7 +47,7 @@ def json_columns(path: Path, where: str, declared: Mapping[str, str], on_bad: Ba
     """Names and types of a file's columns: as declared, or the narrowest type that every value of the file has.
 
     Args:
-        on_bad: told of lines that are passed over; without it, the first is refused.
+        on_bad: called for lines that are passed over; without it, the first is refused.
 
     Raises:
         DataError: not JSON lines; nested objects; a column of two types, or without a value; too many keys.
@@ -73,7 +73,7 @@ def json_batches(
     """All rows of a file in its order, in these columns; a key that a line lacks is null.
 
     Args:
-        on_bad: told of lines that cannot be read, which are rows of nulls then; without it, the first is refused.
+        on_bad: called for lines that cannot be read, which are rows of nulls then; without it, the first is refused.
 
     Raises:
         DataError: a line that is no object, has another key, or a value of another type: named, and never quoted.
@@ -100,6 +100,7 @@ def blocks(path: Path, where: str) -> Iterator[JsonBlock]:
         while True:
             read = stream.read(BLOCK_BYTES)
             data = held + read
+            # At the file's end, a last line without a line feed is whole.
             end = data.rfind(b"\n") + 1 if read else len(data)
             block, held = data[:end], data[end:]
             if block.strip():
@@ -183,6 +184,7 @@ class _Rows:
                 where = f"{self._where}, from line {block.first_line:,} on"
                 raise DataError("not readable as JSON lines.", where=where) from None
             for place in places:
+                # An empty object is a row of nulls, so that the rows after it keep their numbers.
                 whole[place] = JsonBlock(whole[place].first_line, b"{}")
             found = list(_parse(_joined(whole), self._wire, self._wanted))
         for batch in found:
@@ -330,6 +332,7 @@ def _fault(line: bytes, wire: pa.Schema, wanted: pa.Schema) -> tuple[str, str, b
     """The column, if it is one, words that do not quote the line, and whether it is a matter of this row alone."""
     if problem := _not_an_object(line):
         return "", problem, True
+    # A key that is no column is a matter of the source's columns, so it is not left to quarantine.
     if extra := sorted(set(json.loads(line)) - set(wire.names)):
         return "", f"the key `{ascii(extra[0])[1:-1]}` is none of the columns", False
     return (*_bad_column(line, wire, wanted), True)

@@ -49,6 +49,7 @@ def reading(where: str) -> Iterator[None]:
             advice="Write it again with smaller row groups, or leave it out by the source's patterns.",
         ) from error
     except (OSError, pa.ArrowException, UnicodeDecodeError, OverflowError) as error:
+        # An error with a number is the file system's; Arrow raises OSError without one for bytes that it cannot read.
         if isinstance(error, OSError) and error.errno is not None:
             raise unreadable(where, error) from error
         raise not_parquet(where) from error

@@ -43,9 +43,11 @@ def refuse_unreadable(rows: RowsFiles) -> None:
 def _failure(connection: duckdb.DuckDBPyConnection, path: Path, request: str) -> str | None:
     """What DuckDB says; None where all is read."""
     try:
+        # A hash needs every value, while a count would be answered by the footer alone.
         connection.execute(f"SELECT max(hash({request})) FROM read_parquet({_literal(as_pattern(path))}) AS whole")
         connection.fetchall()
     except duckdb.OutOfMemoryException:
+        # Too little memory is no fault of the file.
         return None
     except duckdb.Error as error:
         return str(error)

@@ -64,6 +64,7 @@ def decoded(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    # An extension may be stored as a dictionary, so its storage is taken out first.
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_dictionary(array.type):

@@ -62,6 +62,7 @@ def write_rows(files: Iterable[tuple[SourceFile, bytes]], target: Path) -> None:
     import pyarrow.parquet as pq
 
     schema = text_batch([]).schema
+    # Texts of files hardly repeat: a dictionary or least and greatest values would only store them again.
     with pq.ParquetWriter(target, schema, compression="lz4", use_dictionary=False, write_statistics=False) as writer:
 
         def flush(rows: list[Row]) -> None:

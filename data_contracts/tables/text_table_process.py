@@ -33,6 +33,7 @@ def main() -> None:
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     spec, path, where = SourceSpec.model_validate(request["spec"]), Path(request["path"]), str(request["where"])
     limit_bytes = MEMORY_BYTES + 8 * spec.csv.max_row_bytes
+    # RLIMIT_DATA bounds private memory; RLIMIT_AS would also count libraries and reserved address space.
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     try:
         if request["ask"] == "columns":
@@ -64,6 +65,7 @@ def _columns(spec: SourceSpec, path: Path, where: str, types: dict[str, str], *,
 def _convert(
     spec: SourceSpec, path: Path, where: str, types: dict[str, str], target: Path, *, keeps_bad: bool
 ) -> tuple[int, list[Unparsable]]:
+    # Reading row by row is slow, so it is done only after the plain reader refused a row.
     try:
         return _write(file_batches(spec, path, where, types), types, target), []
     except UnparsableRow as error:
@@ -75,6 +77,7 @@ def _convert(
 
 def _of_all(spec: SourceSpec, path: Path, where: str, types: dict[str, str], first: UnparsableRow) -> DataError:
     found: list[Unparsable] = []
+    # What is no matter of single rows ends the count; the first row's refusal is then all there is to say.
     with contextlib.suppress(DataError):
         num_rows = sum(batch.num_rows for batch in tolerant_batches(spec, path, where, types, found))
         return refused(first, found, num_rows, "row" if spec.format == "csv" else "line")

@@ -124,6 +124,7 @@ class _Csv:
     def batches(self, path: Path, where: str) -> Iterator[pa.RecordBatch]:
         for batch in csv_texts(path, where, self._options, list(self._types), self._irregular.append):
             yield self._typed(batch)
+        # Irregular rows at the file's end have no batch after them that would carry them.
         if self._irregular:
             yield self._typed(_empty(list(self._types)))
 
@@ -191,6 +192,7 @@ def _halved(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, NDArray[np.bo
     import numpy as np
     import pyarrow as pa
 
+    # Arrow refuses all values for one bad one, without its place; halves find each in few readings.
     try:
         return _parsed(texts, kind), np.zeros(len(texts), bool)
     except pa.ArrowInvalid:

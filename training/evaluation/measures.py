@@ -1,4 +1,4 @@
-"""What models of one kind of data are judged by: figures that are ratios of sums over examples.
+"""What models of one kind of data are evaluated by: figures that are ratios of sums over examples.
 
 An example is what the bootstrap draws: a document of tokens, a row of a table. For each one, ranks add up what the
 model paid (`nats`), how often its first guess was right (`correct`) or how far it was off (`squared_error`), and what

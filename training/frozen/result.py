@@ -31,7 +31,7 @@ def publish_result(
     """Say that the run is finished, with its last checkpoint. Replaces an earlier result.
 
     Raises:
-        Superseded: a later attempt has begun.
+        Superseded: a later attempt has started.
     """
     result = layout.RunResult(
         run=run.sha256,

@@ -14,7 +14,7 @@ OF_PROCESS = frozenset({"process", "flow_run", "rank", "node", "attempt", "job",
 """Whose it is: what a process says with each of its events, and what a flow adds to those that it takes over."""
 OF_SPAN = frozenset({"duration_s", "outcome"})
 BEGIN = ".begin"
-"""After a span's name: it has begun, with the fields that are known then."""
+"""After a span's name: it has started, with the fields that are known then."""
 
 
 @dataclass(frozen=True, slots=True)

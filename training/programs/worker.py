@@ -17,7 +17,7 @@ def main() -> None:
     )
     parser.add_argument("--run-dir", required=True, metavar="DIR", type=Path)
     arguments = parser.parse_args()
-    # Before torch is imported: from here on this process dies with its owner and hears SIGTERM.
+    # Before torch is imported: from here on this process dies with its owner and receives SIGTERM.
     rank = arm(arguments.run_dir / "attempts" / "000")
     with rank.outcome(), rank.expendable():
         _train(rank, arguments)

@@ -144,7 +144,7 @@ class AttemptRecords:
         return max([0, *folders, *(record.attempt for record in self.all())]) + 1
 
     def _append(self, event: str, fields: dict[str, Any]) -> None:
-        # A workspace that was unmounted would be created anew, empty, at the mount point.
+        # A workspace that was unmounted would be made again, empty, at the mount point.
         if (problem := lost_place(self._run_dir, self._run_dir)) is not None:
             raise problem
         with contextlib.closing(Ledger(self._path)) as ledger:

@@ -107,7 +107,7 @@ class Follower:
             yield
             key, job = yield from self._find(known)
         if job is None:
-            # A job that ended well while nobody watched is as good as one that ends now; a failed one is queued anew.
+            # A job that ended well while nobody watched is as good as one that ends now; a failed one is queued again.
             if known is None or (left := JobOutcome.load(self._files, known.order)) is None or left.state != "done":
                 return None
             return known
