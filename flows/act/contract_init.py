@@ -25,6 +25,7 @@ from headway.data_contracts.store.errors import ConfigError, DataError
 from headway.data_contracts.store.plain_text import one_line
 from headway.data_contracts.tables.digest_cache import DigestCache
 from headway.data_contracts.types.report_text import count
+from headway.flows.act.editor_schemas import schema_comment, schema_files
 from headway.flows.act.pipeline_draft import draft_pipeline, excluded_line
 from headway.flows.console.console import plain_console
 
@@ -101,8 +102,12 @@ def write_draft(
     pipeline_text = draft_pipeline(
         beside, profile, name=name, seen=seen, contract=contract, is_partitioned=is_partitioned
     )
-    files.write(contract, draft_contract(profile, name=name, source=seen, is_text=is_text, now_unix_s=time.time()))
-    files.write(pipeline, pipeline_text)
+    contract_text = draft_contract(profile, name=name, source=seen, is_text=is_text, now_unix_s=time.time())
+    files.write(contract, schema_comment("contract") + contract_text)
+    files.write(pipeline, schema_comment("pipeline") + pipeline_text)
+    for path, text in schema_files(contract.parent).items():
+        if not path.exists():
+            files.write(path, text)
     return ContractDraft(contract, pipeline, profile, found)
 
 

@@ -19,6 +19,7 @@ from headway.flows.act.contract_init import (
     slug,
     write_draft,
 )
+from headway.flows.act.editor_schemas import schema_comment
 from headway.flows.config.pipeline_spec import OF_A_CONTRACT, OF_A_PIPELINE, SHIPPED, load_pipeline
 from headway.flows.console.console import plain_console
 from headway.training.config.encoder_specs import TabularEncoderSpec
@@ -57,7 +58,7 @@ def write_project(name: str, data: str, base: Path) -> Project:
     texts = {
         ".gitignore": _template("project/gitignore"),
         "requirements.txt": f"headway=={version('headway')}\n",
-        "deployments/profiles.yaml": _template("profiles.yaml"),
+        "deployments/profiles.yaml": schema_comment("profiles") + _template("profiles.yaml"),
         "deployments/recipes/__init__.py": "",
         WORKFLOW: workflow_text(name),
     }

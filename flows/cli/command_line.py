@@ -31,7 +31,7 @@ from headway.data_contracts.store.places import as_unusable
 from headway.data_contracts.store.published_files import opened
 from headway.flows.cli.ci import ci
 from headway.flows.cli.contract import app as contract_app
-from headway.flows.cli.contract import init_project
+from headway.flows.cli.contract import init_project, schema
 from headway.flows.cli.promotion import history, promote, refuse, retire, rollback
 from headway.flows.cli.rehearse import rehearse
 from headway.flows.cli.retrain import resume, retrain
@@ -57,7 +57,7 @@ Exit codes: 0 done · 2 configuration · 3 data · 4 contract · 5 integrity · 
 pipeline: nothing was done · 129 terminal closed · 130 Ctrl-C · 143 SIGTERM
 """
 PANELS = {
-    "Prepare": ("init", "contract", "doctor", "plan", "rehearse"),
+    "Prepare": ("init", "contract", "schema", "doctor", "plan", "rehearse"),
     "Retrain": ("retrain", "trials", "stop", "resume"),
     "Look": ("status", "logs", "history", "windows", "triggers", "shards", "profile", "ui"),
     "Decide": (
@@ -214,6 +214,7 @@ def ui(
 
 
 app.command(name="init")(init_project)
+app.command()(schema)
 app.command(cls=WaitCommand)(retrain)
 app.command(cls=WaitCommand)(resume)
 COMMANDS = (

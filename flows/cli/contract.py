@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from headway.data_contracts.store.errors import ConfigError
 from headway.flows.console.options import AsJson
-from headway.flows.console.output import print_json
+from headway.flows.console.output import print_json, print_line
 
 
 def init_project(
@@ -29,6 +29,27 @@ def init_project(
     from headway.flows.act.project_init import print_project, write_project
 
     print_project(write_project(name, data, Path.cwd()))
+
+
+def schema(
+    kind: Annotated[
+        Literal["", "pipeline", "contract", "profiles"],
+        typer.Argument(help="Print this schema. Left out: write all three into .headway/, for editors."),
+    ] = "",
+) -> None:
+    """Write JSON Schemas by which editors check and complete files.
+
+    Drafts name them in their first lines: VS Code (with its YAML extension) and PyCharm read them there.
+    """
+    from headway.flows.act.editor_schemas import schema_of, write_schemas
+
+    if kind:
+        print_json(schema_of(kind))
+        return
+    project = Path.cwd()
+    folder = project / "deployments" if (project / "deployments").is_dir() else project
+    for path in write_schemas(folder):
+        print_line(str(path.relative_to(project)))
 
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)

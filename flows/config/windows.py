@@ -14,7 +14,7 @@ import zoneinfo
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from headway.data_contracts.store.documents import Frozen
 
@@ -32,7 +32,9 @@ def _quoted_time(value: Any) -> Any:
     raise ValueError('must be a time of day in quotes, from "00:00" to "24:00"')
 
 
-WallTime = Annotated[str, BeforeValidator(_quoted_time)]
+WallTime = Annotated[
+    str, BeforeValidator(_quoted_time), WithJsonSchema({"type": "string", "pattern": f"^({_TIME.pattern})$"})
+]
 
 
 def minutes_of(time: WallTime) -> int:
@@ -86,6 +88,8 @@ Date = Annotated[datetime.date, BeforeValidator(_date)]
 
 class Blackout(Frozen):
     """Days on which no window opens, the first and the last included. In the file a single date will do."""
+
+    model_config = ConfigDict(json_schema_extra={"type": ["object", "string"]})
 
     first: Date = Field(description="The first day, such as 2026-12-24.")
     last: Date = Field(description="The last day, itself included.")

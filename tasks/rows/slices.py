@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from headway.data_contracts.store.documents import Frozen, Link, Snapshot
 from headway.data_contracts.store.errors import ConfigError
@@ -36,6 +36,8 @@ CUT: tuple[Family, ...] = ("bool", "string", *ORDERED)
 
 class SliceBy(Frozen):
     """One way to cut the held-out examples. A pipeline file may give the column's name alone."""
+
+    model_config = ConfigDict(json_schema_extra={"type": ["object", "string"]})
 
     column: str = Field(min_length=1, description="A column of the source; `path` is that of a row's file.")
     folders: int | None = Field(

@@ -33,8 +33,8 @@ class SpikePolicy(Frozen):
 
 
 class GuardSpec(Frozen):
-    non_finite: NonFinitePolicy = NonFinitePolicy()
-    spike: SpikePolicy = SpikePolicy()
+    non_finite: NonFinitePolicy = Field(NonFinitePolicy(), description="A loss or gradient that is not finite.")
+    spike: SpikePolicy = Field(SpikePolicy(), description="A loss or gradient norm far above the recent ones.")
     rewind_steps: int = Field(
         default=32, ge=1, description="Batches that `roll_back` leaves out, the one that gave alarm the last of them."
     )

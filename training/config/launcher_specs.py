@@ -34,23 +34,25 @@ class Volume(Frozen):
     claim: Name = Field(description="The PersistentVolumeClaim; many nodes must be able to write it.")
     mount_path: str = Field(pattern=r"^/[^:]*$", description="Where pods see it: as this machine does.")
     sub_path: str = Field("", description="Folder within the volume; empty: all of it.")
-    read_only: bool = False
+    read_only: bool = Field(False, description="Whether pods may only read it.")
 
 
 class SecretKey(Frozen):
     """Where a variable's value comes from; the value itself stands in no file of ours."""
 
-    secret: Name
-    key: Annotated[str, StringConstraints(pattern=r"^[-\w.]+$")]
+    secret: Name = Field(description="The Secret's name, in the pods' namespace.")
+    key: Annotated[str, StringConstraints(pattern=r"^[-\w.]+$")] = Field(description="The key of its data.")
 
 
 class Toleration(Frozen):
     """A taint of nodes that the pods may have, as in a pod's own `tolerations`."""
 
-    key: Key | None = None
-    operator: Literal["Exists", "Equal"] = "Equal"
-    value: LabelValue | None = None
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    key: Key | None = Field(None, description="The taint's key; empty: any, with `operator: Exists`.")
+    operator: Literal["Exists", "Equal"] = Field("Equal", description="`Exists` takes a taint of any value.")
+    value: LabelValue | None = Field(None, description="The taint's value, for `operator: Equal`.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        None, description="The taint's effect; empty: any."
+    )
     seconds: int | None = Field(None, ge=0, description="How long a pod stays on a node that gets the taint.")
 
 
@@ -59,7 +61,7 @@ class KubernetesSpec(Frozen):
 
     image: str = Field(min_length=1, description="Has Headway and what ranks import; see deployments/docker.")
     volumes: tuple[Volume, ...] = Field(min_length=1, description="One of them holds the workspace.")
-    namespace: Name = "default"
+    namespace: Name = Field("default", description="The namespace of the jobs and pods.")
     context: str | None = Field(
         None, description="Of the kubeconfig; empty: its current one, or the flow's own cluster."
     )
@@ -83,10 +85,12 @@ class KubernetesSpec(Frozen):
         (), description="Secrets of which every key is a variable; a TrainJob has them from its runtime."
     )
     node_selector: Mapping[Key, LabelValue] = Field(default_factory=dict, description="Labels that nodes must have.")
-    tolerations: tuple[Toleration, ...] = ()
+    tolerations: tuple[Toleration, ...] = Field((), description="Taints of nodes that the pods tolerate.")
     priority_class: Name | None = Field(None, description="Empty: the default; a TrainJob has it from its runtime.")
     service_account: Name | None = Field(None, description="Empty: the namespace's default, without its token.")
-    image_pull_secrets: tuple[Name, ...] = ()
+    image_pull_secrets: tuple[Name, ...] = Field(
+        (), description="Secrets of the namespace by which its nodes pull the image."
+    )
     run_as_user: int | None = Field(
         None, ge=1, description="Number of the user; empty: the image's own, which must be a number other than root's."
     )
@@ -140,11 +144,13 @@ def _named(value: Any) -> Any:
 class SshSpec(Frozen):
     """The hosts of launcher `ssh`."""
 
-    hosts: tuple[Annotated[SshHost, BeforeValidator(_named)], ...] = Field(
+    hosts: tuple[Annotated[SshHost, BeforeValidator(_named, json_schema_input_type=SshHost | str)], ...] = Field(
         min_length=1, description="Hosts that may take a node, best first; more than `nodes` stand by for lost ones."
     )
     python: str = Field(
-        sys.executable, min_length=1, description="The interpreter on the hosts; without it, the launching one's path."
+        default_factory=lambda: sys.executable,
+        min_length=1,
+        description="The interpreter on the hosts; without it, the launching one's path.",
     )
     options: Mapping[str, str] = Field(
         default_factory=dict,

@@ -37,5 +37,5 @@ def _spelt_out(value: Any) -> Any:
     return {"model": value} if isinstance(value, str) else value
 
 
-StartFrom = Annotated[StartSpec, BeforeValidator(_spelt_out)]
+StartFrom = Annotated[StartSpec, BeforeValidator(_spelt_out, json_schema_input_type=StartSpec | str)]
 """A model's URI alone stands for the strictest policy."""

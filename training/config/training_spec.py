@@ -45,14 +45,14 @@ class LossScaleSpec(Frozen):
 
 
 class TrainingSpec(Frozen):
-    recipe: RecipeSpec = RecipeSpec()
+    recipe: RecipeSpec = Field(RecipeSpec(), description="The network and its loss.")
     start_from: StartFrom | None = Field(default=None, description="A registered model to start from; empty: none.")
-    optimizer: OptimizerSpec = OptimizerSpec()
-    schedule: ScheduleSpec = ScheduleSpec()
-    order: OrderSpec = OrderSpec()
-    guards: GuardSpec = GuardSpec()
+    optimizer: OptimizerSpec = Field(OptimizerSpec(), description="How gradients become steps.")
+    schedule: ScheduleSpec = Field(ScheduleSpec(), description="The learning rate over the run.")
+    order: OrderSpec = Field(OrderSpec(), description="The order in which samples are read.")
+    guards: GuardSpec = Field(GuardSpec(), description="What happens to a bad step.")
     profile: ProfileSpec | None = Field(default=None, description="Steps of which every rank keeps a profiler trace.")
-    parallel: ParallelSpec = ParallelSpec()
+    parallel: ParallelSpec = Field(ParallelSpec(), description="How ranks share the model and the batch.")
     max_steps: int = Field(default=1000, gt=0, description="Optimizer steps in all.")
     global_batch_sequences: int = Field(default=8, gt=0, description="Rows of one optimizer step.")
     micro_batch_sequences: int = Field(
@@ -62,13 +62,13 @@ class TrainingSpec(Frozen):
     precision: Literal["fp32", "bf16", "fp16"] = Field(
         default="fp32", description="Arithmetic of forward and backward; weights and optimizer stay fp32."
     )
-    loss_scale: LossScaleSpec = LossScaleSpec()
+    loss_scale: LossScaleSpec = Field(LossScaleSpec(), description="The scale of the loss in `fp16`.")
     gradient_compression: Literal["none", "bf16", "fp16"] = Field(
         default="none", description="What gradients are rounded to, replica by replica, and travel in between ranks."
     )
     compile: bool = Field(default=False, description="Compile the model's training pass with `torch.compile`.")
     num_threads: int = Field(default=1, gt=0, description="Threads of a rank. More cores: more ranks, not threads.")
-    checkpoints: CheckpointSpec = CheckpointSpec()
+    checkpoints: CheckpointSpec = Field(CheckpointSpec(), description="When checkpoints are saved, and which are kept.")
 
     @model_validator(mode="after")
     def _batch_is_whole_replicas(self) -> Self:

@@ -46,6 +46,7 @@ def test_a_new_project_holds_all_it_takes_and_its_data_keep_its_contract(headway
         *(".gitignore", ".github/workflows/headway.yml", "requirements.txt", "data/breast-cancer.csv"),
         *("deployments/demo.contract.yaml", "deployments/demo.pipeline.yaml", "deployments/profiles.yaml"),
         *("deployments/recipes/__init__.py", "deployments/recipes/network.py"),
+        *(f"deployments/.headway/{kind}.schema.json" for kind in ("pipeline", "contract", "profiles")),
     }
     assert str(tmp_path) not in "".join(path.read_text() for path in (tmp_path / "demo").rglob("*") if path.is_file())
     (tmp_path / "demo").rename(tmp_path / "elsewhere")
