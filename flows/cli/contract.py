@@ -37,7 +37,7 @@ def schema(
         typer.Argument(help="Print this schema. Left out: write all three into .headway/, for editors."),
     ] = "",
 ) -> None:
-    """Write JSON Schemas by which editors check and complete files.
+    """Write JSON Schemas, for editors that complete and check.
 
     Drafts name them in their first lines: VS Code (with its YAML extension) and PyCharm read them there.
     """
