@@ -102,6 +102,8 @@ def connect(tracking_uri: str, *, must_exist: bool = False) -> MlflowClient:
     database = database_of(tracking_uri)
     if must_exist and database is not None and not database.is_file():
         raise RegistryError("MLflow's database is gone.", where=tracking_uri)
+    if database is not None:
+        _make_no_folder_of(tracking_uri)
     from mlflow import MlflowClient
 
     # One that is there has its tables: whoever only reads needs no lock, and no right to write one.
@@ -124,16 +126,44 @@ def _one_migration_at_a_time(database: Path | None) -> Iterator[None]:
     if database is None:
         yield
         return
-    if not database.parent.is_dir():  # a workspace that went away is made nowhere anew
+    _require_folder(database)
+    with holding(Path(f"{database}.lock"), within_s=MIGRATION_WITHIN_S):
+        if not database.exists():
+            _make_tables(database)
+        yield
+
+
+def _require_folder(database: Path) -> None:
+    """A workspace that went away is made nowhere anew."""
+    if not database.parent.is_dir():
         raise EnvironmentProblem(
             "the folder of MLflow's database is not there.",
             where=str(database.parent),
             advice="Bring it back to its place, or make it.",
         )
-    with holding(Path(f"{database}.lock"), within_s=MIGRATION_WITHIN_S):
-        if not database.exists():
-            _make_tables(database)
-        yield
+
+
+_of_ours: set[str] = set()
+"""URIs of SQLite stores whose folders are workspaces'."""
+
+
+def _make_no_folder_of(tracking_uri: str) -> None:
+    """MLflow makes the folder of a database whenever it opens one: seconds after ours was looked at, while MLflow is
+    imported, and for the registry when that is first asked for."""
+    from mlflow.store.db import utils
+
+    made_by_mlflow = utils._make_parent_dirs_if_sqlite
+
+    def require_or_make(db_uri: str) -> None:
+        database = database_of(db_uri) if db_uri in _of_ours else None
+        if database is None:
+            made_by_mlflow(db_uri)
+        else:
+            _require_folder(database)
+
+    if not _of_ours:
+        utils._make_parent_dirs_if_sqlite = require_or_make
+    _of_ours.add(tracking_uri)
 
 
 def _make_tables(database: Path) -> None:

@@ -45,6 +45,7 @@ def test_a_workspace_that_is_renamed_ends_the_retrain_and_nothing_is_made_in_its
     message = the_end(training, process)
     assert message.count("moved, unmounted or deleted") == 1
     assert not training.workspace.exists()
+    assert len([*away.glob("runs/*/attempts/*/ledger")]) == 1, "no other attempt is spent on it"
 
 
 @pytest.mark.parametrize(

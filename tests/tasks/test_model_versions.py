@@ -258,3 +258,29 @@ def test_a_store_in_a_folder_that_went_away_is_made_nowhere_anew(tmp_path: Path)
     with pytest.raises(EnvironmentProblem, match="is not there"):
         mlflow_store.connect(f"sqlite:///{tmp_path}/gone/new.db")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("asks_the_registry", [False, True])
+def test_a_workspace_that_goes_away_while_mlflow_opens_its_database_is_not_made_anew(
+    tmp_path: Path, mlflow_tables: Path, monkeypatch: pytest.MonkeyPatch, asks_the_registry: bool
+) -> None:
+    """Right after the last look at its folder; MLflow opens the registry's part when it is first asked for."""
+    import mlflow
+
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    shutil.copy(mlflow_tables, workspace / "mlflow.db")
+    make = mlflow.MlflowClient
+
+    def go_away(**where: str) -> MlflowClient:
+        if not asks_the_registry:
+            workspace.rename(tmp_path / "away")
+        return make(**where)
+
+    monkeypatch.setattr(mlflow, "MlflowClient", go_away)
+    with pytest.raises(EnvironmentProblem, match="folder of MLflow's database is not there"):
+        client = mlflow_store.connect(f"sqlite:///{workspace}/mlflow.db")
+        workspace.rename(tmp_path / "away")
+        client.search_registered_models()
+    assert not workspace.exists()
