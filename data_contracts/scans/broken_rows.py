@@ -39,6 +39,7 @@ def find_broken(
             # A packed table holds one row per file, so that there is no file of rows to remember.
             num_by_check |= _find(connection, database, chunk, None if database.rows.is_packed else states)
         except duckdb.Error as error:
+            # One query serves all checks of the chunk, so it is not known which of them raised.
             raised |= {check.rule_id: type(error).__name__ for check in chunk}
     return num_by_check, raised
 

@@ -50,6 +50,7 @@ class Tallies:
 
     def total(self, figures: Sequence[Figure]) -> list[Any]:
         """The value of each figure for all rows; an error in its place where DuckDB raised one."""
+        # Several checks may need one figure, such as the number of rows; it is counted once.
         self._count([figure for figure in dict.fromkeys(figures) if figure.name not in self._errors])
         return [
             self._errors[figure.name] if figure.name in self._errors else figure.merged(self._kept(figure))

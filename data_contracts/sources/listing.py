@@ -55,6 +55,7 @@ def list_local(
     may_hold, home = folder_filter(include, exclude), Path(os.path.realpath(root))
 
     def is_open(relative: str, entry: os.DirEntry[str]) -> bool:
+        # No file below can be wanted, so that not even a link out is worth a refusal.
         if not may_hold(relative):
             return False
         if follow_links or not _leads_out(entry, home):

@@ -47,6 +47,7 @@ def follows_links(spec: SourceSpec) -> bool:
 
 def file_place(root: str, path: str) -> str:
     """Where one file of the source lies."""
+    # The path may come from a stored snapshot, and must not lead out of the source if that was altered.
     return f"{root.rstrip('/')}/{confined(path)}"
 
 

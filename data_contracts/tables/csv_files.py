@@ -82,6 +82,7 @@ def csv_texts(
     """
     import pyarrow as pa
 
+    # Arrow counts rows from 1, with the header and skipped lines; who is called counts from 0.
     first_row = row_number(options, 0)
 
     def skip(row: Any) -> str:

@@ -51,11 +51,13 @@ def ask(module: str, question: dict[str, Any], *, silence_s: float) -> dict[str,
         ProcessTimeout, ProcessEnded: it gave none.
     """
     message: dict[str, Any] | None = None
+    # An idle process may end just as it is asked; the question then goes to a new one.
     while message is None:
         process = _take(module)
         try:
             message = process.ask(question, silence_s)
         finally:
+            # Under the lock of `_reap`: a process that ends between the check and `append` would else stay in the list.
             with _lock:
                 if message is None or any(name in message for name in TROUBLE) or not process.is_fit:
                     process.close()
@@ -123,6 +125,7 @@ class _Process:
             (sys.executable, "-P", "-m", module, str(self._owner)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # What a parser prints may quote the data.
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
         )

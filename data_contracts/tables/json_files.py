@@ -84,6 +84,7 @@ def json_batches(
     rows = _Rows(where, wanted, on_bad)
     max_lines = max(1, MAX_CELLS // max(1, len(wanted)))
     for block in blocks(path, where):
+        # Most blocks fit as they are, and need not be split into lines.
         if block.data.count(b"\n") < max_lines:
             yield from rows.parse(block)
             continue
@@ -355,6 +356,7 @@ def _bad_column(line: bytes, wire: pa.Schema, wanted: pa.Schema) -> tuple[str, s
     """The column whose value cannot be read, and words for it."""
     import pyarrow as pa
 
+    # As pairs: a dict would hide a key that occurs twice, for which Arrow refuses the line.
     pairs: list[tuple[str, Any]] = json.loads(line, object_pairs_hook=list)
     row = dict(pairs)
     if len(row) < len(pairs):

@@ -69,6 +69,7 @@ def read_footer(stream: Any, where: str) -> Footer:
     with reading(where), pq.ParquetFile(stream) as file:
         num_rows, schema = file.metadata.num_rows, file.schema_arrow
         _ = schema.names  # are decoded only when somebody asks
+    # A damaged or forged footer may say so, and no page was read that would show it.
     if num_rows < 0:
         raise not_parquet(where)
     return Footer(num_rows=num_rows, columns=columns_of(schema, where))
@@ -204,6 +205,7 @@ def _batch_rows(metadata: Any, leaves: Sequence[Any]) -> int:
     size_bytes = 0
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         values_bytes = sum(width * group.column(number).num_values for number, width in counted.items())
+        # Sizes are the footer's own word too, and may be below 0.
         size_bytes += max(0, group.total_byte_size, values_bytes)
     row_bytes = size_bytes // max(1, metadata.num_rows) + 1
     return int(max(1, min(MAX_BATCH_ROWS, BATCH_BYTES // row_bytes)))

@@ -26,6 +26,7 @@ def check_names(where: str, names: Iterable[str]) -> None:
             raise refused_column(where, ascii(name)[1:-1], "a column needs a name that can be shown")
         if name.startswith(RESERVED_PREFIX) or name.lower() in RESERVED_NAMES:
             raise refused_column(where, name, "the name is kept for Headway's own use, so rename it")
+        # DuckDB ignores case in names, and reads the second of two such columns under a name of its own making.
         if name.lower() in seen:
             raise refused_column(where, name, f"there is `{seen[name.lower()]}` already, and case does not tell apart")
         seen[name.lower()] = name
