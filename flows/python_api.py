@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.errors import ConfigError, plain_message
 from headway.data_contracts.store.publication import Workspace
 from headway.flows.config.request import RetrainRequest
 from headway.flows.console.command_signals import signals_as_before
@@ -68,7 +68,7 @@ def retrain(
     except ValidationError as error:
         wrong = error.errors()[0]
         raise ConfigError(
-            f"{wrong['msg'].lower()}.", where=f"retrain({wrong['loc'][0]}=...)", advice="See `help(headway.retrain)`."
+            f"{plain_message(wrong)}.", where=f"retrain({wrong['loc'][0]}=...)", advice="See `help(headway.retrain)`."
         ) from None
     prepare()
     with signals_as_before():

@@ -24,6 +24,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from headway.data_contracts.store.plain_text import one_line
@@ -58,6 +60,45 @@ def shortened(text: str, max_chars: int) -> str:
         return line
     kept = line[: max_chars - 1]
     return f"{kept.rpartition(' ')[0] or kept}…"
+
+
+LIST_TYPES = frozenset({"tuple_type", "list_type", "set_type", "frozen_set_type"})
+MAPPING_TYPES = frozenset({"dict_type", "mapping_type", "model_type", "model_attributes_type"})
+_REQUIREMENTS = {
+    "string_type": "text",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("date_type", "date_parsing", "date_from_datetime_parsing"), "a date, such as 2026-12-24"),
+    **dict.fromkeys(LIST_TYPES, "a list"),
+    **dict.fromkeys(MAPPING_TYPES, "a mapping of keys to values"),
+}
+
+
+def requirement(kind: str) -> str:
+    """What a value of the wrong type must be, by pydantic's name of the problem; empty for problems of other kinds."""
+    return _REQUIREMENTS.get(kind, "")
+
+
+def choices_of(context: Mapping[str, Any]) -> list[str]:
+    """The values of which pydantic wants one."""
+    expected = str(context.get("expected") or context.get("expected_tags") or "")
+    return expected.replace(" or ", ", ").replace("'", "").split(", ") if expected else []
+
+
+def plain_message(detail: Mapping[str, Any]) -> str:
+    """A problem of pydantic's (`ErrorDetails`) in the words of YAML: who writes a file need not know Python's types."""
+    kind, context = detail["type"], detail.get("ctx") or {}
+    if required := requirement(kind):
+        return f"must be {required}"
+    if choices := choices_of(context):
+        return f"must be {'one of ' if len(choices) > 1 else ''}{', '.join(choices)}"
+    if kind == "union_tag_not_found":
+        return f"{str(context['discriminator']).replace(chr(39), '`')} is missing"
+    if kind in ("too_short", "too_long"):
+        least, limit = ("least", context["min_length"]) if kind == "too_short" else ("most", context["max_length"])
+        return f"must have at {least} {limit} item{'' if limit == 1 else 's'}"
+    return re.sub(r"^(?:Input|String|Value) should ", "must ", str(detail["msg"]).removeprefix("Value error, "))
 
 
 class HeadwayError(Exception):

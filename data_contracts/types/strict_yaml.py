@@ -10,7 +10,9 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
+from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +20,14 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.errors import (
+    LIST_TYPES,
+    MAPPING_TYPES,
+    ConfigError,
+    choices_of,
+    plain_message,
+    requirement,
+)
 
 M = TypeVar("M", bound=BaseModel)
 Location = tuple[int | str, ...]
@@ -226,7 +235,47 @@ def _model_error(
     model_type: type[BaseModel], error: ValidationError, root: yaml.Node | None, where: str
 ) -> ConfigError:
     details = error.errors(include_url=False)[:MAX_CHECKED]  # a list of wrong values has one for each
-    return _all_of((_problem(model_type, detail, root) for detail in details), where)
+    causes = [each for each in details if not _is_consequence(each, details, root)]
+    return _all_of(_merged(model_type, causes, root), where)
+
+
+def _is_consequence(detail: ErrorDetails, details: Sequence[ErrorDetails], root: yaml.Node | None) -> bool:
+    """Whether other problems of the same value cause this one: pydantic counts a list without its wrong values, and of
+    a union names what each member would have been."""
+    location = detail["loc"]
+    if detail["type"] == "too_short":
+        below = any(each["loc"][: len(location)] == location and each is not detail for each in details)
+        return below and len(detail["input"]) >= (detail.get("ctx") or {})["min_length"]
+    if detail["type"] not in LIST_TYPES | MAPPING_TYPES:
+        return False
+    key = _written(location, root)[0]
+    return any(
+        (each["input"] is detail["input"] or _written(each["loc"], root)[0].startswith((f"{key}.", f"{key}[")))
+        and each["type"] not in LIST_TYPES | MAPPING_TYPES
+        for each in details
+        if each["loc"][: len(location) - 1] == location[:-1]
+    )
+
+
+def _merged(
+    model_type: type[BaseModel], details: Iterable[ErrorDetails], root: yaml.Node | None
+) -> Iterator[tuple[str, str]]:
+    """Where, by key and line, and what; what a union's members require at one place is one sentence."""
+    for (place, _), group in groupby(
+        details, lambda each: (_place(each["loc"], root), requirement(each["type"]) == "")
+    ):
+        same = list(group)
+        if required := list(dict.fromkeys(filter(None, (requirement(each["type"]) for each in same)))):
+            given = same[0]["input"]
+            is_quoted = required == [requirement("string_type")] and isinstance(given, int | float | date)
+            shown = (
+                ""
+                if isinstance(given, BaseModel | dict)
+                else f", given {_shown(str(given) if isinstance(given, date) else repr(given))}"
+            )
+            yield place, f"must be {' or '.join(required)}{shown}.{' Write it in quotes.' if is_quoted else ''}"
+        else:
+            yield from ((place, _problem(model_type, each)) for each in same)
 
 
 def refused_values(text: str, problems: Iterable[tuple[Location, str]], where: str) -> ConfigError:
@@ -259,24 +308,22 @@ def _place(location: Location, root: yaml.Node | None) -> str:
     return f"{key} (line {line})" if key else f"line {line}"
 
 
-def _problem(model_type: type[BaseModel], detail: ErrorDetails, root: yaml.Node | None) -> tuple[str, str]:
-    """Where, by key and line, and what."""
+def _problem(model_type: type[BaseModel], detail: ErrorDetails) -> str:
     location = detail["loc"]
-    place = _place(location, root)
-    last = str(location[-1]) if location else ""
+    last = location[-1] if location else ""
     if detail["type"] == "extra_forbidden":
-        return place, f"unknown key `{last}`.{nearest(last, keys_at(model_type, location[:-1]))}"
+        return f"unknown key `{last}`.{nearest(str(last), keys_at(model_type, location[:-1]))}"
     if detail["type"] == "missing":
-        return place, f"`{last}` is missing."
-    message = str(detail["msg"]).removeprefix("Value error, ").removesuffix(".")
+        return f"value {last + 1} is missing." if isinstance(last, int) else f"`{last}` is missing."
+    message = plain_message(detail).removesuffix(".")
     given = detail["input"]
     shown = "" if isinstance(given, BaseModel | dict) else f", given {_shown(repr(given))}"
     context = detail.get("ctx") or {}
-    expected = str(context.get("expected") or context.get("expected_tags") or "")
-    choices = set(expected.replace(" or ", ", ").replace("'", "").split(", ")) if expected else set()
-    hint = nearest(str(context.get("tag", given)), choices)
+    choices = set(choices_of(context))
+    close = difflib.get_close_matches(str(context.get("tag", given))[:LONGEST_NAME], sorted(choices), n=1, cutoff=0.5)
+    hint = f" Did you mean `{close[0]}`?" if close else ""
     # A message that ends by asking has said what was given.
-    return place, f"{message}{hint}" if message.endswith("?") else f"{message}{shown}.{hint}"
+    return f"{message}{hint}" if message.endswith("?") else f"{message}{shown}.{hint}"
 
 
 def _shown(text: str) -> str:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from headway.data_contracts.store.documents import Frozen
-from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.errors import ConfigError, plain_message
 from headway.data_contracts.types.strict_yaml import keys_at, nearest
 from headway.training.config.training_spec import TrainingSpec
 from headway.training.data.splitmix import hash_text
@@ -193,7 +193,7 @@ def with_settings(training: TrainingSpec, settings: Mapping[str, Value]) -> Trai
         return TrainingSpec.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        message = str(first["msg"]).removeprefix("Value error, ")
+        message = plain_message(first)
         place = ".".join(str(part) for part in first["loc"])
         raise ConfigError(
             f"{f'{place}: ' if place else ''}{message}.",

@@ -96,7 +96,7 @@ def test_an_integer_range_reaches_both_its_ends() -> None:
         ({"optimizer.lrr": [0.1]}, {}, r"`training` has no setting `optimizer\.lrr`.*`lr`"),
         ({"optimiser.lr": [0.1]}, {}, "`optimizer`"),
         ({"optimizer.lr": LR}, {}, r"trials\.vary\.optimizer\.lr: a range has no end.*draws: 16"),
-        ({"optimizer.lr": [-0.1]}, {}, r"optimizer\.lr: Input should be greater than 0.*lr -0\.1"),
+        ({"optimizer.lr": [-0.1]}, {}, r"optimizer\.lr: must be greater than 0.*lr -0\.1"),
         ({"global_batch_sequences": [12]}, {}, "power of two.*It is so with global_batch_sequences 12"),
         ({"max_steps.more": [1]}, {}, "`max_steps` is not said in `training`"),
         ({"profile.first_step": [1]}, {}, "`profile` is not said in `training`"),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from headway.data_contracts.store.documents import Frozen
-from headway.data_contracts.store.errors import ConfigError
+from headway.data_contracts.store.errors import ConfigError, plain_message
 from headway.training.config.encoder_specs import EncoderSpec, ImageEncoderSpec, TokenSpec
 from headway.training.config.encoder_specs import TabularEncoderSpec as Table
 from headway.training.config.recipe_specs import ImageClassifierSpec, LanguageModelSpec, TabularModelSpec
@@ -73,7 +73,7 @@ def model_fields(spec_type: type[S], model: Mapping[str, Any], within: tuple[str
         known = spec_type.model_fields
         is_unknown = first["type"] == "extra_forbidden"
         hint = nearest(str(first["loc"][-1]), known) if is_unknown else ""
-        what = "no such field" if is_unknown else first["msg"].removeprefix("Value error, ")
+        what = "no such field" if is_unknown else plain_message(first)
         raise ConfigError(
             f"{what}.", where=field, advice=f"{hint}Its fields are {', '.join(known) or 'none'}."
         ) from error

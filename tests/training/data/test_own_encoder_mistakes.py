@@ -105,7 +105,7 @@ def test_an_encoder_that_is_not_python_is_refused_by_its_file(own: Own) -> None:
 def test_options_that_it_does_not_know_are_refused_with_the_nearest_name(own: Own) -> None:
     for options, words in (
         ({"colum": "word"}, "shards.encoder.options.colum: no such field. Did you mean column?"),
-        ({"buckets": "many"}, "shards.encoder.options.buckets: Input should be a valid integer"),
+        ({"buckets": "many"}, "shards.encoder.options.buckets: must be a whole number"),
     ):
         spec = own.spec(**options).encoder
         assert isinstance(spec, CustomEncoderSpec)

@@ -244,8 +244,8 @@ def test_the_job_ends_with_the_runs_bound(form: str, bound_s: float, deadline_s:
         ("image: i\nvolumes: [{claim: c, mountpath: /w}]", "Did you mean `mount_path`"),
         ("volumes: [{claim: c, mount_path: /w}]", "`image` is missing"),
         ("image: i\nvolumes: []", "at least 1 item"),
-        ("image: i\nvolumes: [{claim: c, mount_path: w}]", "should match pattern"),
-        ("image: i\nvolumes: [{claim: c, mount_path: /w}]\nresources: {cpu: many}", "should match pattern"),
+        ("image: i\nvolumes: [{claim: c, mount_path: w}]", "must match pattern"),
+        ("image: i\nvolumes: [{claim: c, mount_path: /w}]\nresources: {cpu: many}", "must match pattern"),
         ("image: i\nvolumes: [{claim: c, mount_path: /w}]\nrun_as_user: 0", "greater than or equal to 1"),
         ("image: i\nvolumes: [{claim: c, mount_path: /w}]\nsecrets: {A: {secret: s, key: k, value: v}}", "`value`"),
         (

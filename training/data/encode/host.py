@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from headway.data_contracts.store import errors
 from headway.data_contracts.store.digests import canonical_json
 from headway.data_contracts.store.documents import Frozen, PayloadColumn
-from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, HeadwayError
+from headway.data_contracts.store.errors import ConfigError, EnvironmentProblem, HeadwayError, plain_message
 from headway.training.config.shapes import CustomShape, TokenShape
 from headway.training.data.encode.custom_encoder import (
     ADVICE,
@@ -123,7 +123,7 @@ class HostedCode:
                 token_sizes_bytes=None if sizes is None else tuple(sizes),
             )
         except (ValidationError, TypeError) as error:
-            message = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+            message = plain_message(error.errors()[0]) if isinstance(error, ValidationError) else error
             self._refuse("__init__", f"made an encoder whose shape, target or token_sizes_bytes is none ({message}).")
         self._check_shape(facts)
         self._columns, self.facts = columns_of(facts.shape), facts
