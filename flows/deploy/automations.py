@@ -18,11 +18,16 @@ PAUSED = ("Suspended", "Paused")
 LATE_S = 900
 """How long a run waits before somebody hears of it: a worker that is started again is there within minutes."""
 LIMIT_REACHED = f"{BY_LIMIT}*"
+AS_TEXT = "|string|replace('<', '‹')|replace('>', '›')|replace('@', '＠')|replace('](', '] (')"
+"""Jinja for what may hold text of data, such as a column's name: chats take `<!channel>` and `@everyone` for a call to
+all, and what stands in brackets for a link of any wording. Each quotes in its own way, so the signs are other ones."""
 OF_THE_RUN = (
     "{{ flow_run.name }} is {{ flow_run.state.name }}: "
-    "{{ flow_run.state.message|default('', true)|replace('Flow run encountered an exception: ', '') }}"
+    "{{ flow_run.state.message|default('', true)|replace('Flow run encountered an exception: ', '')" + AS_TEXT + " }}"
 )
-OF_THE_CHAMPION = "{{ event.payload.model }} version {{ event.payload.version }}: {{ event.payload.reason }}"
+OF_THE_CHAMPION = (
+    "{{ event.payload.model }} version {{ event.payload.version }}: {{ event.payload.reason" + AS_TEXT + " }}"
+)
 
 
 def zombies(wanted: DesiredState) -> Resource:
